@@ -1,0 +1,280 @@
+"""The one place both sides of pardbg read: record layout, status block, message kinds.
+
+Standard library only. Every layout here is little-endian, fixed size and versioned; a reader
+skips what it does not know and counts it. ``docs/wire-protocol.md`` says the same in prose.
+
+Times are CLOCK_MONOTONIC nanoseconds of the rank's own host unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+"""Bumped when a layout or the meaning of a field changes; new kinds alone do not bump it."""
+
+ENV_RUN: Final = "PARDBG"
+"""Run directory. The agent does nothing at all unless this variable is set."""
+ENV_LEVEL: Final = "PARDBG_LEVEL"
+"""``off``, ``summary`` or ``full`` (default)."""
+RUN_FILE: Final = "run.json"
+"""In the run directory: {"v", "run", "data", "ctrl", "pub", "ring_dir", "keys", ...}."""
+
+# --------------------------------------------------------------------------- records
+
+RECORD: Final = struct.Struct("<BBHIqqIIHhhhqqQ")
+"""kind, lane, flags, name_id, t0_ns, t1_ns, step, seq, group_id, stage, microbatch, peer, a, b,
+index. The last field, index + 1, is the commit mark: 0 means the slot was never written."""
+RECORD_F: Final = struct.Struct("<BBHIqqIIHhhhdqQ")
+"""The same record with ``a`` as a float64; such a record has Flag.FLOAT set."""
+RECORD_BYTES: Final = 64
+assert RECORD.size == RECORD_F.size == RECORD_BYTES
+
+RECORD_FIELDS: Final = (
+    ("kind", "u1"),
+    ("lane", "u1"),
+    ("flags", "<u2"),
+    ("name_id", "<u4"),
+    ("t0_ns", "<i8"),
+    ("t1_ns", "<i8"),
+    ("step", "<u4"),
+    ("seq", "<u4"),
+    ("group_id", "<u2"),
+    ("stage", "<i2"),
+    ("microbatch", "<i2"),
+    ("peer", "<i2"),
+    ("a", "<i8"),
+    ("b", "<i8"),
+    ("mark", "<u8"),
+)
+"""numpy dtype description of RECORD (``mark`` = index + 1)."""
+
+NONE: Final = -1
+"""No stage, microbatch or peer. 0 is a rank, a stage and a microbatch."""
+NO_GROUP: Final = 0xFFFF
+
+
+class Kind(enum.IntEnum):
+    """What a record is. Numbers are frozen: never reuse one."""
+
+    ACTION = 1
+    """A pipeline compute action ran, t0..t1. name = F, B, I, W, UNSHARD, RESHARD or REDUCE_GRAD;
+    stage, microbatch; a = bytes of activations saved (0 where not sampled)."""
+    OP_ISSUE = 2
+    """A collective or p2p op was issued: t0 = reached the backend (arrival), t1 = call returned.
+    name = op definition; group, seq; peer (global rank) for p2p, root for rooted collectives;
+    a = bytes in, b = bytes out; stage, microbatch where a pipeline labelled it."""
+    OP_DONE = 3
+    """The op of the same (group, seq, P2P flag) completed: t0 = issue, t1 = completion.
+    The source of t1 is in the flags (DONE_*). a, b as in OP_ISSUE."""
+    WAIT = 4
+    """The host waited for an op, t0..t1 (Work.wait, wait_tensor). group, seq, P2P flag."""
+    STEP = 5
+    """A training step ended: t0..t1, step. a = agent's hook time in it (ns), b = hook calls."""
+    PHASE = 6
+    """name = data, forward, backward, optimizer or pipeline (a schedule's step()); t0..t1."""
+    SPAN = 7
+    """A user's span (pardbg_agent.span), t0..t1, name."""
+    METRIC = 8
+    """A number at t1: name (loss, lr, ...), a as float64 (Flag.FLOAT)."""
+    MEMORY = 9
+    """Bytes at t1: name = parameters, gradients, optimizer, activations, allocated, reserved or
+    rss; a = bytes, b = peak bytes of the step. stage where it belongs to one."""
+    HELD = 10
+    """The rank was held at a gate, t0..t1. name = what came next; a = gate class (Gate)."""
+    LOST = 11
+    """a records were overwritten before they were sent (made by the reader, never in the ring)."""
+    FSDP = 12
+    """A sharded unit's unshard, reshard or reduce: t0..t1, name = unit and verb, a = bytes."""
+
+
+class Lane(enum.IntEnum):
+    """Where a record is drawn."""
+
+    STEP = 0
+    PHASE = 1
+    COMPUTE = 2
+    COMM = 3
+    WAIT = 4
+    USER = 5
+    GATE = 6
+    COUNTER = 7
+
+
+class Flag(enum.IntFlag):
+    FLOAT = 1
+    """``a`` is a float64."""
+    P2P = 2
+    """seq counts the group's p2p ops of this rank, not its collectives."""
+    SEND = 4
+    """A p2p op that sends (else it receives)."""
+    DONE_COMPLETED = 8
+    """t1 is the completion callback's time: true completion."""
+    DONE_WAITED = 16
+    """t1 is when a host wait returned: an upper bound of completion."""
+    DONE_POLLED = 32
+    """t1 is when a poll first saw the op complete: an upper bound."""
+    DONE_DEVICE = 64
+    """t1 is a device event mapped to the host clock."""
+    FAILED = 128
+    """The op or span ended with an error."""
+    ASYNC = 256
+    """Issued with async_op: the host did not wait inside the call."""
+    RECOMPUTE = 512
+    """A forward run again for activation checkpointing."""
+    INFERRED = 1024
+    """Bounds follow from neighbours (a forward between data and backward), not from a hook."""
+    PACED = 2048
+    """Compute that a recipe paces with sleeps."""
+
+
+DONE_SOURCES: Final = (
+    Flag.DONE_COMPLETED | Flag.DONE_WAITED | Flag.DONE_POLLED | Flag.DONE_DEVICE
+)
+
+# --------------------------------------------------------------------------- ring file
+
+MAGIC: Final = b"PARDBGR1"
+RING_HEADER: Final = struct.Struct("<8sIIQqqiiII")
+"""magic, version, record_bytes, capacity (records, power of two), start_ns (monotonic),
+start_wall_ns (epoch), rank, world_size, pid, epoch. At offset 0."""
+RING_DATA_OFFSET: Final = 4096
+
+STATUS_NOW_OFFSET: Final = 1024
+STATUS_NOW: Final = struct.Struct("<qIIhhiq")
+"""step, phase name_id (0 none), action name_id (0 none), stage, microbatch, reserved, since_ns."""
+STATUS_OP_OFFSET: Final = 1088
+STATUS_OP: Final = struct.Struct("<IIHhIqI")
+"""op name_id (0: no op open), seq, group_id, peer, flags, since_ns, open ops in all."""
+STATUS_GATE_OFFSET: Final = 1152
+STATUS_GATE: Final = struct.Struct("<IIq")
+"""gate class the rank is held at (0: not held), name_id of what comes next, since_ns."""
+STATUS_HEALTH_OFFSET: Final = 1216
+STATUS_HEALTH: Final = struct.Struct("<qQQIIQ")
+"""heartbeat_ns of the agent's thread, records sent, records dropped, hook errors, level,
+hook time in all (ns). Written by the agent's thread only."""
+
+# --------------------------------------------------------------------------- DATA frames
+
+FRAME: Final = struct.Struct("<HHIQQq")
+"""Head of a records payload: version, flags, count, index of the first, dropped so far, sent_ns.
+Then ``count`` records, as they lay in the ring."""
+
+
+class Key(bytes, enum.Enum):
+    """First byte of a message's first frame; the rest of that frame is the process id
+    (``epoch.host.pid``) or empty for what the hub itself says."""
+
+    RECORDS = b"R"
+    """FRAME + records. From an agent."""
+    DEFINITION = b"D"
+    """One msgpack map {"k": DefKind, ...}. From an agent (or the hub, for run facts)."""
+    OUTPUT = b"O"
+    """{"n", "t_ns", "rank"|None, "stream": "stdout"|"stderr", "text"}: the job's output. Hub."""
+    CONTROL = b"C"
+    """{"n", "t_ns", "event", ...}: control actions, leases, cuts, the audit trail. Hub."""
+    STATE = b"S"
+    """{"n", "t_ns", "ranks": {proc: RankState}}: where each rank is now, some times a second."""
+
+
+class DefKind(str, enum.Enum):
+    RUN = "run"
+    """{"run", "argv", "cwd", "t_ns", "wall_ns", "host", "version", "recipe"?}. Hub."""
+    PROCESS = "process"
+    """{"proc", "rank", "world_size", "local_rank", "host", "pid", "epoch", "boot_id", "start_ns",
+    "wall_ns", "python", "torch", "device", "argv", "level"}; sent again when the rank is known."""
+    NAME = "name"
+    """{"id", "s"}: an interned string. Ids are per process, from 1."""
+    OP = "op"
+    """{"id", "op", "dtype", "reduce", "root", "tag", "coalesced"}: one signature; ids shared with
+    NAME. ``op``: all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter,
+    all_to_all, barrier, send, recv."""
+    GROUP = "group"
+    """{"id", "key", "name", "axis"|None, "ranks", "backend"}: key is equal on all members."""
+    PLAN = "plan"
+    """{"schedule", "group" (key), "ranks" (global, by pp index), "num_stages",
+    "num_microbatches", "num_virtual" (stages per rank), "order": {str(global rank): ["0F0", ...]},
+    "source": "schedule"|"corrected", "paced": bool}."""
+    STAGE = "stage"
+    """{"stage", "rank", "num_stages", "parameters"}"""
+    MODEL = "model"
+    """{"zero": 0-3|None, "shards": N, "parameters_bytes", "optimizer"}: for expected memory."""
+    ERROR = "error"
+    """{"where", "text", "t_ns"}: a hook that failed and was disabled."""
+    CLOCK = "clock"
+    """{"proc", "offset_ns", "error_ns", "t_ns"}: rank clock + offset = hub clock. Hub."""
+    END = "end"
+    """{"proc", "t_ns", "reason": "exit"|"lost"|"killed", "last_index", "dropped"}; for the run:
+    {"proc": None, "t_ns", "code"}. Hub."""
+    NOTE = "note"
+    """{"key", "value"}: facts a program states of itself (``paced``, ``recipe``)."""
+
+
+# --------------------------------------------------------------------------- gates and CTRL
+
+
+class Gate(enum.IntFlag):
+    """Points where a rank can be held, as a mask."""
+
+    SEND = 1
+    RECV = 2
+    COLLECTIVE = 4
+    ACTION = 8
+    STEP = 16
+    OPTIMIZER = 32
+    BREAK = 64
+
+
+GATE_OPS: Final = Gate.SEND | Gate.RECV | Gate.COLLECTIVE
+GATE_ALL: Final = GATE_OPS | Gate.ACTION | Gate.STEP | Gate.OPTIMIZER | Gate.BREAK
+
+LEASE_NS: Final = 10_000_000_000
+"""How long ranks stay held without a word from the one who holds them."""
+
+
+class Msg(str, enum.Enum):
+    """``t`` of a CTRL message: one msgpack map per ZeroMQ message, {"v", "t", "id"|"re", ...}."""
+
+    # agent -> hub (the ROUTER identity is the process id)
+    HELLO = "hello"
+    """The PROCESS definition's fields, and "ring", "defs": paths of the shared files."""
+    STATE = "state"
+    """While control is active: {"sn", "re", "held", "step", "open", "issued", "p2p", "done",
+    "next"}; see AgentState in pardbg.control.model. Sent at each change, polled every 5 ms."""
+    PONG = "pong"
+    """{"re", "t_ns"}: the agent's clock when the ping came."""
+    BYE = "bye"
+    """{"last_index", "dropped"}"""
+
+    # hub -> agent
+    WELCOME = "welcome"
+    PERMIT = "permit"
+    """{"id", "count", "n", "stop", "lease_ns"}: pass gates; each passed gate in ``count`` uses one
+    of ``n``; with none left, hold at the next gate in ``stop``. n = 0 is hold. The agent runs on
+    by itself ``lease_ns`` after the last PERMIT or LEASE."""
+    RUN = "run"
+    """{"id"}: open the gate."""
+    LEASE = "lease"
+    """{"lease_ns"} hub -> agent; viewer -> hub: renew."""
+    PING = "ping"
+    WHERE = "where"
+    """{"id"} -> ACK with {"stacks": [{"thread", "frames": [[file, line, function], ...]}]}."""
+    LEVEL = "level"
+    """{"id", "level"}"""
+
+    # either way
+    ACK = "ack"
+    """{"re", "ok", "error"?, ...}: the answer to the request ``re``."""
+
+    # viewer -> hub (identity ``view-…``)
+    JOIN = "join"
+    """Late viewer: everything it missed comes as DATA messages on this socket (frames
+    [key, payload]), then ACK {"re", "ok", "run"}."""
+    COMMAND = "command"
+    """{"id", "verb", "ranks", "args"}; see pardbg.control.model."""
+    TAKE = "take"
+    """Take control over from whoever has it."""
+    LEAVE = "leave"
+    """Give control up and let everything run on."""

@@ -1,0 +1,344 @@
+"""What the analysis says, as frozen values: the seam between analysis and everything that shows.
+
+All times are hub-clock monotonic nanoseconds. Fractions are 0..1. ``None`` means not known, which
+is shown as such; 0 is a rank, a stage and a microbatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Cause = Literal["warmup", "dependency", "communication", "host", "cooldown"]
+CAUSES: tuple[Cause, ...] = ("warmup", "dependency", "communication", "host", "cooldown")
+
+RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", "unknown"]
+Verdict = Literal[
+    "matched", "op mismatch", "size mismatch", "dtype mismatch", "root mismatch",
+    "missing rank", "incomplete",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RankNow:
+    """One row of the overview."""
+
+    rank: int
+    proc: str
+    host: str
+    pid: int
+    stages: tuple[int, ...]
+    """Pipeline stages on this rank; empty without a pipeline."""
+    state: RankStateName
+    now: str
+    """What it does, in words: ``0F5``, ``held before 2F4``, ``recv 2→3 mb4``, ``forward``."""
+    since_ns: int | None
+    step: int | None
+    step_ns: tuple[int, ...]
+    """Durations of its last steps, oldest first (at most 32)."""
+    compute_fraction: float | None
+    wait_fraction: float | None
+    comm_fraction: float | None
+    """Split of the last step: computing, waiting for others, data moving."""
+    memory_bytes: int | None
+    memory_history: tuple[int, ...]
+    lag_ns: int | None
+    """Age of the newest record the viewer has, by the hub's clock."""
+    dropped_records: int
+    agent_overhead: float | None
+    clock_error_ns: int | None
+    """Uncertainty of its clock against the hub's; 0 = the same clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpan:
+    """One pipeline compute action as it ran. Text form ``2B5`` = stage 2, backward, mb 5."""
+
+    rank: int
+    stage: int
+    kind: str
+    """F, B, I, W, UNSHARD, RESHARD or REDUCE_GRAD."""
+    microbatch: int
+    t0_ns: int
+    t1_ns: int | None
+    """None: still running at the cursor."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch if self.microbatch >= 0 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A stretch in which a rank computed nothing, and why."""
+
+    rank: int
+    t0_ns: int
+    t1_ns: int
+    cause: Cause
+    producer: str | None
+    """For dependency and communication: the action waited for, ``2B0``."""
+    producer_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRank:
+    """A rank's row in one pipeline step. busy + sum(idle) == window, exactly."""
+
+    rank: int
+    stages: tuple[int, ...]
+    plan: tuple[str, ...]
+    """Planned compute actions in order, text form; ``""`` is a planned bubble."""
+    actions: tuple[ActionSpan, ...]
+    idles: tuple[Idle, ...]
+    busy_ns: int
+    idle_ns: dict[Cause, int]
+    in_flight: int
+    """At the cursor."""
+    max_in_flight: int
+    in_flight_bound: int | None
+    activation_bytes: int | None
+    """In-flight microbatches times the sampled bytes per microbatch, at the cursor."""
+    next_action: str | None
+    """The planned action after the last one seen (live or at the cursor)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStep:
+    step: int
+    complete: bool
+    t0_ns: int
+    t1_ns: int
+    """Window of the step so far: first compute begin to last compute end over all ranks."""
+    bubble_fraction: float
+    implied_fraction: float | None
+    bound_fraction: float | None
+    ranks: tuple[PipelineRank, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    schedule: str
+    group: str
+    num_ranks: int
+    num_stages: int
+    num_microbatches: int
+    num_virtual: int
+    paced: bool
+    step: PipelineStep | None
+    """The step at the cursor (running or last)."""
+    last_complete: PipelineStep | None
+    """The newest complete step at or before the cursor, for figures that must not jump."""
+    bubble_history: tuple[tuple[int, float], ...]
+    """(step, bubble_fraction) of the last complete steps, at most 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    rank: int
+    issued_ns: int | None
+    """None: has not issued it."""
+    completed_ns: int | None
+    source: str
+    """completed, waited, polled, device or ``""``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """One collective matched over its group's ranks, key (epoch, group, seq)."""
+
+    group: str
+    axis: str | None
+    seq: int
+    op: str
+    dtype: str
+    bytes: int
+    step: int | None
+    arrivals: tuple[Arrival, ...]
+    skew_ns: int | None
+    last_rank: int | None
+    wait_ns: int | None
+    """Sum over ranks of (last arrival - own arrival)."""
+    transfer_ns: int | None
+    """Last completion - last arrival."""
+    busbw_gbps: float | None
+    verdict: Verdict
+    missing: tuple[int, ...]
+    detail: str
+    """One line in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class P2PRow:
+    """A send and its receive, paired by (src, dst, tag, order)."""
+
+    group: str
+    src: int
+    dst: int
+    order: int
+    tag: int
+    bytes: int
+    label: str
+    """``F mb4`` where a pipeline labelled it."""
+    send_ns: int | None
+    recv_ns: int | None
+    done_ns: int | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    key: str
+    name: str
+    axis: str | None
+    ranks: tuple[int, ...]
+    backend: str
+    num_ops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Directed traffic between two ranks."""
+
+    src: int
+    dst: int
+    bytes: int
+    rate_bps: float
+    """Bytes per second over the last window (``TrafficView.window_ns``)."""
+    source: Literal["observed", "modelled"]
+    num_ops: int
+    active: bool
+    """An op is in flight on it at the cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficView:
+    window_ns: int
+    edges: tuple[Edge, ...]
+    groups: tuple[GroupView, ...]
+    ops: tuple[tuple[str, str, int, int, float | None], ...]
+    """(group, op, number, bytes, median busbw GB/s) per kind of op, largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    rank: int
+    parameters_bytes: int | None
+    gradients_bytes: int | None
+    optimizer_bytes: int | None
+    activations_bytes: int | None
+    activations_peak_bytes: int | None
+    unattributed_bytes: int | None
+    total_bytes: int | None
+    """Allocated on the device, else resident set size."""
+    total_kind: str
+    """``allocated`` or ``rss``."""
+    expected_bytes: int | None
+    history: tuple[tuple[int, int], ...]
+    """(t_ns, total bytes), at most 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    step: int
+    duration_ns: int
+    """Longest over ranks."""
+    loss: float | None
+    phases: dict[str, int]
+    """Mean ns per phase over ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpan:
+    """One box of the timeline."""
+
+    t0_ns: int
+    t1_ns: int
+    label: str
+    style: str
+    """A render style token: ``action.F``, ``phase.forward``, ``comm.all_reduce``, ``wait``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: str
+    severity: Literal["error", "warning", "info"]
+    ranks: tuple[int, ...]
+    culprits: tuple[int, ...]
+    group: str | None
+    seq: int | None
+    where: str | None
+    t_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlView:
+    """Held or running, as acknowledged by the agents."""
+
+    mode: Literal["running", "pausing", "held", "stepping"]
+    controller: str | None
+    lease_ns: int | None
+    """Left of the lease; None where nobody holds control."""
+    reason: str
+    held: dict[int, str]
+    """rank -> what comes next there."""
+    pending: int
+    """Ops issued and not complete."""
+    log: tuple[tuple[int, str], ...]
+    """(t_ns, line): the audit trail's last lines, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    name: str
+    """Recipe or program name."""
+    run: str
+    argv: tuple[str, ...]
+    t0_ns: int
+    wall_ns: int
+    """Wall clock (epoch ns) at t0_ns."""
+    exit_code: int | None
+    num_hosts: int
+    backend: str
+    truncated: bool
+    """The session file ends without its summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLine:
+    t_ns: int
+    rank: int | None
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything the screens show at one cursor. Made off the UI thread, posted as one value."""
+
+    revision: int
+    live: bool
+    t_ns: int
+    """The cursor: newest time in a live run, the chosen time in replay."""
+    t_begin_ns: int
+    t_end_ns: int
+    run: RunInfo
+    step: int | None
+    step_ns: int | None
+    loss: float | None
+    loss_history: tuple[tuple[int, float], ...]
+    ranks: tuple[RankNow, ...]
+    pipeline: PipelineView | None
+    steps: tuple[StepRow, ...]
+    """The last complete steps, at most 64."""
+    collectives: tuple[CollectiveRow, ...]
+    """The last ones, newest last, at most 200."""
+    p2p: tuple[P2PRow, ...]
+    traffic: TrafficView
+    memory: tuple[MemoryRow, ...]
+    findings: tuple[Finding, ...]
+    control: ControlView
+    dropped_records: int
+    unknown_records: int
