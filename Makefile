@@ -1,0 +1,50 @@
+# make demo    set up .venv and watch a real 1F1B pipeline train (q leaves)
+# make test    set up .venv and run every test
+PYTHON ?= python3
+# A wheel index for torch, where the default one would bring CUDA builds you do not want:
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: demo test unit lint bench install clean
+.DEFAULT_GOAL := test
+
+demo: $(STAMP)
+	$(BIN)/pardbg demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+# All that needs no second process: seconds.
+unit: $(STAMP)
+	$(BIN)/python -m pytest tests/unit tests/contracts tests/wire tests/ui
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench $(ONLY)
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml agent/pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "pardbg: no $(PYTHON) here; install Python 3.10 or newer, or run: make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "pardbg: $(PYTHON) is $$($(PYTHON) -V 2>&1), but Python 3.10 or newer is needed; run: make PYTHON=python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "pardbg: $(PYTHON) cannot make a virtual environment (on Debian: apt install python3-venv)" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(INDEX) \
+	  -c constraints.txt -e ./agent -e '.[train,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
