@@ -1,0 +1,108 @@
+"""Fixtures for every test: ports, short run directories, ranks, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import MARK, Finished, command, end_tree, marked, run_ranks
+
+ROOT = Path(__file__).parent.parent
+KINDS = ("distributed", "faults", "gpu")
+"""Directories whose tests carry the marker of the same name."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[MARK] = uuid.uuid4().hex
+    # A pytest that runs inside a watched job is not part of it.
+    os.environ.pop("PARDBG", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        kind = item.path.relative_to(ROOT / "tests").parts[0]
+        if kind in KINDS:
+            item.add_marker(kind)
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Gives a TCP port of the loopback interface that nobody listens on, another each time."""
+    given: set[int] = set()
+
+    def next_port() -> int:
+        while True:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = int(probe.getsockname()[1])
+            if port not in given:
+                given.add(port)
+                return port
+
+    return next_port
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """An empty 0700 directory whose path is short: a unix socket's path ends at 107 bytes, and
+    pytest's tmp_path is often longer than that."""
+    path = Path(tempfile.mkdtemp(prefix="pdb-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def torchrun() -> Callable[..., Finished]:
+    """``torchrun("-m", "package.module", "--steps", "3", nproc=4, env={}, timeout_s=50)`` runs to
+    the end, with OMP_NUM_THREADS=1, and gives code, out and err. Nothing of it outlives a
+    timeout."""
+    return run_ranks
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fails a test that leaves processes behind, and ends them."""
+    before = set(marked())
+    yield
+    _end_and_fail(before)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks_where_ranks_run(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not any(request.node.get_closest_marker(kind) for kind in KINDS):
+        yield
+        return
+    before = set(marked())
+    yield
+    _end_and_fail(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_left_at_the_end() -> Iterator[None]:
+    yield
+    _end_and_fail(set())
+
+
+SETTLE_S = 3.0
+"""How long a process that is already on its way out may take."""
+
+
+def _end_and_fail(before: set[int]) -> None:
+    deadline = time.monotonic() + SETTLE_S
+    while left := {pid: p for pid, p in marked().items() if pid not in before}:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    words = [f"{pid}: {command(process)}" for pid, process in left.items()]
+    for pid in left:
+        end_tree(pid)
+    if words:
+        pytest.fail("processes left behind:\n" + "\n".join(words), pytrace=False)

@@ -1,0 +1,77 @@
+"""What users' programs and scripts may rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = {"demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor"}
+OPTIONS = {
+    "demo": {"--nproc", "--steps", "--output", "--list"},
+    "run": {"--output"},
+    "report": {"--json"},
+    "ctl": {"--json"},
+}
+
+
+def pardbg(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from pardbg.cli import main; main()", *words],
+        capture_output=True, text=True, timeout=30, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+
+
+def options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])(--?[a-z][\w-]*)", text))
+
+
+def test_the_agents_public_names() -> None:
+    import pardbg_agent
+
+    assert {"attach", "detach", "span", "log", "step", "breakpoint"} <= set(pardbg_agent.__all__)
+    for name in ("attach", "detach", "span", "log", "step", "breakpoint"):
+        assert callable(getattr(pardbg_agent, name))
+
+
+def test_the_commands() -> None:
+    done = pardbg("--help")
+    assert done.returncode == 0, done.stderr
+    listed = set(re.findall(r"^  ([a-z]+)\b", done.stdout, flags=re.MULTILINE))
+    assert listed >= COMMANDS, done.stdout
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_command_explains_itself(command: str) -> None:
+    done = pardbg(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert options(done.stdout) >= OPTIONS.get(command, set()), done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("demo", "no-such-recipe"), ("no-such-command",), ("replay", "/no/such/file.mcap")],
+    ids=" ".join,
+)
+def test_a_users_mistake_is_one_line_and_exit_2(words: tuple[str, ...]) -> None:
+    done = pardbg(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and words[-1] in lines[0], done.stderr
+
+
+def test_the_recipes_are_listed_without_torch() -> None:
+    code = (
+        "import json, sys; sys.modules['torch'] = None\n"
+        "from pardbg.recipes.catalogue import RECIPES; print(json.dumps(list(RECIPES)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert {"ddp", "gpipe", "1f1b", "interleaved"} <= set(json.loads(done.stdout))
