@@ -242,7 +242,9 @@ class Msg(str, enum.Enum):
     """The PROCESS definition's fields, and "ring", "defs": paths of the shared files."""
     STATE = "state"
     """While control is active: {"sn", "re", "held", "step", "open", "issued", "p2p", "done",
-    "next"}; see AgentState in pardbg.control.model. Sent at each change, polled every 5 ms."""
+    "next"}; see AgentState in pardbg.control.model. Sent at each change, polled every 5 ms.
+    Also "rank", "held_since_ns", "plan", "closed" (the gate), "t_ns". Shapes: "open": [{OpenOp's
+    fields}], "issued": {group key: n}, "p2p": [[group key, peer, tag, send, n], ...]."""
     PONG = "pong"
     """{"re", "t_ns"}: the agent's clock when the ping came."""
     BYE = "bye"
@@ -250,6 +252,10 @@ class Msg(str, enum.Enum):
 
     # hub -> agent
     WELCOME = "welcome"
+    """Answer to HELLO: {"hub": id of this hub process, "next"?: index of the first record this
+    hub still wants}. Another "hub" than before: the agent sends all definitions again, and
+    records from "next" on (or the last 16 Ki), as far as the ring still has them. HELLO comes
+    again after a reconnect and when the hub was silent for 5 s: it is idempotent."""
     PERMIT = "permit"
     """{"id", "count", "n", "stop", "lease_ns"}: pass gates; each passed gate in ``count`` uses one
     of ``n``; with none left, hold at the next gate in ``stop``. n = 0 is hold. The agent runs on

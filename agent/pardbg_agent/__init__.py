@@ -1,0 +1,108 @@
+"""pardbg's agent: what a training program may call. All of it is optional.
+
+Every function does nothing, at the price of one look-up, unless pardbg watches this rank.
+Importing this package imports neither torch nor zmq.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pardbg_agent.core import Core
+
+__all__ = ["attach", "breakpoint", "detach", "log", "span", "step"]
+__version__ = "0.1.0"
+
+_core: Core | None = None
+"""The active Core; set by pardbg_agent.core."""
+
+
+def attach(run: str | os.PathLike[str] | None = None) -> bool:
+    """Start watching from inside the program (``run``: the run directory; default ``$PARDBG``).
+    True if the hooks are in place. Without a run it does nothing."""
+    if run is not None:
+        os.environ["PARDBG"] = os.fspath(run)
+    if not os.environ.get("PARDBG"):
+        return False
+    from pardbg_agent import autostart
+
+    return autostart.install_hooks()
+
+
+def detach() -> None:
+    """Restore everything the agent patched and stop it in this process."""
+    import sys
+
+    if "pardbg_agent.core" in sys.modules:
+        from pardbg_agent import autostart
+
+        autostart.remove_hooks()
+
+
+class _Span:
+    """A named piece of the program's time, shown on the rank's user lane."""
+
+    __slots__ = ("_name", "_t0")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._t0 = 0
+
+    def __enter__(self) -> _Span:
+        from pardbg_agent import clock
+
+        self._t0 = clock.now_ns()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        core = _core
+        if core is not None:
+            core.guard.call("span", core.span, self._name, self._t0, kind is not None)
+
+
+class _NoSpan:
+    __slots__ = ()
+
+    def __enter__(self) -> _NoSpan:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        return None
+
+
+_NO_SPAN = _NoSpan()
+
+
+def span(name: str) -> _Span | _NoSpan:
+    """``with pardbg_agent.span("tokenize"):`` shows it in the timeline."""
+    return _NO_SPAN if _core is None else _Span(name)
+
+
+def log(**numbers: Any) -> None:
+    """Numbers of this step: ``log(loss=loss.item(), lr=lr)``. A tensor is read at once."""
+    core = _core
+    if core is not None:
+        core.guard.call("log", core.log, numbers)
+
+
+def step(n: int | None = None) -> None:
+    """A training step ended here (its number, if given). From the first call on, pardbg takes
+    step bounds from these calls alone."""
+    core = _core
+    if core is not None:
+        core.guard.call("step", core.explicit_step, n)
+
+
+def breakpoint(name: str = "") -> None:
+    """A place where a paused rank stops."""
+    core = _core
+    if core is not None and core.gate.closed:
+        core.gate.wait(64, f"breakpoint {name}".rstrip())

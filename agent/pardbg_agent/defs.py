@@ -1,0 +1,159 @@
+"""Definitions: strings, ops, groups, plans and other facts, interned and append-only.
+
+Each goes once to the hub (again to a new one) and into ``<proc>.defs`` for post-mortems:
+records of a little-endian uint32 length and that many bytes of msgpack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from pardbg_agent import wire
+from pardbg_agent.wire import DefKind
+
+MAX_NAMES: Final = 65_536
+"""Names a process may define; past it every new one is ``MORE``. Bounds memory."""
+MORE: Final = "(more names than pardbg keeps)"
+_MAX_STRING: Final = 1024
+_LENGTH: Final = struct.Struct("<I")
+
+
+class Defs:
+    """The process's definitions. Look-ups are one dict access; new ones take a lock."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path
+        self.payloads: list[bytes] = []
+        """Every definition as sent, in order. The sender keeps how far it came."""
+        self.process: dict[str, Any] = {}
+        self.on_identify: Callable[[dict[str, Any]], None] | None = None
+        """Called with the fields ``identify`` changed (the core updates the ring's header)."""
+        self._lock = threading.RLock()
+        self._names: dict[str, int] = {}
+        self._ops: dict[tuple[Any, ...], int] = {}
+        self._groups: dict[str, tuple[int, tuple[Any, ...]]] = {}
+        self._next_name = itertools.count(1).__next__
+        self._next_group = itertools.count(1).__next__
+        self._file = -1
+        if path is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(path, flags, 0o600)
+
+    def name(self, text: str) -> int:
+        """Id of an interned string (from 1)."""
+        return self._names.get(text) or self._new_name(text)
+
+    def op(
+        self,
+        op: str,
+        dtype: str = "",
+        reduce: str = "",
+        root: int = -1,
+        tag: int = 0,
+        coalesced: bool = False,
+    ) -> int:
+        """Id of an op's signature; ids are shared with names."""
+        key = (op, dtype, reduce, root, tag, coalesced)
+        return self._ops.get(key) or self._new_op(key)
+
+    def group(
+        self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str
+    ) -> int:
+        """Id of a process group (from 1). ``key`` is equal on all members; sent again if what is
+        known of it (its name, its axis) changed."""
+        facts = (name, axis, tuple(ranks), backend)
+        with self._lock:
+            known = self._groups.get(key)
+            if known is not None and known[1] == facts:
+                return known[0]
+            group_id = known[0] if known else min(self._next_group(), wire.NO_GROUP)
+            self._groups[key] = (group_id, facts)
+            self.put(
+                DefKind.GROUP, id=group_id, key=key, name=name, axis=axis, ranks=list(ranks),
+                backend=backend,
+            )  # fmt: skip
+        return group_id
+
+    def put(self, kind: DefKind, **fields: Any) -> None:
+        """Append any definition."""
+        payload = msgpack.packb({"k": kind.value, **fields}, default=str)
+        with self._lock:
+            self.payloads.append(payload)
+            self._write(payload)
+
+    def identify(self, **fields: Any) -> None:
+        """Send PROCESS (again) with what is now known: rank=, world_size=, local_rank=, device=."""
+        with self._lock:
+            if self.process and all(self.process.get(k) == v for k, v in fields.items()):
+                return
+            self.process.update(fields)
+            self.put(DefKind.PROCESS, **self.process)
+        if self.on_identify is not None:
+            self.on_identify(fields)
+
+    def close(self) -> None:
+        """Close the file; further definitions stay in memory."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+    def _new_name(self, text: str) -> int:
+        with self._lock:
+            if len(self._names) >= MAX_NAMES and text != MORE:
+                return self.name(MORE)
+            known = self._names.get(text)
+            if known is None:
+                known = self._names[text] = self._define(DefKind.NAME, s=text[:_MAX_STRING])
+            return known
+
+    def _new_op(self, key: tuple[Any, ...]) -> int:
+        with self._lock:
+            if len(self._ops) >= MAX_NAMES:
+                return self.name(key[0])
+            known = self._ops.get(key)
+            if known is None:
+                op, dtype, reduce, root, tag, coalesced = key
+                known = self._ops[key] = self._define(
+                    DefKind.OP, op=op, dtype=dtype, reduce=reduce, root=root, tag=tag,
+                    coalesced=coalesced,
+                )  # fmt: skip
+            return known
+
+    def _define(self, kind: DefKind, **fields: Any) -> int:
+        new = self._next_name()
+        self.put(kind, id=new, **fields)
+        return new
+
+    def _write(self, payload: bytes) -> None:
+        if self._file < 0:
+            return
+        try:
+            os.write(self._file, _LENGTH.pack(len(payload)) + payload)
+        except OSError:  # disk full: the file ends here, the hub still gets everything
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = -1
+
+
+def read_file(path: str, limit: int = 64 << 20) -> list[bytes]:
+    """Payloads in a ``.defs`` file up to the last whole one (at most ``limit`` bytes are read)."""
+    with open(path, "rb") as file:
+        data = file.read(limit)
+    out, at = [], 0
+    while at + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if at + length > len(data):
+            break
+        out.append(data[at : at + length])
+        at += length
+    return out

@@ -1,0 +1,217 @@
+"""Gates: where a rank can be held, and never for longer than the lease.
+
+Hooks do ``if gate.closed: gate.wait(Gate.X, describe)``: open, that is one attribute read.
+
+All decisions are made under one lock and at once: a PERMIT that lets a held thread go marks it
+released inside ``permit()``, not when the thread wakes. So a state that says it follows permit 5
+never shows the hold that permit 5 ended.
+
+The lease is enforced by whoever looks first: the waiting thread itself and the agent's thread.
+Neither needs the hub.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg_agent import clock
+from pardbg_agent.wire import LEASE_NS, NO_GROUP, NONE, Gate, Kind, Lane
+
+Describe = str | Callable[[], str]
+_LONGEST_WAIT_S: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Holder:
+    """One thread held at a gate."""
+
+    gate: int
+    next: str
+    since_ns: int
+    is_main: bool
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """What STATE says of the gate."""
+
+    held: int
+    """Gate class; 0: not held."""
+    next: str
+    since_ns: int
+    reply_to: int | None
+    """The newest PERMIT or RUN this follows."""
+    closed: bool
+
+
+class GateControl:
+    """The rank's one gate: open, or closed with a number of permits."""
+
+    def __init__(
+        self,
+        *,
+        record: Callable[..., None],
+        name: Callable[[str], int],
+        status: Callable[[int, int, int], None],
+        step: Callable[[], int] = lambda: 0,
+        now: Callable[[], int] = clock.now_ns,
+    ) -> None:
+        self.closed = False
+        """Hooks read this; everything else is under the lock."""
+        self.revision = 0
+        """Grows with every change that STATE shows."""
+        self.wake: Callable[[], None] = lambda: None
+        """Tells the agent's thread that the state changed. Set by the sender."""
+        self._record, self._name, self._status = record, name, status
+        self._step, self._now = step, now
+        self._changed = threading.Condition(threading.RLock())
+        self._holders: list[_Holder] = []
+        self._reply_to: int | None = None
+        self._count = self._stop = self._left = 0
+        self._deadline = 0
+        self._ended = False
+
+    # -- the training's side
+
+    def wait(self, gate: int, describe: Describe) -> int:
+        """Pass a gate, or be held until a permit, RUN or the lease's end lets go.
+
+        Returns the ns it was held (hooks do not count them as their cost). ``describe`` (text,
+        or what makes it) says what comes next; it is only asked when the rank is really held.
+        """
+        with self._changed:
+            if self._passes(gate):
+                return 0
+            holder = self._hold(gate, describe)
+            try:
+                while not holder.released:
+                    self._changed.wait(self._seconds_left())
+                    self._lapse_if_due()
+            finally:
+                self._let_go(holder)
+        t1 = self._now()
+        self._record(
+            Kind.HELD, Lane.GATE, 0, self._name(holder.next), holder.since_ns, t1, self._step(),
+            0, NO_GROUP, NONE, NONE, NONE, int(gate), 0,
+        )  # fmt: skip
+        return t1 - holder.since_ns
+
+    def _passes(self, gate: int) -> bool:
+        """The rule for one gate (lock held); uses a permit where it counts."""
+        self._lapse_if_due()
+        if not self.closed:
+            return True
+        if self._left > 0:
+            if gate & self._count:
+                self._left -= 1
+                self.revision += 1
+            return True
+        return not gate & self._stop
+
+    def _hold(self, gate: int, describe: Describe) -> _Holder:
+        try:
+            text = describe if isinstance(describe, str) else describe()
+        except Exception:
+            text = "?"
+        main = threading.current_thread() is threading.main_thread()
+        holder = _Holder(int(gate), text[:200], self._now(), main)
+        self._holders.append(holder)
+        self._show()
+        return holder
+
+    def _let_go(self, holder: _Holder) -> None:
+        if holder in self._holders:  # an exception (Ctrl-C) ended the wait
+            self._holders.remove(holder)
+            self._show()
+
+    # -- the agent thread's side
+
+    def permit(self, message_id: int | None, count: int, n: int, stop: int, lease_ns: int) -> None:
+        """Close the gate (or set what may pass it); n = 0 is hold."""
+        with self._changed:
+            if self._ended:
+                return
+            self._reply_to = message_id
+            self._count, self._left, self._stop = count, n, stop
+            self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
+            self.closed = True
+            for holder in self._in_order():
+                if self._passes(holder.gate):
+                    self._release(holder)
+            self._show()
+            self._changed.notify_all()
+
+    def run(self, message_id: int | None = None) -> None:
+        """Open the gate; everybody held goes on."""
+        with self._changed:
+            if message_id is not None:
+                self._reply_to = message_id
+            self._open()
+
+    def lease(self, lease_ns: int) -> None:
+        """Renew: stay closed for another ``lease_ns`` (at most LEASE_NS)."""
+        with self._changed:
+            if self.closed:
+                self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
+
+    def check_lease(self) -> bool:
+        """Open if the lease has lapsed; True if it did just now."""
+        with self._changed:
+            return self._lapse_if_due()
+
+    def end(self) -> None:
+        """Open for good (the process leaves)."""
+        with self._changed:
+            self._ended = True
+            self._open()
+
+    def state(self) -> GateState:
+        """A consistent view. The main thread's hold comes first, else the oldest."""
+        with self._changed:
+            order = self._in_order()
+            if not order:
+                return GateState(0, "", 0, self._reply_to, self.closed)
+            first = order[0]
+            return GateState(first.gate, first.next, first.since_ns, self._reply_to, self.closed)
+
+    # -- lock held from here on
+
+    def _in_order(self) -> list[_Holder]:
+        return sorted(self._holders, key=lambda holder: not holder.is_main)
+
+    def _release(self, holder: _Holder) -> None:
+        holder.released = True
+        self._holders.remove(holder)
+
+    def _open(self) -> None:
+        self.closed = False
+        self._left = 0
+        for holder in list(self._holders):
+            self._release(holder)
+        self._show()
+        self._changed.notify_all()
+
+    def _lapse_if_due(self) -> bool:
+        if self.closed and self._now() >= self._deadline:
+            self._open()
+            return True
+        return False
+
+    def _seconds_left(self) -> float:
+        left = (self._deadline - self._now()) / 1e9
+        return min(max(left, 0.001), _LONGEST_WAIT_S)
+
+    def _show(self) -> None:
+        """Status block, revision, and a nudge to the agent's thread."""
+        self.revision += 1
+        order = self._in_order()
+        if order:
+            first = order[0]
+            self._status(first.gate, self._name(first.next), first.since_ns)
+        else:
+            self._status(0, 0, self._now())
+        self.wake()

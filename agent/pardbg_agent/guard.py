@@ -1,0 +1,73 @@
+"""The one guard: nothing the agent does may reach the training as an exception.
+
+A hook that raises is disabled, counted, and reported once as an ERROR definition.
+KeyboardInterrupt and SystemExit are the program's and pass through.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pardbg_agent import clock
+
+F = TypeVar("F", bound=Callable[..., Any])
+Report = Callable[[str, str, int], None]
+"""(where, text, t_ns)"""
+
+_MAX_TEXT = 2000
+
+
+class Guard:
+    """Calls hooks; disables the ones that fail."""
+
+    def __init__(self, report: Report | None = None) -> None:
+        self.errors = 0
+        """Exceptions caught in all."""
+        self.disabled: set[str] = set()
+        """Names of hooks that failed and are off."""
+        self._report = report
+
+    def call(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
+        """``fn(*args)``, or None if it is disabled or fails now."""
+        if name in self.disabled:
+            return None
+        try:
+            return fn(*args)
+        except Exception as error:
+            self.failed(name, error)
+            return None
+
+    def wrap(self, name: str) -> Callable[[F], F]:
+        """Decorator: the same for a function whose result is not needed."""
+
+        def decorate(fn: F) -> F:
+            @functools.wraps(fn)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                if name in self.disabled:
+                    return None
+                try:
+                    return fn(*args, **kwargs)
+                except Exception as error:
+                    self.failed(name, error)
+                    return None
+
+            return guarded  # type: ignore[return-value]
+
+        return decorate
+
+    def failed(self, name: str, error: BaseException) -> None:
+        """Disable ``name`` and report it once. Hooks with their own try/except call this."""
+        self.errors += 1
+        if name in self.disabled:
+            return
+        self.disabled.add(name)
+        if self._report is None:
+            return
+        try:
+            text = "".join(traceback.format_exception(error))[-_MAX_TEXT:]
+            self._report(name, text, clock.now_ns())
+        except Exception:
+            self.errors += 1  # the report itself failed: counted, nothing more can be done

@@ -1,0 +1,89 @@
+"""Who this process is: (epoch, host, pid). Its rank is what its groups say."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from pardbg_agent import clock
+
+_MAX_ARG, _MAX_ARGS = 256, 32
+
+
+@dataclass(slots=True)
+class Identity:
+    """The fields of a PROCESS definition."""
+
+    proc: str
+    """``epoch.host.pid``, ascii: the process's name on the wire and its DEALER identity."""
+    rank: int
+    """Global rank; -1 until known."""
+    world_size: int
+    local_rank: int
+    host: str
+    pid: int
+    epoch: int
+    """torchelastic's restart count: a restarted rank is another process of the same rank."""
+    boot_id: str
+    start_ns: int
+    wall_ns: int
+    device: str = "cpu"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def fields(self, level: str) -> dict[str, Any]:
+        """What a PROCESS definition and HELLO say."""
+        torch = sys.modules.get("torch")
+        return {
+            "proc": self.proc,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "local_rank": self.local_rank,
+            "host": self.host,
+            "pid": self.pid,
+            "epoch": self.epoch,
+            "boot_id": self.boot_id,
+            "start_ns": self.start_ns,
+            "wall_ns": self.wall_ns,
+            "python": platform.python_version(),
+            "torch": str(getattr(torch, "__version__", "")),
+            "device": self.device,
+            "argv": [str(arg)[:_MAX_ARG] for arg in getattr(sys, "argv", [])[:_MAX_ARGS]],
+            "level": level,
+            **self.extra,
+        }
+
+
+def of_this_process() -> Identity:
+    """From the environment (torchrun's variables where they are set) and the system."""
+    pid, host = os.getpid(), host_name()
+    epoch = max(0, _env_int("TORCHELASTIC_RESTART_COUNT", 0))
+    return Identity(
+        proc=f"{epoch}.{host}.{pid}",
+        rank=_env_int("RANK", -1),
+        world_size=_env_int("WORLD_SIZE", 0),
+        local_rank=_env_int("LOCAL_RANK", -1),
+        host=host,
+        pid=pid,
+        epoch=epoch,
+        boot_id=clock.boot_id(),
+        start_ns=clock.now_ns(),
+        wall_ns=clock.wall_ns(),
+    )
+
+
+def host_name() -> str:
+    """This host's short name, safe in file names and dotted ids."""
+    short = socket.gethostname().split(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]", "-", short)[:63] or "host"
+
+
+def _env_int(name: str, default: int) -> int:
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return default

@@ -1,0 +1,158 @@
+"""Ops of this rank: sequence numbers, and which issued ops are not complete.
+
+Every call is O(1) and safe between threads under the GIL without a lock: counters are
+``itertools.count``, the table is a dict whose single operations are atomic.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pardbg_agent.wire import NO_GROUP, NONE, Flag
+
+Edge = tuple[str, int, int, bool]
+"""(group key, peer, tag, send)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An op between its issue and its completion."""
+
+    group: str
+    group_id: int
+    op: str
+    seq: int
+    p2p: bool
+    send: bool
+    peer: int
+    tag: int
+    order: int
+    name_id: int
+    since_ns: int
+
+
+class OpTable:
+    """Counters and open ops of the process."""
+
+    def __init__(self, status: Callable[..., None]) -> None:
+        self.revision = 0
+        """Changes whenever STATE would."""
+        self.last_change_ns = 0
+        """When an op was last issued (t0)."""
+        self._status = status
+        self._open: dict[int, Issued] = {}
+        self._token = itertools.count(1).__next__
+        self._seq: dict[tuple[str, bool], itertools.count[int]] = {}
+        self._order: dict[Edge, itertools.count[int]] = {}
+        self._collectives: dict[str, int] = {}
+        self._edges: dict[Edge, int] = {}
+
+    def next_seq(self, group_key: str, p2p: bool = False) -> int:
+        """Number of the next op on this group, from 0; p2p ops count apart from collectives."""
+        key = (group_key, p2p)
+        counter = self._seq.get(key)
+        if counter is None:
+            counter = self._seq.setdefault(key, itertools.count())
+        return next(counter)
+
+    def next_order(self, group_key: str, peer: int, tag: int, send: bool) -> int:
+        """Number of the next p2p op on this edge, from 0. ``issued`` calls it by itself unless
+        it is given ``order``."""
+        edge = (group_key, peer, tag, send)
+        counter = self._order.get(edge)
+        if counter is None:
+            counter = self._order.setdefault(edge, itertools.count())
+        return next(counter)
+
+    def issued(
+        self,
+        group_key: str,
+        group_id: int,
+        op: str,
+        seq: int,
+        p2p: bool,
+        send: bool,
+        peer: int,
+        tag: int,
+        name_id: int,
+        t0: int,
+        order: int = -1,
+    ) -> int:
+        """An op goes to the backend now: call it before the call into the backend, and after
+        the gate. Returns the token for ``completed``."""
+        if p2p:
+            if order < 0:
+                order = self.next_order(group_key, peer, tag, send)
+            self._edges[(group_key, peer, tag, send)] = order + 1
+        else:
+            self._collectives[group_key] = seq + 1
+        token = self._token()
+        self._open[token] = Issued(
+            group_key, group_id, op, seq, p2p, send, peer, tag, order, name_id, t0
+        )
+        self.last_change_ns = t0
+        self._changed()
+        return token
+
+    def completed(self, token: int) -> bool:
+        """The op is complete (or failed, or was never issued after all). False: it already was."""
+        if self._open.pop(token, None) is None:
+            return False
+        self._changed()
+        return True
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    def open_tokens(self) -> list[int]:
+        """Tokens of open ops, oldest first."""
+        return list(self._open)
+
+    def oldest(self) -> Issued | None:
+        """The op that has been open longest."""
+        while True:
+            try:
+                return next(iter(self._open.values()), None)
+            except RuntimeError:  # another thread changed the dict in between
+                continue
+
+    def snapshot(self) -> dict[str, Any]:
+        """STATE's ``open``, ``issued`` and ``p2p``."""
+        return {
+            "open": [_as_state(op) for op in list(self._open.values())],
+            "issued": dict(self._collectives),
+            "p2p": [[*edge, n] for edge, n in list(self._edges.items())],
+        }
+
+    def idle(self) -> None:
+        """Status block: no op open."""
+        self._status(0, 0, NO_GROUP, NONE, 0, 0, 0)
+
+    def _changed(self) -> None:
+        self.revision += 1
+        op = self.oldest()
+        if op is None:
+            self.idle()
+            return
+        flags = (Flag.P2P if op.p2p else 0) | (Flag.SEND if op.send else 0)
+        self._status(
+            op.name_id, op.seq, op.group_id, op.peer, flags, op.since_ns, len(self._open)
+        )
+
+
+def _as_state(op: Issued) -> dict[str, Any]:
+    """The fields of pardbg.control.model.OpenOp."""
+    return {
+        "group": op.group,
+        "op": op.op,
+        "seq": op.seq,
+        "peer": op.peer if op.p2p else None,
+        "send": op.send,
+        "tag": op.tag,
+        "order": op.order if op.p2p else 0,
+        "since_ns": op.since_ns,
+    }

@@ -1,0 +1,343 @@
+"""The record ring: queue, wire block and black box in one shared-memory file.
+
+Standard library only and free of torch and zmq: the hub reads dead processes' rings with it.
+
+One file per process: ``RING_HEADER`` at 0, the status blocks, then a power-of-two ring of 64-byte
+records. A writer takes an index from ``itertools.count`` (atomic under the GIL), writes the whole
+record with one ``pack_into`` and so commits it: the record's last field is its index + 1.
+``pack_into`` zeroes the slot first, so a slot in the making never shows a valid mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg_agent import wire
+
+DEFAULT_CAPACITY: Final = 65536
+ENV_RING: Final = "PARDBG_RING"
+_MIN_CAPACITY: Final = 64
+_MAX_CAPACITY: Final = 1 << 22
+_LIMITS: Final = {"B": (0, 255), "H": (0, 65535), "I": (0, 2**32 - 1), "h": (-(2**15), 2**15 - 1)}
+_FORMAT: Final = "BBHIqqIIHhhhqq"
+
+RecordFn = Callable[
+    [int, int, int, int, int, int, int, int, int, int, int, int, int, int], None
+]
+"""(kind, lane, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer, a, b)"""
+
+
+def capacity_from_env() -> int:
+    """Records in the ring: ``PARDBG_RING`` rounded up to a power of two, bounded."""
+    try:
+        wanted = int(os.environ.get(ENV_RING, DEFAULT_CAPACITY))
+    except ValueError:
+        wanted = DEFAULT_CAPACITY
+    return power_of_two(wanted)
+
+
+def power_of_two(wanted: int) -> int:
+    """``wanted`` rounded up to a power of two within what a ring may hold."""
+    wanted = min(max(wanted, _MIN_CAPACITY), _MAX_CAPACITY)
+    return 1 << (wanted - 1).bit_length()
+
+
+class Status:
+    """Writers of the status blocks: where the rank is now. Each is one ``pack_into``."""
+
+    def __init__(self, buffer: mmap.mmap) -> None:
+        self.now: Callable[[int, int, int, int, int, int], None] = _now_writer(buffer)
+        """(step, phase_id, action_id, stage, mb, since_ns)"""
+        self.op: Callable[[int, int, int, int, int, int, int], None] = _block_writer(
+            buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
+        )
+        """(name_id, seq, group_id, peer, flags, since_ns, open)"""
+        self.gate: Callable[[int, int, int], None] = _block_writer(
+            buffer, wire.STATUS_GATE, wire.STATUS_GATE_OFFSET
+        )
+        """(gate class, name_id, since_ns)"""
+        self.health: Callable[[int, int, int, int, int, int], None] = _block_writer(
+            buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET
+        )
+        """(heartbeat_ns, sent, dropped, errors, level, hook_ns)"""
+
+
+def _now_writer(buffer: mmap.mmap) -> Callable[[int, int, int, int, int, int], None]:
+    pack, offset = wire.STATUS_NOW.pack_into, wire.STATUS_NOW_OFFSET
+
+    def now(step: int, phase_id: int, action_id: int, stage: int, mb: int, t: int) -> None:
+        pack(buffer, offset, step, phase_id, action_id, stage, mb, 0, t)
+
+    return now
+
+
+def _block_writer(buffer: mmap.mmap, layout: struct.Struct, offset: int) -> Callable[..., None]:
+    pack = layout.pack_into
+
+    def write(*fields: int) -> None:
+        pack(buffer, offset, *fields)
+
+    return write
+
+
+def _clamped(fields: tuple[Any, ...]) -> list[int]:
+    """Integers that fit the record, whatever came: a record must never fail the training."""
+    out = []
+    for code, value in zip(_FORMAT, fields, strict=True):
+        low, high = _LIMITS.get(code, (-(2**63), 2**63 - 1))
+        try:
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            number = 0
+        out.append(min(max(number, low), high))
+    return out
+
+
+class Ring:
+    """The writing side. ``record`` and ``record_f`` are closures: no attribute walks inside."""
+
+    def __init__(self, buffer: mmap.mmap, capacity: int, path: str | None) -> None:
+        self.buffer = buffer
+        self.capacity = capacity
+        self.path = path
+        """None: anonymous memory (the agent is off)."""
+        self.status = Status(buffer)
+        self._take = itertools.count().__next__
+        self.record: RecordFn = self._writer(wire.RECORD)
+        self.record_f: Callable[..., None] = self._writer(wire.RECORD_F)
+        """The same with ``a`` a float; pass Flag.FLOAT in flags."""
+
+    @classmethod
+    def create(cls, path: str, capacity: int) -> Ring:
+        """Make the file, 0600, with its space reserved: a full tmpfs must fail here, as an
+        OSError, and not as SIGBUS in the training."""
+        capacity = power_of_two(capacity)
+        size = wire.RING_DATA_OFFSET + capacity * wire.RECORD_BYTES
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            buffer = mmap.mmap(fd, size)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        return cls(buffer, capacity, path)
+
+    @classmethod
+    def anonymous(cls, capacity: int = _MIN_CAPACITY) -> Ring:
+        """A ring nobody reads: what hooks write into while the agent is off."""
+        capacity = power_of_two(capacity)
+        size = wire.RING_DATA_OFFSET + capacity * wire.RECORD_BYTES
+        return cls(mmap.mmap(-1, size), capacity, None)
+
+    def header(
+        self, *, start_ns: int, wall_ns: int, rank: int, world_size: int, pid: int, epoch: int
+    ) -> None:
+        """Write the header; again when the rank becomes known."""
+        wire.RING_HEADER.pack_into(
+            self.buffer, 0, wire.MAGIC, wire.PROTOCOL_VERSION, wire.RECORD_BYTES, self.capacity,
+            start_ns, wall_ns, rank, world_size, pid, epoch,
+        )  # fmt: skip
+
+    def _writer(self, layout: struct.Struct) -> Callable[..., None]:
+        pack, take, buffer = layout.pack_into, self._take, self.buffer
+        mask, base = self.capacity - 1, wire.RING_DATA_OFFSET
+        exact = wire.RECORD.pack_into
+
+        def record(
+            kind: int, lane: int, flags: int, name_id: int, t0: int, t1: int, step: int, seq: int,
+            group_id: int, stage: int, mb: int, peer: int, a: Any, b: int,
+        ) -> None:  # fmt: skip
+            i = take()
+            try:
+                pack(buffer, base + ((i & mask) << 6), kind, lane, flags, name_id, t0, t1, step,
+                     seq, group_id, stage, mb, peer, a, b, i + 1)  # fmt: skip
+            except (struct.error, TypeError, OverflowError):
+                fields = _clamped((kind, lane, flags & ~wire.Flag.FLOAT, name_id, t0, t1, step,
+                                   seq, group_id, stage, mb, peer, a, b))  # fmt: skip
+                exact(buffer, base + ((i & mask) << 6), *fields, i + 1)
+
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """RING_HEADER, decoded."""
+
+    capacity: int
+    start_ns: int
+    start_wall_ns: int
+    rank: int
+    world_size: int
+    pid: int
+    epoch: int
+
+
+class RingError(Exception):
+    """Not a ring file of this version. One line."""
+
+
+class RingReader:
+    """Takes contiguous raw slices out of a live or a dead ring, oldest first, and counts what it
+    could not have. One reader per consumer; it never writes."""
+
+    def __init__(
+        self, buffer: mmap.mmap | bytes, *, start: int = 0, hole_ns: int = 200_000_000
+    ) -> None:
+        self.header = parse_header(buffer)
+        self.next = start
+        """Index of the next record to take."""
+        self.lost = 0
+        """Records overwritten (or never committed) before they were read."""
+        self._hole_ns = hole_ns
+        self._hole = (-1, 0)
+        self._capacity = self.header.capacity
+        self._buffer = buffer
+        self._data = memoryview(buffer)[wire.RING_DATA_OFFSET :]
+        end = self._capacity * wire.RECORD_BYTES
+        self._marks = self._data[:end].cast("Q")[7::8]
+
+    @classmethod
+    def open(cls, path: str, *, start: int = 0, hole_ns: int = 200_000_000) -> RingReader:
+        """Map a ring file. Raises RingError or OSError."""
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < wire.RING_DATA_OFFSET + wire.RECORD_BYTES:
+                raise RingError(f"{path}: not a ring file (too short)")
+            buffer = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        return cls(buffer, start=start, hole_ns=hole_ns)
+
+    def close(self) -> None:
+        """Give the mapping back."""
+        self._marks.release()
+        self._data.release()
+        if isinstance(self._buffer, mmap.mmap):
+            self._buffer.close()
+
+    def read(self, limit: int = 4096, *, final: bool = False) -> tuple[int, bytes] | None:
+        """(index of the first, raw records) or None if nothing new is committed.
+
+        ``final``: the writer is dead or quiet, so a hole will not be filled: skip it at once.
+        """
+        while True:
+            start = self.next & (self._capacity - 1)
+            count = self._committed(start, min(limit, self._capacity - start))
+            if count:
+                raw = bytes(self._data[start * 64 : (start + count) * 64])
+                # Copied, then looked at again: what is still marked was not overwritten before.
+                if self._same(start, count):
+                    first, self.next = self.next, self.next + count
+                    return first, raw
+                self._skip_lapped(start)
+            elif not self._step_over(start, final):
+                return None
+
+    def head(self) -> int:
+        """Index after the newest committed record (looks at every mark)."""
+        return max(self._marks.tolist())
+
+    def rewind(self, index: int) -> None:
+        """Take records again from ``index`` on (or from the oldest that is still there)."""
+        self.next = max(0, min(index, self.next), self.next - self._capacity)
+
+    def _same(self, start: int, count: int) -> bool:
+        expected = range(self.next + 1, self.next + 1 + count)
+        return self._marks[start : start + count].tolist() == list(expected)
+
+    def _committed(self, start: int, limit: int) -> int:
+        """How many records from ``next`` on are committed in one piece."""
+        done, marks = 0, self._marks
+        while done < limit:
+            size = min(256 if done else 16, limit - done)
+            found = marks[start + done : start + done + size].tolist()
+            wanted = self.next + done + 1
+            if found != list(range(wanted, wanted + size)):
+                for mark in found:
+                    if mark != self.next + done + 1:
+                        return done
+                    done += 1
+            done += size
+        return done
+
+    def _step_over(self, start: int, final: bool) -> bool:
+        """At an uncommitted slot: True if ``next`` moved on past a lap or a hole."""
+        mark = self._marks[start]
+        if mark == self.next + 1:
+            return True  # committed meanwhile
+        if mark > self.next + 1:
+            self._skip_lapped(start)
+            return True
+        if not self._later_committed():
+            return False
+        now = time.monotonic_ns()
+        if not final:
+            if self._hole[0] != self.next:
+                self._hole = (self.next, now)
+            if now - self._hole[1] < self._hole_ns:
+                return False  # its writer may just have lost the GIL
+        self.next += 1
+        self.lost += 1
+        return True
+
+    def _later_committed(self, ahead: int = 64) -> bool:
+        mask, marks = self._capacity - 1, self._marks
+        return any(
+            marks[(self.next + k) & mask] >= self.next + k + 1
+            for k in range(1, min(ahead, self._capacity))
+        )
+
+    def _skip_lapped(self, start: int) -> None:
+        """Move to the oldest record that will still be there when we come, and count the rest."""
+        mask, marks = self._capacity - 1, self._marks
+        newest = marks[start]
+        if newest <= self.next + 1:  # being rewritten right now: judge by the head
+            newest = self.head()
+        else:
+            low, high = 0, self._capacity - 1  # marks rise by one up to the head: bisect for it
+            while low < high:
+                middle = (low + high + 1) // 2
+                if marks[(start + middle) & mask] == newest + middle:
+                    low = middle
+                else:
+                    high = middle - 1
+            newest += low
+        oldest = newest - self._capacity + self._capacity // 16
+        moved = max(self.next + 1, oldest)
+        self.lost += moved - self.next
+        self.next = moved
+
+
+def parse_header(buffer: mmap.mmap | bytes) -> Header:
+    """Check and decode RING_HEADER. Raises RingError."""
+    fields = wire.RING_HEADER.unpack_from(buffer, 0)
+    magic, version, record_bytes, capacity, start_ns, wall_ns, rank, world, pid, epoch = fields
+    if magic != wire.MAGIC:
+        raise RingError("not a pardbg ring")
+    if version != wire.PROTOCOL_VERSION or record_bytes != wire.RECORD_BYTES:
+        raise RingError(f"ring of protocol version {version}, this is {wire.PROTOCOL_VERSION}")
+    fits = wire.RING_DATA_OFFSET + capacity * wire.RECORD_BYTES <= len(buffer)
+    if capacity == 0 or capacity & (capacity - 1) or not fits:
+        raise RingError(f"ring header is damaged (capacity {capacity})")
+    return Header(capacity, start_ns, wall_ns, rank, world, pid, epoch)
+
+
+def stable_fields(buffer: mmap.mmap | bytes, layout: struct.Struct, offset: int) -> tuple[Any, ...]:
+    """A status block that was the same twice running (another process may be writing it)."""
+    seen = layout.unpack_from(buffer, offset)
+    for _ in range(8):
+        again = layout.unpack_from(buffer, offset)
+        if again == seen:
+            break
+        seen = again
+    return seen
