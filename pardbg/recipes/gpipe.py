@@ -1,0 +1,33 @@
+"""GPipe: all forwards of a step, then all backwards.
+
+    rank 0  F0 F1 F2 F3 F4 F5 F6 F7 .  .  .  .  .  .  .. .. .. B0 B1 B2 B3 B4 B5 B6 B7
+    rank 1     F0 F1 F2 F3 F4 F5 F6 F7 .  .  .. .. .. B0 B1 B2 B3 B4 B5 B6 B7
+    rank 2        F0 F1 F2 F3 F4 F5 F6 F7 .. .. B0 B1 B2 B3 B4 B5 B6 B7
+    rank 3           F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7           (dots: the bubble)
+
+With p ranks and m microbatches each rank is idle (p-1)/(m+p-1) of the time: 3/11 = 27 % here, less
+with more microbatches. But each rank holds the activations of all m microbatches at the turn.
+
+    torchrun --nproc-per-node 4 -m pardbg.recipes.gpipe
+"""
+
+from __future__ import annotations
+
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+from pardbg.recipes.launch import Options, World, main
+from pardbg.recipes.model import loss
+from pardbg.recipes.pipeline import train_pipeline
+from pardbg.recipes.shape import MICROBATCHES
+
+
+def make_schedule(stages: list[PipelineStage]) -> ScheduleGPipe:
+    return ScheduleGPipe(stages[0], MICROBATCHES, loss_fn=loss)
+
+
+def train(world: World, options: Options) -> None:
+    train_pipeline(world, options, make_schedule)
+
+
+if __name__ == "__main__":
+    main("gpipe", train)

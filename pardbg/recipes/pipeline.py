@@ -1,0 +1,69 @@
+"""Pipeline parallel: the model is cut into stages, and microbatches flow through the ranks.
+
+    tokens ─► rank 0             ─► rank 1     ─► rank 2     ─► rank 3           ─► loss
+              embedding, blocks 0-1 blocks 2-3    blocks 4-5    blocks 6-7, head
+                                 ◄─            ◄─ gradients  ◄─
+
+What travels: between neighbours and per microbatch, one activation forward and its gradient back,
+2 sequences × 64 positions × 64 numbers × 4 bytes = 32 KiB each: nothing like the 1.7 MB that DDP
+moves, and never to more than two other ranks. What it costs is the bubble: the last rank has
+nothing to do until the first microbatch arrives, the first one nothing while the last gradient is
+on its way. A schedule is the order in which a rank takes its microbatches, and all that gpipe.py,
+onef1b.py and interleaved.py differ in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+
+from pardbg.recipes.data import Text
+from pardbg.recipes.launch import Options, World
+from pardbg.recipes.model import gpt, stage
+
+MakeSchedule = Callable[[list[PipelineStage]], Any]
+"""This rank's stages in, a schedule of torch.distributed.pipelining out."""
+
+
+def train_pipeline(
+    world: World, options: Options, make_schedule: MakeSchedule, stages_per_rank: int = 1
+) -> None:
+    """Train with stage r, r + n, r + 2n, … on rank r of n: round the ranks, as often as needed."""
+    num_stages = world.size * stages_per_rank
+    mine = range(world.rank, num_stages, world.size)
+    first, last = 0 in mine, num_stages - 1 in mine
+
+    # Every rank makes the whole model from the same seed and keeps its part. A model that fits on
+    # no single rank would be made on the meta device, and its parts filled where they live.
+    whole = gpt(options.seed, options.pace_ms)
+    parts = [stage(whole, index, num_stages).to(world.device) for index in mine]
+    stages = [
+        PipelineStage(part, index, num_stages, world.device)
+        for part, index in zip(parts, mine, strict=True)
+    ]
+    schedule = make_schedule(stages)
+    # A rank's optimizer knows the rank's own parameters, nothing else: no gradient is averaged
+    # with anybody's.
+    optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=options.lr)
+    text = Text(options.seed, world.device)
+
+    for step in range(options.steps):
+        tokens, targets = text.batch(step)
+        optimizer.zero_grad()
+        losses: list[torch.Tensor] = []
+        # One call runs all forwards and backwards of this rank in the schedule's order, and
+        # receives and sends in between. Only the first stage needs the tokens, and only the last
+        # one can compute a loss. The gradients of the microbatches add up, divided by their
+        # number, so that the step is that of the whole batch.
+        schedule.step(
+            *([tokens] if first else []),
+            target=targets if last else None,
+            losses=losses if last else None,
+            return_outputs=False,
+        )
+        optimizer.step()
+        if last:
+            world.report(step, torch.stack(losses).mean().item())

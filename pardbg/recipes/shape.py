@@ -1,0 +1,20 @@
+"""Sizes of the model and the batch that every recipe trains. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+VOCABULARY: Final = 256
+"""Tokens are bytes."""
+WIDTH: Final = 64
+"""Numbers per position between blocks."""
+HEADS: Final = 4
+BLOCKS: Final = 8
+CONTEXT: Final = 64
+"""Bytes of text the model sees at once."""
+
+BATCH: Final = 16
+"""Sequences per training step, over all ranks: the world's size changes who computes them, never
+which they are."""
+MICROBATCHES: Final = 8
+"""A pipeline cuts the batch into this many pieces of BATCH / MICROBATCHES sequences."""

@@ -1,0 +1,22 @@
+"""What a recipe tells pardbg, if pardbg is there. Without it every call does nothing."""
+
+from __future__ import annotations
+
+try:
+    import pardbg_agent
+except ImportError:  # a recipe runs anywhere torch does
+    pardbg_agent = None  # type: ignore[assignment]
+
+
+def log(**numbers: float) -> None:
+    """Numbers of this step, for the screen: ``log(loss=2.5)``."""
+    if pardbg_agent is not None:
+        pardbg_agent.log(**numbers)
+
+
+def note(key: str, value: str) -> None:
+    """A fact of this program that belongs beside its figures. Call it after the process group is
+    there."""
+    core = getattr(pardbg_agent, "_core", None)
+    if core is not None:
+        core.defs.put("note", key=key, value=value)
