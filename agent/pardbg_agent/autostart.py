@@ -48,9 +48,8 @@ def _then_install(loader: Any, finder: _TorchFinder) -> None:
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module
         run_module(module)  # an ImportError is the program's; the finder stays for another try
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
-        install_hooks()
+        if finder in sys.meta_path:  # else attach() is doing it
+            install_hooks()
 
     try:
         loader.exec_module = exec_module
@@ -71,15 +70,17 @@ def start() -> None:
 
 
 def install_hooks() -> bool:
-    """Put the hooks in place now. True if they are."""
+    """Put the hooks in place now (this may import torch). True if they are."""
     from pardbg_agent import core
 
+    for finder in [f for f in sys.meta_path if isinstance(f, _TorchFinder)]:
+        sys.meta_path.remove(finder)
     try:
         from pardbg_agent import hooks
 
         core.at_exit()
         hooks.install()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the training goes on without us
         core.complain(f"agent is off: {type(error).__name__}: {error}")
         return False
     return True
@@ -93,7 +94,7 @@ def remove_hooks() -> None:
     if hooks is not None:
         try:
             hooks.uninstall()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the training goes on
             core.complain(f"detach: {type(error).__name__}: {error}")
     core.shutdown()
 

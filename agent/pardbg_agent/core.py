@@ -183,6 +183,8 @@ CURRENT: Core | None = None
 _lock = threading.RLock()
 _ended = False
 _exit_registered = False
+_parked: Core | None = None
+"""The Core that detach() ended."""
 _keep: list[Core] = []
 """Cores of the parent process after a fork: kept so that nothing of them is torn down here."""
 
@@ -206,8 +208,11 @@ def _start() -> Core:
     if not run_dir or _ended:
         return _off_core()
     try:
-        return start(load_run(run_dir))
-    except Exception as error:
+        run = load_run(run_dir)
+        if _parked is not None and _parked.run == run:
+            return _resume(_parked)
+        return start(run)
+    except Exception as error:  # noqa: BLE001 - no ring, no hub, no disk: the job runs on
         complain(f"agent is off: {type(error).__name__}: {error}")
         return _off_core()
 
@@ -228,17 +233,32 @@ def start(run: RunInfo) -> Core:
     defs.on_identify = core._identified
     defs.put(DefKind.PROCESS, **defs.process)
     if run.data and run.ctrl:
-        core.guard.call("sender", _start_sender, core)
+        core.guard.call("sender", _make_sender, core)
+        if core.sender is not None:
+            core.sender.start()
     return core
 
 
-def _start_sender(core: Core) -> None:
+def _make_sender(core: Core) -> None:
     # Imported here, in the caller's thread: a fork while another thread imports zmq would leave
     # the child with a module lock that nobody ever releases.
     from pardbg_agent import sender
 
     core.sender = sender.Sender(core)
-    core.sender.start()
+
+
+def _resume(core: Core) -> Core:
+    """attach() after detach(): the same ring and the same counters, since a process is one
+    stream of records and one sequence of ops to everybody else."""
+    core.gate.begin()
+    old, core.sender = core.sender, None
+    if old is not None:
+        core.guard.disabled -= {"sender", "sender end"}
+        core.guard.call("sender", _make_sender, core)
+        if core.sender is not None:
+            core.sender.take_over(old)
+            core.sender.start()
+    return core
 
 
 def _off_core() -> Core:
@@ -260,7 +280,7 @@ def load_run(run_dir: str) -> RunInfo:
 
 def shutdown(deadline_s: float = 0.9) -> None:
     """End the agent in this process within ``deadline_s``: hooks quiet, gate open, rest sent."""
-    global CURRENT
+    global CURRENT, _parked
     until = clock.now_ns() + int(deadline_s * 1e9)
     core = CURRENT
     hooks = sys.modules.get("pardbg_agent.hooks")
@@ -274,8 +294,8 @@ def shutdown(deadline_s: float = 0.9) -> None:
     if core is not None and core.sender is not None:
         with contextlib.suppress(Exception):
             core.sender.stop(max(0.05, (until - clock.now_ns()) / 1e9))
-    if core is not None:
-        _keep.append(core)  # hooks still on their way may hold its closures
+    if core is not None and core.run is not None:
+        _parked = core  # for attach(); and hooks still on their way may hold its closures
 
 
 def at_exit() -> None:
@@ -331,15 +351,15 @@ def budget_from_env() -> float:
 def complain(text: str) -> None:
     """The agent's one line on stderr."""
     with contextlib.suppress(Exception):
-        print(f"pardbg: {text}"[:300], file=sys.stderr, flush=True)
+        sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
+        sys.stderr.flush()
 
 
 def _after_fork_in_child() -> None:
     """The child is not a rank until it forms a group; nothing of the parent's is touched."""
-    global CURRENT, _lock, _ended
-    if CURRENT is not None:
-        _keep.append(CURRENT)
-    CURRENT, pardbg_agent._core = None, None
+    global CURRENT, _lock, _ended, _parked
+    _keep.extend(core for core in (CURRENT, _parked) if core is not None)
+    CURRENT, pardbg_agent._core, _parked = None, None, None
     # The handlers registered before the fork are the child's too, so nothing to do for them.
     _lock, _ended = threading.RLock(), False
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg_agent import clock
-from pardbg_agent.wire import LEASE_NS, NO_GROUP, NONE, Gate, Kind, Lane
+from pardbg_agent.wire import LEASE_NS, NO_GROUP, NONE, Kind, Lane
 
 Describe = str | Callable[[], str]
 _LONGEST_WAIT_S: Final = 1.0
@@ -115,7 +115,7 @@ class GateControl:
     def _hold(self, gate: int, describe: Describe) -> _Holder:
         try:
             text = describe if isinstance(describe, str) else describe()
-        except Exception:
+        except Exception:  # noqa: BLE001 - a hold without a text is better than none
             text = "?"
         main = threading.current_thread() is threading.main_thread()
         holder = _Holder(int(gate), text[:200], self._now(), main)
@@ -162,6 +162,11 @@ class GateControl:
         """Open if the lease has lapsed; True if it did just now."""
         with self._changed:
             return self._lapse_if_due()
+
+    def begin(self) -> None:
+        """Permits count again, after ``end``."""
+        with self._changed:
+            self._ended = False
 
     def end(self) -> None:
         """Open for good (the process leaves)."""

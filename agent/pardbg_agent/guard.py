@@ -36,7 +36,7 @@ class Guard:
             return None
         try:
             return fn(*args)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - this is the guard
             self.failed(name, error)
             return None
 
@@ -50,7 +50,7 @@ class Guard:
                     return None
                 try:
                     return fn(*args, **kwargs)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - this is the guard
                     self.failed(name, error)
                     return None
 
@@ -69,5 +69,5 @@ class Guard:
         try:
             text = "".join(traceback.format_exception(error))[-_MAX_TEXT:]
             self._report(name, text, clock.now_ns())
-        except Exception:
-            self.errors += 1  # the report itself failed: counted, nothing more can be done
+        except Exception:  # noqa: BLE001 - the report failed: counted, no more can be done
+            self.errors += 1

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pardbg_agent.wire import NO_GROUP, NONE, Flag
 
@@ -17,9 +16,8 @@ Edge = tuple[str, int, int, bool]
 """(group key, peer, tag, send)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """An op between its issue and its completion."""
+class Issued(NamedTuple):
+    """An op between its issue and its completion. A tuple: one is made for every op."""
 
     group: str
     group_id: int
@@ -139,20 +137,10 @@ class OpTable:
             self.idle()
             return
         flags = (Flag.P2P if op.p2p else 0) | (Flag.SEND if op.send else 0)
-        self._status(
-            op.name_id, op.seq, op.group_id, op.peer, flags, op.since_ns, len(self._open)
-        )
+        self._status(op.name_id, op.seq, op.group_id, op.peer, flags, op.since_ns, len(self._open))
 
 
-def _as_state(op: Issued) -> dict[str, Any]:
-    """The fields of pardbg.control.model.OpenOp."""
-    return {
-        "group": op.group,
-        "op": op.op,
-        "seq": op.seq,
-        "peer": op.peer if op.p2p else None,
-        "send": op.send,
-        "tag": op.tag,
-        "order": op.order if op.p2p else 0,
-        "since_ns": op.since_ns,
-    }
+def _as_state(op: Issued) -> list[Any]:
+    """The fields of pardbg.control.model.OpenOp, in its order."""
+    peer, order = (op.peer, op.order) if op.p2p else (None, 0)
+    return [op.group, op.op, op.seq, peer, op.send, op.tag, order, op.since_ns]

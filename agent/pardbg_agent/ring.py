@@ -29,9 +29,7 @@ _MAX_CAPACITY: Final = 1 << 22
 _LIMITS: Final = {"B": (0, 255), "H": (0, 65535), "I": (0, 2**32 - 1), "h": (-(2**15), 2**15 - 1)}
 _FORMAT: Final = "BBHIqqIIHhhhqq"
 
-RecordFn = Callable[
-    [int, int, int, int, int, int, int, int, int, int, int, int, int, int], None
-]
+RecordFn = Callable[[int, int, int, int, int, int, int, int, int, int, int, int, int, int], None]
 """(kind, lane, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer, a, b)"""
 
 

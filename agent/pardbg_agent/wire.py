@@ -130,9 +130,7 @@ class Flag(enum.IntFlag):
     """Compute that a recipe paces with sleeps."""
 
 
-DONE_SOURCES: Final = (
-    Flag.DONE_COMPLETED | Flag.DONE_WAITED | Flag.DONE_POLLED | Flag.DONE_DEVICE
-)
+DONE_SOURCES: Final = Flag.DONE_COMPLETED | Flag.DONE_WAITED | Flag.DONE_POLLED | Flag.DONE_DEVICE
 
 # --------------------------------------------------------------------------- ring file
 
@@ -243,8 +241,9 @@ class Msg(str, enum.Enum):
     STATE = "state"
     """While control is active: {"sn", "re", "held", "step", "open", "issued", "p2p", "done",
     "next"}; see AgentState in pardbg.control.model. Sent at each change, polled every 5 ms.
-    Also "rank", "held_since_ns", "plan", "closed" (the gate), "t_ns". Shapes: "open": [{OpenOp's
-    fields}], "issued": {group key: n}, "p2p": [[group key, peer, tag, send, n], ...]."""
+    Also "rank", "held_since_ns", "plan", "closed" (the gate), "t_ns". Shapes: "open": [OpenOp's
+    fields as an array, in order], "issued": {group key: n},
+    "p2p": [[group key, peer, tag, send, n], ...]."""
     PONG = "pong"
     """{"re", "t_ns"}: the agent's clock when the ping came."""
     BYE = "bye"
@@ -253,9 +252,9 @@ class Msg(str, enum.Enum):
     # hub -> agent
     WELCOME = "welcome"
     """Answer to HELLO: {"hub": id of this hub process, "next"?: index of the first record this
-    hub still wants}. Another "hub" than before: the agent sends all definitions again, and
-    records from "next" on (or the last 16 Ki), as far as the ring still has them. HELLO comes
-    again after a reconnect and when the hub was silent for 5 s: it is idempotent."""
+    hub still wants}. Another "hub" than before: the agent says HELLO, sends all definitions again,
+    and records from "next" on (else what it sent in the last 10 s), as far as the ring still has
+    them. HELLO also comes after a reconnect and when the hub was silent for 5 s: idempotent."""
     PERMIT = "permit"
     """{"id", "count", "n", "stop", "lease_ns"}: pass gates; each passed gate in ``count`` uses one
     of ``n``; with none left, hold at the next gate in ``stop``. n = 0 is hold. The agent runs on

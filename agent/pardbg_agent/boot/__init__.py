@@ -1,0 +1,1 @@
+"""A directory to put on PYTHONPATH: its sitecustomize starts the agent."""

@@ -1,0 +1,421 @@
+"""The agent's thread: the only part of the agent that knows ZeroMQ.
+
+It ships slices of the ring as they are, answers the hub, and enforces the lease. The training
+never waits for it: the ring is the queue, and when nobody takes from it the oldest records are
+overwritten and counted.
+
+The sockets are made, used and closed in this one thread, on a context of its own. Other threads
+only write a byte into a pipe (``wake``).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import zmq
+
+from pardbg_agent import clock, inspect, wire
+from pardbg_agent.ring import RingReader
+from pardbg_agent.wire import Key, Msg
+
+if TYPE_CHECKING:
+    from pardbg_agent.core import Core
+
+IDLE_MS: Final = 50
+CONTROL_MS: Final = 5
+BATCH: Final = 4096
+"""Records per DATA message at most (256 KiB)."""
+DATA_HWM: Final = 16
+CTRL_HWM: Final = 1024
+CTRL_MAX_BYTES: Final = 1 << 20
+SILENCE_NS: Final = 5_000_000_000
+"""The hub said nothing for so long: say HELLO again (a restarted hub may not know us)."""
+REPEAT_NS: Final = 1_000_000_000
+"""STATE is repeated so often while control is active."""
+REWIND_NS: Final = 10_000_000_000
+"""What was sent within this time is sent again to a new hub that does not say what it has (the
+old one may have died with it in its queues); the store drops doubles."""
+WELCOME_NS: Final = 3_000_000_000
+"""After a lost connection records wait so long for the hub's WELCOME."""
+
+
+class Sender:
+    """Owns the thread and, inside it, the sockets."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reader = RingReader(core.ring.buffer)
+        self._link: _Link | None = None
+        self._thread = threading.Thread(target=self._run, name="pardbg", daemon=True)
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stop_at_ns = 0
+        self._flushed = threading.Event()
+        self._defs_sent = 0
+        self._sent = 0
+        self._batches: collections.deque[tuple[int, int]] = collections.deque()
+        """(sent_ns, index of the first record) of the last REWIND_NS."""
+        self._control = _ControlState(core)
+        self.bad_messages = 0
+        """CTRL messages that made no sense."""
+        self.cpu_ns = 0
+        """CPU time of this thread so far."""
+
+    def start(self) -> None:
+        self._core.gate.wake = self.wake
+        self._thread.start()
+
+    def take_over(self, old: Sender) -> None:
+        """Go on where an ended sender of the same ring stopped."""
+        self._reader, self._sent, self._defs_sent = old._reader, old._sent, old._defs_sent
+
+    def wake(self) -> None:
+        """Have the thread look now. Any thread; a full pipe means it will anyway."""
+        with contextlib.suppress(OSError):
+            os.write(self._wake_w, b"w")
+
+    def flush(self, timeout_s: float) -> None:
+        """Send what is in the ring now; wait for it, bounded."""
+        for _ in range(2):  # the turn under way may have looked at the ring before us
+            if self._thread.is_alive():
+                self._flushed.clear()
+                self.wake()
+                self._flushed.wait(timeout_s / 2)
+
+    def stop(self, timeout_s: float) -> None:
+        """Send the rest, say BYE, close; at most ``timeout_s``. What could not be sent stays in
+        the ring file."""
+        self._stop_at_ns = clock.now_ns() + int(timeout_s * 0.7e9)
+        self.wake()
+        self._thread.join(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    # -- inside the thread from here on
+
+    def _run(self) -> None:
+        try:
+            self._link = link = _Link(self._core, self._wake_r)
+        except Exception as error:  # noqa: BLE001 - without a hub the ring still records
+            self._core.guard.failed("sender", error)
+            return
+        try:
+            self._hello()
+            while not self._stop_at_ns:
+                self._core.guard.call("sender", self._turn, link)
+                if "sender" in self._core.guard.disabled:
+                    break
+            else:
+                self._core.guard.call("sender end", self._end, link)
+        finally:
+            self._core.gate.end()  # without this thread nobody could open it
+            link.close()
+
+    def _turn(self, link: _Link) -> None:
+        """Wait for something to do, then do all of it."""
+        core = self._core
+        busy = core.gate.closed or self._control.active
+        link.wait(CONTROL_MS if busy else IDLE_MS)
+        for message in link.messages():
+            self._take(message)
+        core.gate.check_lease()
+        for poll in core.pollers:
+            core.guard.call("poller", poll)
+        if self._control.active or core.gate.closed:
+            state = self._control.next_state()
+            if state is not None:
+                link.ctrl(state)
+        if link.greet or clock.now_ns() - link.heard_ns > SILENCE_NS:
+            self._hello()
+        self._ship(link)
+        self._health()
+        self._flushed.set()
+
+    def _hello(self) -> None:
+        link, core = self._link, self._core
+        assert link is not None
+        link.greet = False
+        link.heard_ns = clock.now_ns()
+        fields = dict(core.defs.process, ring=core.ring.path, defs=core.defs.path)
+        link.ctrl({"t": Msg.HELLO.value, **fields})
+
+    def _take(self, raw: bytes) -> None:
+        """One CTRL message; a malformed one is counted and dropped."""
+        try:
+            message = msgpack.unpackb(raw, max_map_len=256, max_array_len=4096)
+            handler = self._HANDLERS.get(message.get("t"))
+            if handler is not None:
+                handler(self, message)
+        except Exception:  # noqa: BLE001 - whatever came: counted, dropped
+            self.bad_messages += 1
+
+    def _welcome(self, message: dict[str, Any]) -> None:
+        link = self._link
+        assert link is not None
+        hub = message.get("hub")
+        link.lost_ns = 0
+        if hub == link.hub:
+            return
+        if link.hub is not None:  # a new hub: it has neither definitions nor our HELLO
+            self._defs_sent = 0
+            wanted = message.get("next")
+            recent = self._batches[0][1] if self._batches else self._reader.next
+            self._reader.rewind(wanted if isinstance(wanted, int) else recent)
+            link.greet = True
+        link.hub = hub
+        self._control.changed()
+
+    def _permit(self, message: dict[str, Any]) -> None:
+        self._core.gate.permit(
+            message.get("id"), int(message["count"]), int(message["n"]), int(message["stop"]),
+            int(message.get("lease_ns", wire.LEASE_NS)),
+        )  # fmt: skip
+        self._control.begin()
+
+    def _go(self, message: dict[str, Any]) -> None:
+        self._core.gate.run(message.get("id"))
+        self._control.begin()  # one more state says so
+
+    def _lease(self, message: dict[str, Any]) -> None:
+        self._core.gate.lease(int(message["lease_ns"]))
+
+    def _ping(self, message: dict[str, Any]) -> None:
+        assert self._link is not None
+        self._link.ctrl({"t": Msg.PONG.value, "re": message.get("id"), "t_ns": clock.now_ns()})
+
+    def _where(self, message: dict[str, Any]) -> None:
+        found = inspect.stacks(skip_thread=threading.get_ident())
+        self._ack(message, stacks=found, t_ns=clock.now_ns())
+
+    def _level(self, message: dict[str, Any]) -> None:
+        self._core.set_level(int(message["level"]))
+        self._ack(message, level=self._core.level)
+
+    def _ack(self, message: dict[str, Any], **fields: Any) -> None:
+        assert self._link is not None
+        self._link.ctrl({"t": Msg.ACK.value, "re": message.get("id"), "ok": True, **fields})
+
+    _HANDLERS: Final[dict[Any, Callable[[Sender, dict[str, Any]], None]]] = {
+        Msg.WELCOME.value: _welcome,
+        Msg.PERMIT.value: _permit,
+        Msg.RUN.value: _go,
+        Msg.LEASE.value: _lease,
+        Msg.PING.value: _ping,
+        Msg.WHERE.value: _where,
+        Msg.LEVEL.value: _level,
+    }
+
+    def _ship(self, link: _Link) -> bool:
+        """Send definitions and records until nothing is left or the hub takes no more.
+
+        Records are read before the definitions go out, so whatever a record names was defined
+        before. True: everything is out.
+        """
+        reader = self._reader
+        if link.lost_ns and clock.now_ns() - link.lost_ns < WELCOME_NS:
+            return False  # a new hub must be told from the old one before it gets anything
+        while True:
+            batch = reader.read(BATCH)
+            if not self._ship_definitions(link):
+                if batch is not None:
+                    reader.next = batch[0]
+                return False
+            if batch is None:
+                return True
+            first, raw = batch
+            count, now = len(raw) // wire.RECORD_BYTES, clock.now_ns()
+            head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, reader.lost, now)
+            if not link.data(Key.RECORDS.value, head + raw):
+                reader.next = first
+                return False
+            self._sent += count
+            self._remember(now, first)
+
+    def _remember(self, now: int, first: int) -> None:
+        self._batches.append((now, first))
+        while now - self._batches[0][0] > REWIND_NS:
+            self._batches.popleft()
+
+    def _ship_definitions(self, link: _Link) -> bool:
+        payloads = self._core.defs.payloads
+        while self._defs_sent < len(payloads):
+            if not link.data(Key.DEFINITION.value, payloads[self._defs_sent]):
+                return False
+            self._defs_sent += 1
+        return True
+
+    def _health(self) -> None:
+        core = self._core
+        self.cpu_ns = time.thread_time_ns()
+        core.status.health(
+            clock.now_ns(), self._sent, self._reader.lost, core.guard.errors, core.level,
+            core.hook_ns,
+        )  # fmt: skip
+
+    def _end(self, link: _Link) -> None:
+        """The process leaves: the rest of the ring, then BYE, by the deadline."""
+        while not self._ship(link) and link.connected and clock.now_ns() < self._stop_at_ns:
+            link.wait(2)
+        link.ctrl({"t": Msg.BYE.value, "last_index": self._reader.next - 1,
+                   "dropped": self._reader.lost})  # fmt: skip
+        self._health()
+        left_ms = (self._stop_at_ns - clock.now_ns()) // 1_000_000
+        link.linger_ms = max(1, int(left_ms)) if link.connected else 0
+
+
+class _ControlState:
+    """When a STATE is due, and what it says."""
+
+    def __init__(self, core: Core) -> None:
+        self.active = False
+        """From the first PERMIT to the state that says that the rank runs on."""
+        self._core = core
+        self._serial = 0
+        self._sent: tuple[Any, ...] = ()
+        self._sent_ns = 0
+
+    def begin(self) -> None:
+        self.active = True
+        self.changed()
+
+    def changed(self) -> None:
+        """Send one whatever the rest says."""
+        self._sent = ()
+
+    def next_state(self) -> dict[str, Any] | None:
+        """The STATE message if anything changed since the last one (or it is time for one)."""
+        core, now = self._core, clock.now_ns()
+        key = self._key()
+        if key == self._sent and now - self._sent_ns < REPEAT_NS:
+            return None
+        self._sent, self._sent_ns = key, now
+        state = self._consistent()
+        self.active = state["closed"]
+        self._serial += 1
+        rank = core.identity.rank
+        return {"t": Msg.STATE.value, "sn": self._serial, "rank": rank, "t_ns": now, **state}
+
+    def _key(self) -> tuple[Any, ...]:
+        core = self._core
+        done = core.pipeline.done
+        return core.gate.revision, core.ops.revision, core.step, id(done), len(done)
+
+    def _consistent(self) -> dict[str, Any]:
+        """Gate first, ops after, again if the gate moved between: a state that says *held* has
+        every op that was issued before the hold."""
+        core = self._core
+        for _ in range(100):
+            gate = core.gate.state()
+            ops = core.ops.snapshot()
+            done, plan = list(core.pipeline.done), list(core.pipeline.plan)
+            if core.gate.state() == gate:
+                break
+        return {
+            "re": gate.reply_to, "held": gate.held, "held_since_ns": gate.since_ns,
+            "next": gate.next, "closed": gate.closed, "step": core.step, **ops,
+            "done": done, "plan": plan,
+        }  # fmt: skip
+
+
+class _Link:
+    """The sockets. Never blocks: a send that would is refused."""
+
+    def __init__(self, core: Core, wake_fd: int) -> None:
+        run = core.run
+        assert run is not None
+        self.hub: Any = None
+        """Id of the hub that welcomed us."""
+        self.heard_ns = clock.now_ns()
+        self.greet = False
+        """HELLO is due."""
+        self.connected = False
+        self.lost_ns = 0
+        """When the connection was lost; 0 once a hub has welcomed us (again)."""
+        self.linger_ms = 0
+        self._proc = core.identity.proc.encode("ascii")
+        self._wake_fd = wake_fd
+        self._context = zmq.Context()
+        self._data = self._socket(zmq.PUSH, run.keys)
+        self._data.setsockopt(zmq.SNDHWM, DATA_HWM)
+        # Only queue to a hub that is there: what waits here is lost with it, the ring is not.
+        self._data.setsockopt(zmq.IMMEDIATE, 1)
+        self._ctrl = self._socket(zmq.DEALER, run.keys)
+        self._ctrl.setsockopt(zmq.IDENTITY, self._proc)
+        self._ctrl.setsockopt(zmq.SNDHWM, CTRL_HWM)
+        self._ctrl.setsockopt(zmq.RCVHWM, CTRL_HWM)
+        self._ctrl.setsockopt(zmq.MAXMSGSIZE, CTRL_MAX_BYTES)
+        self._events = self._ctrl.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self._data.connect(run.data)
+        self._ctrl.connect(run.ctrl)
+        self._poller = zmq.Poller()
+        for source in (self._ctrl, self._events, wake_fd):
+            self._poller.register(source, zmq.POLLIN)
+
+    def _socket(self, kind: int, keys: dict[str, Any]) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        mine = keys.get("agent")
+        if keys.get("server") and mine:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, str(keys["server"]).encode())
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, str(mine["public"]).encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, str(mine["secret"]).encode())
+        return socket
+
+    def wait(self, timeout_ms: int) -> None:
+        """Until something comes, or the time is up."""
+        for source, _ in self._poller.poll(timeout_ms):
+            if source == self._wake_fd:
+                with contextlib.suppress(OSError):
+                    os.read(self._wake_fd, 4096)
+            elif source is self._events:
+                self._connection_changed()
+
+    def _connection_changed(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = self._events.recv_multipart(zmq.NOBLOCK)[0]
+                number = int.from_bytes(event[:2], "little")
+                self.connected = number == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                self.greet |= self.connected
+                if not self.connected and not self.lost_ns:
+                    self.lost_ns = clock.now_ns()
+
+    def messages(self, limit: int = 64) -> list[bytes]:
+        """CTRL messages that have come."""
+        out: list[bytes] = []
+        with contextlib.suppress(zmq.Again):
+            while len(out) < limit:
+                out.append(self._ctrl.recv_multipart(zmq.NOBLOCK)[-1])
+        if out:
+            self.heard_ns = clock.now_ns()
+        return out
+
+    def data(self, key: bytes, payload: bytes) -> bool:
+        """Queue one DATA message; False if the hub takes no more now."""
+        try:
+            self._data.send_multipart((key + self._proc, payload), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def ctrl(self, message: dict[str, Any]) -> None:
+        """Queue one CTRL message; dropped if the queue is full (states repeat)."""
+        with contextlib.suppress(zmq.Again):
+            self._ctrl.send(msgpack.packb({"v": 1, **message}, default=str), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Within ``linger_ms``: what the hub has not taken by then is in the ring file."""
+        self._ctrl.disable_monitor()
+        self._context.destroy(linger=self.linger_ms)
