@@ -1,0 +1,46 @@
+"""Who holds control, and for how much longer. Times are the hub's monotonic ns, injected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pardbg_agent.wire import LEASE_NS
+
+MAX_LEASE_NS = 3_600_000_000_000
+"""No lease is longer than an hour, whatever a script asks for."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """At most one holder. It lapses by itself."""
+
+    holder: str | None = None
+    until_ns: int = 0
+    period_ns: int = LEASE_NS
+    keep: bool = False
+    """Only the lease ends it; the holder may come and go (a script, one process per command)."""
+
+    def grant(self, holder: str, now: int, *, keep: bool = False, period_ns: int = 0) -> None:
+        """Give control to ``holder`` (also to another than before)."""
+        self.holder, self.keep = holder, keep
+        self.period_ns = min(max(period_ns, LEASE_NS), MAX_LEASE_NS)
+        self.until_ns = now + self.period_ns
+
+    def renew(self, holder: str, now: int) -> bool:
+        """True if ``holder`` has control: its lease starts again."""
+        if self.holder != holder:
+            return False
+        self.until_ns = now + self.period_ns
+        return True
+
+    def left_ns(self, now: int) -> int | None:
+        """None where nobody holds control."""
+        return None if self.holder is None else max(0, self.until_ns - now)
+
+    def lapsed(self, now: int) -> bool:
+        """There is a holder and its time is over."""
+        return self.holder is not None and now >= self.until_ns
+
+    def drop(self) -> None:
+        """Nobody holds control."""
+        self.holder, self.keep = None, False

@@ -1,0 +1,120 @@
+"""Rank sets in text: ``0``, ``0-3``, ``0,2``, ``stage=2``, ``host=n1``, ``tp=0``, ``held``, …
+
+Terms are joined by commas; the result is their union, sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+WORDS = ("all", "held", "waiting")
+MAX_TEXT = 1000
+
+
+class RankSetError(ValueError):
+    """A rank set that cannot be understood or names nobody. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What a rank set may ask of one rank."""
+
+    rank: int
+    host: str = ""
+    stages: tuple[int, ...] = ()
+    held: bool = False
+    waiting: bool = False
+    """It is inside an op, or has an incomplete one and is not held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The run as rank sets see it."""
+
+    ranks: Mapping[int, RankFacts]
+    axes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    """mesh axis -> its groups; ``tp=0`` is the first member of each ``tp`` group."""
+
+
+def resolve(text: str | None, known: Known) -> tuple[int, ...]:
+    """Ranks in ``text``; None or ``all``: every rank. Raises RankSetError."""
+    text = "all" if text is None or not text.strip() else text.strip()
+    if len(text) > MAX_TEXT:
+        raise RankSetError(f"rank set is longer than {MAX_TEXT} characters")
+    found: set[int] = set()
+    for term in text.split(","):
+        found.update(_term(term.strip(), text, known))
+    if not found:
+        raise RankSetError(f"no rank is in '{text}' now; ranks are {spell(known.ranks)}")
+    return tuple(sorted(found))
+
+
+def _term(term: str, text: str, known: Known) -> Iterable[int]:
+    if term in WORDS:
+        return _word(term, known)
+    if "=" in term:
+        name, _, value = (part.strip() for part in term.partition("="))
+        return _named(name, value, text, known)
+    wanted = _numbers(term)
+    if wanted is None:
+        raise RankSetError(
+            f"unknown rank set '{text}': use 0, 0-3, 0,2, stage=2, host=NAME, held, waiting or all"
+        )
+    missing = [rank for rank in wanted if rank not in known.ranks]
+    if missing:
+        raise RankSetError(f"no rank {missing[0]}; ranks are {spell(known.ranks)}")
+    return wanted
+
+
+def _word(word: str, known: Known) -> Iterable[int]:
+    if word == "all":
+        return known.ranks
+    if word == "held":
+        return [rank for rank, facts in known.ranks.items() if facts.held]
+    return [rank for rank, facts in known.ranks.items() if facts.waiting]
+
+
+def _named(name: str, value: str, text: str, known: Known) -> Iterable[int]:
+    if name == "host":
+        hosts = sorted({facts.host for facts in known.ranks.values()})
+        if value not in hosts:
+            raise RankSetError(f"no host '{value}'; hosts are {', '.join(hosts) or 'not known'}")
+        return [rank for rank, facts in known.ranks.items() if facts.host == value]
+    wanted = _numbers(value)
+    if wanted is None:
+        raise RankSetError(f"'{name}=' wants a number or a range, not '{value}'")
+    if name == "stage":
+        return [r for r, facts in known.ranks.items() if set(facts.stages) & set(wanted)]
+    if name == "rank":
+        return _term(value, text, known)
+    groups = known.axes.get(name)
+    if groups is None:
+        axes = ", ".join(sorted(known.axes)) or "none so far"
+        raise RankSetError(f"unknown axis '{name}' in '{text}'; axes seen: {axes}")
+    members = (group[i] for group in groups for i in wanted if i < len(group))
+    return [rank for rank in members if rank in known.ranks]
+
+
+def _numbers(text: str) -> range | None:
+    first, dash, last = text.partition("-")
+    if not _digits(first) or (dash and not _digits(last)):
+        return None
+    low = int(first)
+    high = int(last) if dash else low
+    return range(low, high + 1) if low <= high else None
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 6
+
+
+def spell(ranks: Iterable[int]) -> str:
+    """``0-3,7``: ranks in words, ranges folded; ``none`` if there are none."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"

@@ -1,0 +1,232 @@
+"""Simulated ranks for the control tables: tiny programs with gates, ops, waits; no clock, no I/O.
+
+A program is a list of words::
+
+    0F0         a pipeline action            send 1 / recv 0   a p2p op is issued (asynchronous)
+    wait        until own p2p ops complete   coll dp           a collective is issued
+    waitcoll    until own collectives do     opt / step        the optimizer's and the step's gate
+    sched       a schedule's step begins     busy              long compute: until ``release``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pardbg.control.effects import Ack, Command, Event, ToAgent
+from pardbg.control.machine import Machine
+from pardbg.control.model import AgentState, OpenOp, Verb
+from pardbg_agent.wire import Gate
+
+GATES = {"send": Gate.SEND, "recv": Gate.RECV, "coll": Gate.COLLECTIVE, "opt": Gate.OPTIMIZER,
+         "step": Gate.STEP}  # fmt: skip
+FREE = {"wait", "waitcoll", "sched", "busy"}
+
+
+@dataclass
+class Rank:
+    """One simulated process."""
+
+    rank: int
+    program: list[str]
+    plan: tuple[str, ...] = ()
+    at: int = 0
+    closed: bool = False
+    count: int = 0
+    left: int = 0
+    stop: int = 0
+    reply_to: int | None = None
+    held: int = 0
+    step: int = 0
+    serial: int = 0
+    busy: bool = True
+    done: list[str] = field(default_factory=list)
+    open: list[OpenOp] = field(default_factory=list)
+    issued: dict[str, int] = field(default_factory=dict)
+    p2p: dict[tuple[str, int, int, bool], int] = field(default_factory=dict)
+
+    @property
+    def proc(self) -> str:
+        return f"0.n0.{self.rank}"
+
+    @property
+    def next(self) -> str:
+        return self.program[self.at] if self.at < len(self.program) else "end"
+
+    def message(self, message: dict[str, Any]) -> None:
+        """PERMIT or RUN, as the agent's gate does it."""
+        if message["t"] == "permit":
+            self.closed, self.reply_to = True, message["id"]
+            self.count, self.left, self.stop = message["count"], message["n"], message["stop"]
+            if self.held and self._passes(self.held):
+                self.held = 0
+                self._issue()
+        elif message["t"] == "run":
+            self.closed, self.reply_to = False, message["id"]
+            if self.held:
+                self.held = 0
+                self._issue()
+
+    def advance(self, world: World) -> bool:
+        """One word of the program; False: nothing moved."""
+        if self.held or self.at >= len(self.program):
+            return False
+        word = self.next.split()[0]
+        if word in FREE:
+            if word == "wait" and any(op.peer is not None for op in self.open):
+                return False
+            if word == "waitcoll" and any(op.peer is None for op in self.open):
+                return False
+            if word == "busy" and self.busy:
+                return False
+            if word == "sched":
+                self.done = []
+            self.at += 1
+            return True
+        gate = GATES.get(word, Gate.ACTION)
+        if self.closed and not self._passes(gate):
+            self.held = int(gate)
+        else:
+            self._issue()
+        return True
+
+    def _passes(self, gate: int) -> bool:
+        if self.left > 0:
+            self.left -= bool(gate & self.count)
+            return True
+        return not gate & self.stop
+
+    def _issue(self) -> None:
+        """What lies behind the gate happens."""
+        word, _, arg = self.next.partition(" ")
+        self.at += 1
+        if word in ("send", "recv"):
+            edge = ("pp", int(arg), 0, word == "send")
+            order = self.p2p.get(edge, 0)
+            self.p2p[edge] = order + 1
+            self.open.append(OpenOp("pp", word, 0, int(arg), word == "send", 0, order, 0))
+        elif word == "coll":
+            seq = self.issued.get(arg, 0)
+            self.issued[arg] = seq + 1
+            self.open.append(OpenOp(arg, "all_reduce", seq, None, False, 0, 0, 0))
+        elif word == "step":
+            self.step += 1
+        elif word != "opt":
+            self.done.append(word)
+
+    def state(self) -> AgentState:
+        self.serial += 1
+        return AgentState(
+            proc=self.proc, rank=self.rank, serial=self.serial, reply_to=self.reply_to,
+            held=self.held, held_since_ns=0, next=self.next, step=self.step,
+            open=tuple(self.open), issued=dict(self.issued), p2p=dict(self.p2p),
+            done=tuple(self.done), plan=self.plan,
+        )  # fmt: skip
+
+
+class World:
+    """Ranks, the machine, and a clock that stands still unless told."""
+
+    def __init__(self, programs: list[list[str]], plans: list[list[str]] | None = None) -> None:
+        plans = plans or [[] for _ in programs]
+        pairs = enumerate(zip(programs, plans, strict=True))
+        self.ranks = [Rank(i, program, tuple(plan)) for i, (program, plan) in pairs]
+        self.machine = Machine()
+        self.now = 1_000_000_000
+        self.acks: list[Ack] = []
+        self.events: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self._request = 0
+        for rank in self.ranks:
+            self.machine.joined(rank.proc, rank.rank, self.now)
+        self.machine.groups = {"dp": tuple(range(len(programs))), "pp": tuple(range(len(programs)))}
+
+    def command(self, verb: str, ranks: list[int] | None = None, by: str = "view-a") -> int:
+        """Send a command; settle; its request id."""
+        self._request += 1
+        chosen = tuple(range(len(self.ranks)) if ranks is None else ranks)
+        command = Command(by, by, self._request, Verb(verb), chosen)
+        self.machine.command(command, self.now)
+        self.settle()
+        return self._request
+
+    def ack(self, re: int) -> Ack | None:
+        return next((ack for ack in self.acks if ack.re == re), None)
+
+    def settle(self, rounds: int = 400, ms: int = 20) -> None:
+        """Let ranks and machine go until nothing moves (each round takes ``ms``)."""
+        quiet = 0
+        for _ in range(rounds):
+            self.now += ms * 1_000_000
+            moved = self._deliver()
+            for rank in self.ranks:
+                while rank.advance(self):
+                    moved = True
+                self._complete()
+            for rank in self.ranks:
+                self.machine.state(rank.state(), self.now)
+            self.machine.renew(self.machine.lease.holder or "", self.now)
+            self.machine.tick(self.now)
+            quiet = 0 if moved or self._deliver() else quiet + 1
+            if quiet > 3:
+                return
+        raise AssertionError("the world does not come to rest")
+
+    def _deliver(self) -> bool:
+        moved = False
+        for effect in self.machine.drain():
+            if isinstance(effect, ToAgent):
+                for rank in self.ranks:
+                    if rank.proc == effect.proc:
+                        rank.message(effect.message)
+                moved = moved or effect.message["t"] != "lease"
+            elif isinstance(effect, Ack):
+                self.acks.append(effect)
+            elif isinstance(effect, Event):
+                self.events.append(effect.fields)
+        return moved
+
+    def _complete(self) -> None:
+        """An op is complete when everybody in it has issued it."""
+        for rank in self.ranks:
+            rank.open = [op for op in rank.open if not self._all_issued(rank, op)]
+
+    def _all_issued(self, rank: Rank, op: OpenOp) -> bool:
+        by_rank = {other.rank: other for other in self.ranks}
+        if op.peer is None:
+            members = [by_rank.get(r) for r in self.machine.groups[op.group]]
+            return all(r is not None and r.issued.get(op.group, 0) > op.seq for r in members)
+        peer = by_rank.get(op.peer)
+        return peer is not None and (
+            peer.p2p.get((op.group, rank.rank, op.tag, not op.send), 0) > op.order
+        )
+
+    def where(self) -> list[str]:
+        """What comes next on each rank, ``*`` where it is held."""
+        return [f"{'*' if rank.held else ''}{rank.next}" for rank in self.ranks]
+
+
+def one_f_one_b(rank: int, size: int, microbatches: int, steps: int = 1) -> list[str]:
+    """torch's Schedule1F1B on one rank: actions, p2p and waits in the order it issues them."""
+    words: list[str] = []
+    warmup = min(microbatches, size - rank)
+    from_before = [f"recv {rank - 1}"] if rank else []
+    from_after = [f"recv {rank + 1}"] if rank + 1 < size else []
+    to_before = [f"send {rank - 1}"] if rank else []
+    to_after = [f"send {rank + 1}"] if rank + 1 < size else []
+    for _ in range(steps):
+        words.append("sched")
+        for mb in range(warmup):
+            words += [*from_before, "wait", f"{rank}F{mb}", *to_after]
+            words += ["wait"] if mb + 1 < warmup else []  # the last send goes with a receive
+        for mb in range(microbatches):
+            words += [*from_after, "wait", f"{rank}B{mb}", *to_before]
+            if mb + warmup < microbatches:
+                words += [*from_before, "wait", f"{rank}F{mb + warmup}", *to_after]
+        words += ["wait", "opt", "step"]
+    return words
+
+
+def plan_1f1b(rank: int, size: int, microbatches: int) -> list[str]:
+    """The compute actions alone."""
+    return [w for w in one_f_one_b(rank, size, microbatches) if w[0].isdigit()]
