@@ -65,13 +65,27 @@ def run_argv(argv: list[str], *, env: Mapping[str, str], timeout_s: float) -> Fi
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         timed_out = True
-        end_tree(process.pid)
-        out, err = process.communicate()
+        out, err = _end_and_read(process)
     except BaseException:  # pytest-timeout or Ctrl-C
-        end_tree(process.pid)
-        process.communicate()
+        _end_and_read(process)
         raise
     return Finished(process.returncode, out, err, timed_out)
+
+
+def _end_and_read(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """End the tree; what it had printed. An orphan of it may still hold the pipes open."""
+    end_tree(process.pid)
+    try:
+        return process.communicate(timeout=3)
+    except subprocess.TimeoutExpired as late:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return _text(late.output), _text(late.stderr)
+
+
+def _text(raw: bytes | str | None) -> str:
+    return raw if isinstance(raw, str) else (raw or b"").decode(errors="replace")
 
 
 def end_tree(pid: int, grace_s: float = 3.0) -> None:
