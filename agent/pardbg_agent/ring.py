@@ -288,12 +288,11 @@ class RingReader:
         self.lost += 1
         return True
 
-    def _later_committed(self, ahead: int = 64) -> bool:
-        mask, marks = self._capacity - 1, self._marks
-        return any(
-            marks[(self.next + k) & mask] >= self.next + k + 1
-            for k in range(1, min(ahead, self._capacity))
-        )
+    def _later_committed(self, ahead: int = 32) -> bool:
+        """Is one of the next records there although this one is not?"""
+        first = (self.next + 1) & (self._capacity - 1)
+        found = self._marks[first : first + ahead].tolist()  # at the ring's end: fewer
+        return any(mark >= wanted for wanted, mark in enumerate(found, self.next + 2))
 
     def _skip_lapped(self, start: int) -> None:
         """Move to the oldest record that will still be there when we come, and count the rest."""

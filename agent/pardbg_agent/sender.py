@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,8 @@ from pardbg_agent.wire import Key, Msg
 if TYPE_CHECKING:
     from pardbg_agent.core import Core
 
-IDLE_MS: Final = 50
+IDLE_MS: Final = 100
+"""A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 10 Hz 0.1-0.2 % of a core."""
 CONTROL_MS: Final = 5
 BATCH: Final = 4096
 """Records per DATA message at most (256 KiB)."""
@@ -123,10 +125,11 @@ class Sender:
         """Wait for something to do, then do all of it."""
         core = self._core
         busy = core.gate.closed or self._control.active
-        link.wait(CONTROL_MS if busy else IDLE_MS)
-        for message in link.messages():
-            self._take(message)
-        core.gate.check_lease()
+        if link.wait(CONTROL_MS if busy else IDLE_MS):
+            for message in link.messages():
+                self._take(message)
+        if core.gate.closed:
+            core.gate.check_lease()
         for poll in core.pollers:
             core.guard.call("poller", poll)
         if self._control.active or core.gate.closed:
@@ -357,9 +360,11 @@ class _Link:
         )
         self._data.connect(run.data)
         self._ctrl.connect(run.ctrl)
-        self._poller = zmq.Poller()
-        for source in (self._ctrl, self._events, wake_fd):
-            self._poller.register(source, zmq.POLLIN)
+        # poll(2) on the sockets' descriptors is cheaper than zmq's own poller, but they are edge-
+        # triggered: whoever sleeps looks at EVENTS first.
+        self._poll = select.poll()
+        for fd in (self._ctrl.getsockopt(zmq.FD), self._events.getsockopt(zmq.FD), wake_fd):
+            self._poll.register(int(fd), select.POLLIN)
 
     def _socket(self, kind: int, keys: dict[str, Any]) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -373,31 +378,32 @@ class _Link:
             socket.setsockopt(zmq.CURVE_SECRETKEY, str(mine["secret"]).encode())
         return socket
 
-    def wait(self, timeout_ms: int) -> None:
-        """Until something comes, or the time is up."""
-        for source, _ in self._poller.poll(timeout_ms):
-            if source == self._wake_fd:
-                with contextlib.suppress(OSError):
-                    os.read(self._wake_fd, 4096)
-            elif source is self._events:
-                self._connection_changed()
-
-    def _connection_changed(self) -> None:
-        with contextlib.suppress(zmq.Again):
-            while True:
+    def wait(self, timeout_ms: int) -> bool:
+        """Until something comes, or the time is up. False: nothing did."""
+        came = _readable(self._ctrl)
+        if not came:
+            for fd, _ in self._poll.poll(timeout_ms):
+                came = True
+                if fd == self._wake_fd:
+                    with contextlib.suppress(OSError):
+                        os.read(self._wake_fd, 4096)
+        if came:
+            while _readable(self._events):
                 event = self._events.recv_multipart(zmq.NOBLOCK)[0]
-                number = int.from_bytes(event[:2], "little")
-                self.connected = number == zmq.EVENT_HANDSHAKE_SUCCEEDED
-                self.greet |= self.connected
-                if not self.connected and not self.lost_ns:
-                    self.lost_ns = clock.now_ns()
+                self._connection_changed(int.from_bytes(event[:2], "little"))
+        return came
+
+    def _connection_changed(self, event: int) -> None:
+        self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self.greet |= self.connected
+        if not self.connected and not self.lost_ns:
+            self.lost_ns = clock.now_ns()
 
     def messages(self, limit: int = 64) -> list[bytes]:
         """CTRL messages that have come."""
         out: list[bytes] = []
-        with contextlib.suppress(zmq.Again):
-            while len(out) < limit:
-                out.append(self._ctrl.recv_multipart(zmq.NOBLOCK)[-1])
+        while len(out) < limit and _readable(self._ctrl):
+            out.append(self._ctrl.recv_multipart(zmq.NOBLOCK)[-1])
         if out:
             self.heard_ns = clock.now_ns()
         return out
@@ -419,3 +425,7 @@ class _Link:
         """Within ``linger_ms``: what the hub has not taken by then is in the ring file."""
         self._ctrl.disable_monitor()
         self._context.destroy(linger=self.linger_ms)
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
