@@ -21,7 +21,7 @@ test: $(STAMP)
 
 # All that needs no second process: seconds.
 unit: $(STAMP)
-	$(BIN)/python -m pytest tests/unit tests/contracts tests/wire tests/ui
+	$(BIN)/python -m pytest $(wildcard tests/unit tests/contracts tests/wire tests/ui)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

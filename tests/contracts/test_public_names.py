@@ -54,7 +54,12 @@ def test_a_command_explains_itself(command: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("demo", "no-such-recipe"), ("no-such-command",), ("replay", "/no/such/file.mcap")],
+    [
+        ("demo", "no-such-recipe"),
+        ("no-such-command",),
+        ("replay", "/no/such/file.mcap"),
+        ("demo", "1f1b", "--nproc", "9"),
+    ],
     ids=" ".join,
 )
 def test_a_users_mistake_is_one_line_and_exit_2(words: tuple[str, ...]) -> None:
