@@ -55,7 +55,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
         )
-        self.paced = Paced(pace_ms)
+        self.paced = Paced(pace_ms) if pace_ms > 0 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))

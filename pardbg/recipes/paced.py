@@ -40,8 +40,6 @@ class Paced(nn.Module):
         self.pace_s = pace_ms / 1e3
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.pace_s <= 0:
-            return x
         return _Sleep.apply(x, self.pace_s)
 
     def extra_repr(self) -> str:

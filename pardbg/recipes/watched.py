@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 try:
     import pardbg_agent
 except ImportError:  # a recipe runs anywhere torch does
@@ -19,4 +21,6 @@ def note(key: str, value: str) -> None:
     there."""
     core = getattr(pardbg_agent, "_core", None)
     if core is not None:
-        core.defs.put("note", key=key, value=value)
+        from pardbg_agent.wire import DefKind
+
+        core.guard.call("note", partial(core.defs.put, DefKind.NOTE, key=key, value=value))
