@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -38,6 +39,8 @@ LEVELS: Final = ("off", "summary", "full")
 ENV_BUDGET: Final = "PARDBG_BUDGET"
 BUDGET_STEPS: Final = 5
 """Steps in a row over the budget before the level is lowered."""
+SMALLEST_RING: Final = 1024
+"""Records; below that the agent rather stays off."""
 
 
 @dataclass(slots=True)
@@ -221,7 +224,7 @@ def start(run: RunInfo) -> Core:
     """Ring, definitions and (if the run has a hub) the agent's thread. Raises OSError."""
     who = identity.of_this_process()
     os.makedirs(run.ring_dir, mode=0o700, exist_ok=True)
-    ring = Ring.create(os.path.join(run.ring_dir, f"{who.proc}.ring"), capacity_from_env())
+    ring = _make_ring(os.path.join(run.ring_dir, f"{who.proc}.ring"))
     defs = Defs(os.path.join(run.ring_dir, f"{who.proc}.defs"))
     core = Core(ring, defs, who, run)
     core.write_header()
@@ -237,6 +240,19 @@ def start(run: RunInfo) -> Core:
         if core.sender is not None:
             core.sender.start()
     return core
+
+
+def _make_ring(path: str) -> Ring:
+    """A ring as large as wanted, or smaller where shared memory is short (64 MiB in a container
+    that nobody configured)."""
+    capacity = capacity_from_env()
+    while True:
+        try:
+            return Ring.create(path, capacity)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or capacity <= SMALLEST_RING:
+                raise
+            capacity = max(SMALLEST_RING, capacity // 4)
 
 
 def _make_sender(core: Core) -> None:
