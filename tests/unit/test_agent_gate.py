@@ -238,7 +238,8 @@ def test_several_threads_are_held_and_all_go() -> None:
     world = World()
     world.pause()
     threads = [
-        threading.Thread(target=world.gate.wait, args=(Gate.COLLECTIVE, f"op {n}")) for n in range(3)
+        threading.Thread(target=world.gate.wait, args=(Gate.COLLECTIVE, f"op {n}"))
+        for n in range(3)
     ]
     for thread in threads:
         thread.start()
