@@ -1,0 +1,58 @@
+"""Hooks into torch: the only part of the agent that imports it.
+
+``install`` puts them in place, ``uninstall`` restores everything, ``quiesce`` is for the end of the
+process. A hook that fails is switched off and reported; nothing of it reaches the training.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+
+_installed: Any = None
+QUIET_S = 0.05
+"""How long gloo's worker may need, after the last completion, to drop what it holds."""
+
+
+def install() -> None:
+    """Put all hooks in place. Call when ``import torch`` has ended; again: does nothing."""
+    global _installed
+    if _installed is not None:
+        return
+    from pardbg_agent.hooks.installed import Installed
+
+    _installed = Installed()
+    _installed.install()
+
+
+def uninstall() -> None:
+    """Restore everything that was patched."""
+    global _installed
+    installed, _installed = _installed, None
+    if installed is not None:
+        installed.uninstall()
+
+
+def quiesce(deadline_s: float) -> None:
+    """At exit: take the kernels off, then wait until no backend holds an op of ours.
+
+    A Python kernel gives each tensor it sees a Python object, and gloo's worker, which drops its
+    tensors a moment after completion, then needs the GIL for it. In a process that is already
+    finalizing it would not get it and the process would abort. So here, while the interpreter
+    still lives: unregister, wait (the GIL released) until every issued op is complete, and a
+    little longer for the worker to drop what it holds.
+    """
+    from pardbg_agent.hooks import collectives
+
+    until = now_ns() + int(deadline_s * 1e9)
+    core = _core.CURRENT
+    uninstall()
+    if collectives.num_kernel_calls == 0:
+        return
+    quiet = int(QUIET_S * 1e9)
+    while core is not None and core.ops.num_open and now_ns() < until - quiet:
+        time.sleep(0.002)
+    time.sleep(max(0.0, min(quiet, until - now_ns()) / 1e9))

@@ -1,0 +1,124 @@
+"""What the hooks keep: per thread, and per Core (a forked child or a new attach has another)."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pardbg_agent import core as _core
+from pardbg_agent.wire import NO_GROUP, NONE
+
+
+class Op(NamedTuple):
+    """An op between issue and completion: numbers only, no tensor, no Work."""
+
+    token: int
+    name_id: int
+    t0: int
+    step: int
+    seq: int
+    group_id: int
+    flags: int
+    stage: int
+    mb: int
+    peer: int
+    a: int
+    b: int
+    host_waits: bool
+    """Work.wait returns when the op is complete (CPU), not when a stream was told to wait."""
+
+
+class Group(NamedTuple):
+    """A process group as records know it."""
+
+    key: str
+    group_id: int
+    name: str
+    ranks: tuple[int, ...]
+    """Global ranks by group rank."""
+    backend: str
+    ref: Any
+    """Weak reference to the ProcessGroup: the id in the cache is only good while it lives."""
+
+
+class Local(threading.local):
+    """Per thread: what encloses the code that runs now."""
+
+    def __init__(self) -> None:
+        self.futures: list[Any] = []
+        """(op, future) of ops issued in the backward that runs; emptied when it ends."""
+
+    group: Any = None
+    """ProcessGroup whose Python method is running: the op that comes next is Python's."""
+    reduce: int = -1
+    op: Op | None = None
+    """The op issued inside that method, not yet tied to its Work."""
+    sync_id: int = 0
+    sync_op: Op | None = None
+    """A synchronous op and the id of its Work: the very next wait is for it."""
+    coalescing: bool = False
+    """Between a backend's group start and end no gate may hold."""
+    action: int = 0
+    """Depth of pipeline actions."""
+    pipeline: int = 0
+    backward: int = 0
+    forward: int = 0
+    fsdp: Any = None
+    """What before_forward gave for the FSDP root whose forward runs."""
+    optimizer: Any = None
+    """Outermost optimizer whose step() runs."""
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """Everything that belongs to one Core."""
+
+    core: _core.Core
+    groups: dict[int, Group] = field(default_factory=dict)
+    """By id(ProcessGroup)."""
+    names: dict[Any, int] = field(default_factory=dict)
+    """Op signature -> name id."""
+    labels: dict[tuple[int, bool], tuple[str, int, int]] = field(default_factory=dict)
+    """(data_ptr, send) -> (F or B, stage, microbatch) of p2p ops that a stage prepared."""
+    phase: int = 0
+    """Name id of the phase the main loop is in."""
+    anchor_ns: int = 0
+    """Since when the host may have been in a forward that no hook sees."""
+    forward_seen: bool = False
+    """A forward was measured since the anchor."""
+    begun: bool = False
+    optimizers: Any = field(default_factory=weakref.WeakSet)
+    fsdp_groups: Any = field(default_factory=weakref.WeakSet)
+    fsdp_units: Any = field(default_factory=weakref.WeakKeyDictionary)
+    """FSDPParamGroup -> its bytes and name ids"""
+    schedules: Any = field(default_factory=weakref.WeakKeyDictionary)
+    """schedule -> {has_backward: this rank's planned compute actions}"""
+
+
+LOCAL = Local()
+_context: Context | None = None
+
+
+def of(c: _core.Core) -> Context:
+    """The context of this Core."""
+    global _context
+    if _context is None or _context.core is not c:
+        _context = Context(c)
+    return _context
+
+
+def forget() -> None:
+    """Drop the context (after detach)."""
+    global _context
+    _context = None
+
+
+def phase_record(
+    c: _core.Core, kind: int, lane: int, flags: int, name: str, t0: int, t1: int
+) -> None:
+    """A record that has no group, stage or peer."""
+    c.record(
+        kind, lane, flags, c.defs.name(name), t0, t1, c.step, 0, NO_GROUP, NONE, NONE, NONE, 0, 0
+    )

@@ -1,0 +1,106 @@
+"""FSDP2 (fully_shard): unshard, reshard and reduce of each unit, and the root's forward."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context, training
+from pardbg_agent.hooks.context import LOCAL
+from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+
+_FSDP, _COMM, _FAILED = int(Kind.FSDP), int(Lane.COMM), int(Flag.FAILED)
+_PACKAGE = "torch.distributed.fsdp._fully_shard"
+
+
+def install(patches: Patches, late: LateImports) -> None:
+    """Hook FSDP's classes as soon as the program imports them."""
+    late.when_imported(f"{_PACKAGE}._fsdp_param_group", functools.partial(_hook_units, patches))
+    late.when_imported(f"{_PACKAGE}._fsdp_state", functools.partial(_hook_root, patches))
+
+
+def _hook_units(patches: Patches, module: ModuleType) -> None:
+    unit = module.FSDPParamGroup
+    for name, verb in (
+        ("unshard", "unshard"),
+        ("wait_for_unshard", "wait unshard"),
+        ("reshard", "reshard"),
+        ("post_backward", "reduce"),
+    ):
+        patches.around(unit, name, f"fsdp.{name}", _before(verb), _after)
+
+
+def _before(verb: str) -> Any:
+    def before(c: _core.Core, unit: Any, *_: Any, **__: Any) -> Any:
+        x = context.of(c)
+        known = x.fsdp_units.get(unit)
+        if known is None:
+            x.fsdp_groups.add(unit)
+            known = x.fsdp_units[unit] = {"bytes": _unit_bytes(unit)}
+        name = known.get(verb)
+        if name is None:
+            fqn = getattr(unit, "_module_fqn", None)
+            name = c.defs.name(f"{fqn or 'root'} {verb}")
+            if fqn is not None:  # names come with the first forward
+                known[verb] = name
+        return name, known["bytes"], now_ns()
+
+    return before
+
+
+def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+    name, num_bytes, t0 = what
+    if c.level > 1:
+        c.record(
+            _FSDP, _COMM, _FAILED if failed else 0, name, t0, t1, c.step, 0, NO_GROUP, NONE, NONE,
+            NONE, num_bytes, 0,
+        )  # fmt: skip
+
+
+def _unit_bytes(unit: Any) -> int:
+    """Bytes of the unit's unsharded parameters."""
+    total = 0
+    for p in unit.fsdp_params:
+        numel = 1
+        for size in p._orig_size:
+            numel *= size
+        total += numel * p.sharded_param.element_size()
+    return total
+
+
+def _hook_root(patches: Patches, module: ModuleType) -> None:
+    """The root's forward begins in ``_root_pre_forward`` and has ended when its outputs get their
+    pre-backward hook. Both are looked up on each call, so modules sharded before us count too."""
+    state = module.FSDPState
+    patches.set(state, "_root_pre_forward", _root_begins(state._root_pre_forward))
+    patches.set(state, "_register_pre_backward_hook", _root_ended(
+        state._register_pre_backward_hook))  # fmt: skip
+
+
+def _root_begins(original: Any) -> Any:
+    @functools.wraps(original)
+    def root_pre_forward(self: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        outer = self._state_ctx.iter_forward_root
+        if c is not None and c.level and outer is None and LOCAL.fsdp is None:
+            LOCAL.fsdp = c.guard.call("fsdp.forward", training.before_forward, c, module)
+        return original(self, module, *args, **kwargs)
+
+    return root_pre_forward
+
+
+def _root_ended(original: Any) -> Any:
+    @functools.wraps(original)
+    def register_pre_backward_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begun, c = LOCAL.fsdp, _core.CURRENT
+        if begun is not None and self._state_ctx.iter_forward_root is self:
+            LOCAL.fsdp = None
+            if c is not None:
+                c.guard.call("fsdp.forward", training.after_forward, c, begun, now_ns(), False)
+        return original(self, *args, **kwargs)
+
+    return register_pre_backward_hook

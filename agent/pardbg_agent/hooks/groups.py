@@ -1,0 +1,138 @@
+"""Process groups: one id per group, a key that is equal on all members, ranks, axis, backend."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from typing import Any
+
+import torch.distributed.distributed_c10d as c10d
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks.context import Context, Group
+
+_axes: dict[str, str] = {}
+"""group name -> mesh axis, as DeviceMesh objects said it."""
+_MAX_AXES = 4096
+_generation = 0
+"""How often a default group was made in this process: names start over with each."""
+
+
+def group_of(x: Context, pg: Any) -> Group:
+    """The group's facts; a dict look-up from the second time on."""
+    known = x.groups.get(id(pg))
+    if known is not None and known.ref() is pg:
+        return known
+    return _meet(x, pg)
+
+
+def default_made(pg: Any) -> None:
+    """The default group was set: the rank exists from now on, even before its first op."""
+    global _generation
+    if pg is None:
+        return
+    _generation += 1
+    c = _core.ensure()
+    if c.level:
+        c.guard.call("groups", _meet_default, c, pg)
+
+
+def _meet_default(c: _core.Core, pg: Any) -> None:
+    from pardbg_agent.hooks import context
+
+    group_of(context.of(c), pg)
+
+
+def mesh_made(mesh: Any) -> None:
+    """Note which group is which axis, and tell those who are known already."""
+    axes = getattr(mesh, "mesh_dim_names", None)
+    groups = getattr(mesh, "_dim_group_names", None)
+    if not axes or not groups or len(axes) != len(groups) or len(_axes) > _MAX_AXES:
+        return
+    c = _core.CURRENT
+    for axis, name in zip(axes, groups, strict=True):
+        if name is None or _axes.get(name) == axis:
+            continue
+        _axes[name] = axis
+        if c is not None and c.level:
+            _meet_again(c, name)
+
+
+def _meet_again(c: _core.Core, name: str) -> None:
+    """The definition of a group once more, now that its axis is known."""
+    from pardbg_agent.hooks import context
+
+    for pg, known in list(c10d._world.pg_names.items()):
+        if known == name:
+            _meet(context.of(c), pg)
+
+
+def _meet(x: Context, pg: Any) -> Group:
+    c = x.core
+    torch_name = _torch_name(pg)
+    ranks = _ranks(pg)
+    # torch's names repeat after destroy_process_group and a new init: the generation keeps those
+    # apart, and the ranks keep apart what replicas name alike.
+    key = f"{torch_name}@{zlib.crc32(repr(ranks).encode()):08x}"
+    if _generation > 1:
+        key = f"{_generation}.{key}"
+    axis = _axis(pg, torch_name)
+    name = axis or ("default" if pg is c10d._world.default_pg else torch_name)
+    backend = _backend(pg)
+    group_id = c.defs.group(key, name, axis, ranks, backend)
+    x.groups = {i: g for i, g in x.groups.items() if g.ref() is not None}
+    group = x.groups[id(pg)] = Group(key, group_id, name, ranks, backend, weakref.ref(pg))
+    _identify(c, pg)
+    return group
+
+
+def _identify(c: _core.Core, pg: Any) -> None:
+    """A process's rank is what its default group says; else what its first group says."""
+    default = c10d._world.default_pg
+    if default is not None:
+        pg = default
+    elif c.identity.rank >= 0:
+        return
+    c.set_rank(int(pg.rank()), int(pg.size()))
+
+
+def _torch_name(pg: Any) -> str:
+    """Equal on all members: every rank makes its groups in the same order."""
+    known = c10d._world.pg_names.get(pg)
+    if known:
+        return str(known)
+    try:
+        return str(pg.group_name) or type(pg).__name__
+    except RuntimeError:  # a ProcessGroup made by hand has no name
+        return type(pg).__name__
+
+
+def _ranks(pg: Any) -> tuple[int, ...]:
+    known = c10d._world.pg_group_ranks.get(pg)
+    if known:
+        return tuple(sorted(known, key=known.__getitem__))
+    return tuple(range(pg.size()))
+
+
+def _axis(pg: Any, torch_name: str) -> str | None:
+    known = _axes.get(torch_name)
+    if known is not None:
+        return known
+    try:
+        description = str(pg.group_desc)
+    except (RuntimeError, AttributeError):
+        return None
+    axis = description.removeprefix("mesh_")
+    if axis == description or axis == "default" or axis.startswith("dim_"):
+        return None
+    return axis
+
+
+def _backend(pg: Any) -> str:
+    known = c10d._world.pg_map.get(pg)
+    if known:
+        return str(known[0])
+    try:
+        return str(pg.name())
+    except RuntimeError:
+        return "?"

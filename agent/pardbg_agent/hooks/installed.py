@@ -1,0 +1,96 @@
+"""What is in place, and how to take it off again."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+from torch.distributed import device_mesh
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks import (
+    collectives,
+    context,
+    fsdp,
+    groups,
+    memory,
+    patching,
+    pipeline,
+    saved,
+    training,
+    works,
+)
+from pardbg_agent.hooks.patching import LateImports, Patches
+
+
+class Installed:
+    """All hooks of this process."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._late = LateImports()
+        self._handles: list[Any] = []
+        self._ops: Any = None
+
+    def install(self) -> None:
+        """Put them in place; all or nothing."""
+        try:
+            self._install()
+        except BaseException:
+            self.uninstall()
+            raise
+
+    def _install(self) -> None:
+        patching.use_compiling(torch.compiler.is_compiling)
+        memory.reset()
+        saved.reset()
+        self._ops = _ops_hook()
+        self._ops.install()
+        works.install(self._patches)
+        saved.install(self._patches)
+        self._patches.set(c10d, "_update_default_pg", _then(
+            c10d._update_default_pg, groups.default_made))  # fmt: skip
+        mesh = device_mesh.DeviceMesh
+        self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
+        self._handles += training.install(self._patches, self._late)
+        pipeline.install(self._patches, self._late)
+        fsdp.install(self._patches, self._late)
+        default = c10d._world.default_pg
+        if default is not None:  # attached in the middle of a program
+            groups.default_made(default)
+
+    def uninstall(self) -> None:
+        """Take them off, newest first."""
+        self._late.stop()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._patches.undo()
+        if self._ops is not None:
+            self._ops.uninstall()
+            self._ops = None
+        works.forget()
+        context.forget()
+
+
+def _ops_hook() -> Any:
+    return collectives.Dispatcher()
+
+
+def _then(original: Any, then: Any) -> Any:
+    """``original``, and then our function with its first argument."""
+
+    @functools.wraps(original)
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        try:
+            then(args[0] if args else None)
+        except Exception as error:  # noqa: BLE001 - the guard
+            c = _core.CURRENT
+            if c is not None:
+                c.guard.failed("groups", error)
+        return result
+
+    return followed

@@ -1,0 +1,176 @@
+"""Changing somebody else's classes so that all of it can be undone.
+
+A wrapper that is still reachable after ``undo`` (somebody bound it or wrapped it again) only passes
+through, because it asks ``core.CURRENT`` on each call.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+
+Before = Callable[..., Any]
+"""(core, *args, **kwargs) -> what ``after`` gets, or None: this call is not watched."""
+After = Callable[[Any, Any, int, bool], None]
+"""(core, what ``before`` gave, end time, failed)"""
+
+_ABSENT = object()
+
+
+class Patches:
+    """Attributes we replaced, and how to put them back."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any, Any]] = []
+
+    def set(self, owner: Any, name: str, new: Any) -> None:
+        """Replace ``owner.name``; remembers whether it was the owner's own or inherited."""
+        old = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, new)
+        self._undo.append((owner, name, old, new))
+
+    def around(self, owner: Any, name: str, hook: str, before: Before, after: After) -> None:
+        """Replace a function or method by one that calls ``before`` and ``after`` around it."""
+        if hasattr(owner, name):
+            self.set(owner, name, around(getattr(owner, name), hook, before, after))
+
+    def undo(self) -> None:
+        """Put everything back, newest first. What somebody wrapped since stays as they left it."""
+        while self._undo:
+            owner, name, old, new = self._undo.pop()
+            if vars(owner).get(name) is not new:
+                continue
+            if old is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, old)
+
+
+def around(original: Any, hook: str, before: Before, after: After) -> Any:
+    """``original`` with hooks around it. An exception of a hook never leaves it; the gate's wait
+    is inside ``before``, so KeyboardInterrupt passes."""
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        if c is None or c.level == 0 or hook in c.guard.disabled or compiling():
+            return original(*args, **kwargs)
+        begun = now_ns()
+        try:
+            what = before(c, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the guard
+            c.guard.failed(hook, error)
+            what = None
+        spend(c, begun)
+        if what is None:
+            return original(*args, **kwargs)
+        failed = True
+        try:
+            result = original(*args, **kwargs)
+            failed = False
+        finally:
+            ended = now_ns()
+            try:
+                after(c, what, ended, failed)
+            except Exception as error:  # noqa: BLE001 - the guard
+                c.guard.failed(hook, error)
+            spend(c, ended)
+        return result
+
+    return watched
+
+
+def spend(c: _core.Core, since: int) -> None:
+    """Count a hook's own time into the agent's cost."""
+    c.hook_ns += now_ns() - since
+    c.hook_calls += 1
+
+
+def wait_gate(c: _core.Core, gate: int, describe: Any) -> None:
+    """Pass a gate that is closed. Being held is not the agent's cost."""
+    c.hook_ns -= c.gate.wait(gate, describe)
+
+
+def compiling() -> bool:
+    """Dynamo traces through wrappers: there it must see the original alone."""
+    return _is_compiling()
+
+
+def _is_compiling() -> bool:
+    return False
+
+
+def use_compiling(test: Callable[[], bool]) -> None:
+    """torch.compiler.is_compiling, known once torch is imported."""
+    global _is_compiling
+    _is_compiling = test
+
+
+class LateImports(MetaPathFinder):
+    """Runs a function when a module has been imported: now, or as soon as the program does."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, Callable[[ModuleType], None]] = {}
+        self._busy: set[str] = set()
+
+    def when_imported(self, module: str, then: Callable[[ModuleType], None]) -> None:
+        """``then(module)`` once; its errors are reported, never raised into the import."""
+        loaded = sys.modules.get(module)
+        if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
+            self._run(module, then, loaded)
+            return
+        self._wanted[module] = then
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        self._wanted.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module as everybody else finds it, with our function after its body."""
+        if name not in self._wanted or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._busy.discard(name)
+        if spec is not None and spec.loader is not None:
+            self._follow(spec.loader, name)
+        return spec
+
+    def _follow(self, loader: Any, name: str) -> None:
+        run_module = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the loader looks as always afterwards
+            run_module(module)
+            then = self._wanted.pop(name, None)
+            if then is not None:
+                self._run(name, then, module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            self._wanted.pop(name, None)
+
+    @staticmethod
+    def _run(name: str, then: Callable[[ModuleType], None], module: ModuleType) -> None:
+        try:
+            then(module)
+        except Exception as error:  # noqa: BLE001 - the guard
+            _core.complain(f"{name} is not watched: {type(error).__name__}: {error}")

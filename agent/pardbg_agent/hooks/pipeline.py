@@ -1,0 +1,228 @@
+"""Pipeline stages and schedules of torch.distributed.pipelining.
+
+All seven schedules compute through the same methods of ``_PipelineStageBase``; those are hooked,
+not the schedules' loops.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import torch.distributed.distributed_c10d as c10d
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context, groups, plan, saved, training
+from pardbg_agent.hooks.context import LOCAL
+from pardbg_agent.hooks.patching import LateImports, Patches, spend, wait_gate
+from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
+
+_ACTION, _COMPUTE, _FAILED = int(Kind.ACTION), int(Lane.COMPUTE), int(Flag.FAILED)
+
+_pending: Any = None
+"""A last stage's forward whose loss is still to be computed: (stage, fields of its record)."""
+
+
+def install(patches: Patches, late: LateImports) -> None:
+    """Hook stages and schedules as soon as the program imports them."""
+    late.when_imported(
+        "torch.distributed.pipelining.stage", functools.partial(_hook_stages, patches)
+    )
+    late.when_imported(
+        "torch.distributed.pipelining.schedules", functools.partial(_hook_schedules, patches)
+    )
+
+
+def _hook_stages(patches: Patches, module: ModuleType) -> None:
+    base = module._PipelineStageBase
+    for name, verb, first in (
+        ("forward_one_chunk", _forward_verb, "forward"),
+        ("backward_one_chunk", _backward_verb, ""),
+        ("backward_weight_one_chunk", _weight_verb, ""),
+        ("perform_reduce_grad", _reduce_verb, ""),
+    ):
+        patches.around(base, name, f"pipeline.{name}", _before(verb, bool(first)), _after)
+    for name, label, send in (
+        ("get_fwd_recv_ops", "F", False),
+        ("get_fwd_send_ops", "F", True),
+        ("get_bwd_recv_ops", "B", False),
+        ("get_bwd_send_ops", "B", True),
+    ):
+        patches.set(base, name, _labelled(getattr(base, name), label, send))
+
+
+def _hook_schedules(patches: Patches, module: ModuleType) -> None:
+    for owner in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
+        patches.around(owner, "step", "pipeline.step", _before_step, _after_step)
+    base = module._PipelineSchedule
+    patches.around(
+        base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss
+    )
+    patches.around(base, "_update_losses", "pipeline.losses", _before_losses, _after_losses)
+
+
+# -- actions
+
+
+def _forward_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
+    return "F"
+
+
+def _backward_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
+    if not stage.has_backward:
+        return None
+    full = kwargs.get("full_backward", args[1] if len(args) > 1 else True)
+    return "B" if full else "I"
+
+
+def _weight_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
+    return "W" if stage.has_backward else None
+
+
+def _reduce_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
+    return "REDUCE_GRAD"
+
+
+def _before(verb_of: Any, sampled: bool) -> Any:
+    def before(c: _core.Core, stage: Any, *args: Any, **kwargs: Any) -> Any:
+        _flush(c)
+        verb = verb_of(stage, kwargs, args[1:])
+        if verb is None:
+            return None
+        mb = NONE
+        if verb != "REDUCE_GRAD":
+            mb = args[0] if args else next(iter(kwargs.values()))
+        index = stage.stage_index
+        if c.gate.closed:
+            wait_gate(c, Gate.ACTION, text(index, verb, mb))
+        name = c.defs.name(verb)
+        count = saved.begin(c, stage.submod) if sampled else None
+        t0 = now_ns()
+        c.status.now(c.step, context.of(c).phase, name, index, mb, t0)
+        LOCAL.action += 1
+        return stage, verb, name, index, mb, t0, count
+
+    return before
+
+
+def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+    global _pending
+    stage, verb, name, index, mb, t0, count = what
+    LOCAL.action -= 1
+    num_bytes = saved.end(c, count) if count is not None else 0
+    c.status.now(c.step, context.of(c).phase, 0, NONE, NONE, t1)
+    record = [
+        _ACTION, _COMPUTE, _FAILED if failed else 0, name, t0, t1, c.step, 0, NO_GROUP, index, mb,
+        NONE, num_bytes, 0,
+    ]  # fmt: skip
+    if verb == "F" and stage.is_last and stage.has_backward and not failed:
+        _pending = (stage, record)
+    else:
+        c.record(*record)
+    if verb != "REDUCE_GRAD" and not failed:
+        c.pipeline.done.append(text(index, verb, mb))
+
+
+def text(stage: int, verb: str, mb: int) -> str:
+    """``2B5``; without a microbatch ``2REDUCE_GRAD``."""
+    return f"{stage}{verb}{mb if mb >= 0 else ''}"
+
+
+def _flush(c: _core.Core) -> None:
+    """Write a last stage's forward that no loss followed."""
+    global _pending
+    if _pending is not None:
+        record, _pending = _pending[1], None
+        c.record(*record)
+
+
+def _before_loss(c: _core.Core, schedule: Any, stage: Any, *_: Any, **__: Any) -> Any:
+    return stage if _pending is not None and _pending[0] is stage else None
+
+
+def _after_loss(c: _core.Core, stage: Any, t1: int, failed: bool) -> None:
+    """The last stage's forward ends with its loss: both are compute of that stage."""
+    if _pending is not None:
+        _pending[1][5] = t1
+    _flush(c)
+
+
+# -- p2p labels
+
+
+def _labelled(original: Any, label: str, send: bool) -> Any:
+    """The method; the ops it prepares are known by stage and microbatch when they are issued."""
+
+    @functools.wraps(original)
+    def prepared(self: Any, mb: int) -> Any:
+        ops = original(self, mb)
+        c = _core.CURRENT
+        if ops and c is not None and c.level:
+            begun = now_ns()
+            c.guard.call("pipeline.labels", _remember, c, ops, label, send, self.stage_index, mb)
+            spend(c, begun)
+        return ops
+
+    return prepared
+
+
+def _remember(c: _core.Core, ops: Any, label: str, send: bool, stage: int, mb: int) -> None:
+    labels = context.of(c).labels
+    for op in ops:
+        labels[(op.tensor.data_ptr(), send)] = (label, stage, mb)
+
+
+# -- schedules
+
+
+def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
+    x = context.of(c)
+    x.labels.clear()
+    training.schedule_begins(c, x)
+    planned = x.schedules.get(schedule, {}).get(schedule._has_backward)
+    if planned is None:
+        planned = _define(c, x, schedule)
+    c.pipeline.plan = planned
+    c.pipeline.done = []
+    t0 = now_ns()
+    training.phase_begins(c, x, "pipeline", t0)
+    LOCAL.pipeline += 1
+    return t0
+
+
+def _after_step(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
+    _flush(c)
+    LOCAL.pipeline -= 1
+    training.phase_ends(c, context.of(c), "pipeline", t0, t1, failed)
+    training.schedule_ended(c)
+
+
+def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
+    """PLAN and STAGE definitions, once per schedule object."""
+    stages = plan.stages_of(schedule)
+    pg = stages[0].group or c10d._get_default_group()
+    fields, planned = plan.definition(schedule, groups.group_of(x, pg).key)
+    if fields["order"]:
+        c.defs.put(DefKind.PLAN, **fields)
+    for stage in stages:
+        c.defs.put(
+            DefKind.STAGE, stage=stage.stage_index, rank=c.identity.rank,
+            num_stages=stage.num_stages,
+            parameters=sum(p.numel() for p in stage.submod.parameters()),
+        )  # fmt: skip
+    x.schedules.setdefault(schedule, {})[schedule._has_backward] = planned
+    return planned
+
+
+def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
+    """The mean over the microbatches, where the last stage is; never waits for a device."""
+    losses = schedule._internal_losses
+    if losses and all(training.is_plain_scalar(loss) for loss in losses):
+        training.log_loss(c, sum(loss.item() for loss in losses) / len(losses))
+    return None
+
+
+def _after_losses(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+    return None

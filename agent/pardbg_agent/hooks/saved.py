@@ -1,0 +1,147 @@
+"""Activation memory: bytes that autograd saves in a forward, counted on sampled steps only.
+
+Saved-tensor hooks are pushed around a stage's or a wrapped model's forward. They keep what autograd
+would have kept (the same storage) and count it: each storage once, parameters left out.
+
+What must not change, and how: an output that is saved would form a cycle with its own node if it
+were returned as it is, so what has a grad_fn is detached (as autograd itself does); the check that
+nobody wrote to a saved tensor, which autograd leaves out under hooks, is made in ``_unpack``;
+programs that forbid saved-tensor hooks (torch.func, some compiled code) find ours taken off first.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks.patching import Patches
+
+EVERY: Final = 100
+FIRST: Final = 1
+"""Step 1, then steps 100, 200, ...: the same on all ranks."""
+
+_autograd: Any = torch._C._autograd
+_never = False
+"""The program forbids saved-tensor hooks somewhere: not sampled any more."""
+
+
+class _Counting(threading.local):
+    count: Count | None = None
+
+
+class Count:
+    """One forward's saved bytes."""
+
+    __slots__ = ("num_bytes", "pushed", "_seen", "_parameters")
+
+    def __init__(self, module: Any) -> None:
+        self.num_bytes = 0
+        self.pushed = False
+        self._seen: set[int] = set()
+        self._parameters = {_address(p) for p in module.parameters()}
+
+    def pack(self, tensor: Any) -> Any:
+        """Keep and count."""
+        address = _address(tensor)
+        if address not in self._seen:
+            self._seen.add(address)
+            if address not in self._parameters and not _is_parameter(tensor):
+                self.num_bytes += _storage_bytes(tensor)
+        kept = tensor if tensor.grad_fn is None else tensor.detach()
+        return kept, kept._version
+
+
+def _unpack(packed: Any) -> Any:
+    tensor, version = packed
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+            f"expected version {version} instead."
+        )
+    return tensor
+
+
+_counting = _Counting()
+
+
+def due(step: int) -> bool:
+    """Is this a sampled step?"""
+    return step == FIRST or (step > 0 and step % EVERY == 0)
+
+
+def begin(c: _core.Core, module: Any) -> Count | None:
+    """Count from here on, if this step is sampled and it is safe. Give the result to ``end``."""
+    if not due(c.step) or c.level < 2 or not _safe(module):
+        return None
+    count = Count(module)
+    _autograd._push_saved_tensors_default_hooks(count.pack, _unpack)
+    count.pushed, _counting.count = True, count
+    return count
+
+
+def end(c: _core.Core, count: Count) -> int:
+    """Stop counting; the bytes."""
+    _counting.count = None
+    if count.pushed:
+        count.pushed = False
+        _autograd._pop_saved_tensors_default_hooks()
+    return count.num_bytes
+
+
+def _safe(module: Any) -> bool:
+    if _never or _counting.count is not None or not torch.is_grad_enabled():
+        return False
+    if not _autograd._saved_tensors_hooks_is_enabled():
+        return False
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is not None and getattr(frames, "FRAME_COUNTER", False):
+        return False  # hooks around compiled code would have it compiled again
+    return torch._C._len_torch_dispatch_stack() == 0
+
+
+def install(patches: Patches) -> None:
+    """See when the program forbids saved-tensor hooks."""
+    original = _autograd._saved_tensors_hooks_disable
+
+    def disable(*args: Any, **kwargs: Any) -> Any:
+        global _never
+        _never = True
+        count = _counting.count
+        if count is not None and count.pushed:
+            top = _autograd._top_saved_tensors_default_hooks(True)
+            if top is not None and getattr(top[0], "__self__", None) is count:
+                count.pushed = False
+                _autograd._pop_saved_tensors_default_hooks()
+        return original(*args, **kwargs)
+
+    patches.set(_autograd, "_saved_tensors_hooks_disable", disable)
+
+
+def reset() -> None:
+    """Forget that sampling was given up (tests, a new attach)."""
+    global _never
+    _never = False
+
+
+def _local(tensor: Any) -> Any:
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _address(tensor: Any) -> int:
+    return int(_local(tensor).untyped_storage().data_ptr())
+
+
+def _storage_bytes(tensor: Any) -> int:
+    return int(_local(tensor).untyped_storage().nbytes())
+
+
+def _is_parameter(tensor: Any) -> bool:
+    """A parameter or a view of one: FSDP's unsharded ones come and go with their own storage."""
+    base = tensor._base
+    parameter = torch.nn.Parameter
+    return isinstance(tensor, parameter) or (base is not None and isinstance(base, parameter))

@@ -1,0 +1,293 @@
+"""When an issued op is complete, and who waited for it.
+
+An op's completion is seen where it is cheapest to see truly:
+
+- a synchronous op of Python: in the ``Work.wait`` that follows at once (DONE_WAITED);
+- an asynchronous one, or one that C++ issued (DDP's reducer): in its future's callback, where the
+  backend has one (DONE_COMPLETED). It runs on the backend's worker, which needs the GIL for it and
+  may get it late; what DDP waited for in a backward is complete at the backward's end at the
+  latest (DONE_WAITED), whichever comes first;
+- gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
+- functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by data_ptr;
+- on a device ``Work.wait`` returns before the op is complete: there the agent's thread polls
+  ``is_completed`` (DONE_POLLED). For that the Work is held until the next poll that sees it
+  complete (at most 50 ms longer than needed), at most MAX_POLLED of them.
+
+No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
+Work's Python object leads to the op's numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.wire import Flag, Kind, Lane
+
+MAX_POLLED: Final = 256
+MAX_TENSORS: Final = 1024
+SHORT_NS: Final = 2_000
+"""A wait below this found the op complete: no WAIT record."""
+
+_DONE, _WAIT, _COMM, _LANE_WAIT = int(Kind.OP_DONE), int(Kind.WAIT), int(Lane.COMM), int(Lane.WAIT)
+_FAILED = int(Flag.FAILED)
+COMPLETED, WAITED, POLLED = (
+    int(Flag.DONE_COMPLETED), int(Flag.DONE_WAITED), int(Flag.DONE_POLLED),
+)  # fmt: skip
+
+METHODS: Final = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
+    "allgather_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "gather", "scatter", "alltoall",
+    "alltoall_base", "barrier", "send", "recv", "recv_anysource", "all_gather_single",
+    "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+)  # fmt: skip
+"""Methods of ProcessGroup that issue an op and return its Work."""
+
+
+class _Ref(weakref.ref):  # type: ignore[type-arg]
+    __slots__ = ("key", "op")
+    key: int
+    op: Op
+
+
+_live: dict[int, _Ref] = {}
+"""id(Work) -> its op, while the program keeps the Work."""
+_tensors: dict[int, Op] = {}
+"""data_ptr of an output -> op, for wait_tensor."""
+_polled: deque[tuple[Op, Any]] = deque()
+_no_future: set[tuple[int, int]] = set()
+"""(group id, op) whose Works turned out to have no future."""
+
+_Work: Any = torch._C._distributed_c10d.Work
+
+
+def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
+    """The op is complete; the first one to see it writes the record."""
+    if c.ops.completed(op.token) and c.level > 1:
+        c.record(
+            _DONE, _COMM, op.flags | source, op.name_id, op.t0, t1, op.step, op.seq, op.group_id,
+            op.stage, op.mb, op.peer, op.a, op.b,
+        )  # fmt: skip
+
+
+def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
+    """The host waited for the op, t0..t1."""
+    if c.level > 1 and (t1 - t0 >= SHORT_NS or failed):
+        c.record(
+            _WAIT, _LANE_WAIT, op.flags | (_FAILED if failed else 0), op.name_id, t0, t1, c.step,
+            op.seq, op.group_id, op.stage, op.mb, op.peer, op.a, op.b,
+        )  # fmt: skip
+    if op.host_waits or failed:
+        done(c, op, t1, WAITED | (_FAILED if failed else 0))
+
+
+def follow(c: _core.Core, op: Op, result: Any) -> None:
+    """See to the completion of an op that nobody is known to wait for at once."""
+    boxed = result[-1] if type(result) is tuple else result
+    if boxed is None:
+        c.ops.completed(op.token)
+        return
+    if not op.host_waits:
+        _poll_later(c, op, _Work.unbox(boxed))
+        return
+    if (op.group_id, op.name_id) not in _no_future:
+        try:
+            future = _Work.unbox(boxed).get_future()
+        except (RuntimeError, NotImplementedError):
+            _no_future.add((op.group_id, op.name_id))
+            return
+        future.add_done_callback(_callback(c, op))
+        if LOCAL.backward:
+            LOCAL.futures.append((op, future))
+
+
+def _callback(c: _core.Core, op: Op) -> Any:
+    def complete(_: Any) -> None:
+        t1 = now_ns()
+        try:
+            done(c, op, t1, COMPLETED)
+        except Exception as error:  # noqa: BLE001 - the guard
+            c.guard.failed("completion", error)
+
+    return complete
+
+
+def backward_ended(c: _core.Core, t1: int) -> None:
+    """DDP's reducer has waited, in C++, for what it issued in this backward. The callback may
+    still be waiting for the GIL then, which the host thread took first: what is complete now was
+    complete at ``t1``. Until here, and no longer, the futures are held."""
+    futures, LOCAL.futures = LOCAL.futures, []
+    for op, future in futures:
+        if future.done():
+            done(c, op, t1, WAITED)
+
+
+def _poll_later(c: _core.Core, op: Op, work: Any) -> None:
+    if len(_polled) >= MAX_POLLED:
+        forgotten, _ = _polled.popleft()
+        c.ops.completed(forgotten.token)
+    _polled.append((op, work))
+    if poll not in c.pollers:
+        c.pollers.append(poll)
+
+
+def poll() -> None:
+    """Look for completed device ops. The agent's thread calls it; never blocks."""
+    c = _core.CURRENT
+    for _ in range(len(_polled)):
+        op, work = _polled.popleft()
+        if c is None:
+            continue
+        if work.is_completed():
+            done(c, op, now_ns(), POLLED)
+        else:
+            _polled.append((op, work))
+
+
+def expect_tensor(op: Op, tensors: Any) -> None:
+    """A functional collective: its wait will come for one of these output tensors."""
+    if len(_tensors) >= MAX_TENSORS:
+        with contextlib.suppress(StopIteration, RuntimeError, KeyError):
+            del _tensors[next(iter(_tensors))]
+    for tensor in tensors if isinstance(tensors, list) else (tensors,):
+        _tensors[tensor.data_ptr()] = op
+
+
+def tie(work: Any, op: Op) -> None:
+    """The Work that Python got belongs to this op."""
+    ref = _Ref(work, _gone)
+    ref.key, ref.op = id(work), op
+    _live[ref.key] = ref
+
+
+def _gone(ref: _Ref) -> None:
+    if _live.get(ref.key) is ref:
+        del _live[ref.key]
+        c = _core.CURRENT
+        if c is not None and ref.op.host_waits:
+            c.ops.completed(ref.op.token)  # nobody waited: when it ended is not known
+
+
+def install(patches: Patches) -> None:
+    """Watch ProcessGroup's methods and Work.wait."""
+    group = torch._C._distributed_c10d.ProcessGroup
+    for name in METHODS:
+        if hasattr(group, name):
+            patches.set(group, name, _method(getattr(group, name), "reduce" in name))
+    patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
+    patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
+    patches.set(_Work, "wait", _wait(_Work.wait))
+
+
+def _method(original: Any, reduces: bool) -> Any:
+    local = LOCAL
+
+    def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _core.CURRENT is None:
+            return original(self, *args, **kwargs)
+        local.group = self
+        if reduces:
+            try:  # the dispatcher's ReduceOp is opaque to Python; the options are not
+                local.reduce = hash(args[-1].reduceOp)
+            except (AttributeError, IndexError):
+                local.reduce = -1
+        try:
+            work = original(self, *args, **kwargs)
+        finally:
+            local.group = None
+        op = local.op
+        if op is None:
+            return work
+        local.op = None
+        if work is None:
+            c = _core.CURRENT
+            if c is not None and op.host_waits:
+                c.ops.completed(op.token)
+        elif op.flags & _ASYNC:
+            tie(work, op)
+        else:
+            local.sync_id, local.sync_op = id(work), op
+        return work
+
+    return issue
+
+
+_ASYNC = int(Flag.ASYNC)
+
+
+def _wait(original: Any) -> Any:
+    local = LOCAL
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        if c is None:
+            return original(self, *args, **kwargs)
+        op = local.sync_op
+        if op is not None and local.sync_id == id(self):
+            local.sync_op = None
+        else:
+            ref = _live.pop(id(self), None)
+            op = None if ref is None or ref() is not self else ref.op
+        if op is None:
+            return original(self, *args, **kwargs)
+        failed, t0 = True, now_ns()
+        try:
+            result = original(self, *args, **kwargs)
+            failed = False
+        finally:
+            t1 = now_ns()
+            try:
+                waited(c, op, t0, t1, failed)
+            except Exception as error:  # noqa: BLE001 - the guard
+                c.guard.failed("wait", error)
+            c.hook_ns += now_ns() - t1
+            c.hook_calls += 1
+        return result
+
+    return wait
+
+
+def wait_tensor(c: _core.Core, tensor: Any) -> Op | None:
+    """The op whose output this is, if one is open."""
+    return _tensors.pop(tensor.data_ptr(), None)
+
+
+def _start_coalescing(original: Any) -> Any:
+    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        if c is not None and c.gate.closed:
+            from pardbg_agent.hooks.patching import wait_gate
+            from pardbg_agent.wire import GATE_OPS
+
+            wait_gate(c, GATE_OPS, "a batch of ops")
+        result = original(self, *args, **kwargs)
+        LOCAL.coalescing = True
+        return result
+
+    return start
+
+
+def _end_coalescing(original: Any) -> Any:
+    def end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        LOCAL.coalescing = False
+        return original(self, *args, **kwargs)
+
+    return end
+
+
+def forget() -> None:
+    """Drop what is known of open ops (after detach)."""
+    _live.clear()
+    _tensors.clear()
+    _polled.clear()
+    _no_future.clear()

@@ -1,0 +1,97 @@
+"""Reading back what the agent of each rank wrote: ring and definitions, as plain values."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from pardbg_agent import wire
+from pardbg_agent.defs import read_file
+from pardbg_agent.ring import RingReader
+from pardbg_agent.wire import Flag, Kind
+
+ROOT = Path(__file__).parents[3]
+BOOT = ROOT / "agent" / "pardbg_agent" / "boot"
+
+
+@dataclass(frozen=True)
+class Record:
+    kind: Kind
+    flags: Flag
+    name: str
+    t0: int
+    t1: int
+    step: int
+    seq: int
+    group: str
+    stage: int
+    mb: int
+    peer: int
+    a: float
+    b: int
+
+    @property
+    def text(self) -> str:
+        """``2B5``"""
+        return f"{self.stage}{self.name}{self.mb if self.mb >= 0 else ''}"
+
+
+@dataclass
+class Rank:
+    """One process's ring and definitions."""
+
+    rank: int
+    records: list[Record] = field(default_factory=list)
+    defs: list[dict[str, Any]] = field(default_factory=list)
+
+    def of(self, kind: Kind, name: str | None = None) -> list[Record]:
+        return [r for r in self.records if r.kind == kind and name in (None, r.name)]
+
+    def defined(self, kind: str) -> list[dict[str, Any]]:
+        return [d for d in self.defs if d["k"] == kind]
+
+
+def make_run(run_dir: Path) -> dict[str, str]:
+    """A run without a hub (the ring alone); the environment its ranks need."""
+    ring_dir = run_dir / "rings"
+    ring_dir.mkdir()
+    run = {"v": 1, "run": "test", "ring_dir": str(ring_dir)}
+    (run_dir / wire.RUN_FILE).write_text(json.dumps(run))
+    path = os.pathsep.join([str(BOOT), str(ROOT / "agent"), str(ROOT)])
+    return {"PARDBG": str(run_dir), "PYTHONPATH": path}
+
+
+def read_run(run_dir: Path) -> dict[int, Rank]:
+    """Every rank of a run that has ended."""
+    ranks = [read_rank(path) for path in sorted((run_dir / "rings").glob("*.ring"))]
+    return {rank.rank: rank for rank in ranks}
+
+
+def read_rank(path: Path) -> Rank:
+    """One ring file and the definitions beside it."""
+    reader = RingReader.open(str(path))
+    rank = Rank(reader.header.rank)
+    rank.defs = [msgpack.unpackb(p) for p in read_file(str(path.with_suffix(".defs")))]
+    names = {d["id"]: d.get("s", d.get("op")) for d in rank.defs if d["k"] in ("name", "op")}
+    groups = {d["id"]: d["name"] for d in rank.defs if d["k"] == "group"}
+    while (piece := reader.read(final=True)) is not None:
+        for fields in wire.RECORD.iter_unpack(piece[1]):
+            rank.records.append(_record(fields, names, groups))
+    assert reader.lost == 0
+    reader.close()
+    return rank
+
+
+def _record(fields: tuple[Any, ...], names: dict[int, str], groups: dict[int, str]) -> Record:
+    kind, _, flags, name, t0, t1, step, seq, group, stage, mb, peer, a, b, _ = fields
+    if flags & Flag.FLOAT:
+        a = wire.RECORD_F.unpack(wire.RECORD.pack(*fields))[12]
+    return Record(
+        Kind(kind), Flag(flags), names.get(name, ""), t0, t1, step, seq, groups.get(group, ""),
+        stage, mb, peer, a, b,
+    )  # fmt: skip
