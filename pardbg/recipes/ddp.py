@@ -27,10 +27,11 @@ from pardbg.recipes.shape import BATCH
 
 def train(world: World, options: Options) -> None:
     # The same seed gives every rank the same weights; DDP broadcasts rank 0's all the same.
-    # 1 MB buckets make two or three of them here (the default of 25 MB would make one), so that
-    # there is something to overlap.
+    # Buckets of half a MB make four here, and something to overlap; the default of 25 MB would
+    # make one. In the first step it is one all the same: DDP still learns the order in which
+    # gradients come.
     model = DistributedDataParallel(
-        gpt(options.seed, options.pace_ms).to(world.device), bucket_cap_mb=1
+        gpt(options.seed, options.pace_ms).to(world.device), bucket_cap_mb=0.5
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     text = Text(options.seed, world.device)
