@@ -1,0 +1,1 @@
+"""Pure functions from a store and a cursor to the values that screens and reports show."""

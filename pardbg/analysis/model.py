@@ -166,6 +166,8 @@ class CollectiveRow:
     missing: tuple[int, ...]
     detail: str
     """One line in words."""
+    culprits: tuple[int, ...] = ()
+    """Ranks that disagree with most others, or that have not come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,62 @@
+"""A store as it stood at a cursor: which rows were visible, which process was which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Final
+
+from pardbg.store.process import Process
+from pardbg.store.store import Store
+from pardbg.store.table import Table
+
+_MEMO_MAX: Final = 8192
+
+
+class View:
+    """One cursor's view. Make one per snapshot; cheap, and valid until the next apply."""
+
+    def __init__(self, store: Store, t_ns: int | None) -> None:
+        store.settle()
+        self.store = store
+        self.live = t_ns is None
+        self.end_ns = store.end_ns
+        self.begin_ns = min(store.begin_ns, self.end_ns)
+        self.t_ns = self.end_ns if t_ns is None else t_ns
+        self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
+        self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
+        self._visible: dict[tuple[str, str], int] = {}
+        self.local: dict[Hashable, Any] = {}
+        """Values derived at this cursor, shared by the parts of one snapshot."""
+
+    def visible(self, process: Process, table: str) -> int:
+        """Number of rows of a process's table visible at the cursor."""
+        key = (process.proc, table)
+        found = self._visible.get(key)
+        if found is None:
+            found = self._visible[key] = process.table(table).visible(self.t_ns)
+        return found
+
+    def rows(self, process: Process, table: str) -> tuple[Table, int]:
+        return process.table(table), self.visible(process, table)
+
+    @property
+    def num_records(self) -> int:
+        return sum(p.num_records for p in self.store.procs.values())
+
+    @property
+    def run_end(self) -> tuple[int, int | None] | None:
+        """(time, exit code) once the run has ended."""
+        ended = [end for end in self.store.run_ends if end[0] <= self.t_ns]
+        return ended[-1] if ended else None
+
+    def proc_end(self, process: Process) -> tuple[int, str] | None:
+        """(time, reason) once the process has ended."""
+        ended = [end for end in process.ends if end[0] <= self.t_ns]
+        return ended[-1] if ended else None
+
+    def memo(self, kind: str) -> dict[Any, Any]:
+        """A store-wide cache of closed values; emptied when it grows too large."""
+        cache: dict[Any, Any] = self.store.memo.setdefault(kind, {})
+        if len(cache) > _MEMO_MAX:
+            cache.clear()
+        return cache

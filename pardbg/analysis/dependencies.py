@@ -1,0 +1,84 @@
+"""Which pipeline action an action waits for. Text form ``2B5``: stage 2, backward, microbatch 5."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+COMPUTE: Final = ("F", "B", "I", "W")
+"""Kinds that count as busy; UNSHARD, RESHARD and REDUCE_GRAD do not."""
+_ONE = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})")
+_WHOLE = re.compile(r"(\d{1,6})(F|B|I|W|UNSHARD|RESHARD|REDUCE_GRAD)(\d{0,6})")
+
+
+class Action(NamedTuple):
+    stage: int
+    kind: str
+    microbatch: int
+    """-1 for kinds that have none."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch if self.microbatch >= 0 else ''}"
+
+
+@lru_cache(maxsize=1 << 16)
+def parse(text: str) -> Action | None:
+    """``2B5`` as an Action; None for anything that is not one action."""
+    found = _WHOLE.fullmatch(text)
+    if found is None:
+        return None
+    stage, kind, microbatch = found.groups()
+    return Action(int(stage), kind, int(microbatch) if microbatch else -1)
+
+
+@lru_cache(maxsize=1 << 16)
+def compute_actions(text: str) -> tuple[str, ...]:
+    """The compute actions in one plan entry, in order.
+
+    An entry may be a send or a receive (none), or an overlapped pair ``(0F3;1B2)OVERLAP_F_B``.
+    """
+    if text.startswith("("):
+        return tuple("".join(parts) for parts in _ONE.findall(text))
+    return (text,) if _ONE.fullmatch(text) else ()
+
+
+def producer(action: str, num_stages: int) -> str | None:
+    """The action whose output ``action`` needs; None where it needs nothing (the first stage's F).
+
+    ``kF i`` needs ``(k-1)F i``; ``kB i`` and ``kI i`` need the same of stage k+1, on the last
+    stage its own ``kF i``; ``kW i`` needs ``kI i``. A stage that splits its backward gives its
+    gradient at the end of I: use ``satisfied`` to test, which takes I for B and B for I.
+    """
+    parsed = parse(action)
+    if parsed is None or parsed.kind not in COMPUTE:
+        return None
+    stage, kind, microbatch = parsed
+    if kind == "F":
+        return f"{stage - 1}F{microbatch}" if stage > 0 else None
+    if kind == "W":
+        return f"{stage}I{microbatch}"
+    if stage >= num_stages - 1:
+        return f"{stage}F{microbatch}"
+    return f"{stage + 1}{kind}{microbatch}"
+
+
+def twin(action: str) -> str | None:
+    """The other form of a backward: ``2I5`` for ``2B5`` and back."""
+    parsed = parse(action)
+    if parsed is None or parsed.kind not in ("B", "I"):
+        return None
+    return f"{parsed.stage}{'I' if parsed.kind == 'B' else 'B'}{parsed.microbatch}"
+
+
+def satisfied(action: str, num_stages: int, done: Collection[str]) -> bool:
+    """Whether what ``action`` needs is among the actions finished on any rank."""
+    needed = producer(action, num_stages)
+    if needed is not None and needed not in done and twin(needed) not in done:
+        return False
+    parsed = parse(action)
+    if parsed is None or parsed.kind not in ("B", "I"):
+        return True
+    return f"{parsed.stage}F{parsed.microbatch}" in done

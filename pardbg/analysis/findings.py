@@ -1,0 +1,230 @@
+"""What is wrong, in plain words: evidence, culprits (not victims), and what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.control import control_view
+from pardbg.analysis.intervals import Interval
+from pardbg.analysis.matching import collectives
+from pardbg.analysis.model import CollectiveRow, Finding
+from pardbg.analysis.p2p import p2p_rows
+from pardbg.analysis.words import duration, rank_set, ranks_text
+
+MISSING_NS: Final = 3_000_000_000
+"""A rank that others wait for so long is worth a line; slow starts are shorter or rare."""
+STRAGGLER_ROWS: Final = 64
+"""Collectives of a group that are looked at."""
+STRAGGLER_LEAST: Final = 10
+STRAGGLER_SHARE: Final = 0.7
+"""Last by a clear margin in so many of them: again and again."""
+STRAGGLER_MARGIN_NS: Final = 5_000_000
+STRAGGLER_OF_PERIOD: Final = 0.05
+"""... and by so much of the time between collectives."""
+_SEVERITY: Final = {"error": 0, "warning": 1, "info": 2}
+
+
+def findings(view: View) -> tuple[Finding, ...]:
+    """All findings at the cursor, the worst first, then the newest."""
+    rows = collectives(view)
+    found = [
+        *_ends(view),
+        *_mismatches(rows),
+        *_missing(view, rows),
+        *_missing_p2p(view),
+        *_stragglers(view, rows),
+        *_dropped(view),
+        *_hook_errors(view),
+        *_unreadable(view),
+    ]
+    return tuple(sorted(found, key=lambda f: (_SEVERITY[f.severity], -f.t_ns)))
+
+
+def _ends(view: View) -> Iterable[Finding]:
+    lost = []
+    for rank, process in view.ranks.items():
+        ended = view.proc_end(process)
+        if ended is not None and ended[1] in ("lost", "killed"):
+            lost.append((rank, *ended))
+    for rank, t_ns, reason in lost:
+        how = "was killed" if reason == "killed" else "ended without a word"
+        yield Finding(
+            "rank lost", "error", (rank,), (rank,), None, None, None, t_ns,
+            f"rank {rank} {how}; its last records are kept. See what it did in the timeline, and "
+            f"the job's output for a signal or an out-of-memory kill.",
+        )  # fmt: skip
+    end = view.run_end
+    if end is not None and end[1]:
+        yield Finding(
+            "exit code", "error", (), tuple(r for r, _, _ in lost), None, None, None, end[0],
+            f"the job ended with exit code {end[1]}. The output has its last words.",
+        )  # fmt: skip
+
+
+def _mismatches(rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
+    for row in rows:
+        if not row.verdict.endswith("mismatch"):
+            continue
+        ranks = tuple(a.rank for a in row.arrivals if a.issued_ns is not None)
+        yield Finding(
+            row.verdict, "error", ranks, row.culprits, row.group, row.seq, None, _first(row),
+            f"{row.verdict} in {row.group} #{row.seq}: {row.detail}. All ranks of a group must "
+            f"call the same ops in the same order.",
+        )  # fmt: skip
+
+
+def _first(row: CollectiveRow) -> int:
+    return min((a.issued_ns for a in row.arrivals if a.issued_ns is not None), default=0)
+
+
+def _missing(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
+    """Ranks that others wait for. Who is held by the debugger is not missing."""
+    held = _held_ranks(view)
+    for row in rows:
+        missing = tuple(r for r in row.missing if r not in held)
+        if row.verdict != "missing rank" or not missing or held:
+            continue
+        waited = view.t_ns - _first(row)
+        gone = tuple(
+            r for r in missing if r in view.ranks and view.proc_end(view.ranks[r]) is not None
+        )
+        ended_well = view.run_end is not None and not view.run_end[1]
+        if ended_well or (waited < MISSING_NS and not gone):
+            continue
+        waiting = tuple(a.rank for a in row.arrivals if a.issued_ns is not None)
+        done = "has ended" if gone else f"has not come for {duration(waited)}"
+        yield Finding(
+            "missing rank", "error" if gone else "warning", waiting, missing, row.group, row.seq,
+            None, _first(row),
+            f"{ranks_text(waiting)} wait{'s' if len(waiting) == 1 else ''} in {row.op} "
+            f"{row.group} #{row.seq} for {ranks_text(missing)}, which {done}. Look at what "
+            f"{ranks_text(missing)} does instead.",
+        )  # fmt: skip
+
+
+def _missing_p2p(view: View) -> Iterable[Finding]:
+    held = _held_ranks(view)
+    if held or view.run_end is not None:
+        return
+    for row in p2p_rows(view):
+        begun = row.send_ns if row.send_ns is not None else row.recv_ns
+        if row.verdict != "missing rank" or begun is None or row.send_ns is None:
+            continue  # a receive posted ahead waits for nobody yet
+        if view.t_ns - begun < MISSING_NS:
+            continue
+        yield Finding(
+            "missing rank", "warning", (row.src,), (row.dst,), row.group, row.order, None, begun,
+            f"rank {row.src} has sent {row.label or 'a tensor'} to rank {row.dst} for "
+            f"{duration(view.t_ns - begun)}, and rank {row.dst} has not posted the receive.",
+        )
+
+
+def _held_ranks(view: View) -> set[int]:
+    return set(control_view(view).held)
+
+
+def _stragglers(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
+    by_group: dict[str, list[CollectiveRow]] = defaultdict(list)
+    holds = _holds(view)
+    for row in rows:
+        if row.verdict == "matched" and len(row.arrivals) > 1 and not _held_during(row, holds):
+            by_group[row.group].append(row)
+    for group, matched in by_group.items():
+        recent = matched[-STRAGGLER_ROWS:]
+        if len(recent) < STRAGGLER_LEAST:
+            continue
+        rank, times, margin = _often_last(recent)
+        if rank is None or times < STRAGGLER_SHARE * len(recent):
+            continue
+        others = tuple(a.rank for a in recent[-1].arrivals if a.rank != rank)
+        yield Finding(
+            "straggler", "warning", others, (rank,), group, recent[-1].seq, None,
+            _first(recent[-1]),
+            f"rank {rank} was last in {times} of the last {len(recent)} collectives of {group}, "
+            f"by {duration(margin)} on average; ranks {rank_set(others)} wait for it. Compare its "
+            f"phases with theirs in the timeline.",
+        )  # fmt: skip
+
+
+def _often_last(rows: Sequence[CollectiveRow]) -> tuple[int | None, int, float]:
+    """(rank last by a clear margin most often, how often, mean margin)."""
+    firsts = sorted(_first(row) for row in rows)
+    period = (firsts[-1] - firsts[0]) / max(1, len(firsts) - 1)
+    clear = max(STRAGGLER_MARGIN_NS, STRAGGLER_OF_PERIOD * period)
+    times: Counter[int] = Counter()
+    margins: Counter[int] = Counter()
+    for row in rows:
+        arrived = sorted((a.issued_ns, a.rank) for a in row.arrivals if a.issued_ns is not None)
+        margin = arrived[-1][0] - arrived[-2][0]
+        if margin >= clear:
+            times[arrived[-1][1]] += 1
+            margins[arrived[-1][1]] += margin
+    if not times:
+        return None, 0, 0.0
+    rank, count = times.most_common(1)[0]
+    return rank, count, margins[rank] / count
+
+
+def _holds(view: View) -> list[Interval]:
+    """When the debugger held ranks: arrivals then say nothing about the program."""
+    found: list[Interval] = []
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "held")
+        tail = slice(max(0, visible - 512), visible)
+        found += zip(
+            table.col("t0_ns")[tail].tolist(), table.col("t1_ns")[tail].tolist(), strict=True
+        )
+    return sorted(found)
+
+
+def _held_during(row: CollectiveRow, holds: Sequence[Interval]) -> bool:
+    if not holds:
+        return False
+    arrived = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
+    begin, end = min(arrived), max(arrived)
+    return any(t0 <= end and t1 >= begin for t0, t1 in holds)
+
+
+def _dropped(view: View) -> Iterable[Finding]:
+    for rank, process in view.ranks.items():
+        lost = process.lost(view.t_ns)
+        if lost:
+            yield Finding(
+                "records dropped", "warning", (rank,), (), None, None, None, view.t_ns,
+                f"{lost:,} records of rank {rank} were lost, so its figures have gaps. The hub was "
+                f"away or too slow; training was not held up by it.",
+            )  # fmt: skip
+    if view.store.over_limit:
+        yield Finding(
+            "records dropped", "warning", (), (), None, None, None, view.t_ns,
+            f"{view.store.over_limit:,} records beyond what is kept in memory were left out.",
+        )  # fmt: skip
+
+
+def _hook_errors(view: View) -> Iterable[Finding]:
+    for rank, process in view.ranks.items():
+        for t_ns, where, text in process.errors:
+            if t_ns <= view.t_ns:
+                yield Finding(
+                    "hook error", "warning", (rank,), (), None, None, where or None, t_ns,
+                    f"pardbg's hook {where} failed on rank {rank} and is off: {text}. Training "
+                    f"goes on; what this hook shows is missing.",
+                )  # fmt: skip
+
+
+def _unreadable(view: View) -> Iterable[Finding]:
+    unknown = view.store.unknown
+    if unknown:
+        yield Finding(
+            "unknown data", "info", (), (), None, None, None, view.t_ns,
+            f"{unknown:,} records or messages could not be read by this version; they are counted, "
+            f"not shown.",
+        )
+    if view.store.truncated:
+        yield Finding(
+            "truncated", "info", (), (), None, None, None, view.t_ns,
+            "the session file ends early: what was recorded up to its last whole chunk is here.",
+        )

@@ -1,0 +1,131 @@
+"""Why a rank of a pipeline computed nothing: its idle split by cause, without remainder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from pardbg.analysis.dependencies import COMPUTE, parse, producer, twin
+from pardbg.analysis.intervals import Interval, clip, subtract, union
+from pardbg.analysis.model import ActionSpan, Cause, Idle
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the split of one rank's idle rests on."""
+
+    rank: int
+    num_stages: int
+    ended: Mapping[str, tuple[int | None, int]]
+    """Action -> (end or None while it runs, rank), over all ranks."""
+    stage_rank: Mapping[int, int]
+    waits: Sequence[Interval] = ()
+    """Stretches in which the host waited for p2p ops."""
+    receives: Mapping[tuple[str, int, int], Sequence[tuple[int, int | None]]] = field(
+        default_factory=dict
+    )
+    """(F, B or "", stage, microbatch) -> (issued, completed or None) of the receives so
+    labelled."""
+
+
+def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interval]:
+    """Union of the compute actions; one that still runs counts up to the window's end."""
+    return union(
+        (s.t0_ns, s.t1_ns if s.t1_ns is not None else window_end)
+        for s in spans
+        if s.kind in COMPUTE
+    )
+
+
+def split(
+    evidence: Evidence,
+    spans: Sequence[ActionSpan],
+    window: Interval,
+    upcoming: str | None,
+) -> tuple[Idle, ...]:
+    """The idle stretches of one rank in the window. busy + idle == window, exactly.
+
+    ``upcoming``: the planned action after the last one seen, in a step that is not over.
+    """
+    begin, end = window
+    busy = clip(busy_intervals(spans, end), begin, end)
+    if not busy:
+        return _plain(evidence, begin, end, "warmup")
+    starts = {s.t0_ns: s.text for s in reversed(spans) if s.kind in COMPUTE}
+    idles = list(_plain(evidence, begin, busy[0][0], "warmup"))
+    for (_, gap_begin), (gap_end, _) in pairwise(busy):
+        idles += _gap(evidence, gap_begin, gap_end, starts.get(gap_end), running=False)
+    tail_begin = busy[-1][1]
+    if upcoming is None:
+        idles += _plain(evidence, tail_begin, end, "cooldown")
+    else:
+        idles += _gap(evidence, tail_begin, end, upcoming, running=True)
+    return tuple(idles)
+
+
+def _plain(evidence: Evidence, begin: int, end: int, cause: Cause) -> tuple[Idle, ...]:
+    if end <= begin:
+        return ()
+    return (Idle(evidence.rank, begin, end, cause, None, None),)
+
+
+def _gap(
+    evidence: Evidence, begin: int, end: int, action: str | None, running: bool
+) -> list[Idle]:
+    """A gap before ``action``: dependency, then communication where seen, the rest host."""
+    if end <= begin:
+        return []
+    name, rank, ready = _producer(evidence, action, begin, end, running)
+    idles = []
+    if ready > begin:
+        idles.append(Idle(evidence.rank, begin, ready, "dependency", name, rank))
+    moving = clip(union([*evidence.waits, *_receiving(evidence, action, end)]), ready, end)
+    for a, b in moving:
+        idles.append(Idle(evidence.rank, a, b, "communication", name, rank))
+    for a, b in subtract([(ready, end)], moving):
+        idles.append(Idle(evidence.rank, a, b, "host", None, None))
+    return sorted(idles, key=lambda idle: idle.t0_ns)
+
+
+def _producer(
+    evidence: Evidence, action: str | None, begin: int, end: int, running: bool
+) -> tuple[str | None, int | None, int]:
+    """(producer, its rank, when it was done within the gap).
+
+    A producer on the rank itself is never waited for: the rank was idle for another reason.
+    """
+    needed = producer(action, evidence.num_stages) if action is not None else None
+    if needed is None:
+        return None, None, begin
+    known = evidence.ended.get(needed)
+    if known is None and (other := twin(needed)) is not None and other in evidence.ended:
+        needed, known = other, evidence.ended[other]
+    if known is None:
+        parsed = parse(needed)
+        rank = evidence.stage_rank.get(parsed.stage) if parsed is not None else None
+        if rank is None or rank == evidence.rank:
+            return None, None, begin
+        # Not begun, if the action still waits; if it ran, the producer's record was lost.
+        return needed, rank, end if running else begin
+    done, rank = known
+    if rank == evidence.rank:
+        return None, None, begin
+    return needed, rank, end if done is None else min(max(done, begin), end)
+
+
+def _receiving(evidence: Evidence, action: str | None, end: int) -> list[Interval]:
+    """The stretch in which the receive of the action's input was under way."""
+    parsed = parse(action) if action is not None else None
+    if parsed is None:
+        return []
+    label = "F" if parsed.kind == "F" else "B"
+    posted = [
+        *evidence.receives.get((label, parsed.stage, parsed.microbatch), ()),
+        *evidence.receives.get(("", parsed.stage, parsed.microbatch), ()),
+    ]
+    fitting = [r for r in posted if r[0] <= end]
+    if not fitting:
+        return []
+    issued, done = max(fitting, key=lambda r: r[0])  # unlabelled: a B's is posted after its F's
+    return [(issued, end if done is None else done)]

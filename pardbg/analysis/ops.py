@@ -1,0 +1,120 @@
+"""Issued ops with their completions, gathered over ranks: what matching works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.asof import View
+from pardbg.store.definitions import GroupDef, OpDef
+from pardbg.store.process import Process
+from pardbg.store.table import Table
+from pardbg_agent import wire
+
+UNKNOWN_OP: Final = OpDef("op", "", "", None, 0, False)
+_SOURCES: Final = (
+    (wire.Flag.DONE_COMPLETED, "completed"),
+    (wire.Flag.DONE_DEVICE, "device"),
+    (wire.Flag.DONE_WAITED, "waited"),
+    (wire.Flag.DONE_POLLED, "polled"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One op as one rank issued it."""
+
+    rank: int
+    group: GroupDef
+    seq: int
+    op: OpDef
+    t0_ns: int
+    t1_ns: int
+    done_ns: int | None
+    source: str
+    a: int
+    b: int
+    peer: int
+    send: bool
+    step: int
+    stage: int
+    microbatch: int
+    failed: bool
+
+    @property
+    def bytes(self) -> int:
+        """The larger of what goes in and what comes out."""
+        return max(self.a, self.b, 0)
+
+
+def source_of(flags: int) -> str:
+    """Where a completion time comes from; times of different sources are not mixed."""
+    return next((name for flag, name in _SOURCES if flags & flag), "")
+
+
+def tail_start(view: View, name: str, rows: int | None) -> int:
+    """A time from which every rank has at most ``rows`` rows of a table (0 for all)."""
+    if rows is None:
+        return 0
+    starts = [0]
+    for process in view.ranks.values():
+        table, visible = view.rows(process, name)
+        if visible > rows:
+            starts.append(int(table.when[visible - rows]))
+    return max(starts)
+
+
+def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) -> list[Issue]:
+    """Ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
+    made: list[Issue] = []
+    for rank, process in view.ranks.items():
+        table, visible = view.rows(process, name)
+        lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+        hi = visible
+        if until_ns is not None:
+            hi = int(np.searchsorted(table.when[:visible], until_ns, side="right"))
+        if hi > lo:
+            made += _issues_of(view, rank, process, table, lo, hi, name.replace("issue", "done"))
+    return made
+
+
+def _issues_of(
+    view: View, rank: int, process: Process, table: Table, lo: int, hi: int, done_name: str
+) -> Iterable[Issue]:
+    done = _completions(view, process, done_name, int(table.when[lo]))
+    part = slice(lo, hi)
+    names = (
+        "name_id", "group_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step",
+        "stage", "microbatch",
+    )  # fmt: skip
+    columns = (table.col(name)[part].tolist() for name in names)
+    for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in zip(*columns, strict=True):
+        group = process.groups.get(gid)
+        if group is None:
+            group = _unknown_group(process, gid)
+        done_ns, done_flags = done.get((gid, seq), (None, 0))
+        yield Issue(
+            rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
+            source_of(done_flags), a, b, peer, bool(flags & wire.Flag.SEND), step, stage, mb,
+            bool((flags | done_flags) & wire.Flag.FAILED),
+        )  # fmt: skip
+
+
+def _unknown_group(process: Process, group_id: int) -> GroupDef:
+    """A group whose definition was lost: known by this process's own number only."""
+    name = f"#{group_id}"
+    return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
+
+
+def _completions(
+    view: View, process: Process, name: str, since_ns: int
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """(group id, seq) -> (completion, flags) of ops that completed since a time."""
+    table, visible = view.rows(process, name)
+    lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+    names = ("group_id", "seq", "t1_ns", "flags")
+    columns = (table.col(c)[lo:visible].tolist() for c in names)
+    return {(gid, seq): (t1, flags) for gid, seq, t1, flags in zip(*columns, strict=True)}

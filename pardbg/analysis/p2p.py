@@ -1,0 +1,156 @@
+"""Sends paired with their receives by (group, src, dst, tag, order)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.model import P2PRow, Verdict
+from pardbg.analysis.ops import Issue, issues, tail_start
+from pardbg_agent import wire
+
+LAST: Final = 200
+_TAIL_ROWS: Final = 512
+MISSING_AFTER_NS: Final = 1_000_000_000
+Edge = tuple[int, str, int, int, int]
+"""(epoch, group key, src, dst, tag)"""
+_BY_STEP: Final = 1 << 20
+"""Orders of edges with lost records are counted within a step: step * this + number."""
+
+
+def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
+    """The last p2p pairs as of the cursor, oldest first; all of the run for None."""
+    key = ("p2p", last)
+    found = view.local.get(key)
+    if found is None:
+        found = view.local[key] = _p2p_rows(view, last)
+    rows: tuple[P2PRow, ...] = found
+    return rows
+
+
+def _p2p_rows(view: View, last: int | None) -> tuple[P2PRow, ...]:
+    rows = None if last is None else max(_TAIL_ROWS, 2 * last)
+    start = tail_start(view, "issue_p2p", rows)
+    sends, receives = _by_edge(issues(view, "issue_p2p", start))
+    pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []
+    for edge in sends.keys() | receives.keys():
+        numbered_sends = _numbered(view, edge, sends.get(edge, ()))
+        numbered_receives = _numbered(view, edge, receives.get(edge, ()))
+        for order in numbered_sends.keys() | numbered_receives.keys():
+            send, receive = numbered_sends.get(order), numbered_receives.get(order)
+            first = min(i.t0_ns for i in (send, receive) if i is not None)
+            pairs.append((first, edge, order, send, receive))
+    pairs.sort(key=lambda pair: pair[:3])
+    if last is not None:
+        pairs = pairs[-last:]
+    return tuple(_row(view, edge, order, send, recv) for _, edge, order, send, recv in pairs)
+
+
+def _by_edge(
+    parts: Sequence[Issue],
+) -> tuple[dict[Edge, list[Issue]], dict[Edge, list[Issue]]]:
+    sends: dict[Edge, list[Issue]] = defaultdict(list)
+    receives: dict[Edge, list[Issue]] = defaultdict(list)
+    for issue in parts:
+        if issue.peer < 0:  # a receive from anybody: its sender is not known
+            continue
+        ends = (issue.rank, issue.peer) if issue.send else (issue.peer, issue.rank)
+        edge = (issue.group.epoch, issue.group.key, *ends, issue.op.tag)
+        (sends if issue.send else receives)[edge].append(issue)
+    return sends, receives
+
+
+def _numbered(view: View, edge: Edge, parts: Sequence[Issue]) -> dict[int, Issue]:
+    """order -> op. Where either side lost records, counted within the step (a lost record would
+    shift all later pairs); else from the run's start."""
+    if not parts:
+        return {}
+    if _has_gaps(view, edge):
+        return _numbered_by_step(parts)
+    first = _earlier(view, edge, parts[0])
+    return {first + i: issue for i, issue in enumerate(parts)}
+
+
+def _has_gaps(view: View, edge: Edge) -> bool:
+    for rank in edge[2:4]:
+        process = view.ranks.get(rank)
+        if process is not None and (process.lost(None) or process.missed_before):
+            return True
+    return False
+
+
+def _numbered_by_step(parts: Sequence[Issue]) -> dict[int, Issue]:
+    counts: dict[int, int] = defaultdict(int)
+    numbered = {}
+    for issue in parts:
+        numbered[issue.step * _BY_STEP + counts[issue.step]] = issue
+        counts[issue.step] += 1
+    return numbered
+
+
+def _earlier(view: View, edge: Edge, first: Issue) -> int:
+    """Number of the edge's ops on this side before ``first``."""
+    process = view.ranks[first.rank]
+    table = process.table("issue_p2p")
+    times = table.when
+    row = int(times.searchsorted(first.t0_ns, side="left"))
+    count = 0
+    for key, number, _ in process.totals["issue_p2p"].as_of(row):
+        group = process.groups.get(key.group_id)
+        op = process.ops.get(key.name_id)
+        if (
+            group is not None
+            and op is not None
+            and group.key == edge[1]
+            and key.send == first.send
+            and key.peer == first.peer
+            and op.tag == edge[4]
+        ):
+            count += number
+    return count
+
+
+def _row(view: View, edge: Edge, order: int, send: Issue | None, recv: Issue | None) -> P2PRow:
+    one = send if send is not None else recv
+    assert one is not None
+    done = recv.done_ns if recv is not None else send.done_ns if send is not None else None
+    num_bytes = send.bytes if send is not None else one.bytes
+    return P2PRow(
+        group=one.group.axis or one.group.name,
+        src=edge[2],
+        dst=edge[3],
+        order=order % _BY_STEP if _has_gaps(view, edge) else order,
+        tag=edge[4],
+        bytes=num_bytes,
+        label=_label(send, recv),
+        send_ns=send.t0_ns if send is not None else None,
+        recv_ns=recv.t0_ns if recv is not None else None,
+        done_ns=done,
+        verdict=_verdict(view, send, recv),
+    )
+
+
+def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
+    if send is None or recv is None:
+        one = send if send is not None else recv
+        other = view.ranks.get(one.peer) if one is not None else None
+        if one is None or one.done_ns is not None or other is None or other.lost(None):
+            return "incomplete"  # it completed, so the other side's record is what is missing
+        waited = view.t_ns - one.t0_ns >= MISSING_AFTER_NS
+        gone = view.proc_end(other) is not None
+        return "missing rank" if waited or gone else "incomplete"
+    if send.bytes != recv.bytes:
+        return "size mismatch"
+    if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:
+        return "dtype mismatch"
+    return "matched" if recv.done_ns is not None else "incomplete"
+
+
+def _label(send: Issue | None, recv: Issue | None) -> str:
+    """``F mb4`` where the pipeline labelled the op with its stage and microbatch."""
+    for one in (send, recv):
+        if one is not None and one.microbatch != wire.NONE:
+            return f"{one.op.reduce} mb{one.microbatch}".strip()
+    return ""

@@ -1,0 +1,300 @@
+"""The pipeline: measured beside planned, bubble by cause, activations in flight."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from pardbg.analysis.actions import Layout, last_round, layouts, running_action, spans
+from pardbg.analysis.asof import View
+from pardbg.analysis.bounds import bound_fraction, implied_fraction, in_flight_bound
+from pardbg.analysis.dependencies import COMPUTE
+from pardbg.analysis.idle import Evidence, busy_intervals, split
+from pardbg.analysis.intervals import Interval, clip, total
+from pardbg.analysis.model import (
+    CAUSES,
+    ActionSpan,
+    Cause,
+    Idle,
+    PipelineRank,
+    PipelineStep,
+    PipelineView,
+)
+from pardbg.analysis.receives import receives, waits
+from pardbg.analysis.simulate import uniform_slots
+
+HISTORY = 64
+_LOOK_BACK = 8
+"""Steps to look back for a complete one."""
+
+
+def pipeline_view(view: View) -> PipelineView | None:
+    """The first pipeline at the cursor; None where no rank runs one."""
+    found = layouts(view)
+    if not found:
+        return None
+    layout = found[0]
+    newest = newest_step(view, layout)
+    current = None if newest is None else pipeline_step(view, layout, newest)
+    plan = layout.plan
+    return PipelineView(
+        schedule=plan.schedule if plan is not None else "",
+        group=_group_name(view, layout),
+        num_ranks=len(layout.ranks),
+        num_stages=layout.num_stages,
+        num_microbatches=layout.num_microbatches,
+        num_virtual=plan.num_virtual if plan is not None else 1,
+        paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
+        step=current,
+        last_complete=_last_complete(view, layout, current),
+        bubble_history=_history(view, layout, newest),
+    )
+
+
+def _group_name(view: View, layout: Layout) -> str:
+    for (_, key), group in view.store.groups.items():
+        if key == layout.group:
+            return group.axis or group.name
+    return layout.group
+
+
+def newest_step(view: View, layout: Layout) -> int | None:
+    """Newest step with an action begun at the cursor."""
+    steps = []
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        if process is None:
+            continue
+        table, visible = view.rows(process, "action")
+        if visible:
+            steps.append(int(table.col("step")[visible - 1]))
+        running = running_action(view, rank)
+        if running is not None:
+            steps.append(running[0])
+    return max(steps, default=None)
+
+
+def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
+    """One step as of the cursor; closed ones are kept, as nothing about them changes any more."""
+    cache = view.memo("pipeline")
+    key = (layout.key, step, _signature(view, layout, step))
+    known: PipelineStep | None = cache.get(key)
+    if known is not None and known.t1_ns <= view.t_ns:
+        return known
+    made = _make_step(view, layout, step)
+    if made is not None and made.complete:
+        cache[key] = made
+    return made
+
+
+def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
+    """Row counts a step's figures rest on: equal counts, equal figures."""
+    counts = []
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        for name in ("action", "wait", "done_p2p", "issue_p2p"):
+            if process is None:
+                counts.append(-1)
+                continue
+            table, visible = view.rows(process, name)
+            counts.append(len(table.step_rows(step, step, visible)))
+    return tuple(counts)
+
+
+def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
+    rows = last_round({rank: spans(view, rank, step) for rank in layout.ranks})
+    window = _window(rows, view.t_ns)
+    if window is None:
+        return None
+    complete = _is_complete(view, layout, rows, step)
+    ended = {
+        s.text: (s.t1_ns, rank) for rank, row in rows.items() for s in row if s.kind in COMPUTE
+    }
+    slots = _slots(view, layout)
+    ranks = tuple(
+        _rank_row(view, layout, rank, rows[rank], window, complete, ended, step, slots.get(rank))
+        for rank in layout.ranks
+    )
+    length = window[1] - window[0]
+    busy = sum(row.busy_ns for row in ranks)
+    return PipelineStep(
+        step=step,
+        complete=complete,
+        t0_ns=window[0],
+        t1_ns=window[1],
+        bubble_fraction=1.0 - busy / (len(ranks) * length) if length > 0 else 0.0,
+        implied_fraction=implied_fraction(layout, rows),
+        bound_fraction=bound_fraction(layout),
+        ranks=ranks,
+    )
+
+
+def _window(rows: Mapping[int, Sequence[ActionSpan]], t_ns: int) -> Interval | None:
+    compute = [s for row in rows.values() for s in row if s.kind in COMPUTE]
+    if not compute:
+        return None
+    begin = min(s.t0_ns for s in compute)
+    end = max(max(t_ns, s.t0_ns) if s.t1_ns is None else s.t1_ns for s in compute)
+    return begin, end
+
+
+def _is_complete(
+    view: View, layout: Layout, rows: Mapping[int, Sequence[ActionSpan]], step: int
+) -> bool:
+    """All planned actions done; else (no plan, records lost) every rank ended the step."""
+    if any(s.t1_ns is None for row in rows.values() for s in row):
+        return False
+    if layout.planned and all(
+        sum(s.kind in COMPUTE for s in rows[rank]) >= len(layout.order[rank])
+        for rank in layout.ranks
+    ):
+        return True
+    return all(_ended_step(view, rank, step) for rank in layout.ranks)
+
+
+def _ended_step(view: View, rank: int, step: int) -> bool:
+    process = view.ranks.get(rank)
+    if process is None or view.proc_end(process) is not None:
+        return True
+    table, visible = view.rows(process, "step")
+    return visible > 0 and int(table.col("step")[visible - 1]) >= step
+
+
+def _slots(view: View, layout: Layout) -> Mapping[int, tuple[str, ...]]:
+    if layout.plan is None:
+        return {}
+    cache = view.memo("slots")
+    key = (layout.key, sum(map(len, layout.order.values())))  # ranks may each send their row
+    if key not in cache:
+        cache[key] = uniform_slots(layout.order, layout.num_stages)
+    slots: Mapping[int, tuple[str, ...]] = cache[key]
+    return slots
+
+
+def _rank_row(
+    view: View,
+    layout: Layout,
+    rank: int,
+    row: Sequence[ActionSpan],
+    window: Interval,
+    complete: bool,
+    ended: Mapping[str, tuple[int | None, int]],
+    step: int,
+    slots: tuple[str, ...] | None,
+) -> PipelineRank:
+    following = _next_action(layout, rank, row)
+    evidence = Evidence(
+        rank=rank,
+        num_stages=layout.num_stages,
+        ended=ended,
+        stage_rank=layout.stage_rank,
+        waits=waits(view, rank, window),
+        receives=receives(view, rank, step),
+    )
+    idles = split(evidence, row, window, None if complete else following)
+    in_flight, peak, per_stage = _in_flight(row)
+    return PipelineRank(
+        rank=rank,
+        stages=layout.stages(rank),
+        plan=slots or (),
+        actions=tuple(row),
+        idles=idles,
+        busy_ns=total(clip(busy_intervals(row, window[1]), *window)),
+        idle_ns=_sum_idle(idles),
+        in_flight=in_flight,
+        max_in_flight=peak,
+        in_flight_bound=in_flight_bound(layout, rank),
+        activation_bytes=_activation_bytes(view, rank, per_stage),
+        next_action=following,
+    )
+
+
+def _sum_idle(idles: Sequence[Idle]) -> dict[Cause, int]:
+    sums: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+    for idle in idles:
+        sums[idle.cause] += idle.t1_ns - idle.t0_ns
+    return sums
+
+
+def _next_action(layout: Layout, rank: int, row: Sequence[ActionSpan]) -> str | None:
+    """First planned action that has not begun."""
+    begun = {s.text for s in row}
+    return next((text for text in layout.order.get(rank, ()) if text not in begun), None)
+
+
+def _in_flight(row: Sequence[ActionSpan]) -> tuple[int, int, dict[int, int]]:
+    """(now, peak, now per stage) of microbatches forwarded and not yet backwarded.
+
+    A backward split in two frees the activations with W; an I alone counts where no W is seen.
+    """
+    splits = {s.stage for s in row if s.kind == "W"}
+    now: dict[int, int] = defaultdict(int)
+    peak = 0
+    for span in sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0):
+        if span.kind == "F":
+            now[span.stage] += 1
+        elif span.kind in ("B", "W") or (span.kind == "I" and span.stage not in splits):
+            now[span.stage] = max(0, now[span.stage] - 1)
+        peak = max(peak, sum(now.values()))
+    return sum(now.values()), peak, dict(now)
+
+
+def _activation_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | None:
+    """In-flight microbatches times the newest sampled size of one, summed over stages."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return None
+    table, visible = view.rows(process, "action")
+    tail = slice(max(0, visible - 1024), visible)
+    sizes: dict[int, int] = {}
+    sampled = table.col("a")[tail]
+    for stage, size in zip(table.col("stage")[tail].tolist(), sampled.tolist(), strict=True):
+        if size > 0:
+            sizes[stage] = size
+    if any(count and stage not in sizes for stage, count in per_stage.items()) or not sizes:
+        return None
+    return sum(count * sizes.get(stage, 0) for stage, count in per_stage.items())
+
+
+def _last_complete(
+    view: View, layout: Layout, current: PipelineStep | None
+) -> PipelineStep | None:
+    if current is None or current.complete:
+        return current
+    for step in range(current.step - 1, max(-1, current.step - 1 - _LOOK_BACK), -1):
+        made = pipeline_step(view, layout, step)
+        if made is not None and made.complete:
+            return made
+    return None
+
+
+def _history(view: View, layout: Layout, newest: int | None) -> tuple[tuple[int, float], ...]:
+    """(step, bubble) of the last complete steps."""
+    if newest is None:
+        return ()
+    made = []
+    for step in range(max(0, newest - HISTORY), newest + 1):
+        bubble = step_bubble(view, layout, step)
+        if bubble is not None:
+            made.append((step, bubble))
+    return tuple(made[-HISTORY:])
+
+
+def step_bubble(view: View, layout: Layout, step: int) -> float | None:
+    """Bubble fraction of a complete step, without the rest of its figures."""
+    cache = view.memo("bubble")
+    key = (layout.key, step)
+    known: tuple[int, float] | None = cache.get(key)
+    if known is not None and known[0] <= view.t_ns:
+        return known[1]
+    rows = last_round({rank: spans(view, rank, step) for rank in layout.ranks})
+    window = _window(rows, view.t_ns)
+    if window is None or not _is_complete(view, layout, rows, step):
+        return None
+    busy = sum(total(clip(busy_intervals(row, window[1]), *window)) for row in rows.values())
+    length = window[1] - window[0]
+    bubble = 1.0 - busy / (len(rows) * length) if length else 0.0
+    newest = newest_step(view, layout)
+    if newest is not None and step < newest - 1:  # records of the last steps may still come
+        cache[key] = (window[1], bubble)
+    return bubble

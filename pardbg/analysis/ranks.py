@@ -1,0 +1,162 @@
+"""The overview's rows: where each rank is, since when, and how its last step went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pardbg.analysis.actions import layouts, running_action, state_at, states
+from pardbg.analysis.asof import View
+from pardbg.analysis.memory import history, latest_bytes
+from pardbg.analysis.model import PipelineView, RankNow, RankStateName
+from pardbg.analysis.split import last_step_split
+from pardbg.analysis.steps import last_step_rows
+from pardbg.events import fields
+from pardbg.store.process import Process
+
+STALE_NS: Final = 3_000_000_000
+"""An agent's thread that has not moved for so long: the rank is not answering."""
+WAITING_NS: Final = 2_000_000
+"""An op open for so long, with nothing computed, is a wait."""
+LAST_STEPS: Final = 32
+_HISTORY: Final = 64
+
+
+def rank_rows(view: View, pipeline: PipelineView | None) -> tuple[RankNow, ...]:
+    return tuple(_row(view, rank, process, pipeline) for rank, process in view.ranks.items())
+
+
+def _row(view: View, rank: int, process: Process, pipeline: PipelineView | None) -> RankNow:
+    said = states(view).get(process.proc, {})
+    state, now, since = _now(view, rank, process, said)
+    ended = last_step_rows(view, process, LAST_STEPS)
+    memory = latest_bytes(view, process)
+    kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
+    last_complete = pipeline.last_complete if pipeline is not None else None
+    split = last_step_split(view, rank, process, last_complete) or (None, None, None)
+    return RankNow(
+        rank=rank,
+        proc=process.proc,
+        host=process.host,
+        pid=process.pid,
+        stages=_stages(view, rank),
+        state=state,
+        now=now,
+        since_ns=since,
+        step=_step(view, process, said),
+        step_ns=tuple(t1 - t0 for _, t0, t1 in ended),
+        compute_fraction=split[0],
+        wait_fraction=split[1],
+        comm_fraction=split[2],
+        memory_bytes=memory[kind][0] if kind in memory else None,
+        memory_history=tuple(value for _, value in history(view, process, kind))[-_HISTORY:],
+        lag_ns=_lag(view, process),
+        dropped_records=process.lost(view.t_ns),
+        agent_overhead=agent_overhead(view, process),
+        clock_error_ns=process.clock_error_ns,
+    )
+
+
+def _stages(view: View, rank: int) -> tuple[int, ...]:
+    return next((la.stages(rank) for la in layouts(view) if rank in la.ranks), ())
+
+
+def _now(
+    view: View, rank: int, process: Process, said: Mapping[str, Any]
+) -> tuple[RankStateName, str, int | None]:
+    """(state, what it does in words, since when)."""
+    end = view.proc_end(process)
+    if end is not None:
+        lost = end[1] in ("lost", "killed")
+        return ("lost" if lost else "ended"), end[1] if lost else "ended", end[0]
+    if process.started_ns is not None and process.started_ns > view.t_ns:
+        return "unknown", "not started", None
+    if said.get("alive") is False:
+        return "lost", "process is gone", state_at(view)[0]
+    if said.get("held"):
+        held_since = fields.integer_or_none(said, "held_since_ns")
+        return "held", _held_text(said), held_since or fields.integer_or_none(said, "since_ns")
+    silent = _silent_since(view, process, said)
+    if silent is not None:
+        return "stale", f"no sign of life, last {_doing(view, process, said)}", silent
+    running = running_action(view, rank)
+    if running is not None:
+        return "running", running[1].text, running[1].t0_ns
+    open_op = fields.text(said, "open_op")
+    open_since = fields.integer_or_none(said, "open_since_ns")
+    if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
+        return "waiting", open_op, open_since
+    doing = _doing(view, process, said)
+    if not said and not doing:
+        return "unknown", "", None
+    return "running", doing, fields.integer_or_none(said, "since_ns")
+
+
+def _held_text(said: Mapping[str, Any]) -> str:
+    following = fields.text(said, "next")
+    return f"held before {following}" if following else "held"
+
+
+def _doing(view: View, process: Process, said: Mapping[str, Any]) -> str:
+    """In words, from STATE; without one (records alone) from the newest phase or action."""
+    text = fields.text(said, "what") or fields.text(said, "phase")
+    if text or said:
+        return text
+    newest, doing = -1, ""
+    for name in ("action", "phase"):
+        table, visible = view.rows(process, name)
+        if visible and int(table.when[visible - 1]) > newest:
+            newest = int(table.when[visible - 1])
+            doing = process.name(int(table.col("name_id")[visible - 1]))
+            if name == "action":
+                stage, mb = table.col("stage")[visible - 1], table.col("microbatch")[visible - 1]
+                doing = f"{stage}{doing}{mb if mb >= 0 else ''}"
+    return f"after {doing}" if doing else ""
+
+
+def _silent_since(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
+    """Last sign of life, if that is too long ago. Heartbeats are on the rank's own clock."""
+    heartbeat = fields.integer_or_none(said, "heartbeat_ns")
+    if not heartbeat:
+        return None
+    heartbeat += process.offset_ns
+    newest = max(heartbeat, _newest_visible(view, process) or 0)
+    return newest if view.t_ns - newest > STALE_NS else None
+
+
+def _newest_visible(view: View, process: Process) -> int | None:
+    newest = []
+    for name in ("action", "step", "phase", "issue", "issue_p2p", "memory"):
+        table, visible = view.rows(process, name)
+        if visible:
+            newest.append(int(table.when[visible - 1]))
+    return max(newest, default=None)
+
+
+def _lag(view: View, process: Process) -> int | None:
+    """Age of the newest record that has come. In replay every record has."""
+    newest = _newest_visible(view, process)
+    return max(0, view.t_ns - newest) if newest is not None else None
+
+
+def _step(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
+    steps = []
+    for name in ("step", "phase", "action"):
+        table, visible = view.rows(process, name)
+        if visible:
+            steps.append(int(table.col("step")[visible - 1]))
+    stated = fields.integer_or_none(said, "step")
+    if stated is not None and stated >= 0:
+        steps.append(stated)
+    return max(steps, default=None)
+
+
+def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:
+    """Time in the agent's hooks over the time of the last steps (all for None)."""
+    table, visible = view.rows(process, "step")
+    lo = 0 if number is None else max(0, visible - number)
+    if visible <= lo:
+        return None
+    spent = int(table.col("a")[lo:visible].sum())
+    whole = int((table.col("t1_ns")[lo:visible] - table.col("t0_ns")[lo:visible]).sum())
+    return spent / whole if whole > 0 else None

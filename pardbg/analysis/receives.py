@@ -1,0 +1,64 @@
+"""A rank's receives and host waits in one step, as evidence for communication."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.intervals import Interval
+from pardbg_agent import wire
+
+Receives = dict[tuple[str, int, int], list[tuple[int, int | None]]]
+"""(F, B or "" where the op does not say, stage, microbatch) -> (issued, completed or None)"""
+
+
+def waits(view: View, rank: int, window: Interval) -> list[Interval]:
+    """Stretches of the window in which the host waited for p2p ops."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return []
+    table, visible = view.rows(process, "wait")
+    begin, end = window
+    lo = int(np.searchsorted(table.when[:visible], begin, side="left"))
+    hi = int(np.searchsorted(table.when[:visible], end + table.longest_ns, side="right"))
+    part = slice(lo, hi)
+    t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
+    p2p = (table.col("flags")[part] & int(wire.Flag.P2P)) != 0
+    keep = np.flatnonzero(p2p & (t0 < end))
+    return list(zip(t0[keep].tolist(), t1[keep].tolist(), strict=True))
+
+
+def receives(view: View, rank: int, step: int) -> Receives:
+    """The step's receives that the pipeline labelled with what they carry."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return {}
+    table, visible = view.rows(process, "issue_p2p")
+    rows = table.step_rows(step, step, visible)
+    if not len(rows):
+        return {}
+    recv = (table.col("flags")[rows] & int(wire.Flag.SEND)) == 0
+    rows = rows[recv & (table.col("microbatch")[rows] >= 0)]
+    if not len(rows):
+        return {}
+    done = completions(view, rank, int(table.col("t0_ns")[rows[0]]))
+    columns = ("name_id", "stage", "microbatch", "t0_ns", "group_id", "seq")
+    found: Receives = {}
+    for name, stage, mb, t0, group, seq in zip(
+        *(table.col(c)[rows].tolist() for c in columns), strict=True
+    ):
+        op = process.ops.get(name)
+        label = op.reduce if op is not None else ""
+        found.setdefault((label, stage, mb), []).append((t0, done.get((group, seq))))
+    return found
+
+
+def completions(view: View, rank: int, since_ns: int) -> dict[tuple[int, int], int]:
+    """(group id, seq) -> completion of the rank's p2p ops that completed since a time."""
+    process = view.ranks[rank]
+    table, visible = view.rows(process, "done_p2p")
+    lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+    columns = (table.col(c)[lo : min(visible, lo + 65536)] for c in ("group_id", "seq", "t1_ns"))
+    return {
+        (group, seq): t1 for group, seq, t1 in zip(*(c.tolist() for c in columns), strict=True)
+    }

@@ -1,0 +1,54 @@
+"""Everything the screens show at one cursor, as one value."""
+
+from __future__ import annotations
+
+from pardbg.analysis.actions import states
+from pardbg.analysis.asof import View
+from pardbg.analysis.control import control_view
+from pardbg.analysis.findings import findings
+from pardbg.analysis.matching import collectives
+from pardbg.analysis.memory import memory_rows
+from pardbg.analysis.model import Snapshot
+from pardbg.analysis.p2p import p2p_rows
+from pardbg.analysis.pipeline import pipeline_view
+from pardbg.analysis.ranks import rank_rows
+from pardbg.analysis.run import run_info
+from pardbg.analysis.steps import current_step, loss_history, step_rows
+from pardbg.analysis.traffic import traffic_view
+from pardbg.store.store import Store
+
+
+def snapshot(store: Store, t_ns: int | None) -> Snapshot:
+    """The run at ``t_ns`` (hub clock); None: at its newest time.
+
+    The same store and cursor give the same value. Nothing here raises on odd data: what is not
+    known is None.
+    """
+    view = View(store, t_ns)
+    pipeline = pipeline_view(view)
+    steps = step_rows(view)
+    losses = loss_history(view)
+    rows = collectives(view)
+    return Snapshot(
+        revision=store.revision,
+        live=store.live and view.run_end is None,
+        t_ns=view.t_ns,
+        t_begin_ns=view.begin_ns,
+        t_end_ns=view.end_ns,
+        run=run_info(view),
+        step=current_step(view, states(view)),
+        step_ns=steps[-1].duration_ns if steps else None,
+        loss=losses[-1][1] if losses else None,
+        loss_history=losses,
+        ranks=rank_rows(view, pipeline),
+        pipeline=pipeline,
+        steps=steps,
+        collectives=rows,
+        p2p=p2p_rows(view),
+        traffic=traffic_view(view, rows),
+        memory=memory_rows(view),
+        findings=findings(view),
+        control=control_view(view),
+        dropped_records=store.lost(view.t_ns),
+        unknown_records=store.unknown,
+    )

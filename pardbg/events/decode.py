@@ -1,0 +1,110 @@
+"""Records payloads to numpy, msgpack payloads to maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from pardbg.events.limits import (
+    MAX_MAP_ITEMS,
+    MAX_NUMBER,
+    MAX_PAYLOAD_BYTES,
+    MAX_PROC_ID,
+    MAX_RECORDS_PER_BATCH,
+    MAX_STRING_BYTES,
+)
+from pardbg_agent import wire
+
+RECORD_DTYPE: Final = np.dtype([(name, code) for name, code in wire.RECORD_FIELDS])
+assert RECORD_DTYPE.itemsize == wire.RECORD_BYTES
+
+KNOWN_KINDS: Final = frozenset(int(kind) for kind in wire.Kind)
+
+
+class Malformed(ValueError):
+    """Input that does not follow the layout; counted by whoever catches it."""
+
+
+class Newer(Malformed):
+    """A layout version this reader does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A records payload's checked FRAME."""
+
+    count: int
+    first: int
+    """Index of the first record."""
+    dropped: int
+    """Records the rank has lost so far."""
+    sent_ns: int
+
+
+def split_key(key: bytes) -> tuple[bytes, str]:
+    """A message key as (wire.Key byte, process id or "")."""
+    if not key or len(key) > MAX_PROC_ID:
+        raise Malformed("key")
+    try:
+        return key[:1], key[1:].decode("ascii")
+    except UnicodeDecodeError as error:
+        raise Malformed("key") from error
+
+
+def frame_head(payload: bytes) -> Head:
+    """Check a records payload without touching its records."""
+    if not wire.FRAME.size <= len(payload) <= MAX_PAYLOAD_BYTES:
+        raise Malformed("records payload size")
+    version, _flags, count, first, dropped, sent_ns = wire.FRAME.unpack_from(payload)
+    if version != wire.PROTOCOL_VERSION:
+        raise Newer(f"records version {version}")
+    if count > MAX_RECORDS_PER_BATCH:
+        raise Malformed("records count")
+    if len(payload) != wire.FRAME.size + count * wire.RECORD_BYTES:
+        raise Malformed("records count does not match size")
+    if first + count > MAX_NUMBER or dropped > MAX_NUMBER:
+        raise Malformed("records index")
+    return Head(count, first, dropped, sent_ns)
+
+
+def records_from(body: bytes) -> NDArray[Any]:
+    """Records as a structured array over ``body`` (whole records, no FRAME); no copy."""
+    return np.frombuffer(body, dtype=RECORD_DTYPE)
+
+
+def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which records were committed and carry times a clock can show, in order."""
+    limit = np.int64(MAX_NUMBER)
+    t0, t1 = records["t0_ns"], records["t1_ns"]
+    ok: NDArray[np.bool_] = (
+        (records["mark"] != 0) & (t0 >= 0) & (t1 >= t0) & (t1 < limit)
+    )
+    return ok
+
+
+def decode_map(payload: bytes) -> dict[str, Any]:
+    """One msgpack map with text keys, sizes bounded; anything else is Malformed."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise Malformed("message size")
+    try:
+        value = msgpack.unpackb(
+            payload,
+            raw=False,
+            strict_map_key=False,
+            max_str_len=max(MAX_STRING_BYTES, min(len(payload), 1 << 22)),
+            max_bin_len=len(payload),
+            max_array_len=MAX_MAP_ITEMS,
+            max_map_len=MAX_MAP_ITEMS,
+            max_ext_len=0,
+            unicode_errors="replace",
+        )
+    # msgpack raises a family of its own and, for odd input, plain ValueError subclasses.
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise Malformed("msgpack") from error
+    if not isinstance(value, dict):
+        raise Malformed("not a map")
+    return value

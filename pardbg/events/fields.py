@@ -1,0 +1,52 @@
+"""Typed reads of decoded maps: a field of the wrong type or size reads as its default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pardbg.events.limits import MAX_GROUP_RANKS, MAX_NUMBER, MAX_STRING_BYTES
+
+
+def integer(fields: Mapping[Any, Any], key: str, default: int) -> int:
+    found = integer_or_none(fields, key)
+    return default if found is None else found
+
+
+def integer_or_none(fields: Mapping[Any, Any], key: str) -> int | None:
+    value = fields.get(key)
+    if isinstance(value, float) and value.is_integer() and abs(value) < MAX_NUMBER:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
+        return value
+    return None
+
+
+def text(fields: Mapping[Any, Any], key: str, default: str = "") -> str:
+    value = fields.get(key)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return value[:MAX_STRING_BYTES] if isinstance(value, str) else default
+
+
+def text_or_none(fields: Mapping[Any, Any], key: str) -> str | None:
+    return text(fields, key) if isinstance(fields.get(key), (str, bytes)) else None
+
+
+def integers(fields: Mapping[Any, Any], key: str) -> tuple[int, ...]:
+    value = fields.get(key)
+    if not isinstance(value, (list, tuple)) or len(value) > MAX_GROUP_RANKS:
+        return ()
+    return tuple(v for v in value if isinstance(v, int) and abs(v) < MAX_NUMBER)
+
+
+def texts(fields: Mapping[Any, Any], key: str, limit: int = 1 << 16) -> tuple[str, ...]:
+    value = fields.get(key)
+    if not isinstance(value, (list, tuple)) or len(value) > limit:
+        return ()
+    return tuple(str(v)[:MAX_STRING_BYTES] for v in value)
+
+
+def mapping(fields: Mapping[Any, Any], key: str) -> dict[Any, Any]:
+    value = fields.get(key)
+    return value if isinstance(value, dict) else {}

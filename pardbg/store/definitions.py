@@ -1,0 +1,119 @@
+"""Definitions as values: ops, groups, plans, models; made from decoded maps, never raising."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pardbg.events import fields
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """One signature of a collective or p2p op."""
+
+    op: str
+    dtype: str
+    reduce: str
+    root: int | None
+    tag: int
+    coalesced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDef:
+    """A process group; ``key`` is equal on all members."""
+
+    key: str
+    name: str
+    axis: str | None
+    ranks: tuple[int, ...]
+    backend: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDef:
+    """A pipeline schedule as planned, compute and communication actions per global rank."""
+
+    schedule: str
+    group: str
+    ranks: tuple[int, ...]
+    num_stages: int
+    num_microbatches: int
+    num_virtual: int
+    order: Mapping[int, tuple[str, ...]]
+    source: str
+    paced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDef:
+    """What the expected memory follows from."""
+
+    zero: int | None
+    shards: int
+    parameters_bytes: int
+    optimizer: str
+
+
+def op_def(values: Mapping[Any, Any]) -> OpDef:
+    root = fields.integer(values, "root", -1)
+    return OpDef(
+        op=fields.text(values, "op", "op"),
+        dtype=fields.text(values, "dtype"),
+        reduce=fields.text(values, "reduce"),
+        root=root if root >= 0 else None,
+        tag=fields.integer(values, "tag", 0),
+        coalesced=bool(values.get("coalesced")),
+    )
+
+
+def group_def(values: Mapping[Any, Any], epoch: int) -> GroupDef:
+    key = fields.text(values, "key")
+    return GroupDef(
+        key=key,
+        name=fields.text(values, "name") or key,
+        axis=fields.text_or_none(values, "axis"),
+        ranks=fields.integers(values, "ranks"),
+        backend=fields.text(values, "backend"),
+        epoch=epoch,
+    )
+
+
+def plan_def(values: Mapping[Any, Any], older: PlanDef | None) -> PlanDef:
+    """A plan; ranks may each send their own row, so rows of an equal older plan are kept."""
+    order: dict[int, tuple[str, ...]] = {}
+    for rank, _ in fields.mapping(values, "order").items():
+        if str(rank).isdigit():
+            order[int(rank)] = fields.texts(fields.mapping(values, "order"), rank)
+    plan = PlanDef(
+        schedule=fields.text(values, "schedule"),
+        group=fields.text(values, "group"),
+        ranks=fields.integers(values, "ranks"),
+        num_stages=fields.integer(values, "num_stages", 0),
+        num_microbatches=fields.integer(values, "num_microbatches", 0),
+        num_virtual=max(1, fields.integer(values, "num_virtual", 1)),
+        order=order,
+        source=fields.text(values, "source"),
+        paced=bool(values.get("paced")),
+    )
+    if older is not None and _same_shape(plan, older):
+        order.update({rank: row for rank, row in older.order.items() if rank not in order})
+    return plan
+
+
+def _same_shape(a: PlanDef, b: PlanDef) -> bool:
+    return (a.schedule, a.ranks, a.num_stages, a.num_microbatches) == (
+        b.schedule, b.ranks, b.num_stages, b.num_microbatches,
+    )  # fmt: skip
+
+
+def model_def(values: Mapping[Any, Any]) -> ModelDef:
+    return ModelDef(
+        zero=fields.integer_or_none(values, "zero"),
+        shards=max(1, fields.integer(values, "shards", 1)),
+        parameters_bytes=fields.integer(values, "parameters_bytes", 0),
+        optimizer=fields.text(values, "optimizer"),
+    )

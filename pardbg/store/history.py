@@ -1,0 +1,105 @@
+"""What the hub said over time: states, control events, output; looked up as of a cursor."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pardbg.events import fields
+from pardbg.events.decode import Malformed, decode_map
+
+_SLACK: Final = 1.25
+
+
+class History:
+    """Values in order of time, the oldest dropped beyond a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._times: list[int] = []
+        self._values: list[Any] = []
+        self._last_n = -1
+        self.evicted = 0
+        """Values dropped because the limit was reached."""
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def newest_ns(self) -> int | None:
+        return self._times[-1] if self._times else None
+
+    def is_new(self, n: int | None, t_ns: int) -> bool:
+        """Whether message number ``n`` has not been seen.
+
+        A hub that was started again may count from 0; its times go on, so those decide.
+        """
+        if n is None:
+            return True
+        if n <= self._last_n and self._times and t_ns <= self._times[-1]:
+            return False
+        self._last_n = n
+        return True
+
+    def add(self, t_ns: int, value: Any) -> None:
+        if self._times and t_ns < self._times[-1]:
+            t_ns = self._times[-1]  # order of arrival wins over a clock's small step back
+        self._times.append(t_ns)
+        self._values.append(value)
+        if len(self._times) > self._limit * _SLACK:
+            excess = len(self._times) - self._limit
+            del self._times[:excess]
+            del self._values[:excess]
+            self.evicted += excess
+
+    def count(self, t_ns: int | None) -> int:
+        """Number of values at or before ``t_ns``."""
+        return len(self._times) if t_ns is None else bisect_right(self._times, t_ns)
+
+    def at(self, index: int) -> tuple[int, Any]:
+        return self._times[index], self._values[index]
+
+    def last(self, t_ns: int | None, number: int) -> list[tuple[int, Any]]:
+        """The last ``number`` values as of ``t_ns``, oldest first."""
+        end = self.count(t_ns)
+        start = max(0, end - number)
+        return list(zip(self._times[start:end], self._values[start:end], strict=True))
+
+
+class StateHistory(History):
+    """STATE messages, kept as bytes (many come, few are looked at) and decoded when asked for."""
+
+    _LOOK_BACK: Final = 16
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._decoded: dict[int, Mapping[str, Any]] = {}
+
+    def ranks(self, t_ns: int | None) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
+        """(time of the newest state, {proc: its state}) as of ``t_ns``.
+
+        A message that names only some processes leaves the others as an earlier one said.
+        """
+        end = self.count(t_ns)
+        if not end:
+            return None, {}
+        found: dict[str, Mapping[str, Any]] = {}
+        for index in range(end - 1, max(-1, end - 1 - self._LOOK_BACK), -1):
+            for proc, state in self._ranks_at(index).items():
+                if isinstance(state, dict):
+                    found.setdefault(str(proc), state)
+        return self._times[end - 1], found
+
+    def _ranks_at(self, index: int) -> Mapping[Any, Any]:
+        key = index + self.evicted
+        known = self._decoded.get(key)
+        if known is None:
+            try:
+                known = fields.mapping(decode_map(self._values[index]), "ranks")
+            except Malformed:
+                known = {}
+            if len(self._decoded) > 256:
+                self._decoded.clear()
+            self._decoded[key] = known
+        return known

@@ -1,0 +1,226 @@
+"""One process: its records in columns, its own ids, its losses and its clock."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pardbg.events.decode import KNOWN_KINDS, Head, records_from, usable
+from pardbg.store.definitions import GroupDef, ModelDef, OpDef
+from pardbg.store.table import Table
+from pardbg.store.totals import Totals
+from pardbg_agent import wire
+
+ISSUE_COLLECTIVE: Final = "issue"
+ISSUE_P2P: Final = "issue_p2p"
+DONE_COLLECTIVE: Final = "done"
+DONE_P2P: Final = "done_p2p"
+_SPLIT: Final = {
+    int(wire.Kind.OP_ISSUE): (ISSUE_COLLECTIVE, ISSUE_P2P),
+    int(wire.Kind.OP_DONE): (DONE_COLLECTIVE, DONE_P2P),
+}
+_TABLES: Final = {
+    int(kind): kind.name.lower()
+    for kind in wire.Kind
+    if kind not in (wire.Kind.OP_ISSUE, wire.Kind.OP_DONE, wire.Kind.LOST)
+}
+"""Table names: ``action``, ``wait``, ``step``, ``phase``, ``span``, ``metric``, ``memory`` ..."""
+FLUSH_BYTES: Final = 4 << 20
+_MAX_GAPS: Final = 4096
+
+
+class Process:
+    """What came from one process (``epoch.host.pid``)."""
+
+    def __init__(self, proc: str, limit: int | None) -> None:
+        self.proc = proc
+        self.epoch, self.host, self.pid = _parse(proc)
+        self.rank: int | None = None
+        self.world_size: int | None = None
+        self.facts: dict[str, Any] = {}
+        self.names: dict[int, str] = {}
+        self.ops: dict[int, OpDef] = {}
+        self.groups: dict[int, GroupDef] = {}
+        self.model: ModelDef | None = None
+        self.stages: dict[int, int] = {}
+        """stage -> bytes of its parameters."""
+        self.offset_ns = 0
+        self.clock_error_ns: int | None = None
+        self.started_ns: int | None = None
+        """Start by the hub's clock: the PROCESS definition's, else the first record's."""
+        self.newest_ns: int | None = None
+        self.ends: list[tuple[int, str]] = []
+        """(t_ns, reason), as told by the hub."""
+        self.errors: list[tuple[int, str, str]] = []
+        """(t_ns, hook, text): hooks that failed and were disabled."""
+        self.unknown = 0
+        self.malformed = 0
+        self.missed_before = 0
+        """Records before the first one that came: a viewer that joined late."""
+        self.num_records = 0
+        self.memory_evicted: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """(name, stage) -> (t1, a, b) of the newest MEMORY row that was evicted."""
+        self._next: int | None = None
+        self._gaps: list[tuple[int, int]] = []
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._pending_received = 0
+        names = [*_TABLES.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P]
+        self._tables = {
+            name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit) for name in names
+        }
+        self.totals = {
+            name: Totals(self._tables[name]) for name in (ISSUE_COLLECTIVE, ISSUE_P2P)
+        }
+
+    # ------------------------------------------------------------------ reading
+
+    def table(self, name: str) -> Table:
+        """Columns of one kind; call ``settle`` before reading."""
+        return self._tables[name]
+
+    def name(self, name_id: int) -> str:
+        found = self.names.get(name_id)
+        if found is None:
+            op = self.ops.get(name_id)
+            return op.op if op is not None else f"#{name_id}"
+        return found
+
+    def lost(self, t_ns: int | None) -> int:
+        """Records known lost up to ``t_ns``."""
+        if not self._gaps:
+            return 0
+        if t_ns is None:
+            return self._gaps[-1][1]
+        at = bisect_right(self._gaps, (t_ns, 1 << 62))
+        return self._gaps[at - 1][1] if at else 0
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._pending)
+
+    # ------------------------------------------------------------------ writing
+
+    def accept(self, head: Head, payload: bytes, received_ns: int) -> bool:
+        """Take a batch; False where all of it had come before."""
+        if self._next is None:
+            self._next = head.first
+            self.missed_before = head.first
+        if head.first > self._next:
+            self._note_lost(received_ns, head.first - self._next)
+        skip = max(0, self._next - head.first)
+        self._note_dropped(received_ns, head.dropped)
+        if skip >= head.count:
+            return False
+        self._next = head.first + head.count
+        body = payload[wire.FRAME.size + skip * wire.RECORD_BYTES :]
+        self._pending.append(body)
+        self._pending_bytes += len(body)
+        self._pending_received = max(self._pending_received, received_ns)
+        if self._pending_bytes >= FLUSH_BYTES:
+            self.settle()
+        return True
+
+    def settle(self) -> None:
+        """Move what has come into the columns."""
+        if not self._pending:
+            return
+        records = records_from(b"".join(self._pending))
+        received = self._pending_received
+        self._pending, self._pending_bytes, self._pending_received = [], 0, 0
+        good = usable(records)
+        bad = len(records) - int(np.count_nonzero(good))
+        if bad:
+            self.malformed += bad
+            records = records[good]
+        if not len(records):
+            return
+        self.num_records += len(records)
+        if self.offset_ns:
+            records = records.copy()
+            records["t0_ns"] += self.offset_ns
+            records["t1_ns"] += self.offset_ns
+        self._note_times(records, received)
+        self._distribute(records)
+
+    def set_clock(self, offset_ns: int, error_ns: int | None) -> None:
+        """A new offset holds for what comes from now on."""
+        self.settle()
+        self.offset_ns = offset_ns
+        self.clock_error_ns = error_ns
+
+    def new_ring(self) -> None:
+        """The process attached again: its indices start over."""
+        self.settle()
+        self._next = None
+
+    # ------------------------------------------------------------------ inside
+
+    def _note_lost(self, t_ns: int, count: int) -> None:
+        before = self._gaps[-1][1] if self._gaps else 0
+        t_ns = max(t_ns, self._gaps[-1][0] if self._gaps else 0)
+        if len(self._gaps) >= _MAX_GAPS:
+            self._gaps.pop()
+        self._gaps.append((t_ns, before + count))
+
+    def _note_dropped(self, t_ns: int, dropped: int) -> None:
+        known = self._gaps[-1][1] if self._gaps else 0
+        if dropped > known:
+            self._note_lost(t_ns, dropped - known)
+
+    def _note_times(self, records: NDArray[Any], received_ns: int) -> None:
+        newest = int(records["t1_ns"].max())
+        if received_ns:  # a clock gone wild must not drag the run's end into the future
+            newest = min(newest, received_ns + 10_000_000_000)
+        self.newest_ns = max(self.newest_ns or 0, newest)
+        first = int(records["t0_ns"].min())
+        if self.started_ns is None or first < self.started_ns:
+            self.started_ns = first
+
+    def _distribute(self, records: NDArray[Any]) -> None:
+        order = np.argsort(records["kind"], kind="stable")
+        kinds = records["kind"][order]
+        cuts = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
+        for rows in np.split(order, cuts):
+            kind = int(records["kind"][rows[0]])
+            part = records[rows]
+            if kind in _SPLIT:
+                p2p = (part["flags"] & int(wire.Flag.P2P)) != 0
+                collective_table, p2p_table = _SPLIT[kind]
+                self._append(collective_table, part[~p2p])
+                self._append(p2p_table, part[p2p])
+            elif kind in _TABLES:
+                self._append(_TABLES[kind], part)
+            elif kind not in KNOWN_KINDS:
+                self.unknown += len(part)
+
+    def _append(self, name: str, rows: NDArray[Any]) -> None:
+        table = self._tables[name]
+        table.append(rows)
+        excess = table.excess()
+        if not excess:
+            return
+        if name in self.totals:
+            self.totals[name].before_evicting(excess)
+        if name == "memory":
+            self._remember_memory(table, excess)
+        table.evict(excess)
+
+    def _remember_memory(self, table: Table, count: int) -> None:
+        columns = (table.col(c)[:count].tolist() for c in ("name_id", "stage", "t1_ns", "a", "b"))
+        for name_id, stage, t1, a, b in zip(*columns, strict=True):
+            self.memory_evicted[name_id, stage] = (t1, a, b)
+
+
+def _parse(proc: str) -> tuple[int, str, int]:
+    """``epoch.host.pid``; a host may contain dots."""
+    epoch, _, rest = proc.partition(".")
+    host, _, pid = rest.rpartition(".")
+    return (
+        int(epoch) if epoch.isdigit() and len(epoch) < 10 else 0,
+        host or rest,
+        int(pid) if pid.isdigit() and len(pid) < 12 else 0,
+    )

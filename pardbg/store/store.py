@@ -1,0 +1,320 @@
+"""The store: applies messages, hands out columns. One thread writes and reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg.events import fields
+from pardbg.events.decode import Malformed, decode_map, frame_head, split_key
+from pardbg.events.limits import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
+from pardbg.store.definitions import (
+    GroupDef,
+    PlanDef,
+    group_def,
+    model_def,
+    op_def,
+    plan_def,
+)
+from pardbg.store.history import History, StateHistory
+from pardbg.store.process import Process
+from pardbg.store.source import Message
+from pardbg_agent import wire
+
+_MAX_PLANS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a store keeps. What goes beyond is dropped oldest first and counted."""
+
+    rows_per_kind: int | None
+    """Records per process and kind."""
+    records: int
+    """Records in all; later ones are refused and counted in ``Store.over_limit``."""
+    output_lines: int
+    states: int
+    controls: int
+
+    @staticmethod
+    def live() -> Limits:
+        """A viewer that may stay for days: at most about 40 MiB per process."""
+        return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000)
+
+    @staticmethod
+    def file() -> Limits:
+        """A file is kept whole up to 50 M records (about 3 GiB)."""
+        return Limits(None, 50_000_000, 2_000_000, 500_000, 500_000)
+
+
+class Store:
+    """Everything known of one run."""
+
+    def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
+        self.limits = limits or (Limits.live() if live else Limits.file())
+        self.live = live
+        self.revision = 0
+        """Grows with each message that changed something."""
+        self.truncated = False
+        """The session file ends without its summary."""
+        self.procs: dict[str, Process] = {}
+        self.groups: dict[tuple[int, str], GroupDef] = {}
+        """(epoch, key) -> group."""
+        self.plans: dict[tuple[int, str], PlanDef] = {}
+        """(epoch, group key) -> newest plan."""
+        self.run: dict[str, Any] = {}
+        self.notes: dict[str, Any] = {}
+        self.run_ends: list[tuple[int, int | None]] = []
+        """(t_ns, exit code)."""
+        self.states = StateHistory(self.limits.states)
+        self.controls = History(self.limits.controls)
+        self.output = History(self.limits.output_lines)
+        self.malformed = 0
+        self.unknown_messages = 0
+        self.over_limit = 0
+        self.memo: dict[Any, Any] = {}
+        """Derived values that analysis keeps; never a source of truth."""
+        self._num_records = 0
+        self._first_ns: int | None = None
+        self._output_offsets: dict[str, int] = {}
+        self._apply: dict[bytes, Callable[[str, Message], bool]] = {
+            wire.Key.RECORDS.value: self._records,
+            wire.Key.DEFINITION.value: self._definition,
+            wire.Key.OUTPUT.value: self._output,
+            wire.Key.CONTROL.value: self._control,
+            wire.Key.STATE.value: self._state,
+        }
+        self._define: dict[str, Callable[[Process, Mapping[str, Any]], None]] = {
+            wire.DefKind.PROCESS.value: self._define_process,
+            wire.DefKind.NAME.value: self._define_name,
+            wire.DefKind.OP.value: self._define_op,
+            wire.DefKind.GROUP.value: self._define_group,
+            wire.DefKind.PLAN.value: self._define_plan,
+            wire.DefKind.STAGE.value: self._define_stage,
+            wire.DefKind.MODEL.value: self._define_model,
+            wire.DefKind.ERROR.value: self._define_error,
+        }
+
+    # ------------------------------------------------------------------ writing
+
+    def apply(self, message: Message) -> None:
+        """Take one message. Odd ones are counted, never raised."""
+        try:
+            kind, proc = split_key(message.key)
+            handler = self._apply.get(kind)
+            if handler is None:
+                self.unknown_messages += 1
+                return
+            if handler(proc, message):
+                self.revision += 1
+        except Malformed:
+            self.malformed += 1
+
+    def apply_all(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.apply(message)
+
+    def settle(self) -> None:
+        """Move everything received into columns; reading functions call it first."""
+        for process in self.procs.values():
+            process.settle()
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def begin_ns(self) -> int:
+        """Start of the run by the hub's clock: the RUN definition's, else the first seen."""
+        known = [p.started_ns for p in self.procs.values() if p.started_ns is not None]
+        run = fields.integer_or_none(self.run, "t_ns")
+        if run is not None:
+            known.append(run)
+        if self._first_ns is not None and not known:
+            known.append(self._first_ns)
+        return min(known, default=0)
+
+    @property
+    def end_ns(self) -> int:
+        """Newest time known."""
+        self.settle()
+        newest = [p.newest_ns for p in self.procs.values() if p.newest_ns is not None]
+        newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
+        newest += [t for t, _ in self.run_ends]
+        return max(newest, default=self.begin_ns)
+
+    def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
+        """rank -> the process that is (or last was) it at ``t_ns``: the newest epoch started.
+
+        A rank that had not started yet is shown as the process it will be.
+        """
+        best: dict[int, tuple[tuple[bool, int, int], Process]] = {}
+        for process in self.procs.values():
+            if process.rank is None:
+                continue
+            started = process.started_ns or 0
+            begun = t_ns is None or started <= t_ns
+            order = (process.epoch, started)
+            score = (begun, *order) if begun else (begun, -order[0], -order[1])
+            if process.rank not in best or score > best[process.rank][0]:
+                best[process.rank] = (score, process)
+        return {rank: best[rank][1] for rank in sorted(best)}
+
+    def lost(self, t_ns: int | None) -> int:
+        return sum(p.lost(t_ns) for p in self.procs.values()) + self.over_limit
+
+    @property
+    def unknown(self) -> int:
+        """Records and messages that this version does not know or could not read."""
+        procs = sum(p.unknown + p.malformed for p in self.procs.values())
+        return procs + self.unknown_messages + self.malformed
+
+    # ------------------------------------------------------------------ messages
+
+    def _process(self, proc: str) -> Process:
+        process = self.procs.get(proc)
+        if process is None:
+            if not proc or len(self.procs) >= MAX_PROCS:
+                raise Malformed("process")
+            process = self.procs[proc] = Process(proc, self.limits.rows_per_kind)
+        return process
+
+    def _seen(self, t_ns: int) -> None:
+        if t_ns > 0 and (self._first_ns is None or t_ns < self._first_ns):
+            self._first_ns = t_ns
+
+    def _records(self, proc: str, message: Message) -> bool:
+        head = frame_head(message.payload)
+        process = self._process(proc)
+        if self._num_records + head.count > self.limits.records:
+            self.over_limit += head.count
+            return True
+        self._num_records += head.count
+        return process.accept(head, message.payload, message.received_ns)
+
+    def _hub_map(self, message: Message, history: History) -> tuple[int, dict[str, Any]] | None:
+        """(time, map) of a message of the hub's own, None where it had come before."""
+        values = decode_map(message.payload)
+        t_ns = fields.integer(values, "t_ns", message.received_ns)
+        if not history.is_new(fields.integer_or_none(values, "n"), t_ns):
+            return None
+        self._seen(t_ns)
+        return t_ns, values
+
+    def _output(self, _proc: str, message: Message) -> bool:
+        if (found := self._hub_map(message, self.output)) is None:
+            return False
+        t_ns, values = found
+        rank = fields.integer_or_none(values, "rank")
+        stream = fields.text(values, "stream", "stdout")
+        offset = fields.integer_or_none(values, "off")
+        if offset is not None:  # a hub that was started again reads the job's files again
+            if offset <= self._output_offsets.get(stream, -1):
+                return False
+            self._output_offsets[stream] = offset
+        self.output.add(t_ns, (rank, stream, fields.text(values, "text")))
+        return True
+
+    def _control(self, _proc: str, message: Message) -> bool:
+        if (found := self._hub_map(message, self.controls)) is None:
+            return False
+        self.controls.add(*found)
+        return True
+
+    def _state(self, _proc: str, message: Message) -> bool:
+        if (found := self._hub_map(message, self.states)) is None:
+            return False
+        self.states.add(found[0], message.payload)
+        return True
+
+    # ------------------------------------------------------------------ definitions
+
+    def _definition(self, proc: str, message: Message) -> bool:
+        values = decode_map(message.payload)
+        kind = fields.text(values, "k")
+        if kind == wire.DefKind.RUN.value:
+            self.run = values
+        elif kind == wire.DefKind.CLOCK.value:
+            named = self._process(fields.text(values, "proc", proc))
+            error = fields.integer_or_none(values, "error_ns")
+            named.set_clock(fields.integer(values, "offset_ns", 0), error)
+        elif kind == wire.DefKind.END.value:
+            self._end(fields.text(values, "proc", proc), values, message.received_ns)
+        elif kind == wire.DefKind.NOTE.value:
+            if len(self.notes) < MAX_GROUPS:
+                self.notes[fields.text(values, "key")] = values.get("value")
+        elif kind in self._define:
+            self._define[kind](self._process(proc), values)
+        else:
+            self.unknown_messages += 1
+            return False
+        return True
+
+    def _end(self, proc: str, values: Mapping[str, Any], received_ns: int) -> None:
+        t_ns = fields.integer(values, "t_ns", received_ns)
+        if not proc:
+            end = (t_ns, fields.integer_or_none(values, "code"))
+            if end not in self.run_ends:
+                self.run_ends.append(end)
+            return
+        process = self._process(proc)
+        said = (t_ns, fields.text(values, "reason", "exit"))
+        if said not in process.ends and len(process.ends) < 64:
+            process.ends.append(said)
+
+    def _define_process(self, process: Process, values: Mapping[str, Any]) -> None:
+        start = fields.integer_or_none(values, "start_ns")
+        before = fields.integer_or_none(process.facts, "start_ns")
+        if start is not None and before is not None and start != before:
+            process.new_ring()
+        process.facts.update({str(k): v for k, v in values.items() if v is not None})
+        rank = fields.integer_or_none(values, "rank")
+        if rank is not None and 0 <= rank < 1 << 20:
+            process.rank = rank
+        process.world_size = fields.integer_or_none(process.facts, "world_size")
+        process.host = fields.text(process.facts, "host", process.host)
+        process.pid = fields.integer(process.facts, "pid", process.pid)
+        if start is not None and process.started_ns is None:
+            process.started_ns = start + process.offset_ns
+
+    def _define_name(self, process: Process, values: Mapping[str, Any]) -> None:
+        if len(process.names) < MAX_NAMES_PER_PROC:
+            process.names[fields.integer(values, "id", 0)] = fields.text(values, "s")
+
+    def _define_op(self, process: Process, values: Mapping[str, Any]) -> None:
+        if len(process.ops) < MAX_NAMES_PER_PROC:
+            process.ops[fields.integer(values, "id", 0)] = op_def(values)
+
+    def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:
+        group = group_def(values, process.epoch)
+        known = self.groups.get((group.epoch, group.key))
+        if known is None and len(self.groups) >= MAX_GROUPS:
+            raise Malformed("groups")
+        if known is None or (group.ranks and group != known):
+            self.groups[group.epoch, group.key] = group
+        if len(process.groups) < MAX_GROUPS:
+            process.groups[fields.integer(values, "id", 0)] = group
+
+    def _define_plan(self, process: Process, values: Mapping[str, Any]) -> None:
+        key = (process.epoch, fields.text(values, "group"))
+        if key not in self.plans and len(self.plans) >= _MAX_PLANS:
+            raise Malformed("plans")
+        plan = plan_def(values, self.plans.get(key))
+        if plan != self.plans.get(key):  # sent again: the same object, so caches stay good
+            self.plans[key] = plan
+
+    def _define_stage(self, process: Process, values: Mapping[str, Any]) -> None:
+        stage = fields.integer_or_none(values, "stage")
+        if stage is not None and len(process.stages) < 4096:
+            process.stages[stage] = fields.integer(values, "parameters", 0)
+
+    def _define_model(self, process: Process, values: Mapping[str, Any]) -> None:
+        process.model = model_def(values)
+
+    def _define_error(self, process: Process, values: Mapping[str, Any]) -> None:
+        said = (
+            fields.integer(values, "t_ns", 0) + process.offset_ns,
+            fields.text(values, "where"),
+            fields.text(values, "text"),
+        )
+        if said not in process.errors and len(process.errors) < 1024:
+            process.errors.append(said)
