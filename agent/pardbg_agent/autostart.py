@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+_hooked = False
+"""The hooks are in place."""
+
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
     """Finds torch as everybody does, and has the hooks installed when its module has run."""
@@ -59,7 +62,7 @@ def _then_install(loader: Any, finder: _TorchFinder) -> None:
 
 def start() -> None:
     """Watch for ``import torch``. Does nothing without PARDBG, or a second time."""
-    if not os.environ.get("PARDBG"):
+    if _hooked or not os.environ.get("PARDBG"):
         return
     if any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
         return
@@ -71,6 +74,7 @@ def start() -> None:
 
 def install_hooks() -> bool:
     """Put the hooks in place now (this may import torch). True if they are."""
+    global _hooked
     from pardbg_agent import core
 
     for finder in [f for f in sys.meta_path if isinstance(f, _TorchFinder)]:
@@ -83,11 +87,14 @@ def install_hooks() -> bool:
     except Exception as error:  # noqa: BLE001 - the training goes on without us
         core.complain(f"agent is off: {type(error).__name__}: {error}")
         return False
+    _hooked = True
     return True
 
 
 def remove_hooks() -> None:
     """Restore what the hooks patched and end the agent in this process."""
+    global _hooked
+    _hooked = False
     from pardbg_agent import core
 
     hooks = sys.modules.get("pardbg_agent.hooks")

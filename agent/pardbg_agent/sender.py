@@ -59,6 +59,8 @@ class Sender:
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop_at_ns = 0
         self._flushed = threading.Event()
+        self._flush_wanted = 0
+        """Turns that must still send everything before ``flush`` returns."""
         self._defs_sent = 0
         self._sent = 0
         self._batches: collections.deque[tuple[int, int]] = collections.deque()
@@ -84,11 +86,12 @@ class Sender:
 
     def flush(self, timeout_s: float) -> None:
         """Send what is in the ring now; wait for it, bounded."""
-        for _ in range(2):  # the turn under way may have looked at the ring before us
-            if self._thread.is_alive():
-                self._flushed.clear()
-                self.wake()
-                self._flushed.wait(timeout_s / 2)
+        if self._thread.is_alive():
+            self._flushed.clear()
+            self._flush_wanted = 2  # the turn under way may have looked at the ring before us
+            self.wake()
+            self._flushed.wait(timeout_s)
+            self._flush_wanted = 0
 
     def stop(self, timeout_s: float) -> None:
         """Send the rest, say BYE, close; at most ``timeout_s``. What could not be sent stays in
@@ -124,7 +127,7 @@ class Sender:
     def _turn(self, link: _Link) -> None:
         """Wait for something to do, then do all of it."""
         core = self._core
-        busy = core.gate.closed or self._control.active
+        busy = core.gate.closed or self._control.active or self._flush_wanted
         if link.wait(CONTROL_MS if busy else IDLE_MS):
             for message in link.messages():
                 self._take(message)
@@ -138,9 +141,11 @@ class Sender:
                 link.ctrl(state)
         if link.greet or clock.now_ns() - link.heard_ns > SILENCE_NS:
             self._hello()
-        self._ship(link)
+        if self._ship(link) and self._flush_wanted:
+            self._flush_wanted -= 1
+            if not self._flush_wanted:
+                self._flushed.set()
         self._health()
-        self._flushed.set()
 
     def _hello(self) -> None:
         link, core = self._link, self._core
@@ -223,7 +228,8 @@ class Sender:
         before. True: everything is out.
         """
         reader = self._reader
-        if link.lost_ns and clock.now_ns() - link.lost_ns < WELCOME_NS:
+        lost = link.lost_ns and not self._stop_at_ns
+        if lost and clock.now_ns() - link.lost_ns < WELCOME_NS:
             return False  # a new hub must be told from the old one before it gets anything
         while True:
             batch = reader.read(BATCH)
@@ -265,7 +271,7 @@ class Sender:
 
     def _end(self, link: _Link) -> None:
         """The process leaves: the rest of the ring, then BYE, by the deadline."""
-        while not self._ship(link) and link.connected and clock.now_ns() < self._stop_at_ns:
+        while not self._ship(link) and not link.absent and clock.now_ns() < self._stop_at_ns:
             link.wait(2)
         link.ctrl({"t": Msg.BYE.value, "last_index": self._reader.next - 1,
                    "dropped": self._reader.lost})  # fmt: skip
@@ -340,6 +346,8 @@ class _Link:
         self.greet = False
         """HELLO is due."""
         self.connected = False
+        self.absent = False
+        """Nobody listens there (yet). Neither this nor connected: still trying."""
         self.lost_ns = 0
         """When the connection was lost; 0 once a hub has welcomed us (again)."""
         self.linger_ms = 0
@@ -356,7 +364,7 @@ class _Link:
         self._ctrl.setsockopt(zmq.RCVHWM, CTRL_HWM)
         self._ctrl.setsockopt(zmq.MAXMSGSIZE, CTRL_MAX_BYTES)
         self._events = self._ctrl.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
         )
         self._data.connect(run.data)
         self._ctrl.connect(run.ctrl)
@@ -395,8 +403,9 @@ class _Link:
 
     def _connection_changed(self, event: int) -> None:
         self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self.absent = not self.connected
         self.greet |= self.connected
-        if not self.connected and not self.lost_ns:
+        if event == zmq.EVENT_DISCONNECTED and not self.lost_ns:
             self.lost_ns = clock.now_ns()
 
     def messages(self, limit: int = 64) -> list[bytes]:

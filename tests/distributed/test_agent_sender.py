@@ -1,0 +1,366 @@
+"""The agent's thread against a hub with real sockets: data, control, restarts, ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from pardbg_agent import wire
+from pardbg_agent.defs import read_file
+from pardbg_agent.ring import RingReader
+from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Msg
+from tests.distributed.agent_hub import FakeHub
+from tests.processes import MARK
+
+PROGRAM = Path(__file__).with_name("agent_program.py")
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def hub(run_dir: Path) -> Iterator[FakeHub]:
+    hub = FakeHub(run_dir)
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def start(run_dir: Path) -> Iterator[Start]:
+    """Starts the program as a rank of the run; all are ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*argv: str, **env: str) -> subprocess.Popen[str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PARDBG") or k == MARK}
+        clean |= {"PARDBG": str(run_dir), "RANK": "0", "WORLD_SIZE": "1"}
+        clean |= {"STOP_FILE": str(run_dir / "stop"), **env}
+        root = str(PROGRAM.parents[2])
+        clean["PYTHONPATH"] = os.pathsep.join([root, f"{root}/agent"])
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *argv], env=clean, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(hub: FakeHub, process: subprocess.Popen[str], code: int = 0) -> list[str]:
+    """Its stdout lines, after it ended as expected without a word on stderr."""
+    hub.until(lambda: process.poll() is not None, what="the end")
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (code, "")
+    hub.poll()
+    return out.splitlines()
+
+
+def values(hub: FakeHub, proc: str) -> list[int]:
+    """Field ``a`` of a process's records, in order, after a check that none is missing."""
+    rows = hub.records[proc]
+    assert sorted(rows) == list(range(len(rows)))
+    return [wire.RECORD.unpack(rows[n])[12] for n in range(len(rows))]
+
+
+def stop(hub: FakeHub) -> None:
+    (hub.run_dir / "stop").touch()
+
+
+def test_everything_arrives_and_the_process_says_bye(hub: FakeHub, start: Start) -> None:
+    process = start("plain")
+    proc = hub.wait_proc()
+    ended(hub, process)
+    hub.until(lambda: hub.of(proc, Msg.BYE), what="bye")
+    assert len(values(hub, proc)) == 500
+    hello = hub.of(proc, Msg.HELLO)[0]
+    assert (hello["v"], hello["rank"], hello["world_size"], hello["proc"]) == (1, 0, 1, proc)
+    assert hello["pid"] == process.pid
+    assert Path(hello["ring"]).name == f"{proc}.ring"
+    bye = hub.of(proc, Msg.BYE)[0]
+    assert (bye["last_index"], bye["dropped"]) == (499, 0)
+    kinds = [d["k"] for d in hub.defs[proc]]
+    assert kinds[:2] == ["process", "name"]
+    assert len(read_file(hello["defs"])) == len(kinds)
+
+
+def test_names_come_before_the_records_that_use_them(hub: FakeHub, start: Start) -> None:
+    ended(hub, start("plain"))
+    assert b"R" in {key[:1] for key in hub.data_keys}
+    first_record = next(n for n, key in enumerate(hub.data_keys) if key[:1] == b"R")
+    assert [key[:1] for key in hub.data_keys[:first_record]] == [b"D", b"D"]
+
+
+def test_records_of_a_thread_that_outlives_the_main_thread(hub: FakeHub, start: Start) -> None:
+    process = start("thread_at_end")
+    proc = hub.wait_proc()
+    ended(hub, process)
+    hub.until(lambda: hub.of(proc, Msg.BYE))
+    assert len(values(hub, proc)) == 101
+
+
+def test_overwritten_records_are_counted(hub: FakeHub, start: Start) -> None:
+    process = start("big", PARDBG_RING="1024")
+    proc = hub.wait_proc()
+    ended(hub, process)
+    bye = hub.until(lambda: hub.of(proc, Msg.BYE))[0]
+    assert bye["last_index"] == 199_999
+    assert len(hub.records[proc]) + bye["dropped"] == 200_000
+    assert hub.dropped[proc] <= bye["dropped"]
+
+
+def test_ping_where_and_level(hub: FakeHub, start: Start) -> None:
+    process = start("paced")
+    proc = hub.wait_proc()
+    t0 = time.monotonic_ns()
+    hub.send(proc, Msg.PING, id=7, t_ns=t0)
+    pong = hub.until(lambda: hub.of(proc, Msg.PONG))[0]
+    assert pong["re"] == 7
+    assert t0 <= pong["t_ns"] <= time.monotonic_ns()  # the same clock on this host
+    hub.send(proc, Msg.WHERE, id=8)
+    ack = hub.until(lambda: hub.of(proc, Msg.ACK))[0]
+    assert (ack["re"], ack["ok"]) == (8, True)
+    main = ack["stacks"][0]
+    assert main["thread"] == "MainThread"
+    assert [frame[2] for frame in main["frames"]][:2] == ["<module>", "paced"]
+    assert "pardbg" not in [stack["thread"] for stack in ack["stacks"]]
+    hub.send(proc, Msg.LEVEL, id=9, level=1)
+    hub.until(lambda: len(hub.of(proc, Msg.ACK)) == 2)
+    hub.until(lambda: any(d.get("level") == "summary" for d in hub.defs[proc]))
+    stop(hub)
+    ended(hub, process)
+
+
+def test_malformed_control_messages_are_dropped(hub: FakeHub, start: Start) -> None:
+    process = start("paced")
+    proc = hub.wait_proc()
+    for raw in (
+        b"",
+        b"\xc1",
+        b"\x93\x01\x02\x03",
+        b"\x81\xa1t\xa6permit",
+        b"\x81\xa1t\x92\x01\x02",
+    ):
+        hub.send_raw(proc, raw)
+    hub.send(proc, Msg.PERMIT, id="x", count="many", n=None)
+    hub.send(proc, Msg.PING, id=1)
+    hub.until(lambda: hub.of(proc, Msg.PONG), what="still answers")
+    stop(hub)
+    ended(hub, process)
+
+
+def test_hold_step_and_run(hub: FakeHub, start: Start) -> None:
+    process = start("gates")
+    proc = hub.wait_proc()
+    hub.until(lambda: any(d["k"] == "op" for d in hub.defs.get(proc, [])), what="it runs")
+    hub.send(proc, Msg.PERMIT, id=1, count=0, n=0, stop=int(Gate.ACTION), lease_ns=LEASE_NS)
+    held = hub.state(proc, re=1, held=int(Gate.ACTION))
+    n = int(held["next"].removeprefix("0F"))
+    assert held["plan"] == ["0F0", "0F1", "0F2", "0F3"]
+    assert held["done"][-1] == f"0F{n - 1}"
+    assert held["issued"] == {"dp": n}
+    assert held["open"] == []
+    # one gate at a time, whatever it is: the action, then its all_reduce
+    permit = {"count": int(GATE_ALL), "n": 1, "stop": int(GATE_ALL), "lease_ns": LEASE_NS}
+    hub.send(proc, Msg.PERMIT, id=2, **permit)
+    at_op = hub.state(proc, re=2, held=int(Gate.COLLECTIVE))
+    assert at_op["next"] == f"all_reduce dp #{n}"
+    assert at_op["done"][-1] == f"0F{n}"
+    assert at_op["issued"] == {"dp": n}
+    hub.send(proc, Msg.PERMIT, id=3, **permit)
+    after = hub.state(proc, re=3, held=int(Gate.ACTION))
+    assert after["next"] == f"0F{n + 1}"
+    assert after["issued"] == {"dp": n + 1}
+    hub.send(proc, Msg.RUN, id=4)
+    assert not hub.state(proc, re=4, held=0)["closed"]
+    serials = [state["sn"] for state in hub.of(proc, Msg.STATE)]
+    assert serials == sorted(set(serials))
+    stop(hub)
+    assert int(ended(hub, process)[-1]) > n + 1
+
+
+def test_a_state_never_follows_a_permit_and_shows_the_old_hold(hub: FakeHub, start: Start) -> None:
+    process = start("gates")
+    proc = hub.wait_proc()
+    permit = {"count": int(GATE_ALL), "n": 1, "stop": int(GATE_ALL), "lease_ns": LEASE_NS}
+    hub.send(proc, Msg.PERMIT, id=0, **permit)
+    order = []
+    for n in range(40):
+        hub.until(lambda n=n: any(s["re"] == n and s["held"] for s in hub.of(proc, Msg.STATE)))
+        order.append(next(s["next"] for s in hub.of(proc, Msg.STATE) if s["re"] == n and s["held"]))
+        hub.send(proc, Msg.PERMIT, id=n + 1, **permit)
+    assert len(set(order)) == 40  # each hold is another gate
+    hub.send(proc, Msg.RUN, id=99)
+    stop(hub)
+    ended(hub, process)
+
+
+def test_held_ranks_run_on_when_the_hub_dies(hub: FakeHub, start: Start) -> None:
+    process = start("gates")
+    proc = hub.wait_proc()
+    hub.send(proc, Msg.PERMIT, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=700_000_000)
+    hub.until(lambda: any(s["held"] for s in hub.of(proc, Msg.STATE)))
+    hub.close()
+    stop(hub)
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_renewed_leases_keep_it_held_and_a_lapse_is_said(hub: FakeHub, start: Start) -> None:
+    process = start("gates")
+    proc = hub.wait_proc()
+    hub.send(proc, Msg.PERMIT, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=300_000_000)
+    held = hub.until(lambda: [s for s in hub.of(proc, Msg.STATE) if s["held"]])[-1]
+    renewed = time.monotonic() + 1
+    while time.monotonic() < renewed:
+        hub.send(proc, Msg.LEASE, lease_ns=300_000_000)
+        hub.poll(50)
+    states = hub.of(proc, Msg.STATE)
+    assert (states[-1]["held"], states[-1]["next"]) == (held["held"], held["next"])
+    assert not hub.state(proc, closed=False)["held"]
+    stop(hub)
+    ended(hub, process)
+
+
+def test_a_new_hub_gets_all_definitions_and_what_the_old_one_may_have_lost(
+    hub: FakeHub, start: Start, run_dir: Path
+) -> None:
+    process = start("paced")
+    proc = hub.wait_proc()
+    hub.until(lambda: len(hub.records.get(proc, {})) > 100)
+    hub.close()
+    second = FakeHub(run_dir, write_run=False)
+    try:
+        second.until(lambda: second.of(proc, Msg.HELLO), what="hello to the new hub")
+        second.until(lambda: len(second.records.get(proc, {})) > 200)
+        stop(second)
+        last = int(ended(second, process)[-1])
+        second.until(lambda: second.of(proc, Msg.BYE))
+        assert values(second, proc) == list(range(last))  # the ring had it all, from 0
+        assert {"process", "name"} <= {d["k"] for d in second.defs[proc]}
+        assert second.doubles == 0
+    finally:
+        second.close()
+
+
+def test_a_new_hub_that_says_what_it_has_gets_the_rest(
+    hub: FakeHub, start: Start, run_dir: Path
+) -> None:
+    process = start("paced")
+    proc = hub.wait_proc()
+    hub.until(lambda: len(hub.records.get(proc, {})) > 100)
+    hub.close()
+    second = FakeHub(run_dir, write_run=False)
+    second.welcome = False
+    try:
+        second.until(lambda: second.of(proc, Msg.HELLO))
+        second.send(proc, Msg.WELCOME, hub=second.hub_id, next=50)
+        second.until(lambda: len(second.records.get(proc, {})) > 100)
+        assert min(second.records[proc]) == 50
+        stop(second)
+        ended(second, process)
+    finally:
+        second.close()
+
+
+def test_the_agent_finds_a_hub_that_comes_late(run_dir: Path, start: Start) -> None:
+    early = FakeHub(run_dir)
+    early.close()
+    process = start("paced")
+    time.sleep(0.3)  # it runs without a hub for a while: nothing to wait for
+    assert process.poll() is None
+    late = FakeHub(run_dir, write_run=False)
+    try:
+        proc = late.wait_proc()
+        late.until(lambda: len(late.records.get(proc, {})) > 50)
+        stop(late)
+        last = int(ended(late, process)[-1])
+        late.until(lambda: late.of(proc, Msg.BYE))
+        assert values(late, proc) == list(range(last))
+    finally:
+        late.close()
+
+
+@pytest.mark.parametrize("hub_is", ["absent", "stopped reading"])
+def test_the_end_does_not_wait_for_a_hub(run_dir: Path, start: Start, hub_is: str) -> None:
+    hub = FakeHub(run_dir)
+    if hub_is == "absent":
+        hub.close()
+    began = time.monotonic()
+    process = start("plain")
+    _, err = process.communicate(timeout=20)
+    took = time.monotonic() - began
+    assert (process.returncode, err) == (0, "")
+    assert took < 3  # start of the interpreter and at most 1 s of the agent
+    ring = next((run_dir / "rings").glob("*.ring"))
+    assert RingReader.open(str(ring)).head() == 500
+    hub.close()
+
+
+@pytest.mark.parametrize(("what", "code"), [("os_exit", 3), ("killed", -signal.SIGKILL)])
+def test_what_was_not_sent_is_in_the_ring(
+    hub: FakeHub, start: Start, run_dir: Path, what: str, code: int
+) -> None:
+    process = start(what)
+    proc = ended(hub, process, code)[-1]
+    reader = RingReader.open(str(run_dir / "rings" / f"{proc}.ring"))
+    count = 0
+    while (batch := reader.read(final=True)) is not None:
+        count += len(batch[1]) // 64
+    assert (count, reader.lost) == (300, 0)
+    names = read_file(str(run_dir / "rings" / f"{proc}.defs"))
+    assert any(b"work" in payload for payload in names)
+
+
+def test_forked_children_are_ranks_only_if_they_act_as_such(
+    hub: FakeHub, start: Start, run_dir: Path
+) -> None:
+    process = start("fork")
+    lines = dict(line.split() for line in ended(hub, process))
+    child, parent = lines["child"], lines["parent"]
+    hub.until(lambda: hub.of(parent, Msg.BYE))
+    assert child != parent
+    assert values(hub, parent) == [1] * 10 + [3] * 10
+    assert values(hub, child) == [2] * 20
+    assert sorted(hub.procs()) == sorted([parent, child])
+    rings = sorted(path.stem for path in (run_dir / "rings").glob("*.ring"))
+    assert rings == sorted([parent, child])  # the first child left nothing
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing_children_are_processes_of_their_own(
+    hub: FakeHub, start: Start, method: str
+) -> None:
+    process = start("processes", method)
+    children = [line.split()[1] for line in ended(hub, process)]
+    hub.until(lambda: all(len(hub.records.get(c, {})) >= 30 for c in children))
+    # forked children leave by os._exit, without BYE: what is in the ring was sent before
+    assert sorted(len(values(hub, child)) for child in children) == [30, 31]
+    assert len(hub.procs()) == 3
+
+
+def test_curve_keys_of_the_run_are_used(run_dir: Path, start: Start) -> None:
+    server_public, server_secret = (key.decode() for key in zmq.curve_keypair())
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    keys = {
+        "server": server_public, "server_secret": server_secret,
+        "agent": {"public": public, "secret": secret},
+    }  # fmt: skip
+    hub = FakeHub(run_dir, keys=keys)
+    try:
+        process = start("plain")
+        proc = hub.wait_proc()
+        ended(hub, process)
+        hub.until(lambda: hub.of(proc, Msg.BYE))
+        assert len(values(hub, proc)) == 500
+    finally:
+        hub.close()
