@@ -11,6 +11,7 @@ record with one ``pack_into`` and so commits it: the record's last field is its 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import mmap
 import os
@@ -78,12 +79,7 @@ def _now_writer(buffer: mmap.mmap) -> Callable[[int, int, int, int, int, int], N
 
 
 def _block_writer(buffer: mmap.mmap, layout: struct.Struct, offset: int) -> Callable[..., None]:
-    pack = layout.pack_into
-
-    def write(*fields: int) -> None:
-        pack(buffer, offset, *fields)
-
-    return write
+    return functools.partial(layout.pack_into, buffer, offset)
 
 
 def _clamped(fields: tuple[Any, ...]) -> list[int]:
