@@ -149,15 +149,12 @@ class Machine:
         self.lease.grant(command.by, now, keep=keep, period_ns=lease_ns)
         self._pass_lease_on(now)
         text = f"{command.verb.value} {command.text}".strip()
-        self._event(command.verb.value, now, by=command.by, text=text)
         if command.verb is Verb.CONTINUE:
+            self._event("continue", now, by=command.by, text=text)
             self._continue(command, now)
-        elif command.verb is Verb.PAUSE:
-            self._pause(command, now)
-        elif self.mode is Mode.HELD:
-            self._advance(command, now)
-        else:
-            self._queue.append(command)
+        else:  # told with the mode it leads to
+            self._begin(command, now)
+            self._event(command.verb.value, now, by=command.by, text=text)
         self.tick(now)
 
     def take(self, viewer: str, re: int, now: int) -> None:
@@ -174,7 +171,8 @@ class Machine:
         if self.lease.holder != viewer:
             return
         self.lease.drop()
-        self._run_on("leave", f"{viewer} {text}", now, by=viewer)
+        held = self.mode is not Mode.RUNNING
+        self._run_on("leave", f"{viewer} {text}" if held else "", now, by=viewer)
 
     def renew(self, viewer: str, now: int) -> bool:
         """The holder is still there."""
@@ -219,6 +217,14 @@ class Machine:
         if len(self._queue) >= MAX_QUEUE:
             return f"{MAX_QUEUE} commands wait already: let them come to their cut"
         return None
+
+    def _begin(self, command: Command, now: int) -> None:
+        if command.verb is Verb.PAUSE:
+            self._pause(command, now)
+        elif self.mode is Mode.HELD:
+            self._advance(command, now)
+        else:
+            self._queue.append(command)
 
     def _pause(self, command: Command, now: int) -> None:
         if self.mode is Mode.HELD:

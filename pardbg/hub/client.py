@@ -1,0 +1,313 @@
+"""A viewer's two ends: ``LiveSource`` feeds a store, ``HubControl`` speaks to control."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import threading
+import time
+import uuid
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any, Final
+
+import zmq
+
+from pardbg.control.model import Reply, Verb
+from pardbg.events.decode import Malformed
+from pardbg.hub import config as files
+from pardbg.hub.launch import RunHandle
+from pardbg.hub.messages import pack, unpack
+from pardbg.hub.security import KEYS_FILE, Role, secure_client
+from pardbg.store.source import Message
+from pardbg_agent.wire import Key, Msg
+
+RENEW_S: Final = 2.0
+JOIN_AGAIN_NS: Final = 3_000_000_000
+LOOK_NS: Final = 500_000_000
+MAX_POLL: Final = 5_000
+"""Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
+
+
+def _socket(
+    context: zmq.Context[Any], kind: int, endpoint: str, run_dir: Path, role: Role
+) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 100)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    secure_client(socket, files.read_json(run_dir / KEYS_FILE), role)
+    if kind == zmq.DEALER:
+        socket.setsockopt(zmq.IDENTITY, f"view-{uuid.uuid4().hex[:12]}".encode())
+        socket.setsockopt(zmq.RCVHWM, 10_000)
+    else:
+        socket.setsockopt(zmq.RCVHWM, 20_000)
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+    socket.connect(endpoint)
+    return socket
+
+
+class LiveSource:
+    """A store's source: what was missed, then what comes. Use it from one thread.
+
+    It subscribes first and keeps what comes; the history arrives on CTRL; then what was kept. A
+    hub that came back after a crash is joined again. Raises ConfigError for no run.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._handle = RunHandle(Path(run_dir))
+        config = self._handle.config
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._sub = _socket(self._context, zmq.SUB, config.pub, config.dir, "viewer")
+        self._ctrl = _socket(self._context, zmq.DEALER, config.ctrl, config.dir, "viewer")
+        self._poller = zmq.Poller()
+        self._poller.register(self._sub, zmq.POLLIN)
+        self._poller.register(self._ctrl, zmq.POLLIN)
+        self._kept: list[Message] = []
+        self._joined = False
+        self._asked_ns = self._looked_ns = 0
+        self._request = 0
+        self._hub: str | None = None
+        self._ended = False
+        self.history: dict[str, Any] = {}
+        """What the hub said of the history it sent: messages, bytes, dropped."""
+        self.malformed = 0
+
+    @property
+    def live(self) -> bool:
+        return not self.finished
+
+    @property
+    def finished(self) -> bool:
+        return self._ended
+
+    def poll(self, timeout_ms: int) -> list[Message]:
+        """What has come, oldest first."""
+        if self._ended:
+            return []
+        ready = dict(self._poller.poll(timeout_ms))
+        out = self._from_ctrl() if self._ctrl in ready else []
+        if self._sub in ready:
+            fresh = self._from_sub()
+            if self._joined:
+                out += fresh
+            else:
+                self._kept += fresh
+                self._join()
+        if not out and not ready:
+            self._look()
+        return out
+
+    def close(self) -> None:
+        """Let go of the run; it goes on."""
+        self._ended = True
+        self._sub.close(linger=0)
+        self._ctrl.close(linger=100)
+        self._context.term()
+
+    def _from_sub(self) -> list[Message]:
+        out: list[Message] = []
+        with contextlib.suppress(zmq.Again):
+            while len(out) < MAX_POLL:
+                frames = self._sub.recv_multipart(zmq.NOBLOCK)
+                if len(frames) != 2:
+                    self.malformed += 1
+                    continue
+                key, payload = frames
+                out.append(Message(key, payload, time.monotonic_ns()))
+                if key == Key.STATE.value:
+                    self._check_hub(payload)
+        return out
+
+    def _from_ctrl(self) -> list[Message]:
+        """History messages; at its end, what was kept meanwhile."""
+        out: list[Message] = []
+        with contextlib.suppress(zmq.Again):
+            while len(out) < MAX_POLL:
+                frames = self._ctrl.recv_multipart(zmq.NOBLOCK)
+                if len(frames) == 2:
+                    out.append(Message(frames[0], frames[1], time.monotonic_ns()))
+                elif len(frames) == 1 and self._is_joined(frames[0]):
+                    self._joined = True
+                    out += self._kept
+                    self._kept = []
+        return out
+
+    def _is_joined(self, raw: bytes) -> bool:
+        try:
+            message = unpack(raw)
+        except Malformed:
+            self.malformed += 1
+            return False
+        if message.get("t") != Msg.ACK or message.get("re") != self._request:
+            return False
+        self._hub = str(message.get("hub"))
+        self.history = message.get("history") or {}
+        return True
+
+    def _join(self) -> None:
+        now = time.monotonic_ns()
+        if self._request and now - self._asked_ns < JOIN_AGAIN_NS:
+            return
+        self._asked_ns = now
+        self._request += 1
+        with contextlib.suppress(zmq.Again):
+            self._ctrl.send(pack({"t": Msg.JOIN.value, "id": self._request}), zmq.NOBLOCK)
+
+    def _check_hub(self, payload: bytes) -> None:
+        """Another hub speaks: the old one was killed. Ask the new one for what was missed."""
+        if not self._joined:
+            return
+        try:
+            hub = unpack(payload).get("hub")
+        except Malformed:
+            self.malformed += 1
+            return
+        if hub != self._hub:
+            self._joined, self._asked_ns = False, 0
+            self._join()
+
+    def _look(self) -> None:
+        """Nothing came: has the run ended?"""
+        now = time.monotonic_ns()
+        if now - self._looked_ns >= LOOK_NS:
+            self._looked_ns = now
+            self._ended = not self._handle.launcher_alive()
+
+
+class HubControl:
+    """The control port of a live run. Any thread; the socket lives in a thread of its own.
+
+    ``script``: each command is a process of its own, so control is kept between them and only the
+    lease (``lease_s`` of a command) ends it.
+    """
+
+    def __init__(self, run_dir: Path, *, script: bool = False) -> None:
+        self._handle = RunHandle(Path(run_dir))
+        self._script = script
+        self._numbers = itertools.count(1)
+        self._out: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply] | None] | None] = (
+            queue.SimpleQueue()
+        )
+        self._waiting: dict[int, Future[Reply]] = {}
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._in_control = self._closed = False
+        self._thread = threading.Thread(target=self._run, name="pardbg-control", daemon=True)
+        self._thread.start()
+
+    def command(
+        self, verb: Verb | str, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
+    ) -> Reply:
+        """Send and wait for the acknowledgement (a verb, ``signal`` or ``kill``)."""
+        word = verb.value if isinstance(verb, Verb) else verb
+        args = {**args, "timeout_s": timeout_s, "pid": os.getpid()}
+        if self._script:
+            args["keep"] = True
+        message = {"t": Msg.COMMAND.value, "verb": word, "ranks": ranks, "args": args}
+        return self._ask(message, timeout_s + 1.0)
+
+    def take(self) -> Reply:
+        """Take control over from whoever has it."""
+        return self._ask({"t": Msg.TAKE.value}, 5.0)
+
+    def leave(self) -> None:
+        """Give control up; every rank runs on."""
+        self._send({"t": Msg.LEAVE.value}, None)
+
+    def close(self) -> None:
+        """Leave (unless ``script``) and end the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._script:
+            self.leave()
+        self._out.put(None)
+        self._wake()
+        self._thread.join(2.0)
+
+    def _ask(self, message: dict[str, Any], timeout_s: float) -> Reply:
+        if self._closed:
+            return Reply(False, "control is closed", {})
+        future: Future[Reply] = Future()
+        self._send(message, future)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            wait([future], timeout=min(0.5, max(0.01, deadline - time.monotonic())))
+            if future.done():
+                return future.result()
+            if not self._handle.launcher_alive():
+                return Reply(False, f"{self._handle.run} has ended", {})
+            if time.monotonic() >= deadline:
+                return Reply(False, f"no answer from the hub in {timeout_s:.0f} s", {})
+
+    def _send(self, message: dict[str, Any], future: Future[Reply] | None) -> None:
+        self._out.put((message, future))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._thread.is_alive():
+            with contextlib.suppress(OSError):
+                os.write(self._wake_w, b"w")
+
+    # -- inside the thread
+
+    def _run(self) -> None:
+        config = self._handle.config
+        context: zmq.Context[Any] = zmq.Context()
+        socket = _socket(context, zmq.DEALER, config.ctrl, config.dir, "control")
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._wake_r, zmq.POLLIN)
+        renewed = 0.0
+        going = True
+        while going:
+            poller.poll(200)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_r, 4096)
+            going = self._send_all(socket)
+            self._receive_all(socket)
+            if self._in_control and time.monotonic() - renewed >= RENEW_S and not self._script:
+                renewed = time.monotonic()
+                with contextlib.suppress(zmq.Again):
+                    socket.send(pack({"t": Msg.LEASE.value}), zmq.NOBLOCK)
+        socket.close(linger=200)
+        context.term()
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+
+    def _send_all(self, socket: zmq.Socket[bytes]) -> bool:
+        """False: close."""
+        while not self._out.empty():
+            item = self._out.get()
+            if item is None:
+                return False
+            message, future = item
+            number = next(self._numbers)
+            if future is not None:
+                self._waiting[number] = future
+            if message["t"] in (Msg.COMMAND, Msg.TAKE):
+                self._in_control = True  # renewing what one does not hold does nothing
+            elif message["t"] == Msg.LEAVE:
+                self._in_control = False
+            with contextlib.suppress(zmq.Again):
+                socket.send(pack({**message, "id": number}), zmq.NOBLOCK)
+        return True
+
+    def _receive_all(self, socket: zmq.Socket[bytes]) -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+                with contextlib.suppress(Malformed):
+                    self._answered(unpack(frames[0]))
+
+    def _answered(self, message: dict[str, Any]) -> None:
+        number = message.get("re")
+        if message.get("t") != Msg.ACK or not isinstance(number, int):
+            return
+        future = self._waiting.pop(number, None)
+        if future is not None:
+            data = message.get("data") or message.get("history") or {}
+            error = message.get("error")
+            future.set_result(Reply(bool(message.get("ok")), error and str(error), dict(data)))

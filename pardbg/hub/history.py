@@ -1,0 +1,145 @@
+"""What the hub keeps: definitions per process, the newest state, and bounded recent history."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pardbg.events.decode import Malformed, decode_map
+from pardbg_agent.wire import DefKind, Key
+
+RECENT_BYTES: Final = 64 << 20
+DEFINITION_BYTES: Final = 64 << 20
+"""Definitions beyond this are recorded and forwarded, but late viewers do not get them."""
+OVERHEAD: Final = 120
+"""What a kept message costs besides its bytes."""
+
+Wire = tuple[bytes, bytes]
+"""[key, payload] as it travels."""
+
+
+@dataclass(slots=True)
+class ProcessFacts:
+    """What a process's definitions say, as far as the hub itself needs it."""
+
+    proc: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Of its PROCESS definition."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Interned strings and ops, by id."""
+    groups: dict[int, str] = field(default_factory=dict)
+    """Group id -> its name."""
+    stages: set[int] = field(default_factory=set)
+
+    @property
+    def rank(self) -> int:
+        rank = self.fields.get("rank", -1)
+        return rank if isinstance(rank, int) else -1
+
+
+@dataclass(slots=True)
+class Definitions:
+    """All definitions, each once, in the order they came first."""
+
+    processes: dict[str, ProcessFacts] = field(default_factory=dict)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Group key -> global ranks."""
+    axes: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Mesh axis -> group key -> global ranks."""
+    pipelines: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    left_out: int = 0
+    """Definitions that late viewers do not get."""
+    malformed: int = 0
+    _kept: dict[tuple[bytes, Any, Any], Wire] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def add(self, key: bytes, payload: bytes) -> dict[str, Any] | None:
+        """Keep one definition; its decoded map, or None if it makes no sense."""
+        try:
+            fields = decode_map(payload)
+            kind = str(fields.get("k"))
+            self._keep(key, kind, fields, payload)
+            self._learn(key[1:].decode("ascii"), kind, fields)
+        except (Malformed, ValueError, TypeError, KeyError):
+            self.malformed += 1
+            return None
+        return fields
+
+    def messages(self) -> list[Wire]:
+        """For a late viewer."""
+        return list(self._kept.values())
+
+    def have(self, proc: str) -> set[bytes]:
+        """Payloads kept of one process."""
+        return {payload for key, payload in self._kept.values() if key[1:] == proc.encode()}
+
+    def process(self, proc: str) -> ProcessFacts:
+        """Facts of a process, made when first asked for."""
+        return self.processes.setdefault(proc, ProcessFacts(proc))
+
+    def _keep(self, key: bytes, kind: str, fields: dict[str, Any], payload: bytes) -> None:
+        # The same definition replaces its older self; a process has one PROCESS definition.
+        numbered = kind in (DefKind.NAME, DefKind.OP, DefKind.GROUP)
+        newest = kind in (DefKind.PROCESS, DefKind.CLOCK, DefKind.RUN)
+        which = fields.get("id") if numbered else (fields.get("proc") if newest else payload)
+        old = self._kept.get((key, kind, which))
+        size = len(payload) - (len(old[1]) if old else -OVERHEAD)
+        if self._bytes + size > DEFINITION_BYTES:
+            self.left_out += 1
+            return
+        self._bytes += size
+        self._kept[(key, kind, which)] = (key, payload)
+
+    def _learn(self, proc: str, kind: str, fields: dict[str, Any]) -> None:
+        if not proc:
+            return
+        known = self.process(proc)
+        if kind == DefKind.NAME:
+            known.names[int(fields["id"])] = str(fields["s"])
+        elif kind == DefKind.OP:
+            known.names[int(fields["id"])] = str(fields["op"])
+        elif kind == DefKind.PROCESS:
+            known.fields = fields
+        elif kind == DefKind.STAGE:
+            known.stages.add(int(fields["stage"]))
+        elif kind == DefKind.GROUP:
+            self._learn_group(known, fields)
+        elif kind == DefKind.PLAN:
+            self.pipelines[str(fields["group"])] = tuple(int(r) for r in fields["ranks"])
+
+    def _learn_group(self, known: ProcessFacts, fields: dict[str, Any]) -> None:
+        key, ranks = str(fields["key"]), tuple(int(r) for r in fields["ranks"])
+        known.groups[int(fields["id"])] = str(fields.get("name") or key)
+        self.groups[key] = ranks
+        axis = fields.get("axis")
+        if axis:
+            self.axes.setdefault(str(axis), {})[key] = ranks
+
+
+@dataclass(slots=True)
+class Recent:
+    """The last messages (records, output, control) within a number of bytes, and the last state."""
+
+    limit_bytes: int = RECENT_BYTES
+    dropped: int = 0
+    """Messages that are no longer here; the session file has them."""
+    num_bytes: int = 0
+    _messages: deque[Wire] = field(default_factory=deque)
+    _state: Wire | None = None
+
+    def add(self, key: bytes, payload: bytes) -> None:
+        """Keep a message that was published."""
+        if key[:1] == Key.STATE.value:
+            self._state = (key, payload)
+            return
+        self._messages.append((key, payload))
+        self.num_bytes += len(payload) + OVERHEAD
+        while self.num_bytes > self.limit_bytes:
+            _, old = self._messages.popleft()
+            self.num_bytes -= len(old) + OVERHEAD
+            self.dropped += 1
+
+    def messages(self) -> list[Wire]:
+        """Oldest first, the state last."""
+        return [*self._messages, *([self._state] if self._state else [])]

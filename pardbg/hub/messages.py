@@ -1,0 +1,64 @@
+"""CTRL messages from outside as checked values: whatever does not fit is ``Malformed``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgpack
+
+from pardbg.control.model import AgentState, OpenOp
+from pardbg.events.decode import Malformed, decode_map
+
+MAX_CTRL_BYTES: Final = 4 << 20
+
+
+def unpack(raw: bytes) -> dict[str, Any]:
+    """One CTRL message. Raises Malformed."""
+    if len(raw) > MAX_CTRL_BYTES:
+        raise Malformed("control message size")
+    return decode_map(raw)
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """One CTRL message for the wire."""
+    return bytes(msgpack.packb({"v": 1, **message}))
+
+
+def agent_state(proc: str, message: dict[str, Any]) -> AgentState:
+    """STATE as a value. Raises Malformed."""
+    try:
+        reply = message.get("re")
+        return AgentState(
+            proc=proc,
+            rank=int(message["rank"]),
+            serial=int(message["sn"]),
+            reply_to=None if reply is None else int(reply),
+            held=int(message["held"]),
+            held_since_ns=int(message.get("held_since_ns") or 0),
+            next=str(message.get("next") or ""),
+            step=int(message.get("step") or 0),
+            open=tuple(_open_op(op) for op in message.get("open") or ()),
+            issued={str(k): int(n) for k, n in (message.get("issued") or {}).items()},
+            p2p={
+                (str(group), int(peer), int(tag), bool(send)): int(n)
+                for group, peer, tag, send, n in message.get("p2p") or ()
+            },
+            done=tuple(str(text) for text in message.get("done") or ()),
+            plan=tuple(str(text) for text in message.get("plan") or ()),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise Malformed(f"state: {error!r}") from error
+
+
+def _open_op(fields: Any) -> OpenOp:
+    group, op, seq, peer, send, tag, order, since_ns = fields
+    return OpenOp(
+        group=str(group),
+        op=str(op),
+        seq=int(seq),
+        peer=None if peer is None else int(peer),
+        send=bool(send),
+        tag=int(tag),
+        order=int(order),
+        since_ns=int(since_ns),
+    )

@@ -1,0 +1,110 @@
+"""The job's output: its files, line by line, with the rank where torchrun says it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MAX_LINE: Final = 16 << 10
+"""A longer line is cut into several."""
+READ_BYTES: Final = 256 << 10
+"""Read at most so much per turn and stream: a job that floods its output cannot stall the hub."""
+PARTIAL_NS: Final = 500_000_000
+"""A line without an end is shown as it is after this long."""
+_PREFIX: Final = re.compile(r"\[(?:rank|default)(\d{1,6})\]:? ?")
+_END: Final = re.compile(rb"\r\n|[\r\n]")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of output."""
+
+    stream: str
+    """stdout or stderr."""
+    text: str
+    rank: int | None
+    offset: int
+    """Where the next line begins in the stream's file."""
+
+
+class Tail:
+    """Follows one file that another process writes."""
+
+    def __init__(self, path: Path, stream: str, offset: int = 0) -> None:
+        self._path, self._stream = path, stream
+        self._at = offset
+        """Offset of the first byte not yet given out."""
+        self._rest = b""
+        self._rest_ns = 0
+        self._fd = -1
+
+    def read(self, now: int, *, final: bool = False) -> list[Line]:
+        """Lines that came since; with ``final`` the last one, too, even if it has no end."""
+        data = self._read()
+        if data:
+            self._rest += data
+            self._rest_ns = now
+        lines = self._whole_lines()
+        if self._rest and ((final and not data) or now - self._rest_ns >= PARTIAL_NS):
+            lines.append(self._line(self._rest, len(self._rest)))
+            self._rest = b""
+        return lines
+
+    @property
+    def at_end(self) -> bool:
+        """Everything in the file has been given out."""
+        try:
+            return not self._rest and self._at >= os.stat(self._path).st_size
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self) -> bytes:
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._fd, READ_BYTES, self._at + len(self._rest))
+        except OSError:
+            return b""
+
+    def _whole_lines(self) -> list[Line]:
+        lines, start, data = [], 0, self._rest
+        for found in _END.finditer(data):
+            if found.end() == len(data) and found.group() == b"\r":
+                break  # its \n may be on the way
+            lines += self._cut(data[start : found.start()], found.end() - start)
+            start = found.end()
+        self._rest = data[start:]
+        while len(self._rest) > MAX_LINE:
+            lines.append(self._line(self._rest[:MAX_LINE], MAX_LINE))
+            self._rest = self._rest[MAX_LINE:]
+        return lines
+
+    def _cut(self, raw: bytes, size: int) -> list[Line]:
+        """A line, in pieces if it is too long; ``size`` counts its end, too."""
+        lines = []
+        while len(raw) > MAX_LINE:
+            lines.append(self._line(raw[:MAX_LINE], MAX_LINE))
+            raw, size = raw[MAX_LINE:], size - MAX_LINE
+        lines.append(self._line(raw, size))
+        return lines
+
+    def _line(self, raw: bytes, size: int) -> Line:
+        self._at += size
+        text, rank = split_rank(raw.decode("utf-8", "replace"))
+        return Line(self._stream, text, rank, self._at)
+
+
+def split_rank(text: str) -> tuple[str, int | None]:
+    """``[default3]:loss 2`` -> (``loss 2``, 3). torch prefixes with ``[rank3]: ``."""
+    found = _PREFIX.match(text)
+    if found is None:
+        return text, None
+    return text[found.end() :], int(found[1])

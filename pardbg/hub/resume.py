@@ -1,0 +1,91 @@
+"""Starting to record, or going on where a killed hub stopped."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pardbg.events.decode import Malformed, decode_map, frame_head
+from pardbg.hub import config as files
+from pardbg.hub.config import RunConfig
+from pardbg.hub.history import Definitions, Recent
+from pardbg.session.writer import SessionWriter, resume
+from pardbg.store.source import Message
+from pardbg_agent.wire import DefKind, Key
+
+NUMBER_SKIP: Final = 1_000_000
+"""``n`` that the killed hub may have published and not recorded is never used again."""
+_NUMBERED: Final = (Key.OUTPUT.value, Key.CONTROL.value, Key.STATE.value)
+
+
+@dataclass(slots=True)
+class Resumed:
+    """What the file of a killed hub says."""
+
+    restarted: bool = False
+    restarts: int = 0
+    """Of this run, this one included."""
+    number: int = 0
+    heads: dict[bytes, int] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+    num_messages: int = 0
+    text: str = ""
+
+    def saw(self, message: Message) -> None:
+        """One message that was kept."""
+        self.num_messages += 1
+        kind, proc = message.key[:1], message.key[1:]
+        try:
+            if kind == Key.RECORDS.value:
+                head = frame_head(message.payload)
+                self.heads[proc] = max(self.heads.get(proc, 0), head.first + head.count)
+            elif kind in _NUMBERED:
+                self._numbered(kind, message.payload)
+            elif kind == Key.DEFINITION.value and not proc:
+                fields = decode_map(message.payload)
+                if fields.get("k") == DefKind.END and fields.get("proc"):
+                    self.ended[str(fields["proc"])] = str(fields.get("reason"))
+        except (Malformed, ValueError, TypeError):
+            return
+
+    def _numbered(self, kind: bytes, payload: bytes) -> None:
+        fields = decode_map(payload)
+        self.number = max(self.number, int(fields.get("n", 0)))
+        if kind == Key.OUTPUT.value and "off" in fields:
+            self.offsets[str(fields.get("stream"))] = int(fields["off"])
+        if kind == Key.CONTROL.value and fields.get("event") == "hub_restart":
+            self.restarts += 1
+
+
+def open_writer(
+    config: RunConfig, definitions: Definitions, recent: Recent
+) -> tuple[SessionWriter | None, Resumed, str | None]:
+    """(writer, what came before, why nothing can be recorded). A hub was here before us if there
+    is a ``hub.pid``."""
+    resumed, path = Resumed(), Path(config.session)
+
+    def seen(message: Message) -> None:
+        resumed.saw(message)
+        if message.key[:1] == Key.DEFINITION.value:
+            definitions.add(message.key, message.payload)
+        else:
+            recent.add(message.key, message.payload)
+
+    before = files.read_json(config.dir / files.HUB_FILE)
+    resumed.restarted = before is not None
+    try:
+        if before is None or not path.exists():
+            return SessionWriter(path, config.facts), resumed, None
+        size = os.stat(path).st_size
+        writer = resume(path, config.facts, seen)
+    except OSError as error:
+        return None, resumed, f"recording stopped: {path}: {error.strerror or error}"
+    resumed.number += NUMBER_SKIP
+    resumed.restarts += 1
+    resumed.text = (
+        f"hub {before.get('hub')} was lost; its {size} bytes gave {resumed.num_messages} messages"
+    )
+    return writer, resumed, None

@@ -1,0 +1,208 @@
+"""The rings of this host, mapped: where each rank is now, and what a dead one had not sent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.hub.history import Definitions
+from pardbg_agent import wire
+from pardbg_agent.defs import read_file
+from pardbg_agent.ring import RingError, RingReader, stable_fields
+
+RING, DEFS = ".ring", ".defs"
+FRESH_NS: Final = 3_000_000_000
+"""A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
+BATCH: Final = 4096
+SALVAGED: Final = 1
+"""FRAME flag: the hub read these records from the ring of a process that had ended."""
+
+
+@dataclass(slots=True)
+class Mapped:
+    """One process's ring file."""
+
+    proc: str
+    path: Path
+    reader: RingReader
+    pid: int
+    started: str = ""
+    """The process's start time as /proc gives it: a pid alone may be another's by now."""
+    seen_alive: bool = False
+    dead_ns: int = 0
+    """When it was found dead; 0: it lives."""
+
+    @property
+    def buffer(self) -> Any:
+        return self.reader._buffer
+
+
+@dataclass(slots=True)
+class Rescued:
+    """What was left in a dead process's files."""
+
+    definitions: list[bytes] = field(default_factory=list)
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    """(index of the first, raw records)"""
+    last_index: int = -1
+    dropped: int = 0
+
+
+class Rings:
+    """All rings of a run on this host."""
+
+    def __init__(self, ring_dir: Path, definitions: Definitions) -> None:
+        self.mapped: dict[str, Mapped] = {}
+        self.unreadable: dict[str, str] = {}
+        """Ring files that make no sense, with the reason."""
+        self._dir, self._definitions = ring_dir, definitions
+        self._scanned_mtime = -1
+
+    def scan(self) -> list[str]:
+        """Map rings that have appeared; their processes."""
+        new = []
+        try:
+            names = [e.name for e in os.scandir(self._dir) if e.name.endswith(RING)]
+        except OSError:
+            return []
+        for name in names:
+            proc = name[: -len(RING)]
+            if proc in self.mapped:
+                continue
+            try:
+                reader = RingReader.open(str(self._dir / name))
+            except (RingError, OSError, ValueError) as error:
+                self.unreadable[proc] = str(error)  # perhaps only half made: looked at again
+                continue
+            self.unreadable.pop(proc, None)
+            self.mapped[proc] = Mapped(proc, self._dir / name, reader, reader.header.pid)
+            new.append(proc)
+        return new
+
+    def died(self, now: int) -> list[str]:
+        """Processes found dead since the last call."""
+        found = []
+        for ring in self.mapped.values():
+            if not ring.dead_ns and not self._lives(ring, now):
+                ring.dead_ns = now
+                found.append(ring.proc)
+        return found
+
+    def rows(self, now: int) -> dict[str, dict[str, Any]]:
+        """STATE's ``ranks``: what each status block says."""
+        return {proc: self._row(ring) for proc, ring in self.mapped.items()}
+
+    def computing(self) -> dict[str, int]:
+        """proc -> since when a pipeline action runs there (the rank's clock)."""
+        out = {}
+        for proc, ring in self.mapped.items():
+            now = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)
+            if now[2]:
+                out[proc] = now[6]
+        return out
+
+    def rescue(self, proc: str, start: int) -> Rescued:
+        """What a dead process left from record ``start`` on."""
+        ring = self.mapped[proc]
+        reader = ring.reader
+        reader.next, reader.lost = start, 0
+        head = reader.head()
+        if start > head:  # not this ring's history: take all of it
+            reader.next = max(0, head - reader.header.capacity)
+        out = Rescued(last_index=head - 1)
+        while (batch := reader.read(BATCH, final=True)) is not None:
+            out.batches.append(batch)
+        health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
+        out.dropped = health[2] + reader.lost
+        with contextlib.suppress(OSError):
+            out.definitions = read_file(str(ring.path.with_suffix(DEFS)))
+        return out
+
+    def forget(self, proc: str) -> None:
+        """Unmap and remove a dead process's files."""
+        ring = self.mapped.pop(proc)
+        with contextlib.suppress(BufferError, ValueError):
+            ring.reader.close()
+        for path in (ring.path, ring.path.with_suffix(DEFS)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def close(self, *, remove: bool) -> None:
+        """Unmap everything; with ``remove`` the run is over and its files go."""
+        for proc in list(self.mapped):
+            if remove:
+                self.forget(proc)
+            else:
+                with contextlib.suppress(BufferError, ValueError):
+                    self.mapped.pop(proc).reader.close()
+        if remove:
+            for path in _leftovers(self._dir):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            with contextlib.suppress(OSError):
+                self._dir.rmdir()
+
+    def _lives(self, ring: Mapped, now: int) -> bool:
+        started = start_time(ring.pid)
+        if started:
+            if not ring.seen_alive:
+                ring.seen_alive, ring.started = True, started
+            return started == ring.started
+        if ring.seen_alive:
+            return False
+        health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
+        return bool(now - health[0] < FRESH_NS)
+
+    def _row(self, ring: Mapped) -> dict[str, Any]:
+        buffer, facts = ring.buffer, self._definitions.process(ring.proc)
+        names = facts.names
+        step, phase, action, stage, mb, _, since = stable_fields(
+            buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET
+        )
+        op_id, seq, group, peer, flags, op_since, num_open = stable_fields(
+            buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
+        )
+        held, next_id, held_since = stable_fields(buffer, wire.STATUS_GATE, wire.STATUS_GATE_OFFSET)
+        heartbeat, sent, dropped, errors, level, hook_ns = stable_fields(
+            buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET
+        )
+        phase_name = names.get(phase, "")
+        what = f"{stage}{names.get(action, '?')}{mb}" if action and stage >= 0 else ""
+        open_op = _op_words(names.get(op_id, "op"), facts.groups.get(group, ""), seq, peer, flags)
+        return {
+            "rank": facts.rank if facts.fields else ring.reader.header.rank,
+            "alive": not ring.dead_ns, "step": step, "phase": phase_name,
+            "action": names.get(action, "") if action else "", "stage": stage, "mb": mb,
+            "what": what or names.get(action, "") or phase_name, "since_ns": since,
+            "open": num_open, "open_op": open_op if num_open else None,
+            "open_since_ns": op_since if num_open else 0,
+            "held": held, "held_since_ns": held_since if held else 0,
+            "next": names.get(next_id, "") if held else "",
+            "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
+            "level": level, "hook_ns": hook_ns,
+        }  # fmt: skip
+
+
+def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
+    if flags & wire.Flag.P2P:
+        return f"{op} {'to' if flags & wire.Flag.SEND else 'from'} {peer}"
+    return f"{op} {group} #{seq}".replace("  ", " ")
+
+
+def _leftovers(ring_dir: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from (p for p in ring_dir.iterdir() if p.suffix in (RING, DEFS))
+
+
+def start_time(pid: int) -> str:
+    """When a process started (kernel ticks, as text); empty if it is not there or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    fields = stat.rpartition(")")[2].split()
+    return "" if not fields or fields[0] in "ZX" else fields[19]

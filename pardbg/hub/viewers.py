@@ -1,0 +1,225 @@
+"""The viewers' side of CTRL: joining, commands, questions, control changing hands."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+from pardbg.control.cut import View
+from pardbg.control.effects import Command
+from pardbg.control.machine import Machine
+from pardbg.control.model import Verb
+from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve
+from pardbg.events.decode import Malformed
+from pardbg.hub.agents import Agents
+from pardbg.hub.collector import Collector
+from pardbg.hub.config import RunConfig
+from pardbg.hub.history import Definitions, Recent
+from pardbg.hub.router import Router
+from pardbg.hub.salvage import Rings
+from pardbg.hub.security import Role
+from pardbg.hub.where import Where
+from pardbg_agent.wire import Key, Msg
+
+QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
+SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM}
+SCRIPT: Final = "ctl"
+"""Who holds control where each command is a process of its own."""
+
+
+class Viewers:
+    """Answers viewers; hands their commands to the machine."""
+
+    def __init__(
+        self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
+        definitions: Definitions, recent: Recent, rings: Rings, agents: Agents,
+        machine: Machine, where: Where, signal_job: Callable[[int], str | None],
+    ) -> None:  # fmt: skip
+        self._config, self._hub_id, self._router = config, hub_id, router
+        self._collector, self._definitions, self._recent = collector, definitions, recent
+        self._rings, self._agents = rings, agents
+        self._machine, self._where, self._signal_job = machine, where, signal_job
+        self._number = 0
+
+    def message(self, viewer: str, message: dict[str, Any], role: Role, now: int) -> None:
+        """One message of a viewer. Raises Malformed."""
+        kind, number = str(message.get("t")), message.get("id")
+        if kind == Msg.LEASE:
+            self._machine.renew(viewer, now)
+            return
+        if kind == Msg.LEAVE:
+            self._machine.leave(viewer, now)
+            return
+        if not isinstance(number, int):
+            raise Malformed("request without id")
+        if kind == Msg.JOIN:
+            self._join(viewer, number)
+        elif kind == Msg.TAKE:
+            if self._may(viewer, number, role):
+                self._machine.take(viewer, number, now)
+        elif kind == Msg.COMMAND:
+            self._command(viewer, number, message, role, now)
+        else:
+            raise Malformed("viewer message")
+
+    def left(self, viewer: str, now: int) -> None:
+        """A viewer cannot be reached any more: what it held runs on."""
+        self._machine.leave(viewer, now, "is gone: everything runs on")
+
+    # -- joining
+
+    def _join(self, viewer: str, number: int) -> None:
+        messages = [*self._definitions.messages(), *self._recent.messages()]
+        history = {
+            "messages": len(messages), "bytes": self._recent.num_bytes,
+            "dropped": self._recent.dropped, "definitions_left_out": self._definitions.left_out,
+        }  # fmt: skip
+        then = {
+            "t": Msg.ACK.value, "re": number, "ok": True, "run": self._config.run,
+            "hub": self._hub_id, "history": history, "status": self.status(),
+        }  # fmt: skip
+        self._router.history(viewer, messages, then)
+
+    # -- commands
+
+    def _command(
+        self, viewer: str, number: int, message: dict[str, Any], role: Role, now: int
+    ) -> None:
+        args = message.get("args") or {}
+        word, text = str(message.get("verb")), message.get("ranks")
+        if not isinstance(args, dict) or not (text is None or isinstance(text, str)):
+            raise Malformed("command")
+        if word in ("signal", "kill"):
+            if self._may(viewer, number, role):
+                self._end_job(viewer, number, word, args, now)
+            return
+        try:
+            verb = Verb(word)
+            ranks = resolve(text, self._known()) if self._agents.known() else ()
+        except RankSetError as error:
+            self._refuse(viewer, number, str(error))
+            return
+        except ValueError:
+            verbs = ", ".join(verb.value for verb in Verb)
+            self._refuse(viewer, number, f"no verb '{word[:40]}'; verbs: {verbs}")
+            return
+        if verb in QUESTIONS:
+            self._question(viewer, number, verb, ranks, now)
+        elif self._may(viewer, number, role):
+            self._steer(viewer, number, verb, ranks, text, args, now)
+
+    def _steer(
+        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], text: str | None,
+        args: dict[str, Any], now: int,
+    ) -> None:  # fmt: skip
+        keep = bool(args.get("keep"))
+        timeout, lease = _seconds(args.get("timeout_s")), _seconds(args.get("lease_s"))
+        command = Command(
+            viewer, SCRIPT if keep else viewer, number, verb, ranks, text or "",
+            now + timeout if timeout else 0,
+        )  # fmt: skip
+        self._machine.command(command, now, keep=keep, lease_ns=lease)
+
+    def _end_job(self, viewer: str, number: int, word: str, args: dict[str, Any], now: int) -> None:
+        owner = self._config.owner_pid
+        if word == "signal":
+            chosen = SIGNALS.get(str(args.get("signal")))
+            if owner is None or args.get("pid") != owner:
+                self._refuse(viewer, number, "only who owns the job passes signals on: use kill")
+                return
+            if chosen is None:
+                self._refuse(viewer, number, "signal is INT or TERM")
+                return
+        else:
+            chosen = signal.SIGUSR1
+            if args.get("confirm") is not True:
+                self._refuse(viewer, number, "kill ends the job: confirm it")
+                return
+        self._collector.say(
+            Key.CONTROL, event=word, by=viewer, text=f"{word} the job", **self._machine.status(now)
+        )
+        error = self._signal_job(int(chosen))
+        answer = {"t": Msg.ACK.value, "re": number, "ok": error is None, "error": error}
+        self._router.send(viewer, answer)
+
+    # -- questions
+
+    def _question(
+        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], now: int
+    ) -> None:
+        if verb is Verb.STATUS:
+            self._answer(viewer, number, self.status())
+        elif verb is Verb.RANKS:
+            rows = self._rings.rows(now)
+            chosen = {p: row for p, row in rows.items() if row["rank"] in ranks}
+            self._answer(viewer, number, {"ranks": chosen, "mode": self._machine.mode.value})
+        else:
+            self._ask_where(viewer, number, ranks, now)
+
+    def _ask_where(self, viewer: str, number: int, ranks: tuple[int, ...], now: int) -> None:
+        known = self._agents.known()
+        procs = {p: (r, self._agents.pid(p)) for p, r in known.items() if r in ranks}
+        self._number += 1
+        self._where.ask(
+            self._number, procs, lambda data: self._answer(viewer, number, data), now
+        )  # fmt: skip
+        for proc in procs:
+            self._router.send(proc, {"t": Msg.WHERE.value, "id": self._number})
+
+    def status(self) -> dict[str, Any]:
+        """Who holds control, what is held, how the hub is."""
+        counters = self._collector.counters
+        return {
+            **self._machine.status(self._collector.clock()),
+            "run": self._config.run,
+            "name": self._config.name,
+            "hub": self._hub_id,
+            "hub_pid": os.getpid(),
+            "ranks": sorted(self._agents.known().values()),
+            "viewers": len(self._router.viewers),
+            "messages": counters.messages,
+            "records": counters.records,
+            "malformed": counters.malformed + self._router.malformed + self._definitions.malformed,
+            "recording": self._collector.write_error or "ok",
+            "session": self._config.session,
+        }
+
+    # -- small things
+
+    def _known(self) -> Known:
+        facts = {}
+        for proc, rank in self._agents.known().items():
+            process, view = self._definitions.process(proc), self._machine.views.get(proc)
+            facts[rank] = RankFacts(
+                rank, str(process.fields.get("host", "")), tuple(sorted(process.stages)),
+                held=view is not None and view.held, waiting=_waits(view),
+            )  # fmt: skip
+        axes = {axis: list(groups.values()) for axis, groups in self._definitions.axes.items()}
+        return Known(facts, axes)
+
+    def _may(self, viewer: str, number: int, role: Role) -> bool:
+        if role == "control":
+            return True
+        self._refuse(viewer, number, "this key may look, not command")
+        return False
+
+    def _refuse(self, viewer: str, number: int, error: str) -> None:
+        answer = {"t": Msg.ACK.value, "re": number, "ok": False, "error": error}
+        self._router.send(viewer, answer)
+
+    def _answer(self, viewer: str, number: int, data: dict[str, Any]) -> None:
+        answer = {"t": Msg.ACK.value, "re": number, "ok": True, "data": data}
+        self._router.send(viewer, answer)
+
+
+def _waits(view: View | None) -> bool:
+    return view is not None and view.state is not None and not view.held and bool(view.state.open)
+
+
+def _seconds(value: Any) -> int:
+    """A number of seconds from outside as ns; 0 for nothing or nonsense."""
+    if isinstance(value, (int, float)) and 0 < value <= 86400:
+        return int(value * 1e9)
+    return 0

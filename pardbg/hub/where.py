@@ -1,0 +1,158 @@
+"""``where``: every rank's stacks, asked of the agents, from outside where they do not answer."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+WAIT_NS: Final = 1_000_000_000
+"""An agent that is silent for so long is looked at from outside: something holds its GIL."""
+PY_SPY_S: Final = 5.0
+MAX_FRAMES: Final = 256
+
+Stack = list[list[Any]]
+"""[[file, line, function], …], outermost first."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """One ``where`` under way."""
+
+    answer: Callable[[dict[str, Any]], None]
+    waiting: dict[str, tuple[int, int]]
+    """proc -> (rank, pid) of who has not answered."""
+    since_ns: int
+    stacks: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """rank -> threads"""
+    source: dict[int, str] = field(default_factory=dict)
+    """rank -> agent, py-spy or why not."""
+    outside: bool = False
+    """py-spy has been started."""
+
+
+class Where:
+    """All ``where`` requests under way. ``dump`` runs in threads of its own."""
+
+    def __init__(self, dump: Callable[[int], list[dict[str, Any]]] | None = None) -> None:
+        self._asked: dict[int, Asked] = {}
+        self._dump = dump or py_spy
+        self._results: queue.SimpleQueue[tuple[int, str, list[dict[str, Any]] | str]] = (
+            queue.SimpleQueue()
+        )
+
+    @property
+    def active(self) -> bool:
+        return bool(self._asked)
+
+    def ask(
+        self,
+        number: int,
+        procs: dict[str, tuple[int, int]],
+        answer: Callable[[dict[str, Any]], None],
+        now: int,
+    ) -> None:
+        """The agents were asked with id ``number``."""
+        self._asked[number] = Asked(answer, dict(procs), now)
+        self.tick(now)
+
+    def answered(self, number: int, proc: str, message: dict[str, Any]) -> None:
+        """An agent's ACK."""
+        asked = self._asked.get(number)
+        if asked is None or proc not in asked.waiting:
+            return
+        rank, _ = asked.waiting.pop(proc)
+        threads = message.get("stacks")
+        asked.stacks[rank] = threads if isinstance(threads, list) else []
+        asked.source[rank] = "agent"
+        self._finish(number)
+
+    def gone(self, proc: str) -> None:
+        """A process ended meanwhile."""
+        for number, asked in list(self._asked.items()):
+            if proc in asked.waiting:
+                rank, _ = asked.waiting.pop(proc)
+                asked.source[rank] = "ended meanwhile"
+                self._finish(number)
+
+    def tick(self, now: int) -> None:
+        """Go outside for who is silent; collect what was found there."""
+        for number, asked in list(self._asked.items()):
+            if not asked.waiting:
+                self._finish(number)
+            elif not asked.outside and now - asked.since_ns >= WAIT_NS:
+                asked.outside = True
+                for proc, (_, pid) in asked.waiting.items():
+                    arguments = (number, proc, pid)
+                    threading.Thread(target=self._look, args=arguments, daemon=True).start()
+        while not self._results.empty():
+            self._found(*self._results.get())
+
+    def _look(self, number: int, proc: str, pid: int) -> None:
+        try:
+            self._results.put((number, proc, self._dump(pid)))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._results.put((number, proc, f"no answer, and py-spy: {error}"))
+
+    def _found(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
+        asked = self._asked.get(number)
+        if asked is None or proc not in asked.waiting:
+            return
+        rank, _ = asked.waiting.pop(proc)
+        if isinstance(found, str):
+            asked.source[rank] = found[:200]
+        else:
+            asked.stacks[rank], asked.source[rank] = found, "py-spy"
+        self._finish(number)
+
+    def _finish(self, number: int) -> None:
+        asked = self._asked[number]
+        if not asked.waiting:
+            del self._asked[number]
+            tree = merge(asked.stacks)
+            asked.answer({"stacks": asked.stacks, "source": asked.source, "tree": tree})
+
+
+def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Equal main-thread stacks together: [{"ranks": […], "frames": […]}], most ranks first."""
+    groups: dict[str, tuple[list[int], Stack]] = {}
+    for rank, threads in sorted(stacks.items()):
+        main = next((t for t in threads if t.get("main")), None)
+        frames: Stack = (main or (threads[0] if threads else {})).get("frames", [])
+        frames = frames[:MAX_FRAMES]
+        groups.setdefault(json.dumps(frames, default=str), ([], frames))[0].append(rank)
+    parts = sorted(groups.values(), key=lambda part: (-len(part[0]), part[0]))
+    return [{"ranks": ranks, "frames": frames} for ranks, frames in parts]
+
+
+def py_spy(pid: int) -> list[dict[str, Any]]:
+    """Threads of a process, read from outside without stopping it. Raises OSError or ValueError."""
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        raise OSError("not installed (pip install py-spy)")
+    argv = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    done = subprocess.run(
+        argv, capture_output=True, timeout=PY_SPY_S, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        words = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise OSError(words[-1] if words else f"exit code {done.returncode}")
+    return [
+        {
+            "thread": str(thread.get("thread_name") or thread.get("thread_id")),
+            "main": thread.get("thread_name") == "MainThread",
+            "frames": [
+                [frame.get("filename"), frame.get("line"), frame.get("name")]
+                for frame in reversed(thread.get("frames", [])[:MAX_FRAMES])
+            ],
+        }
+        for thread in json.loads(done.stdout)
+    ]
