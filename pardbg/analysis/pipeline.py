@@ -122,11 +122,15 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
         complete=complete,
         t0_ns=window[0],
         t1_ns=window[1],
-        bubble_fraction=1.0 - busy / (len(ranks) * length) if length > 0 else 0.0,
+        bubble_fraction=_bubble(busy, len(ranks), length),
         implied_fraction=implied_fraction(layout, rows),
         bound_fraction=bound_fraction(layout),
         ranks=ranks,
     )
+
+
+def _bubble(busy_ns: int, num_ranks: int, window_ns: int) -> float:
+    return 1.0 - busy_ns / (num_ranks * window_ns) if window_ns > 0 else 0.0
 
 
 def _window(rows: Mapping[int, Sequence[ActionSpan]], t_ns: int) -> Interval | None:
@@ -293,7 +297,7 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
         return None
     busy = sum(total(clip(busy_intervals(row, window[1]), *window)) for row in rows.values())
     length = window[1] - window[0]
-    bubble = 1.0 - busy / (len(rows) * length) if length else 0.0
+    bubble = _bubble(busy, len(rows), length)
     newest = newest_step(view, layout)
     if newest is not None and step < newest - 1:  # records of the last steps may still come
         cache[key] = (window[1], bubble)

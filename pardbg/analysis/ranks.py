@@ -69,6 +69,9 @@ def _now(
     if end is not None:
         lost = end[1] in ("lost", "killed")
         return ("lost" if lost else "ended"), end[1] if lost else "ended", end[0]
+    run_end = view.run_end
+    if run_end is not None:
+        return "ended", "ended", run_end[0]
     if process.started_ns is not None and process.started_ns > view.t_ns:
         return "unknown", "not started", None
     if said.get("alive") is False:

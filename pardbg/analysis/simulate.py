@@ -24,7 +24,7 @@ class Simulated:
     @property
     def bubble_fraction(self) -> float:
         total = len(self.rows) * self.makespan
-        return 1.0 - self.busy / total if total > 0 else 0.0
+        return max(0.0, 1.0 - self.busy / total) if total > 0 else 0.0
 
 
 def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> dict[int, list[str]]:

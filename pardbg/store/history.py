@@ -13,13 +13,16 @@ _SLACK: Final = 1.25
 
 
 class History:
-    """Values in order of time, the oldest dropped beyond a limit."""
+    """Values in order of time, the oldest dropped beyond a limit of number or size."""
+
+    MAX_BYTES: Final = 256 << 20
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._times: list[int] = []
         self._values: list[Any] = []
         self._last_n = -1
+        self._bytes = 0
         self.evicted = 0
         """Values dropped because the limit was reached."""
 
@@ -42,16 +45,22 @@ class History:
         self._last_n = n
         return True
 
-    def add(self, t_ns: int, value: Any) -> None:
+    def add(self, t_ns: int, value: Any, num_bytes: int = 0) -> None:
         if self._times and t_ns < self._times[-1]:
             t_ns = self._times[-1]  # order of arrival wins over a clock's small step back
         self._times.append(t_ns)
         self._values.append(value)
+        self._bytes += num_bytes
         if len(self._times) > self._limit * _SLACK:
-            excess = len(self._times) - self._limit
-            del self._times[:excess]
-            del self._values[:excess]
-            self.evicted += excess
+            self._evict(len(self._times) - self._limit)
+        elif self._bytes > self.MAX_BYTES:
+            self._evict(len(self._times) // 2)
+            self._bytes //= 2
+
+    def _evict(self, count: int) -> None:
+        del self._times[:count]
+        del self._values[:count]
+        self.evicted += count
 
     def count(self, t_ns: int | None) -> int:
         """Number of values at or before ``t_ns``."""

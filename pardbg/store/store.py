@@ -23,6 +23,10 @@ from pardbg.store.source import Message
 from pardbg_agent import wire
 
 _MAX_PLANS: Final = 1024
+_MAX_DEFINITION_BYTES: Final = 512 << 20
+_MAX_TEXT: Final = 4096
+NOTE_TRUNCATED: Final = "session.truncated"
+"""Key of the NOTE that a reader adds at the end of a file that ends early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Store:
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
         self._num_records = 0
+        self._definition_bytes = 0
         self._first_ns: int | None = None
         self._output_offsets: dict[str, int] = {}
         self._apply: dict[bytes, Callable[[str, Message], bool]] = {
@@ -211,24 +216,28 @@ class Store:
             if offset <= self._output_offsets.get(stream, -1):
                 return False
             self._output_offsets[stream] = offset
-        self.output.add(t_ns, (rank, stream, fields.text(values, "text")))
+        text = fields.text(values, "text")
+        self.output.add(t_ns, (rank, stream, text), len(text))
         return True
 
     def _control(self, _proc: str, message: Message) -> bool:
         if (found := self._hub_map(message, self.controls)) is None:
             return False
-        self.controls.add(*found)
+        self.controls.add(*found, len(message.payload))
         return True
 
     def _state(self, _proc: str, message: Message) -> bool:
         if (found := self._hub_map(message, self.states)) is None:
             return False
-        self.states.add(found[0], message.payload)
+        self.states.add(found[0], message.payload, len(message.payload))
         return True
 
     # ------------------------------------------------------------------ definitions
 
     def _definition(self, proc: str, message: Message) -> bool:
+        self._definition_bytes += len(message.payload)
+        if self._definition_bytes > _MAX_DEFINITION_BYTES:
+            raise Malformed("definitions")
         values = decode_map(message.payload)
         kind = fields.text(values, "k")
         if kind == wire.DefKind.RUN.value:
@@ -240,14 +249,19 @@ class Store:
         elif kind == wire.DefKind.END.value:
             self._end(fields.text(values, "proc", proc), values, message.received_ns)
         elif kind == wire.DefKind.NOTE.value:
-            if len(self.notes) < MAX_GROUPS:
-                self.notes[fields.text(values, "key")] = values.get("value")
+            self._note(fields.text(values, "key"), values.get("value"))
         elif kind in self._define:
             self._define[kind](self._process(proc), values)
         else:
             self.unknown_messages += 1
             return False
         return True
+
+    def _note(self, key: str, value: Any) -> None:
+        if key == NOTE_TRUNCATED:
+            self.truncated = True
+        elif len(self.notes) < MAX_GROUPS:
+            self.notes[key] = value
 
     def _end(self, proc: str, values: Mapping[str, Any], received_ns: int) -> None:
         t_ns = fields.integer(values, "t_ns", received_ns)
@@ -266,7 +280,10 @@ class Store:
         before = fields.integer_or_none(process.facts, "start_ns")
         if start is not None and before is not None and start != before:
             process.new_ring()
-        process.facts.update({str(k): v for k, v in values.items() if v is not None})
+        for key, value in values.items():
+            short = isinstance(value, str) and len(value) < _MAX_TEXT
+            if short or isinstance(value, (int, float)):
+                process.facts[str(key)] = value
         rank = fields.integer_or_none(values, "rank")
         if rank is not None and 0 <= rank < 1 << 20:
             process.rank = rank

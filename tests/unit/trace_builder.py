@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
-from pardbg_agent import wire
-from pardbg_agent.wire import Flag, Kind, Lane
 
 from pardbg.store.source import Message
 from pardbg.store.store import Store
+from pardbg_agent import wire
+from pardbg_agent.wire import Flag, Kind, Lane
 
 MS = 1_000_000
 BEGIN = 1_000_000 * MS
@@ -28,7 +28,9 @@ def ns(ms: float) -> int:
 class Proc:
     """One rank's process."""
 
-    def __init__(self, trace: Trace, rank: int | None, epoch: int, pid: int, host: str) -> None:
+    def __init__(
+        self, trace: Trace, rank: int | None, epoch: int, pid: int, host: str, start: float
+    ) -> None:
         self.trace, self.rank, self.epoch = trace, rank, epoch
         self.proc = f"{epoch}.{host}.{pid}"
         self._names: dict[Any, int] = {}
@@ -38,7 +40,7 @@ class Proc:
         self.index = 0
         self.define(
             wire.DefKind.PROCESS, proc=self.proc, rank=rank, world_size=None, host=host, pid=pid,
-            epoch=epoch, start_ns=ns(0), wall_ns=0,
+            epoch=epoch, start_ns=ns(start), wall_ns=0,
         )  # fmt: skip
 
     # definitions
@@ -101,7 +103,7 @@ class Proc:
             layout.pack(
                 kind, lane, flags, name_id, ns(t0), ns(t1), step, seq, group_id, stage, mb, peer,
                 a, b, self.index,
-            )  # fmt: skip
+            )
         )
 
     def action(self, text: str, t0: float, t1: float, step: int = 0, a: int = 0) -> None:
@@ -130,10 +132,10 @@ class Proc:
         flags: int = Flag.ASYNC,
     ) -> int:
         seq = self._next(key, False)
-        common = dict(
-            lane=Lane.COMM, step=step, seq=seq, group_id=self.group(key), peer=root, a=num_bytes,
-            b=num_bytes if out is None else out,
-        )  # fmt: skip
+        common: dict[str, Any] = {
+            "lane": Lane.COMM, "step": step, "seq": seq, "group_id": self.group(key),
+            "peer": root, "a": num_bytes, "b": num_bytes if out is None else out,
+        }  # fmt: skip
         op_id = self.op(op, dtype, reduce, root)
         self.record(Kind.OP_ISSUE, t0, t0 + 0.01, op_id, flags=flags, **common)
         if done is not None:
@@ -156,10 +158,11 @@ class Proc:
         label: str = "",
     ) -> None:
         flags = Flag.P2P | (Flag.SEND if send else 0)
-        common = dict(
-            lane=Lane.COMM, step=step, seq=self._next(key, True), group_id=self.group(key),
-            peer=peer, a=num_bytes, b=num_bytes, stage=stage, mb=mb,
-        )  # fmt: skip
+        common: dict[str, Any] = {
+            "lane": Lane.COMM, "step": step, "seq": self._next(key, True),
+            "group_id": self.group(key), "peer": peer, "a": num_bytes, "b": num_bytes,
+            "stage": stage, "mb": mb,
+        }  # fmt: skip
         op_id = self.op("send" if send else "recv", reduce=label, tag=tag)
         self.record(Kind.OP_ISSUE, t0, t0 + 0.01, op_id, flags=flags, **common)
         if done is not None:
@@ -226,9 +229,15 @@ class Trace:
         self.ranks = [self.process(rank) for rank in range(num_ranks)]
 
     def process(
-        self, rank: int | None, epoch: int = 0, pid: int | None = None, host: str = "host"
+        self,
+        rank: int | None,
+        epoch: int = 0,
+        pid: int | None = None,
+        host: str = "host",
+        start: float = 0,
     ) -> Proc:
-        return Proc(self, rank, epoch, pid if pid is not None else 100 + (rank or 0), host)
+        pid = pid if pid is not None else 100 + (rank or 0)
+        return Proc(self, rank, epoch, pid, host, start)
 
     def say(self, key: bytes, payload: bytes, received_ns: int = 0) -> None:
         self.messages.append(Message(key, payload, received_ns or ns(0)))
@@ -251,6 +260,9 @@ class Trace:
 
     def end(self, t: float, code: int = 0) -> None:
         self.define(wire.DefKind.END, proc=None, t_ns=ns(t), code=code)
+
+    def define_end(self, proc: Proc, t: float, reason: str) -> None:
+        self.define(wire.DefKind.END, proc=proc.proc, t_ns=ns(t), reason=reason)
 
     def plan(
         self,

@@ -1,0 +1,273 @@
+"""Reads a session file into messages, as a Source. A hostile or cut-off file costs bounded memory.
+
+docs/session-format.md says what is in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgpack
+import zstandard
+from mcap.data_stream import ReadDataStream
+from mcap.exceptions import McapError
+from mcap.opcode import Opcode
+from mcap.records import Channel, Chunk, Footer, Header, Metadata
+from mcap.records import Message as McapMessage
+from mcap.stream_reader import StreamReader
+
+from pardbg.store.source import Message
+from pardbg.store.store import NOTE_TRUNCATED, Limits, Store
+from pardbg_agent import wire
+
+FORMAT: Final = 1
+"""Newest file format this reader knows."""
+PROFILE: Final = "pardbg"
+RUN_METADATA: Final = "pardbg.run"
+MAX_CHUNK_BYTES: Final = 64 << 20
+"""Chunks are about 1 MiB; a larger one than this is damage or malice."""
+MAX_CHANNELS: Final = 1 << 16
+_MAGIC: Final = bytes((137, 77, 67, 65, 80, 48, 13, 10))
+_DAMAGED: Final = (
+    McapError, struct.error, ValueError, KeyError, OverflowError, zstandard.ZstdError,
+)  # fmt: skip
+
+
+class SessionError(Exception):
+    """A file that cannot be opened as a session: one line, what and what to do."""
+
+
+class _Bounded:
+    """A file whose reads never take more than a whole chunk, whatever a length field says."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, length: int) -> bytes:
+        return self._file.read(min(length, MAX_CHUNK_BYTES))
+
+
+class SessionSource:
+    """A session file behind the Source seam: each poll gives the messages of the next chunk."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.truncated = False
+        """The file ends without its summary; known once it is finished."""
+        self.num_bytes = os.fstat(file.fileno()).st_size
+        self._file = file
+        self._finished = False
+        self._keys: dict[int, bytes] = {}
+        reader = StreamReader(
+            _Bounded(file),  # type: ignore[arg-type]
+            emit_chunks=True,
+            record_size_limit=MAX_CHUNK_BYTES,
+        )
+        self._records: Iterator[Any] = reader.records
+        self._waiting: list[Message] = self._begin()
+
+    @property
+    def live(self) -> bool:
+        return False
+
+    @property
+    def finished(self) -> bool:
+        return self._finished and not self._waiting
+
+    @property
+    def progress(self) -> float:
+        """How much of the file has been read, 0..1."""
+        if self._finished or not self.num_bytes:
+            return 1.0
+        return min(1.0, self._file.tell() / self.num_bytes)
+
+    def poll(self, timeout_ms: int) -> list[Message]:
+        """Messages of the next chunk; empty at the end. Never waits."""
+        while not self._waiting and not self._finished:
+            self._waiting = self._next()
+        messages, self._waiting = self._waiting, []
+        return messages
+
+    def close(self) -> None:
+        self._finished, self._waiting = True, []
+        self._file.close()
+
+    def _begin(self) -> list[Message]:
+        """Read up to the run's metadata; refuse what is not a session of a known format."""
+        messages: list[Message] = []
+        try:
+            header = next(self._records)
+            if not isinstance(header, Header) or header.profile != PROFILE:
+                raise SessionError(f"{self.path} is an MCAP file, but not a pardbg session")
+            for record in self._records:
+                if isinstance(record, Metadata) and record.name == RUN_METADATA:
+                    return [self._run(record.metadata)]
+                messages += self._take(record)
+                if messages:
+                    break
+        except (StopIteration, *_DAMAGED):
+            return messages + self._end(truncated=True)
+        return messages
+
+    def _run(self, said: dict[str, str]) -> Message:
+        """The run's facts as a definition, for a file that was cut off before the hub's own."""
+        for name, known in (("format", FORMAT), ("wire", wire.PROTOCOL_VERSION)):
+            if _number(said.get(name)) > known:
+                raise SessionError(
+                    f"{self.path} was written by a newer pardbg ({name} {said[name][:20]}, this "
+                    f"one reads {known}): update pardbg to open it"
+                )
+        facts: dict[str, Any] = {"k": wire.DefKind.RUN.value}
+        facts.update({name: said.get(name, "") for name in ("run", "name", "host", "cwd")})
+        facts["recipe"] = said.get("recipe") or None
+        facts["t_ns"], facts["wall_ns"] = _number(said.get("t_ns")), _number(said.get("wall_ns"))
+        facts["argv"] = _words(said.get("argv", ""))
+        return Message(wire.Key.DEFINITION.value, msgpack.packb(facts), facts["t_ns"])
+
+    def _next(self) -> list[Message]:
+        try:
+            record = next(self._records)
+            if isinstance(record, Footer):
+                return self._end(truncated=False)
+            return self._take(record)
+        except StopIteration:
+            return self._end(truncated=False)
+        except _DAMAGED:  # cut off or damaged here: what came before is good
+            return self._end(truncated=True)
+
+    def _take(self, record: Any) -> list[Message]:
+        if isinstance(record, Chunk):
+            return list(self._messages(_unpack(record)))
+        return list(self._messages([record]))
+
+    def _messages(self, records: list[Any]) -> Iterator[Message]:
+        for record in records:
+            if isinstance(record, Channel):
+                if len(self._keys) < MAX_CHANNELS:
+                    self._keys[record.id] = _key(record)
+            elif isinstance(record, McapMessage):
+                key = self._keys.get(record.channel_id, b"?")
+                yield Message(key, record.data, record.publish_time)
+
+    def _end(self, truncated: bool) -> list[Message]:
+        self._finished = True
+        self.truncated = truncated
+        if not truncated:
+            return []
+        note = {"k": wire.DefKind.NOTE.value, "key": NOTE_TRUNCATED, "value": True}
+        return [Message(wire.Key.DEFINITION.value, msgpack.packb(note), 0)]
+
+
+def open_session(path: str | Path) -> SessionSource:
+    """Open a session file. Raises SessionError, one line for the user."""
+    path = Path(path)
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - open as long as the source
+    except FileNotFoundError:
+        raise SessionError(f"no such file: {path}") from None
+    except IsADirectoryError:
+        raise SessionError(f"{path} is a directory: give a session file (.mcap)") from None
+    except PermissionError:
+        raise SessionError(f"cannot read {path}: permission denied") from None
+    except OSError as error:
+        raise SessionError(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        _check_magic(path, file)
+        return SessionSource(path, file)
+    except SessionError:
+        file.close()
+        raise
+    except OSError as error:
+        file.close()
+        raise SessionError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def load(path: str | Path, limits: Limits | None = None) -> Store:
+    """A whole session file in a store. Raises SessionError."""
+    source = open_session(path)
+    store = Store(limits)
+    try:
+        while not source.finished:
+            store.apply_all(source.poll(0))
+    except OSError as error:
+        raise SessionError(f"cannot read {path}: {error.strerror or error}") from None
+    finally:
+        source.close()
+    store.settle()
+    return store
+
+
+def _check_magic(path: Path, file: BinaryIO) -> None:
+    head = file.read(len(_MAGIC))
+    if not head:
+        raise SessionError(f"{path} is empty: nothing was recorded")
+    if not _MAGIC.startswith(head) and head != _MAGIC:
+        raise SessionError(
+            f"{path} is not a session: record one with `pardbg run -o S.mcap -- CMD`"
+        )
+    if len(head) < len(_MAGIC):
+        raise SessionError(f"{path} is cut off after {len(head)} bytes: nothing of it is left")
+    file.seek(0)
+
+
+def _unpack(chunk: Chunk) -> list[Any]:
+    """The records of a chunk, its size checked before it is unpacked and its CRC after."""
+    if chunk.uncompressed_size > MAX_CHUNK_BYTES:
+        raise ValueError("chunk too large")
+    if chunk.compression == "zstd":
+        if zstandard.frame_content_size(chunk.data) > MAX_CHUNK_BYTES:
+            raise ValueError("chunk too large")
+        plain = zstandard.ZstdDecompressor().decompress(
+            chunk.data, max_output_size=chunk.uncompressed_size
+        )
+    elif chunk.compression == "":
+        plain = chunk.data
+    else:
+        raise ValueError(f"compression {chunk.compression}")
+    if chunk.uncompressed_crc and zlib.crc32(plain) != chunk.uncompressed_crc:
+        raise ValueError("chunk CRC")
+    return list(_chunk_records(plain))
+
+
+def _chunk_records(plain: bytes) -> Iterator[Any]:
+    stream = ReadDataStream(BytesIO(plain))
+    while stream.count < len(plain):
+        opcode, length = stream.read1(), stream.read8()
+        if length > len(plain) - stream.count:
+            raise ValueError("record longer than its chunk")
+        end = stream.count + length
+        if opcode == Opcode.CHANNEL:
+            yield Channel.read(stream)
+        elif opcode == Opcode.MESSAGE:
+            yield McapMessage.read(stream, length)
+        if end > stream.count:
+            stream.read(end - stream.count)
+
+
+def _key(channel: Channel) -> bytes:
+    """The wire's first frame: from the channel's metadata, else from its topic."""
+    said = channel.metadata.get("key", "") + channel.metadata.get("proc", "")
+    if not said:
+        topic, _, proc = channel.topic.partition("/")
+        letters = {"records": "R", "defs": "D", "output": "O", "control": "C", "state": "S"}
+        said = letters.get(topic, "?") + ("" if proc == "hub" else proc)
+    return said.encode("ascii", "replace")
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdigit() and len(text) < 20 else 0
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return []
+    return [str(word) for word in words] if isinstance(words, list) else []

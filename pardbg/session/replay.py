@@ -1,0 +1,97 @@
+"""The clock of a replay: a cursor that plays, stops and moves. Pure: it is told what time it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Offered by ``faster`` and ``slower``; ``set_speed`` takes any up to MAX_SPEED, negative too."""
+MAX_SPEED: Final = 1000.0
+
+
+class ReplayClock:
+    """Cursor over [begin, end], hub clock ns.
+
+    Every method that depends on time is given ``now_s``, the wall's monotonic seconds. A negative
+    speed plays backwards; playing stops at either end.
+    """
+
+    def __init__(self, begin_ns: int = 0, end_ns: int = 0) -> None:
+        self.begin_ns, self.end_ns = begin_ns, max(begin_ns, end_ns)
+        self.speed = 1.0
+        self._at_ns = begin_ns
+        self._since_s: float | None = None
+
+    @property
+    def playing(self) -> bool:
+        return self._since_s is not None
+
+    def bounds(self, begin_ns: int, end_ns: int) -> None:
+        """Set the range; the cursor is kept inside, at the begin if it was never moved."""
+        fresh = self._at_ns == self.begin_ns
+        self.begin_ns, self.end_ns = begin_ns, max(begin_ns, end_ns)
+        self._at_ns = begin_ns if fresh else self._clamped(self._at_ns)
+
+    def now(self, now_s: float) -> int:
+        """The cursor."""
+        if self._since_s is None:
+            return self._at_ns
+        passed = round((now_s - self._since_s) * self.speed * 1e9)
+        at = self._clamped(self._at_ns + passed)
+        end = self.end_ns if self.speed > 0 else self.begin_ns
+        if at == end:
+            self._at_ns, self._since_s = at, None
+        return at
+
+    def play(self, now_s: float) -> None:
+        """Play on; at the end, from the begin (backwards: at the begin, from the end)."""
+        if self.playing:
+            return
+        first, last = (self.begin_ns, self.end_ns)
+        if self.speed < 0:
+            first, last = last, first
+        if self._at_ns == last:
+            self._at_ns = first
+        self._since_s = now_s
+
+    def stop(self, now_s: float) -> None:
+        self._at_ns, self._since_s = self.now(now_s), None
+
+    def toggle(self, now_s: float) -> None:
+        if self.playing:
+            self.stop(now_s)
+        else:
+            self.play(now_s)
+
+    def set_speed(self, speed: float, now_s: float) -> None:
+        """``speed`` times as fast as it ran; the cursor does not jump."""
+        at, playing = self.now(now_s), self.playing
+        bounded = max(-MAX_SPEED, min(MAX_SPEED, speed))
+        self.speed = bounded if bounded else 1.0
+        self._at_ns, self._since_s = at, now_s if playing else None
+
+    def faster(self, now_s: float) -> None:
+        self._change_speed(1, now_s)
+
+    def slower(self, now_s: float) -> None:
+        self._change_speed(-1, now_s)
+
+    def step(self, by_ns: int, now_s: float) -> None:
+        """Move by ``by_ns``, either way."""
+        self.seek(self.now(now_s) + by_ns, now_s)
+
+    def seek(self, t_ns: int, now_s: float) -> None:
+        """To ``t_ns``, kept inside the run; goes on playing if it was."""
+        self.now(now_s)
+        self._at_ns = self._clamped(t_ns)
+        if self._since_s is not None:
+            self._since_s = now_s
+
+    def _change_speed(self, by: int, now_s: float) -> None:
+        sign = 1.0 if self.speed > 0 else -1.0
+        nearest = min(range(len(SPEEDS)), key=lambda i: abs(SPEEDS[i] - abs(self.speed)))
+        at = max(0, min(len(SPEEDS) - 1, nearest + by))
+        self.set_speed(sign * SPEEDS[at], now_s)
+
+    def _clamped(self, t_ns: int) -> int:
+        return max(self.begin_ns, min(self.end_ns, t_ns))
