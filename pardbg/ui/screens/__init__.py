@@ -1,0 +1,1 @@
+"""Pages, one module each: what is selected, how far one zooms, which render function draws."""

@@ -1,0 +1,162 @@
+"""The debug page: where each rank is held and what comes next, stacks, the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pardbg.analysis.model import RankNow, Snapshot
+from pardbg.render import words
+from pardbg.render.bars import rule
+from pardbg.render.cells import (
+    Line,
+    Picture,
+    Run,
+    clean,
+    clip,
+    fit,
+    left,
+    line,
+    selected,
+)  # fmt: skip
+from pardbg.render.overview import SIGNS
+from pardbg.render.stacks import Stack, tree
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    selected: int | None = None
+    stacks: dict[int, Stack] = field(default_factory=dict)
+    """What ``where`` brought, the last time it was asked."""
+    stacks_ns: int | None = None
+    console: tuple[tuple[str, str], ...] = ()
+    """(text, style) of commands typed and their answers, oldest first."""
+    can_control: bool = True
+
+
+def debug(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -> Picture:
+    """The page at ``cells`` x ``rows``; side by side where it is wide."""
+    look = look or Look()
+    wide = cells >= 120
+    head = (_status(snapshot, look, cells), ())
+    room = rows - len(head)
+    left_size = cells * 3 // 5 if wide else cells
+    ranks, focus, places = _ranks(snapshot, left_size, look)
+    if wide:
+        return _side_by_side(snapshot, cells, room, look, head, ranks, focus, places)
+    logs = _log(snapshot, look, cells, max(3, room // 4))
+    stacks = _stacks(look, snapshot, cells)
+    stacks = stacks[: max(0, room - len(logs) - min(len(ranks), room // 2) - 1)]
+    foot = (*stacks, *logs)
+    return Picture(head, tuple(ranks), foot, focus=focus, rows=tuple(places))
+
+
+def _side_by_side(snapshot: Snapshot, cells: int, room: int, look: Look, head: tuple[Line, ...],
+                  ranks: list[Line], focus: int | None, places: list[int]) -> Picture:  # fmt: skip
+    left_size = cells * 3 // 5
+    right_size = cells - left_size - 3
+    stacks = _stacks(look, snapshot, left_size)
+    logs = _log(snapshot, look, right_size, room)
+    stack_rows = min(len(stacks), max(room // 3, room - len(ranks) - 1))
+    list_rows = room - stack_rows
+    if len(ranks) > list_rows:
+        start = max(0, min((focus or 0) - list_rows // 2, len(ranks) - list_rows))
+        ranks, places = ranks[start : start + list_rows], places[start : start + list_rows]
+    blank = [()] * max(0, list_rows - len(ranks) - 1) if stacks else []
+    column = [*ranks, *([()] if stacks else []), *stacks[:stack_rows], *blank]
+    body = []
+    for at in range(room):
+        start_line = column[at] if at < len(column) else ()
+        end_line = logs[at] if at < len(logs) else ()
+        body.append(line(fit(start_line, left_size), Run(" │ ", "rule"), end_line))
+    return Picture(head, tuple(body), rows=tuple(places))
+
+
+def _status(snapshot: Snapshot, look: Look, cells: int) -> Line:
+    control = snapshot.control
+    if not look.can_control and control.mode == "running":
+        return line(Run("  a recording: nothing to control; ←→ moves in time", "dim"))
+    sign, style = {"running": ("▶ running", "good"), "pausing": ("◌ pausing", "held"),
+                   "held": ("‖ held at a cut", "held"), "stepping": ("▹ stepping", "held"),
+                   }[control.mode]  # fmt: skip
+    parts = [Run("  "), Run(sign, style)]
+    if control.controller:
+        parts += [Run("  by ", "dim"), Run(clean(control.controller))]
+    if control.lease_ns is not None:
+        style = "warn" if control.lease_ns < 4e9 else "strong"
+        parts += [Run("  lease ", "dim"), Run(words.seconds(control.lease_ns), style)]
+    pending = words.plural(control.pending, "pending op") if control.pending else "no pending op"
+    parts += [Run(f"  {pending}", "warn" if control.pending else "dim")]
+    if control.reason:
+        parts += [Run(f"  {clean(control.reason)}", "dim")]
+    if control.mode == "running":
+        parts += [Run("  space holds every rank at a consistent cut", "faint")]
+    return fit(parts, cells)
+
+
+def _ranks(snapshot: Snapshot, cells: int, look: Look) -> tuple[list[Line], int | None, list[int]]:
+    now_size = max(20, min(44, cells - 38))
+    title = f"  {'rank':>4}  {'stage':<5}  {left('now', now_size)}  {'since':>8}  next"
+    lines: list[Line] = [line(Run(clip(title, cells), "dim"))]
+    places = [-1]
+    focus = None
+    nexts = _nexts(snapshot)
+    for rank in snapshot.ranks:
+        made = _rank(rank, snapshot, nexts.get(rank.rank, ""), now_size)
+        if rank.rank == look.selected:
+            focus = len(lines)
+            made = fit(selected(made), cells, "+sel")
+        lines.append(made)
+        places.append(rank.rank)
+    return lines, focus, places
+
+
+def _nexts(snapshot: Snapshot) -> dict[int, str]:
+    """What comes next per rank: what control says, else the plan."""
+    found: dict[int, str] = {}
+    step = snapshot.pipeline.step if snapshot.pipeline else None
+    for rank in step.ranks if step else ():
+        if rank.next_action:
+            found[rank.rank] = rank.next_action
+    return {**found, **snapshot.control.held}
+
+
+def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int) -> Line:
+    sign, style = SIGNS[rank.state]
+    since = "" if rank.since_ns is None else words.duration(
+        max(0, snapshot.t_ns - rank.since_ns))  # fmt: skip
+    stages = ",".join(map(str, rank.stages))
+    text = clip(clean(rank.now) or rank.state, now_size - 2)
+    return line(
+        Run(f"  {rank.rank:>4}  ", "strong"), Run(f"{stages:<5}  ", "dim"), Run(f"{sign} ", style),
+        Run(left(text, now_size - 2), "" if rank.state == "running" else style),
+        Run(f"  {since:>8}  ", "dim"), Run(clip(clean(coming), 22), "strong"),
+    )  # fmt: skip
+
+
+def _stacks(look: Look, snapshot: Snapshot, cells: int) -> list[Line]:
+    if not look.stacks:
+        text = "w asks every rank for its stack" if look.can_control else "no stacks in a recording"
+        return [line(" ", rule("stacks", cells - 2)), line(Run(f"  {text}", "faint"))]
+    age = ""
+    if look.stacks_ns is not None:
+        age = f"{words.duration(max(0, snapshot.t_ns - look.stacks_ns))} ago"
+    return [line(" ", rule("stacks", cells - 2, age)), *tree(look.stacks, cells)]
+
+
+def _log(snapshot: Snapshot, look: Look, cells: int, limit: int) -> list[Line]:
+    """The audit trail, then what was typed here and answered."""
+    trail: Sequence[tuple[int, str]] = snapshot.control.log
+    console = look.console[-max(2, limit // 2) :]
+    keep = max(1, limit - 1 - (len(console) + 1 if console else 0))
+    lines: list[Line] = [line(" ", rule("audit trail", cells - 2))]
+    for t_ns, text in trail[-keep:]:
+        when = words.offset(max(0, t_ns - snapshot.t_begin_ns), 1e7)
+        lines.append(line(Run(f" {when:>9}  ", "faint"), Run(clip(clean(text), cells - 13))))
+    if not trail:
+        lines.append(line(Run("  nothing has been held or stepped yet", "faint")))
+    if console:
+        lines.append(line(" ", rule("console", cells - 2)))
+        for text, style in console:
+            lines.append(line(" ", Run(clip(clean(text), cells - 2), style)))
+    return lines

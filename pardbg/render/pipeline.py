@@ -1,0 +1,293 @@
+"""The pipeline page: plan and seen schedule, ledger, the answer in words, the bubble by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pardbg.analysis.model import PipelineRank, PipelineStep, PipelineView, Snapshot
+from pardbg.render import ledger, words
+from pardbg.render.cells import Line, Picture, Run, crop, fit, left, line, line_width, spread
+from pardbg.render.empty import empty
+from pardbg.render.plan import Planned, lay_out, makespan
+from pardbg.render.schedule import (
+    Axis,
+    duration_row,
+    flight_row,
+    gap_row,
+    legend,
+    plan_row,
+    ruler,
+    seen_row,
+)  # fmt: skip
+from pardbg.render.sparks import bounds, line_chart, spark
+
+GUTTER = 15
+"""Cells of the marker, rank, stage and row name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How the reader looks at the page."""
+
+    selected: int | None = None
+    at_cursor: bool = False
+    """The cursor was placed by hand: explain what lies under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What all rows of one picture share."""
+
+    view: PipelineView
+    step: PipelineStep
+    measured: PipelineStep
+    axis: Axis
+    now_ns: int
+    cells: int
+    boxes: Mapping[int, tuple[Planned, ...]]
+    held: dict[int, str]
+    look: Look
+
+    @property
+    def cursor(self) -> int:
+        return min(self.axis.x(self.now_ns), self.axis.cells - 1)
+
+    @property
+    def many(self) -> bool:
+        return self.view.num_virtual > 1
+
+
+def pipeline(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -> Picture:
+    """The page at ``cells`` x ``rows``."""
+    look = look or Look()
+    view = snapshot.pipeline
+    if view is None:
+        return empty(
+            cells, rows, "No pipeline in this run.",
+            "Its steps are on 3 Timeline, its collectives on 4.",
+        )  # fmt: skip
+    step = view.step or view.last_complete
+    if step is None:
+        return Picture(head=_title(view, cells), body=_waiting(view))
+    frame = _frame(snapshot, view, step, cells, look)
+    head = (*_title(view, cells), *_heads(frame, rows))
+    foot = _foot(frame, rows)
+    room = rows - len(head) - len(foot) - 1
+    body, places = _ranks(frame, room)
+    spare = room - len(body)
+    if spare >= 4 and len(view.bubble_history) > 1:
+        body = (*body, *_history(frame, min(spare - 1, 7)))
+    else:
+        foot = (_bubbles(view, cells), *foot)
+    focus = places.index(look.selected) if look.selected in places else None
+    return Picture(head=head, body=body, foot=foot, focus=focus, rows=places)
+
+
+def _frame(
+    snapshot: Snapshot, view: PipelineView, step: PipelineStep, cells: int, look: Look
+) -> _Frame:
+    done = view.last_complete
+    measured = done or step
+    boxes = lay_out(step, measured, view.num_stages)
+    now = min(snapshot.t_ns, step.t1_ns) if step.complete else max(snapshot.t_ns, step.t1_ns)
+    if not step.complete and done is not None:
+        now = min(now, step.t0_ns + 4 * max(1, done.t1_ns - done.t0_ns) + (step.t1_ns - step.t0_ns))
+    span = max(now - step.t0_ns, step.t1_ns - step.t0_ns, makespan(boxes), 1)
+    if done is not None:
+        span = max(span, done.t1_ns - done.t0_ns)
+    width = max(16, cells - GUTTER - ledger.size(cells) - 3)
+    axis = Axis(step.t0_ns, span * 1.005, width)
+    return _Frame(view, step, measured, axis, now, cells, boxes, snapshot.control.held, look)
+
+
+def _title(view: PipelineView, cells: int) -> tuple[Line, ...]:
+    shape = f"p={view.num_ranks} m={view.num_microbatches}"
+    shape += f" v={view.num_virtual}" if view.num_virtual > 1 else ""
+    short = view.schedule.removeprefix("Schedule")
+    name = [
+        Run(view.schedule if cells >= 100 else short, "strong"),
+        Run(f"  {shape}", "dim"),
+        Run("  paced compute" if cells >= 100 and view.paced else "  paced" if view.paced else "",
+            "dim"),
+    ]  # fmt: skip
+    figures = _figures(view)
+    if line_width(name) + line_width(figures) + 4 <= cells:
+        return (spread(line(" ", *name), line(*figures, " "), cells),)
+    return (line(" ", *name), line(" ", *figures))
+
+
+def _figures(view: PipelineView) -> Line:
+    step = view.last_complete or view.step
+    if step is None:
+        return ()
+    base = step.implied_fraction if step.implied_fraction is not None else step.bound_fraction
+    excess = None if base is None else step.bubble_fraction - base
+    loud = "bad" if excess is not None and excess >= 0.05 else "strong"
+    parts = [Run("bubble " if step.complete else "bubble so far ", "dim"),
+             Run(words.percent(step.bubble_fraction), "warn")]  # fmt: skip
+    for name, value in (("implied", step.implied_fraction), ("bound", step.bound_fraction)):
+        parts += [Run(f"  {name} ", "dim"), Run(words.percent(value), "strong")]
+    parts += [Run("  excess ", "dim"), Run(words.percent(excess), loud)]
+    return tuple(parts)
+
+
+def _waiting(view: PipelineView) -> tuple[Line, ...]:
+    plan = f"The plan of {view.schedule} is known: {view.num_ranks} ranks, "
+    return (
+        (),
+        line(Run(f" {plan}{view.num_microbatches} microbatches.", "dim")),
+        line(Run(" No action has run yet.", "dim")),
+    )
+
+
+def _ledger_step(frame: _Frame) -> PipelineStep:
+    """Figures come from a complete step where there is one, so that they do not jump."""
+    return frame.step if frame.step.complete else frame.measured
+
+
+def _heads(frame: _Frame, rows: int) -> tuple[Line, ...]:
+    step = frame.step
+    note = f"step {_ledger_step(frame).step}"
+    gutter = left(f"  step {step.step}", GUTTER)
+    heading = line(
+        Run(gutter, "strong"),
+        *ruler(frame.axis, frame.cursor).line(),
+        "  ",
+        *ledger.heading(frame.cells, note),
+    )
+    return ((), heading) if rows >= 18 else (heading,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Density:
+    """Lines per rank: the richest that fits is taken."""
+
+    plan: int = 1
+    tall: int = 0
+    """Lines by which boxes are taller than one."""
+    flight: int = 0
+    gap: int = 0
+    spare: int = 0
+    """Lines that must stay free below for it."""
+
+    @property
+    def lines(self) -> int:
+        return self.plan + 1 + self.tall + self.flight + self.gap
+
+
+_DENSITIES = (
+    _Density(tall=3, flight=1, gap=2, spare=8), _Density(tall=2, flight=1, gap=1, spare=6),
+    _Density(tall=1, flight=1, gap=1), _Density(tall=1, gap=1), _Density(gap=1), _Density(),
+    _Density(plan=0),
+)  # fmt: skip
+
+
+def _ranks(frame: _Frame, room: int) -> tuple[tuple[Line, ...], tuple[int, ...]]:
+    """Rows of all ranks at the richest density that fits, and which rank each row shows."""
+    total = len(frame.step.ranks)
+    density = next(
+        (d for d in _DENSITIES if total * d.lines - d.gap + d.spare <= room), _DENSITIES[-1]
+    )
+    body: list[Line] = []
+    places: list[int] = []
+    for rank in frame.step.ranks:
+        lines = _rank(frame, rank, density)
+        body += lines
+        places += [rank.rank] * len(lines)
+    end = len(body) - density.gap
+    return tuple(body[:end]), tuple(places[:end])
+
+
+def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
+    ended = next((r for r in _ledger_step(frame).ranks if r.rank == rank.rank), rank)
+    figures = ledger.figures(ended, frame.cells)
+    flight = ledger.flight(rank, frame.cells)
+    axis = frame.axis
+    seen = seen_row(rank, axis, frame.now_ns, frame.many, frame.held.get(rank.rank)).line()
+    chosen = rank.rank == frame.look.selected
+    stages = ",".join(map(str, rank.stages))
+    if not density.plan:
+        return [_row(frame, _name(rank.rank, stages, chosen, ""), seen, figures)]
+    plan = plan_row(frame.boxes.get(rank.rank, ()), axis, frame.many, frame.cursor)
+    lines = [
+        _row(frame, _name(rank.rank, stages, chosen, "plan"), plan.line(), flight),
+        _row(frame, _name(None, "", chosen, "seen"), seen, figures),
+    ]
+    for at in range(density.tall):
+        low = duration_row(rank, axis, frame.now_ns, words_in=at == 0).line()
+        lines.append(_row(frame, _name(None, "", chosen, ""), low, ()))
+    if density.flight:
+        curve = flight_row(rank, axis, frame.now_ns).line()
+        lines.append(_row(frame, _name(None, "", chosen, "flight"), curve, ()))
+    gap = _row(frame, (), gap_row(axis, frame.cursor).line(), ())
+    return lines + [gap] * density.gap
+
+
+def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
+    mark = Run("▸" if chosen and rank is not None else "│" if chosen else " ", "accent")
+    who = f"r{rank}" if rank is not None else ""
+    stage = f"s{stages}" if stages else ""
+    return line(
+        mark, Run(left(who, 4), "strong" if chosen else ""), Run(left(stage, 4), "dim"),
+        Run(left(row, 6), "faint" if row in ("plan", "flight") else "dim"),
+    )  # fmt: skip
+
+
+def _row(frame: _Frame, name: Line, cells: Line, tail: Line) -> Line:
+    return line(fit(name, GUTTER), cells, "  ", tail)
+
+
+def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
+    view, cells = frame.view, frame.cells
+    lines: list[Line] = [()] if rows >= 26 else []
+    found = ledger.choose_idle(view, frame.now_ns, frame.look.selected, frame.look.at_cursor)
+    if found is not None:
+        step, idle = found
+        under = frame.look.at_cursor and idle.rank == frame.look.selected
+        lines.append(crop(ledger.explain(step, idle, not under, cells), cells))
+    if rows >= 18:
+        kinds = sorted({a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"},
+                       key="FBIW".index)  # fmt: skip
+        lines += [(), line("  ", legend(kinds, cells - 2))] if rows >= 26 else [
+            line("  ", legend(kinds, cells - 2))
+        ]  # fmt: skip
+    return tuple(lines)
+
+
+def _bubbles(view: PipelineView, cells: int) -> Line:
+    """The bubble by step, and the range it moves in."""
+    history = view.bubble_history
+    if not history:
+        return line(Run("  bubble by step: no complete step yet", "dim"))
+    values = [value for _, value in history]
+    size = max(8, min(64, cells - 52, max(len(values), 16)))
+    return line(
+        Run("  bubble by step ", "dim"),
+        Run(spark(values, size, low=min(values) - 0.4 * (max(values) - min(values))), "bubble"),
+        Run(f"  steps {history[0][0]}–{history[-1][0]}", "dim"),
+        Run(f"  {words.percent(min(values))}–{words.percent(max(values))}", ""),
+    )
+
+
+def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
+    """Room to spare: the bubble by step as a curve between its least and its most."""
+    history = frame.view.bubble_history
+    values = [value for _, value in history]
+    if len(values) < 2:
+        return ()
+    low, high = bounds(values)
+    chart = line_chart(values, frame.axis.cells, height, "bubble")
+    labels = [words.percent(high), *[""] * (height - 2), words.percent(low)]
+    latest = f"step {history[-1][0]}: {words.percent(values[-1])}"
+    notes = [latest, *[""] * (height - 1)]
+    return (
+        (),
+        *(
+            line(
+                Run(left("  bubble" if at == 0 else "  by step" if at == 1 else "", 9), "dim"),
+                Run(f"{label:>{GUTTER - 9}}", "faint"), *row, "  ", Run(note, "dim"),
+            )
+            for at, (label, row, note) in enumerate(zip(labels, chart, notes, strict=True))
+        ),
+    )  # fmt: skip

@@ -1,0 +1,67 @@
+"""What ``pardbg ctl`` prints: a control verb's answer in words, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pardbg.control.model import Verb
+from pardbg.render import words
+
+NOTHING_NEXT = "—"
+
+
+def text(verb: Verb, data: dict[str, Any]) -> str:
+    """The answer to ``verb``; ``data`` is the reply's."""
+    if verb is Verb.RANKS:
+        return _ranks(data)
+    if verb is Verb.WHERE:
+        return _stacks(data)
+    return _status(data)
+
+
+def _status(data: dict[str, Any]) -> str:
+    """Mode, lease and what each held rank would do next."""
+    lines = [_headline(data)]
+    held = {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
+    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(held.items())]
+    return "\n".join(lines)
+
+
+def _headline(data: dict[str, Any]) -> str:
+    words = [str(data.get("mode", "running"))]
+    if data.get("lease_ns") is not None and words[0] != "running":
+        words.append(f"lease {data['lease_ns'] / 1e9:.0f} s")
+    if data.get("pending"):
+        words.append(f"{data['pending']} ops pending")
+    if data.get("reason"):
+        words.append(str(data["reason"]))
+    return " · ".join(words)
+
+
+def _ranks(data: dict[str, Any]) -> str:
+    rows = sorted(dict(data.get("ranks") or {}).values(), key=lambda row: row.get("rank", -1))
+    lines = [" rank  step  now"]
+    for row in rows:
+        what = f"held before {row['next']}" if row.get("held") else str(row.get("what") or "")
+        if not row.get("alive", True):
+            what = "ended"
+        lines.append(f"{row.get('rank', '?'):>5} {row.get('step', ''):>5}  {what or NOTHING_NEXT}")
+    return "\n".join(lines)
+
+
+def _stacks(data: dict[str, Any]) -> str:
+    """Ranks with the same main-thread stack together, innermost frame last."""
+    lines = []
+    for branch in data.get("tree") or []:
+        lines.append(f"rank {words.rank_set(branch['ranks'])}")
+        frames = [f"{_tail(file)}:{row} {name}" for file, row, name in branch["frames"]]
+        lines += [f"    {frame}" for frame in frames] or ["    no frames"]
+    for rank, source in sorted(dict(data.get("source") or {}).items()):
+        if source != "agent":
+            lines.append(f"rank {rank}: {source}")
+    return "\n".join(lines) or "no rank answered"
+
+
+def _tail(file: str) -> str:
+    """The last two parts of a path say which file it is."""
+    return "/".join(str(file).split("/")[-2:])

@@ -1,0 +1,214 @@
+"""The pipeline's schedule: planned and seen rows on one time axis.
+
+A seen row is drawn in proportion to time: a filled box per action with its label, shortened when
+narrow; idle stretches shaded by cause, each cause with a character of its own; the running action
+in a brighter shade that grows; and, where the rank is held, what comes next behind ``‖``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pardbg.analysis.model import ActionSpan, Cause, PipelineRank
+from pardbg.render import words
+from pardbg.render.cells import Line, Row, Run, line
+from pardbg.render.plan import Planned, in_flight_curve
+from pardbg.render.sparks import LEVELS
+
+CAUSE_CHAR: dict[Cause, str] = {
+    "warmup": "·", "dependency": "░", "communication": "~", "host": "▚", "cooldown": "˙",
+}  # fmt: skip
+CAUSE_WORD: dict[Cause, str] = {
+    "warmup": "warm-up", "dependency": "dependency", "communication": "communication",
+    "host": "host", "cooldown": "cool-down",
+}  # fmt: skip
+CAUSE_SHORT: dict[Cause, str] = {
+    "warmup": "warm", "dependency": "dep", "communication": "comm", "host": "host",
+    "cooldown": "cool",
+}  # fmt: skip
+KIND_WORD = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
+HELD = "‖"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """ns on ``cells`` columns, from ``t0_ns``."""
+
+    t0_ns: int
+    span_ns: float
+    cells: int
+
+    def x(self, t_ns: float) -> int:
+        return round((t_ns - self.t0_ns) * self.cells / self.span_ns)
+
+    @property
+    def ns_per_cell(self) -> float:
+        return self.span_ns / max(1, self.cells)
+
+
+def token(kind: str, microbatch: int) -> str:
+    """Neighbouring microbatches take turns between two shades, so boxes need no border."""
+    base = kind if kind in "FBIW" else "X"
+    return f"action.{base}.{'odd' if microbatch % 2 else 'even'}"
+
+
+def label(stage: int, kind: str, microbatch: int, cells: int, many_stages: bool) -> str:
+    """The longest form that fits: ``4F5``, ``F5``, ``F``."""
+    short = kind if len(kind) == 1 else {"UNSHARD": "U", "RESHARD": "R"}.get(kind, "G")
+    number = str(microbatch) if microbatch >= 0 else ""
+    forms = [short + number, short]
+    if many_stages:
+        forms.insert(0, f"{stage}{short}{number}")
+    return next((form for form in forms if len(form) <= cells), "")
+
+
+def plan_row(
+    boxes: Sequence[Planned], axis: Axis, many_stages: bool, cursor: int | None = None
+) -> Row:
+    """The plan: a label where the action would begin and a thin line as long as it would last."""
+    row = Row(axis.cells)
+    painted = 0
+    for box in boxes:
+        start, end = axis.x(axis.t0_ns + box.t0_ns), axis.x(axis.t0_ns + box.t1_ns)
+        start = max(start, painted)
+        if end <= start:
+            continue
+        style = f"plan.{box.kind if box.kind in 'FBIW' else 'X'}"
+        row.fill(start, end, "─", style)
+        row.put(start, label(box.stage, box.kind, box.microbatch, end - start, many_stages), style)
+        painted = end
+    _mark_cursor(row, cursor)
+    return row
+
+
+def seen_row(
+    rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool, held_next: str | None = None
+) -> Row:
+    """What ran, up to ``now_ns``, over its idle stretches."""
+    row = Row(axis.cells)
+    for idle in rank.idles:
+        start, end = axis.x(idle.t0_ns), axis.x(min(idle.t1_ns, now_ns))
+        row.fill(start, end, CAUSE_CHAR[idle.cause], f"idle.{idle.cause}")
+        if idle.producer and end - start >= len(idle.producer) + 3:
+            row.put(start + 1, f"◂{idle.producer}", f"idle.{idle.cause}")
+    end = 0
+    for action in rank.actions:
+        end = _box(row, action, axis, now_ns, many_stages, end)
+    if held_next:
+        mark = f"{HELD}{held_next}"
+        end = max(end, min(axis.x(now_ns), axis.cells))
+        row.put(max(0, min(end, axis.cells - len(mark))), mark, "held")
+    return row
+
+
+def _box(
+    row: Row, action: ActionSpan, axis: Axis, now_ns: int, many_stages: bool, painted: int
+) -> int:
+    """Paint one action; the end of what is painted so far comes back."""
+    running = action.t1_ns is None
+    start = max(axis.x(action.t0_ns), painted)
+    end = axis.x(now_ns if action.t1_ns is None else action.t1_ns)
+    if end <= start and (running or start > painted):
+        end = start + 1
+    if end <= start:
+        return painted
+    style = token(action.kind, action.microbatch)
+    if running:
+        style = style.rsplit(".", 1)[0] + ".now"
+    row.fill(start, end, " ", style)
+    text = label(action.stage, action.kind, action.microbatch, end - start, many_stages)
+    row.put(start, text, style)
+    if running and end - start > len(text):
+        row.put(end - 1, "▸", style)
+    return min(end, axis.cells)
+
+
+def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = True) -> Row:
+    """The boxes' lower part: each action's own duration, where it fits and is wanted."""
+    row = Row(axis.cells)
+    for idle in rank.idles:
+        end = axis.x(min(idle.t1_ns, now_ns))
+        row.fill(axis.x(idle.t0_ns), end, " ", f"idle.{idle.cause}")
+    painted = 0
+    for action in rank.actions:
+        ended = now_ns if action.t1_ns is None else action.t1_ns
+        start, end = max(axis.x(action.t0_ns), painted), axis.x(ended)
+        if end <= start:
+            continue
+        style = token(action.kind, action.microbatch)
+        style = style + ".low" if action.t1_ns is not None else style.rsplit(".", 1)[0] + ".now"
+        row.fill(start, end, " ", style)
+        text = words.duration(ended - action.t0_ns)
+        forms = (text, text.split(" ")[0], text.split(".")[0].split(" ")[0])
+        fitting = next((form for form in forms if len(form) < end - start), "")
+        row.put(start, fitting if words_in else "", style)
+        painted = end
+    return row
+
+
+def flight_row(rank: PipelineRank, axis: Axis, now_ns: int) -> Row:
+    """In-flight microbatches over the same time: a step curve under the boxes."""
+    row = Row(axis.cells)
+    top = max(rank.max_in_flight, rank.in_flight_bound or 0, 1)
+    curve = in_flight_curve(rank)
+    ends = [axis.x(t_ns) for t_ns, _ in curve[1:]] + [axis.x(now_ns)]
+    for (t_ns, level), end in zip(curve, ends, strict=False):
+        if level > 0:
+            mark = LEVELS[min(7, max(0, level * 8 // top - 1))]
+            row.fill(axis.x(t_ns), end, mark, "flight.curve")
+    return row
+
+
+def _mark_cursor(row: Row, cursor: int | None) -> None:
+    if cursor is not None and row.blank(cursor):
+        row.put(cursor, "┊", "faint")
+
+
+def gap_row(axis: Axis, cursor: int | None) -> Row:
+    row = Row(axis.cells)
+    _mark_cursor(row, cursor)
+    return row
+
+
+def nice_step(ns: float) -> float:
+    """The next 1, 2 or 5 times a power of ten, ns."""
+    scale = 1.0
+    while scale * 10 <= ns:
+        scale *= 10
+    return next((scale * by for by in (1, 2, 5, 10) if scale * by >= ns), scale * 10)
+
+
+def ruler(axis: Axis, cursor: int | None = None, origin_ns: int | None = None) -> Row:
+    """Times along the axis, counted from ``origin_ns`` (its own begin otherwise)."""
+    row = Row(axis.cells)
+    origin = axis.t0_ns if origin_ns is None else origin_ns
+    step = nice_step(axis.ns_per_cell * 14)
+    tick = -(-(axis.t0_ns - origin) // step) * step
+    while (at := axis.x(origin + tick)) < axis.cells:
+        text = words.offset(tick, step) if tick else "0"
+        hidden = cursor is not None and at <= cursor <= at + len(text) + 1
+        if at + len(text) + 1 <= axis.cells and not hidden:
+            row.put(at, "╷" + text, "dim")
+        tick += step
+    if cursor is not None:
+        row.put(min(cursor, axis.cells - 1), "▾", "cursor")
+    return row
+
+
+def legend(kinds: Sequence[str], cells: int) -> Line:
+    """What letters and shadings mean, as far as it fits."""
+    parts: list[Run] = []
+    for kind in kinds:
+        parts += [Run(kind, f"plan.{kind}"), Run(f" {KIND_WORD.get(kind, kind)}  ", "dim")]
+    parts.append(Run("idle: ", "dim"))
+    for cause, char in CAUSE_CHAR.items():
+        parts += [Run(char * 2, f"idle.{cause}"), Run(f" {CAUSE_WORD[cause]}  ", "dim")]
+    kept: list[Run] = []
+    used = 0
+    for mark, word in zip(parts, [*parts[1:], Run("")], strict=True):
+        if used + len(mark.text) + len(word.text.rstrip()) > cells:
+            break
+        kept.append(mark)
+        used += len(mark.text)
+    return line(*kept)

@@ -1,0 +1,108 @@
+"""The app: joins engine, control desk and main screen; live and replay are the same."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import App
+from textual.binding import BindingType
+
+from pardbg.control.model import ControlPort, Reply, Verb
+from pardbg.session.replay import ReplayClock
+from pardbg.store.source import Source
+from pardbg.store.store import Store
+from pardbg.ui.cursor import TimeCursor
+from pardbg.ui.desk import Desk
+from pardbg.ui.engine import Engine, Eyes, Frame
+from pardbg.ui.messages import Answered, FrameReady, Loading, Trouble
+from pardbg.ui.palette import THEMES
+from pardbg.ui.screens.main import MainScreen
+
+
+class PardbgApp(App[None]):
+    """``PardbgApp(source, control, title=…).run()`` until the user leaves; the job goes on."""
+
+    CSS_PATH = "pardbg.tcss"
+    TITLE = "pardbg"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(
+        self,
+        source: Source,
+        control: ControlPort | None,
+        *,
+        title: str,
+        start_screen: str = "overview",
+        replay: ReplayClock | None = None,
+        store: Any = None,
+        eyes: Eyes | None = None,
+    ) -> None:
+        super().__init__()
+        live = replay is None and source.live
+        self.cursor = TimeCursor(None if live else replay or ReplayClock())
+        self.desk = Desk(control if live else None, self._in_thread, self._answered)
+        self._eyes = eyes
+        self._store = store if store is not None else Store(live=live)
+        self._source = source
+        self.engine: Engine | None = None
+        self.main = MainScreen(
+            title, self.cursor, self.desk, start_screen, self._want, self._wake
+        )
+
+    def get_default_screen(self) -> MainScreen:
+        return self.main
+
+    def on_mount(self) -> None:
+        for theme in THEMES:
+            self.register_theme(theme)
+        few = self.console.color_system == "standard" and not self.is_headless
+        self.theme = "pardbg-16" if few else "pardbg-dark"
+        self.engine = Engine(
+            self._source, self._store, self._eyes or Eyes.real(), self.cursor,
+            self._post_frame,
+            lambda text: self.post_message(Trouble(text)),
+            lambda messages: self.post_message(Loading(messages)),
+        )  # fmt: skip
+        self.engine.want(self.main.page.want())
+        self.engine.start()
+
+    def on_unmount(self) -> None:
+        self.desk.farewell()
+        if self.engine is not None:
+            self.engine.stop()
+
+    # ---- from the engine's and the workers' threads
+
+    def _post_frame(self, frame: Frame) -> None:
+        self.post_message(FrameReady(frame))
+
+    def _answered(self, verb: Verb | None, reply: Reply) -> None:
+        self.post_message(Answered(verb, reply))
+
+    # ---- to the main screen
+
+    def on_frame_ready(self, event: FrameReady) -> None:
+        self.main.take_frame(event.frame)
+
+    def on_loading(self, event: Loading) -> None:
+        self.main.take_loading(event.messages)
+
+    def on_trouble(self, event: Trouble) -> None:
+        self.main.on_trouble(event)
+
+    def on_answered(self, event: Answered) -> None:
+        self.main.on_answered(event)
+
+    # ---- from the main screen
+
+    def _want(self, want: Any) -> None:
+        if self.engine is not None:
+            self.engine.want(want)
+
+    def _wake(self) -> None:
+        if self.engine is not None:
+            self.engine.wake()
+
+    def _in_thread(self, work: Any) -> None:
+        self.run_worker(work, thread=True, exit_on_error=False)

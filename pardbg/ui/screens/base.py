@@ -1,0 +1,103 @@
+"""What all pages share: a frame to draw from, a selected rank, and how keys reach them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual import events
+
+from pardbg.analysis.model import Snapshot
+from pardbg.render.cells import Picture
+from pardbg.render.empty import empty
+from pardbg.render.rank import rank as rank_page
+from pardbg.ui.engine import Frame, Want
+from pardbg.ui.widgets.picture import PicturePane
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the pages have in common: one selected rank everywhere."""
+
+    rank: int = 0
+    frame: Frame | None = None
+    loading: str = "waiting for the first record …"
+    can_control: bool = False
+
+
+class Page(PicturePane):
+    """A page. Subclasses draw; they may select rows of their own, zoom, and open a detail."""
+
+    name_ = ""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(id=self.name_)
+        self.shared = shared
+        self.contains = ""
+        """The filter."""
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        """The page as it is now."""
+        raise NotImplementedError
+
+    def want(self) -> Want:
+        """What the page needs of the engine beyond the snapshot."""
+        return Want()
+
+    def redraw(self) -> None:
+        """Draw from the newest frame, where the page is visible."""
+        if not self.display or self.size.width < 1:
+            return
+        cells, rows = self.size
+        frame = self.shared.frame
+        if frame is None:
+            self.show_picture(empty(cells, rows, self.shared.loading))
+        else:
+            self.show_picture(self.draw(frame, cells, rows))
+
+    def on_show(self, _event: events.Show) -> None:
+        self.redraw()
+
+    # ---- keys, called by the main screen
+
+    def move(self, by: int) -> None:
+        """Select the rank above or below."""
+        ranks = self.ranks()
+        if ranks:
+            at = ranks.index(self.shared.rank) if self.shared.rank in ranks else 0
+            self.shared.rank = ranks[min(max(at + by, 0), len(ranks) - 1)]
+        self.redraw()
+
+    def ranks(self) -> list[int]:
+        """The ranks one can select, top to bottom."""
+        frame = self.shared.frame
+        return [row.rank for row in frame.snapshot.ranks] if frame else []
+
+    def choose(self, index: int) -> None:
+        """A row was clicked: its index is a rank here."""
+        if index in self.ranks():
+            self.shared.rank = index
+        self.redraw()
+
+    def zoom(self, by: int) -> bool:
+        """+1 closer, -1 wider, 0 everything; False where there is nothing to zoom."""
+        return False
+
+    def other(self) -> bool:
+        """Switch to the page's other form; False where it has none."""
+        return False
+
+    def follow(self) -> None:
+        """Back to the newest."""
+        self.follow_end()
+
+    def filter(self, text: str) -> None:
+        self.contains = text
+        self.redraw()
+
+    def time_step_ns(self, snapshot: Snapshot) -> int:
+        """How far one press of an arrow moves: a twentieth of a step unless a page knows better."""
+        return max(1, (snapshot.step_ns or 100_000_000) // 20)
+
+    def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
+        """Title and picture of the detail panel; the selected rank unless a page has better."""
+        return f"rank {self.shared.rank}", rank_page(frame.snapshot, self.shared.rank, cells, rows)

@@ -1,0 +1,17 @@
+"""6 Memory."""
+
+from __future__ import annotations
+
+from pardbg.render.cells import Picture
+from pardbg.render.memory import memory
+from pardbg.ui.engine import Frame
+from pardbg.ui.screens.base import Page
+
+
+class MemoryPage(Page):
+    """Stacked bars by category beside the expected bytes."""
+
+    name_ = "memory"
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        return memory(frame.snapshot, cells, rows, self.shared.rank)

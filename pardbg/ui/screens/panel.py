@@ -1,0 +1,68 @@
+"""Panels over a page: help and details. Any of esc, q, enter or ? closes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from pardbg.render.cells import Picture
+from pardbg.render.help import help_page
+from pardbg.ui.actions import GROUP_TITLES, Group, for_mode
+from pardbg.ui.widgets.picture import PicturePane
+
+Draw = Callable[[int, int], Picture]
+
+
+class _Pane(PicturePane):
+    def __init__(self, draw: Draw) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def redraw(self) -> None:
+        self.show_picture(self._draw(self.size.width, self.size.height))
+
+
+class Panel(ModalScreen[None]):
+    """A framed picture that scrolls; it draws again with each new frame."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark", "dismiss", "close"),
+        Binding("down,j", "scroll(1)"),
+        Binding("up,k", "scroll(-1)"),
+        Binding("pagedown,space", "scroll(10)"),
+        Binding("pageup", "scroll(-10)"),
+    ]
+
+    def __init__(self, title: str, draw: Draw) -> None:
+        super().__init__()
+        self._title = title
+        self._pane = _Pane(draw)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="panel") as box:
+            box.border_title = f" {self._title} "
+            box.border_subtitle = " esc closes "
+            yield self._pane
+
+    def redraw(self) -> None:
+        self._pane.redraw()
+
+    def action_scroll(self, by: int) -> None:
+        self._pane.scroll_rows(by)
+
+
+def help_panel(live: bool) -> Panel:
+    """Every action of this mode, from the registry."""
+    order: list[Group] = list(GROUP_TITLES)
+    actions = sorted(for_mode(live), key=lambda action: order.index(action.group))
+    rows = [
+        (GROUP_TITLES[action.group], action.shown, f"{action.command} {action.usage}".strip(),
+         action.help)
+        for action in actions
+    ]  # fmt: skip
+    return Panel("pardbg help", lambda cells, height: help_page(rows, cells, height))

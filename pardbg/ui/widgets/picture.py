@@ -1,0 +1,103 @@
+"""A page: fixed lines above and below a body that scrolls by rows."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from pardbg.render.cells import Line, Picture, Run, fit, line, line_width
+from pardbg.ui.widgets.lines import Lines
+
+
+class PicturePane(Lines):
+    """Shows a `Picture`; keeps its focus row in view and says how much lies beyond."""
+
+    class Clicked(Message):
+        """A body row was clicked; ``index`` is the picture's ``rows`` entry."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._picture = Picture()
+        self._top = 0
+        self._focus: int | None = None
+        self._tail = True
+
+    @property
+    def top(self) -> int:
+        """The first body row shown."""
+        return self._top
+
+    @property
+    def room(self) -> int:
+        """Body rows that fit."""
+        used = len(self._picture.head) + len(self._picture.foot)
+        return max(1, self.size.height - used)
+
+    def show_picture(self, picture: Picture) -> None:
+        """Show it; scroll only if the focus row moved out of view or the end is followed."""
+        moved = picture.focus != self._focus
+        self._picture, self._focus = picture, picture.focus
+        last = max(0, len(picture.body) - self.room)
+        if picture.follow and self._tail:
+            self._top = last
+        elif picture.focus is not None and moved:
+            margin = 1 if self.room > 4 else 0
+            low, high = picture.focus - self.room + 1 + margin, picture.focus - margin
+            self._top = min(max(self._top, low), max(high, 0))
+        self._top = min(max(self._top, 0), last)
+        self._paint()
+
+    def scroll_rows(self, by: int) -> None:
+        """Scroll the body; at the end of a followed list, follow again."""
+        last = max(0, len(self._picture.body) - self.room)
+        self._top = min(max(self._top + by, 0), last)
+        self._tail = self._top >= last
+        self._paint()
+
+    def follow_end(self) -> None:
+        self._tail = True
+        self.scroll_rows(len(self._picture.body))
+
+    def _paint(self) -> None:
+        picture, room = self._picture, self.room
+        body = list(picture.body[self._top : self._top + room])
+        hidden = len(picture.body) - self._top - len(body)
+        if (hidden > 0 or self._top > 0) and body:
+            body[-1 if hidden > 0 else 0] = self._hint(
+                body[-1 if hidden > 0 else 0], self._top, hidden
+            )
+        body += [()] * (room - len(body))
+        self.show((*picture.head, *body, *picture.foot))
+
+    def _hint(self, row: Line, above: int, below: int) -> Line:
+        """The row at the edge, ending in how many rows lie beyond."""
+        text = "  " + "  ".join(
+            [f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0)
+        )
+        width = self.size.width
+        tail = Run(text + " ", "accent")
+        return line(*fit(row, max(0, width - line_width((tail,)))), tail)
+
+    def on_resize(self, _event: events.Resize) -> None:
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw again at the present size; pages override it."""
+        self._paint()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_rows(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_rows(-3)
+
+    def on_click(self, event: events.Click) -> None:
+        row = event.y - len(self._picture.head) + self._top
+        if 0 <= event.y - len(self._picture.head) < self.room and row < len(self._picture.rows):
+            self.post_message(self.Clicked(self._picture.rows[row]))

@@ -1,0 +1,139 @@
+"""A source, a store and a control port made by hand, for the app under test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pardbg.analysis.model import Snapshot
+from pardbg.control.model import Reply, Verb
+from pardbg.store.source import Message
+from pardbg.ui.app import PardbgApp
+from pardbg.ui.engine import Eyes
+from tests.ui import sample
+
+
+class FakeSource:
+    """Live: silent until told; a file: finished at once."""
+
+    def __init__(self, live: bool = True) -> None:
+        self._live = live
+
+    @property
+    def live(self) -> bool:
+        return self._live
+
+    @property
+    def finished(self) -> bool:
+        return not self._live
+
+    def poll(self, timeout_ms: int) -> list[Message]:
+        threading.Event().wait(min(timeout_ms, 5) / 1000)
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class FakeStore:
+    """Holds one snapshot; ``show`` replaces it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.now = snapshot
+        self.revision = 1
+
+    @property
+    def begin_ns(self) -> int:
+        return self.now.t_begin_ns
+
+    @property
+    def end_ns(self) -> int:
+        return self.now.t_end_ns
+
+    def apply(self, message: Message) -> None:
+        self.revision += 1
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.now = snapshot
+        self.revision += 1
+
+
+class FakePort:
+    """Records what was asked; answers once ``release`` is set."""
+
+    def __init__(self, reply: Reply | None = None, wait: bool = False) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+        self.reply = reply or Reply(True, None, {})
+        self.release = threading.Event()
+        if not wait:
+            self.release.set()
+
+    def command(
+        self, verb: Verb, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
+    ) -> Reply:
+        self.asked.append((verb.value, ranks))
+        self.release.wait(10)
+        return self.reply
+
+    def take(self) -> Reply:
+        self.asked.append(("take", None))
+        return self.reply
+
+    def leave(self) -> None:
+        self.asked.append(("leave", None))
+
+
+def eyes(at: Callable[[Snapshot, int | None], Snapshot] | None = None) -> Eyes:
+    """The analysis of a FakeStore; ``at`` makes the snapshot at a chosen time."""
+
+    def snapshot(store: FakeStore, t_ns: int | None) -> Snapshot:
+        return at(store.now, t_ns) if at else store.now
+
+    return Eyes(
+        snapshot,
+        lambda _store, t0, t1, _columns, _ranks: sample.lanes(t0, t1),
+        lambda _store, _t, want: tuple(
+            line for line in sample.output() if not want.contains or want.contains in line.text
+        ),
+    )
+
+
+def app_on(
+    snapshot: Snapshot,
+    port: FakePort | None = None,
+    live: bool = True,
+    start: str = "overview",
+    at: Callable[[Snapshot, int | None], Snapshot] | None = None,
+) -> PardbgApp:
+    """The real app on hand-made values."""
+    return PardbgApp(
+        FakeSource(live), port, title="sample", start_screen=start,
+        store=FakeStore(snapshot), eyes=eyes(at),
+    )  # fmt: skip
+
+
+def text_of(app: PardbgApp) -> str:
+    """All the text on the screen, row by row."""
+    width, height = app.size
+    rows = app.screen._compositor.render_strips(app.size)
+    return "\n".join(strip.text for strip in rows[:height])[: (width + 1) * height]
+
+
+async def until(condition: Callable[[], object], what: str = "", timeout_s: float = 10.0) -> None:
+    """Wait for a condition, not for a time."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout_s
+    while not condition():
+        if loop.time() > end:
+            raise AssertionError(f"did not come: {what}")
+        await asyncio.sleep(0.01)
+
+
+async def shows(app: PardbgApp, text: str) -> None:
+    """Wait until ``text`` is on the screen."""
+    try:
+        await until(lambda: text in text_of(app), text)
+    except AssertionError:
+        raise AssertionError(f"{text!r} did not come; the screen shows:\n{text_of(app)}") from None
