@@ -7,6 +7,8 @@ Importing this package imports neither torch nor zmq.
 from __future__ import annotations
 
 import os
+import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,6 @@ def attach(run: str | os.PathLike[str] | None = None) -> bool:
 
 def detach() -> None:
     """Restore everything the agent patched and stop it in this process."""
-    import sys
-
     if "pardbg_agent.core" in sys.modules:
         from pardbg_agent import autostart
 
@@ -52,9 +52,7 @@ class _Span:
         self._t0 = 0
 
     def __enter__(self) -> _Span:
-        from pardbg_agent import clock
-
-        self._t0 = clock.now_ns()
+        self._t0 = time.monotonic_ns()
         return self
 
     def __exit__(
@@ -105,4 +103,6 @@ def breakpoint(name: str = "") -> None:
     """A place where a paused rank stops."""
     core = _core
     if core is not None and core.gate.closed:
-        core.gate.wait(64, f"breakpoint {name}".rstrip())
+        from pardbg_agent.wire import Gate
+
+        core.gate.wait(Gate.BREAK, f"breakpoint {name}".rstrip())

@@ -194,6 +194,9 @@ class RingReader:
         """Index of the next record to take."""
         self.lost = 0
         """Records overwritten (or never committed) before they were read."""
+        self._newest = start
+        """The furthest that ``next`` ever was."""
+        self._before = start, start
         self._hole_ns = hole_ns
         self._hole = (-1, 0)
         self._capacity = self.header.capacity
@@ -231,15 +234,21 @@ class RingReader:
                 raw = bytes(self._data[start * 64 : (start + count) * 64])
                 # Copied, then looked at again: what is still marked was not overwritten before.
                 if self._same(start, count):
-                    first, self.next = self.next, self.next + count
+                    first = self.next
+                    self._before = first, self._newest
+                    self._move(first + count)
                     return first, raw
-                self._skip_lapped(start)
+                self._skip_lapped(start, final)
             elif not self._step_over(start, final):
                 return None
 
     def head(self) -> int:
         """Index after the newest committed record (looks at every mark)."""
         return max(self._marks.tolist())
+
+    def put_back(self) -> None:
+        """The slice that ``read`` gave last could not be used: it comes again."""
+        self.next, self._newest = self._before
 
     def rewind(self, index: int) -> None:
         """Take records again from ``index`` on (or from the oldest that is still there)."""
@@ -270,7 +279,7 @@ class RingReader:
         if mark == self.next + 1:
             return True  # committed meanwhile
         if mark > self.next + 1:
-            self._skip_lapped(start)
+            self._skip_lapped(start, final)
             return True
         if not self._later_committed():
             return False
@@ -280,8 +289,7 @@ class RingReader:
                 self._hole = (self.next, now)
             if now - self._hole[1] < self._hole_ns:
                 return False  # its writer may just have lost the GIL
-        self.next += 1
-        self.lost += 1
+        self._move(self.next + 1, lost=True)
         return True
 
     def _later_committed(self, ahead: int = 32) -> bool:
@@ -290,8 +298,11 @@ class RingReader:
         found = self._marks[first : first + ahead].tolist()  # at the ring's end: fewer
         return any(mark >= wanted for wanted, mark in enumerate(found, self.next + 2))
 
-    def _skip_lapped(self, start: int) -> None:
-        """Move to the oldest record that will still be there when we come, and count the rest."""
+    def _skip_lapped(self, start: int, final: bool) -> None:
+        """Move to the oldest record that is there, and count those that are not.
+
+        A live writer gets a head start, or it would overwrite what is read next.
+        """
         mask, marks = self._capacity - 1, self._marks
         newest = marks[start]
         if newest <= self.next + 1:  # being rewritten right now: judge by the head
@@ -305,10 +316,15 @@ class RingReader:
                 else:
                     high = middle - 1
             newest += low
-        oldest = newest - self._capacity + self._capacity // 16
-        moved = max(self.next + 1, oldest)
-        self.lost += moved - self.next
-        self.next = moved
+        oldest = newest - self._capacity + (0 if final else self._capacity // 16)
+        self._move(max(self.next + 1, oldest), lost=True)
+
+    def _move(self, index: int, *, lost: bool = False) -> None:
+        """Go on at ``index``. What was taken once before (``rewind``) is not lost now."""
+        if lost:
+            self.lost += max(0, index - max(self.next, self._newest))
+        self.next = index
+        self._newest = max(self._newest, index)
 
 
 def parse_header(buffer: mmap.mmap | bytes) -> Header:

@@ -14,6 +14,7 @@ import collections
 import contextlib
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -107,6 +108,8 @@ class Sender:
     # -- inside the thread from here on
 
     def _run(self) -> None:
+        # Signals are the main thread's: one that lands here would not interrupt what it waits in.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._link = link = _Link(self._core, self._wake_r)
         except Exception as error:  # noqa: BLE001 - without a hub the ring still records
@@ -168,11 +171,11 @@ class Sender:
     def _welcome(self, message: dict[str, Any]) -> None:
         link = self._link
         assert link is not None
-        hub = message.get("hub")
+        hub, was_lost = message.get("hub"), link.lost_ns
         link.lost_ns = 0
         if hub == link.hub:
             return
-        if link.hub is not None:  # a new hub: it has neither definitions nor our HELLO
+        if link.hub is not None or was_lost:  # a new hub: it has neither definitions nor our HELLO
             self._defs_sent = 0
             wanted = message.get("next")
             recent = self._batches[0][1] if self._batches else self._reader.next
@@ -235,7 +238,7 @@ class Sender:
             batch = reader.read(BATCH)
             if not self._ship_definitions(link):
                 if batch is not None:
-                    reader.next = batch[0]
+                    reader.put_back()
                 return False
             if batch is None:
                 return True
@@ -243,7 +246,7 @@ class Sender:
             count, now = len(raw) // wire.RECORD_BYTES, clock.now_ns()
             head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, reader.lost, now)
             if not link.data(Key.RECORDS.value, head + raw):
-                reader.next = first
+                reader.put_back()
                 return False
             self._sent += count
             self._remember(now, first)

@@ -82,6 +82,40 @@ def test_a_lapped_reader_counts_what_it_lost(tmp_path: Path) -> None:
     assert reader.next == 200
 
 
+def test_of_a_dead_ring_nothing_is_left_out(tmp_path: Path) -> None:
+    ring = make(tmp_path)
+    write(ring, 200)
+    reader = RingReader(ring.buffer)
+    assert drain(reader, final=True) == [(136, 56), (192, 8)]  # 64 of 200, in two pieces
+    assert reader.lost == 136
+
+
+def test_what_was_taken_before_a_rewind_is_not_lost_when_it_is_gone(tmp_path: Path) -> None:
+    ring = make(tmp_path)
+    reader = RingReader(ring.buffer)
+    write(ring, 60)
+    drain(reader)
+    reader.rewind(0)
+    write(ring, 40)  # 0..35 are overwritten now: taken once already
+    assert sum(count for _, count in drain(reader)) == 60  # 100 - 60: from 40 on, head start 4
+    assert reader.lost == 0
+
+
+def test_what_was_put_back_comes_again_or_is_lost(tmp_path: Path) -> None:
+    ring = make(tmp_path)
+    reader = RingReader(ring.buffer)
+    write(ring, 60)
+    reader.read()
+    reader.put_back()
+    assert drain(reader) == [(0, 60)]
+    write(ring, 4)
+    reader.read()
+    reader.put_back()
+    write(ring, 70)  # overwrites the four, and six more; head start 4
+    drain(reader)
+    assert reader.lost == 134 - 64 + 4 - 60
+
+
 def test_a_record_overwritten_while_it_is_copied_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
