@@ -13,8 +13,8 @@ from pardbg.analysis.words import duration, ranks_text, size
 from pardbg.store.definitions import GroupDef
 
 LAST: Final = 200
-_TAIL_ROWS: Final = 512
-"""Rows per rank that the last LAST collectives are sought in."""
+_MARGIN: Final = 1.6
+"""So many times the rows of the last collectives are read: the oldest ones are cut in two."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 """How long the others must have waited before a rank is called missing."""
 _UPPER_BOUNDS: Final = ("waited", "polled")
@@ -34,7 +34,7 @@ def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...
 
 
 def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
-    rows = None if last is None else max(_TAIL_ROWS, 2 * last)
+    rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
     start = tail_start(view, "issue", rows)
     cache = view.memo("collectives")
     groups: dict[Key, dict[int, Issue]] = defaultdict(dict)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from pardbg.store.table import Table
 from pardbg_agent import wire
 
 UNKNOWN_OP: Final = OpDef("op", "", "", None, 0, False)
+_SEND: Final = int(wire.Flag.SEND)
+_FAILED: Final = int(wire.Flag.FAILED)
 _SOURCES: Final = (
     (wire.Flag.DONE_COMPLETED, "completed"),
     (wire.Flag.DONE_DEVICE, "device"),
@@ -23,8 +25,7 @@ _SOURCES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four times as much
     """One op as one rank issued it."""
 
     rank: int
@@ -50,21 +51,24 @@ class Issue:
         return max(self.a, self.b, 0)
 
 
+@lru_cache(maxsize=1 << 12)
 def source_of(flags: int) -> str:
     """Where a completion time comes from; times of different sources are not mixed."""
     return next((name for flag, name in _SOURCES if flags & flag), "")
 
 
 def tail_start(view: View, name: str, rows: int | None) -> int:
-    """A time from which every rank has at most ``rows`` rows of a table (0 for all)."""
+    """A time from which all ranks together have about ``rows`` rows of a table (0 for all)."""
     if rows is None:
         return 0
-    starts = [0]
+    newest = []
     for process in view.ranks.values():
         table, visible = view.rows(process, name)
-        if visible > rows:
-            starts.append(int(table.when[visible - rows]))
-    return max(starts)
+        newest.append(table.when[max(0, visible - rows) : visible])
+    times = np.concatenate(newest) if newest else np.empty(0, np.int64)
+    if len(times) <= rows:
+        return 0
+    return int(np.partition(times, len(times) - rows)[len(times) - rows])
 
 
 def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) -> list[Issue]:
@@ -98,8 +102,8 @@ def _issues_of(
         done_ns, done_flags = done.get((gid, seq), (None, 0))
         yield Issue(
             rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
-            source_of(done_flags), a, b, peer, bool(flags & wire.Flag.SEND), step, stage, mb,
-            bool((flags | done_flags) & wire.Flag.FAILED),
+            source_of(done_flags), a, b, peer, bool(flags & _SEND), step, stage, mb,
+            bool((flags | done_flags) & _FAILED),
         )  # fmt: skip
 
 

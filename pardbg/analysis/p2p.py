@@ -12,7 +12,8 @@ from pardbg.analysis.ops import Issue, issues, tail_start
 from pardbg_agent import wire
 
 LAST: Final = 200
-_TAIL_ROWS: Final = 512
+_MARGIN: Final = 2
+"""So many times the rows of the last pairs are read: the oldest pairs are cut in two."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 Edge = tuple[int, str, int, int, int]
 """(epoch, group key, src, dst, tag)"""
@@ -31,7 +32,7 @@ def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
 
 
 def _p2p_rows(view: View, last: int | None) -> tuple[P2PRow, ...]:
-    rows = None if last is None else max(_TAIL_ROWS, 2 * last)
+    rows = None if last is None else 2 * _MARGIN * last + 64
     start = tail_start(view, "issue_p2p", rows)
     sends, receives = _by_edge(issues(view, "issue_p2p", start))
     pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []

@@ -41,7 +41,7 @@ def receives(view: View, rank: int, step: int) -> Receives:
     rows = rows[recv & (table.col("microbatch")[rows] >= 0)]
     if not len(rows):
         return {}
-    done = completions(view, rank, int(table.col("t0_ns")[rows[0]]))
+    done = completions(view, rank, step)
     columns = ("name_id", "stage", "microbatch", "t0_ns", "group_id", "seq")
     found: Receives = {}
     for name, stage, mb, t0, group, seq in zip(
@@ -53,12 +53,10 @@ def receives(view: View, rank: int, step: int) -> Receives:
     return found
 
 
-def completions(view: View, rank: int, since_ns: int) -> dict[tuple[int, int], int]:
-    """(group id, seq) -> completion of the rank's p2p ops that completed since a time."""
-    process = view.ranks[rank]
-    table, visible = view.rows(process, "done_p2p")
-    lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-    columns = (table.col(c)[lo : min(visible, lo + 65536)] for c in ("group_id", "seq", "t1_ns"))
-    return {
-        (group, seq): t1 for group, seq, t1 in zip(*(c.tolist() for c in columns), strict=True)
-    }
+def completions(view: View, rank: int, step: int) -> dict[tuple[int, int], int]:
+    """(group id, seq) -> completion of the rank's p2p ops of a step (a completion carries the
+    step of its issue)."""
+    table, visible = view.rows(view.ranks[rank], "done_p2p")
+    rows = table.step_rows(step, step, visible)
+    columns = (table.col(c)[rows].tolist() for c in ("group_id", "seq", "t1_ns"))
+    return {(group, seq): t1 for group, seq, t1 in zip(*columns, strict=True)}

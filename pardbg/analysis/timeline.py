@@ -27,6 +27,8 @@ LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 MAX_SPANS: Final = 4096
 """Boxes per lane at most, however much overlaps."""
 Lanes = dict[str, tuple[LaneSpan, ...]]
+Rows = slice | NDArray[np.int64]
+"""Rows of a table: a slice where they are all next to each other, which copies nothing."""
 
 
 def lanes(
@@ -55,29 +57,29 @@ def _lane(
     for name in tables:
         table = process.table(name)
         rows = _overlapping(table, t0_ns, t1_ns)
-        if len(rows):
+        if rows is not None:
             spans += _boxes(process, name, table, rows, t0_ns, t1_ns, columns)
     if len(tables) > 1:
         spans.sort(key=lambda span: span.t0_ns)
     return tuple(spans[:MAX_SPANS])
 
 
-def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> NDArray[np.int64]:
+def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
     """Rows that touch the window. Rows are sorted by their end; none is longer than the longest."""
     when = table.when
     lo = int(np.searchsorted(when, t0_ns, side="left"))
     hi = int(np.searchsorted(when, t1_ns + table.longest_ns, side="right"))
-    begins = table.col("t0_ns")[lo:hi]
-    if len(begins) and int(when[hi - 1]) <= t1_ns:
-        return np.arange(lo, hi)
-    return np.flatnonzero(begins < t1_ns) + lo
+    if lo < hi and int(when[hi - 1]) <= t1_ns:
+        return slice(lo, hi)
+    rows = np.flatnonzero(table.col("t0_ns")[lo:hi] < t1_ns) + lo
+    return rows if len(rows) else None
 
 
 def _boxes(
     process: Process,
     name: str,
     table: Table,
-    rows: NDArray[np.int64],
+    rows: Rows,
     t0_ns: int,
     t1_ns: int,
     columns: int,
@@ -85,13 +87,12 @@ def _boxes(
     begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]
     column = max(1, (t1_ns - t0_ns) // columns)
     wide = end - begin >= column
-    made: list[LaneSpan] = []
-    big = rows[wide]
-    if len(big):
-        made += _single(process, name, table, big[:MAX_SPANS])
-    if len(big) < len(rows):
-        small = rows[~wide]
-        made += _merged(process, name, table, small, (t0_ns, t1_ns), columns)
+    if not wide.any():
+        return _merged(process, name, table, rows, (t0_ns, t1_ns), columns)
+    every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    made = _single(process, name, table, every[wide][:MAX_SPANS])
+    if not wide.all():
+        made += _merged(process, name, table, every[~wide], (t0_ns, t1_ns), columns)
         made.sort(key=lambda span: span.t0_ns)
     return made
 
@@ -113,7 +114,7 @@ def _merged(
     process: Process,
     name: str,
     table: Table,
-    rows: NDArray[np.int64],
+    rows: Rows,
     window: tuple[int, int],
     columns: int,
 ) -> list[LaneSpan]:
@@ -121,20 +122,20 @@ def _merged(
     begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]
     place = ((np.maximum(begin, window[0]) - window[0]) * columns) // (window[1] - window[0])
     np.clip(place, 0, columns - 1, out=place)
-    ids, codes = np.unique(table.col("name_id")[rows], return_inverse=True)
-    if len(ids) > 256:  # too many names to weigh against each other: all look alike here
-        ids, codes = ids[:1], np.zeros(len(rows), np.int64)
+    ids, codes = _coded(table.col("name_id")[rows])
     weight = np.bincount(
-        place * len(ids) + codes, weights=np.maximum(end - begin, 1),
+        place * len(ids) + codes, weights=end - begin + 1,
         minlength=columns * len(ids),
     ).reshape(columns, len(ids))  # fmt: skip
     filled = np.flatnonzero(weight.sum(axis=1))
     main = weight[filled].argmax(axis=1)
     counts = np.bincount(place, minlength=columns)
-    order = np.argsort(place, kind="stable")
-    cuts = np.searchsorted(place[order], filled)
-    first = np.minimum.reduceat(begin[order], cuts)
-    last = np.maximum.reduceat(end[order], cuts)
+    if (place[1:] < place[:-1]).any():
+        order = np.argsort(place, kind="stable")
+        place, begin, end = place[order], begin[order], end[order]
+    cuts = np.searchsorted(place, filled)
+    first = np.minimum.reduceat(begin, cuts)
+    last = np.maximum.reduceat(end, cuts)
     new_run = np.ones(len(filled), bool)
     new_run[1:] = (main[1:] != main[:-1]) | (np.diff(filled) > 1)
     heads = np.flatnonzero(new_run)
@@ -147,6 +148,20 @@ def _merged(
         LaneSpan(t0, t1, f"×{count}" if count > 1 else "", style)
         for t0, t1, count, style in zip(run_first, run_last, run_count, run_style, strict=True)
     ]
+
+
+def _coded(names: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(distinct ids, index into them per row). Too many to weigh against each other: all alike."""
+    if int(names.max()) < 1 << 16:
+        ids = np.flatnonzero(np.bincount(names))
+        codes = np.zeros(int(ids[-1]) + 1, np.int64)
+        codes[ids] = np.arange(len(ids))
+        inverse = codes[names]
+    else:
+        ids, inverse = np.unique(names, return_inverse=True)
+    if len(ids) > 256:
+        return ids[:1], np.zeros(len(names), np.int64)
+    return ids, inverse
 
 
 def _style(process: Process, name: str, name_id: int) -> str:
