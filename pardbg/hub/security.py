@@ -72,7 +72,8 @@ class ServerSecurity:
         self._roles = {self.keys[role]["public"].encode(): role for role in ROLES}
         self._auth = ThreadAuthenticator(self.context)
         self._auth.start()
-        self._auth.configure_curve_callback(domain="*", credentials_provider=self)
+        for domain in _MAY:
+            self._auth.configure_curve_callback(domain=domain, credentials_provider=self)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """ZAP: may the holder of this key use this socket?"""

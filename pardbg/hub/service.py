@@ -67,14 +67,19 @@ class Hub:
     # -- life
 
     def open(self) -> None:
-        """Session, sockets, then ``hub.pid``: from here on agents and viewers find us."""
+        """Sockets, session, then ``hub.pid``: from here on agents and viewers find us."""
+        self._security.start()
+        try:
+            pull = self._bind(zmq.PULL, self.config.data, "data")
+            self._pub = self._bind(zmq.XPUB, self.config.pub, "pub")
+            ctrl = self._bind(zmq.ROUTER, self.config.ctrl, "ctrl")
+        except files.ConfigError:
+            self._security.stop()
+            self._context.destroy(linger=0)
+            raise
         self._definitions, self._recent = Definitions(), Recent()
         writer, resumed, problem = open_writer(self.config, self._definitions, self._recent)
         self._resumed = resumed
-        self._security.start()
-        pull = self._bind(zmq.PULL, self.config.data, "data")
-        self._pub = self._bind(zmq.XPUB, self.config.pub, "pub")
-        ctrl = self._bind(zmq.ROUTER, self.config.ctrl, "ctrl")
         self._collector = Collector(pull, self._pub, writer, self._definitions, self._recent)
         self._collector.write_error = problem
         self._collector.number = resumed.number

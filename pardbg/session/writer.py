@@ -18,6 +18,7 @@ from mcap.records import Channel, Chunk
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import CRCValidationError, StreamReader, breakup_chunk
 from mcap.writer import CompressionType, IndexType, Writer
+from zstandard import ZstdError
 
 from pardbg import __version__
 from pardbg.store.source import Message
@@ -39,7 +40,9 @@ TOPICS: Final = {
     b"C": ("control", "pardbg.control.v1"),
     b"S": ("state", "pardbg.state.v1"),
 }
-_DAMAGED: Final = (McapError, CRCValidationError, ValueError, KeyError, struct.error, OSError)
+_DAMAGED: Final = (
+    McapError, CRCValidationError, ZstdError, ValueError, KeyError, struct.error, OSError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
