@@ -1,0 +1,170 @@
+"""What the command line does without a screen: follow a job, report on it, control it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pardbg.control.model import Reply, Verb
+    from pardbg.hub.config import RunConfig
+    from pardbg.hub.launch import RunHandle
+
+POLL_S = 0.05
+RECORDED_TIMEOUT_S = 30.0
+"""How long the hub may take to write the rest of a session after its job ended."""
+
+
+def default_session_path(name: str) -> Path:
+    """``<user data>/pardbg/sessions/<name>-<date>-<time>.mcap``"""
+    import platformdirs
+
+    stem = re.sub(r"[^\w.-]+", "-", name) or "run"
+    folder = platformdirs.user_data_path("pardbg") / "sessions"
+    path = folder / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}.mcap"
+    return path if not path.exists() else path.with_stem(f"{path.stem}-{os.getpid()}")
+
+
+def run_facts(run_dir: Path) -> RunConfig:
+    """A run's facts (name, session, argv) as its run.json has them."""
+    from pardbg.hub import config
+
+    return config.load(run_dir)
+
+
+def follow(handle: RunHandle, *, own: bool, out: IO[bytes] | None = None) -> int:
+    """Pass the job's output through until it ends and is recorded; return the job's exit code.
+
+    ``own``: SIGINT and SIGTERM go to the job, as they would without pardbg. ``out`` takes the
+    job's stdout (default: ours).
+    """
+    tails = [
+        Tail(handle.run_dir / "job.out", out or sys.stdout.buffer),
+        Tail(handle.run_dir / "job.err", sys.stderr.buffer),
+    ]
+    with _signals_to(handle.signal if own else None):
+        while not handle.ended():
+            copied = [tail.copy() for tail in tails]
+            if not any(copied):
+                time.sleep(POLL_S)
+        for tail in tails:
+            tail.copy()
+    recorded = handle.wait_recorded(RECORDED_TIMEOUT_S)
+    if not recorded:
+        talk(f"the recording was not closed in {RECORDED_TIMEOUT_S:.0f} s and may end early")
+    talk(f"recorded {handle.session}")
+    return handle.wait()
+
+
+def follow_and_report(handle: RunHandle) -> int:
+    """Without a terminal: the job's output on stderr, then the report on stdout."""
+    from pardbg.analysis.report import report
+    from pardbg.render.report import text
+    from pardbg.session.reader import SessionError, load
+
+    code = follow(handle, own=True, out=sys.stderr.buffer)
+    try:
+        click.echo(text(report(load(handle.session))))
+    except SessionError as error:
+        talk(str(error))
+    return code
+
+
+def control(
+    run_dir: Path, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float
+) -> int:
+    """One control command; its answer on stdout. 0 if acknowledged, 1 if refused."""
+    from pardbg.hub.client import HubControl
+
+    port = HubControl(run_dir, script=True)
+    try:
+        reply = port.command(verb, ranks, timeout_s, lease_s=lease_s)
+    finally:
+        port.close()
+    if json_:
+        answer = {"ok": reply.ok, "error": reply.error, **reply.data}
+        click.echo(json.dumps(answer, indent=2, default=str))
+    elif reply.ok:
+        click.echo(_reply_text(verb, reply))
+    if not reply.ok:
+        talk(reply.error or "refused")
+    return 0 if reply.ok else 1
+
+
+def farewell(run_dir: Path) -> int:
+    """After the TUI: say whether the job goes on; its exit code if it has ended."""
+    from pardbg.hub.config import ConfigError
+    from pardbg.hub.launch import RunHandle
+
+    try:
+        handle = RunHandle(run_dir)
+    except ConfigError:
+        return 0
+    if not handle.ended():
+        talk(f"{handle.name} goes on; join it again with `pardbg watch {handle.run}`")
+        return 0
+    handle.wait_recorded(RECORDED_TIMEOUT_S)
+    code = handle.wait()
+    if code:
+        talk(f"{handle.name} ended with exit code {code}")
+    talk(f"recorded {handle.session}; see it again with `pardbg replay {handle.session}`")
+    return code
+
+
+class Tail:
+    """Copies what is new in a growing file."""
+
+    def __init__(self, path: Path, out: IO[bytes]) -> None:
+        self._path, self._out, self._at = path, out, 0
+
+    def copy(self) -> bool:
+        """Copy all there is; True if there was something."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return False
+        if not data:
+            return False
+        self._at += len(data)
+        self._out.write(data)
+        self._out.flush()
+        return True
+
+
+@contextmanager
+def _signals_to(send: Callable[[int], None] | None) -> Iterator[None]:
+    """Hand SIGINT and SIGTERM on to the job instead of dying of them."""
+    if send is None:
+        yield
+        return
+    caught = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda got, _frame: send(got)) for number in caught]
+    try:
+        yield
+    finally:
+        for number, handler in zip(caught, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _reply_text(verb: Verb, reply: Reply) -> str:
+    from pardbg.render import replies
+
+    return replies.text(verb, reply.data)
+
+
+def talk(line: str) -> None:
+    """A line of ours, on stderr."""
+    click.echo(f"pardbg: {line}", err=True)
+
