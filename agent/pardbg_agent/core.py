@@ -121,7 +121,7 @@ class Core:
         """
         t0, t1 = self.step_t0, clock.now_ns() if t1 is None else t1
         spent, calls = self.hook_ns, self.hook_calls
-        cost, num_calls = spent - self._step_cost[0], calls - self._step_cost[1]
+        cost, num_calls = max(0, spent - self._step_cost[0]), calls - self._step_cost[1]
         self._step_cost, self.step_t0 = (spent, calls), t1
         step = self.step if n is None else max(0, n)
         self.record(

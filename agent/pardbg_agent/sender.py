@@ -47,6 +47,8 @@ REWIND_NS: Final = 10_000_000_000
 old one may have died with it in its queues); the store drops doubles."""
 WELCOME_NS: Final = 3_000_000_000
 """After a lost connection records wait so long for the hub's WELCOME."""
+MAX_FAILURES: Final = 20
+"""Turns that may fail before the agent's thread gives up and the rank goes on without it."""
 
 
 class Sender:
@@ -115,14 +117,16 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - without a hub the ring still records
             self._core.guard.failed("sender", error)
             return
+        failures = 0
         try:
             self._hello()
-            while not self._stop_at_ns:
-                self._core.guard.call("sender", self._turn, link)
-                if "sender" in self._core.guard.disabled:
-                    break
-            else:
-                self._core.guard.call("sender end", self._end, link)
+            while not self._stop_at_ns and failures < MAX_FAILURES:
+                try:
+                    self._turn(link)
+                except Exception as error:  # noqa: BLE001 - reported once; the next turn may work
+                    failures += 1
+                    self._core.guard.failed("sender", error)
+            self._core.guard.call("sender end", self._end, link)
         finally:
             self._core.gate.end()  # without this thread nobody could open it
             link.close()
@@ -142,7 +146,8 @@ class Sender:
             state = self._control.next_state()
             if state is not None:
                 link.ctrl(state)
-        if link.greet or clock.now_ns() - link.heard_ns > SILENCE_NS:
+        silent = link.connected and clock.now_ns() - link.heard_ns > SILENCE_NS
+        if link.greet or silent:
             self._hello()
         if self._ship(link) and self._flush_wanted:
             self._flush_wanted -= 1
@@ -269,7 +274,7 @@ class Sender:
         self.cpu_ns = time.thread_time_ns()
         core.status.health(
             clock.now_ns(), self._sent, self._reader.lost, core.guard.errors, core.level,
-            core.hook_ns,
+            max(0, core.hook_ns),  # below 0 while a gate that was left is being settled up
         )  # fmt: skip
 
     def _end(self, link: _Link) -> None:
@@ -407,7 +412,8 @@ class _Link:
     def _connection_changed(self, event: int) -> None:
         self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         self.absent = not self.connected
-        self.greet |= self.connected
+        # The first HELLO waits in the queue for the first connection; each later one needs its own.
+        self.greet |= self.connected and self.lost_ns != 0
         if event == zmq.EVENT_DISCONNECTED and not self.lost_ns:
             self.lost_ns = clock.now_ns()
 
