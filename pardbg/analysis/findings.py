@@ -12,18 +12,18 @@ from pardbg.analysis.intervals import Interval
 from pardbg.analysis.matching import collectives
 from pardbg.analysis.model import CollectiveRow, Finding
 from pardbg.analysis.p2p import p2p_rows
-from pardbg.analysis.words import duration, rank_set, ranks_text
+from pardbg.analysis.words import duration, ranks_text
 
 MISSING_NS: Final = 3_000_000_000
 """A rank that others wait for so long is worth a line; slow starts are shorter or rare."""
-STRAGGLER_ROWS: Final = 64
-"""Collectives of a group that are looked at."""
-STRAGGLER_LEAST: Final = 10
-STRAGGLER_SHARE: Final = 0.7
+STRAGGLER_STEPS: Final = 32
+"""Steps that are looked at."""
+STRAGGLER_LEAST: Final = 6
+STRAGGLER_SHARE: Final = 0.8
 """Last by a clear margin in so many of them: again and again."""
 STRAGGLER_MARGIN_NS: Final = 5_000_000
-STRAGGLER_OF_PERIOD: Final = 0.05
-"""... and by so much of the time between collectives."""
+STRAGGLER_OF_STEP: Final = 0.1
+"""... and by so much of a step: less is the noise of a shared machine."""
 _SEVERITY: Final = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -133,39 +133,55 @@ def _stragglers(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
         if row.verdict == "matched" and len(row.arrivals) > 1 and not _held_during(row, holds):
             by_group[row.group].append(row)
     for group, matched in by_group.items():
-        recent = matched[-STRAGGLER_ROWS:]
-        if len(recent) < STRAGGLER_LEAST:
+        steps = _by_step(matched)[-STRAGGLER_STEPS:]
+        if len(steps) < STRAGGLER_LEAST:
             continue
-        rank, times, margin = _often_last(recent)
-        if rank is None or times < STRAGGLER_SHARE * len(recent):
+        rank, times, margin = _often_last(steps)
+        if rank is None or times < STRAGGLER_SHARE * len(steps):
             continue
-        others = tuple(a.rank for a in recent[-1].arrivals if a.rank != rank)
+        newest = matched[-1]
+        others = tuple(a.rank for a in newest.arrivals if a.rank != rank)
         yield Finding(
-            "straggler", "warning", others, (rank,), group, recent[-1].seq, None,
-            _first(recent[-1]),
-            f"rank {rank} was last in {times} of the last {len(recent)} collectives of {group}, "
-            f"by {duration(margin)} on average; ranks {rank_set(others)} wait for it. Compare its "
-            f"phases with theirs in the timeline.",
+            "straggler", "warning", others, (rank,), group, newest.seq, None, _first(newest),
+            f"rank {rank} came last to {group}'s collectives in {times} of the last {len(steps)} "
+            f"steps, by {duration(margin)} on average; {ranks_text(others)} wait"
+            f"{'s' if len(others) == 1 else ''} for it. Compare their phases in the timeline.",
         )  # fmt: skip
+
+
+def _by_step(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
+    """The collective with the largest margin of each step: within a step, who is late once is
+    late in all that follows. A program without steps gives all its collectives."""
+    steps: dict[int | None, CollectiveRow] = {}
+    for row in rows:
+        known = steps.get(row.step)
+        if known is None or _margin(row)[0] > _margin(known)[0]:
+            steps[row.step] = row
+    return list(steps.values()) if len(steps) > 1 else list(rows)
+
+
+def _margin(row: CollectiveRow) -> tuple[int, int]:
+    """(by how much the last one was later than the one before it, the last rank)."""
+    arrived = sorted((a.issued_ns, a.rank) for a in row.arrivals if a.issued_ns is not None)
+    return arrived[-1][0] - arrived[-2][0], arrived[-1][1]
 
 
 def _often_last(rows: Sequence[CollectiveRow]) -> tuple[int | None, int, float]:
     """(rank last by a clear margin most often, how often, mean margin)."""
     firsts = sorted(_first(row) for row in rows)
     period = (firsts[-1] - firsts[0]) / max(1, len(firsts) - 1)
-    clear = max(STRAGGLER_MARGIN_NS, STRAGGLER_OF_PERIOD * period)
+    clear = max(STRAGGLER_MARGIN_NS, STRAGGLER_OF_STEP * period)
     times: Counter[int] = Counter()
     margins: Counter[int] = Counter()
     for row in rows:
-        arrived = sorted((a.issued_ns, a.rank) for a in row.arrivals if a.issued_ns is not None)
-        margin = arrived[-1][0] - arrived[-2][0]
+        margin, rank = _margin(row)
         if margin >= clear:
-            times[arrived[-1][1]] += 1
-            margins[arrived[-1][1]] += margin
+            times[rank] += 1
+            margins[rank] += margin
     if not times:
         return None, 0, 0.0
-    rank, count = times.most_common(1)[0]
-    return rank, count, margins[rank] / count
+    most, count = times.most_common(1)[0]
+    return most, count, margins[most] / count
 
 
 def _holds(view: View) -> list[Interval]:

@@ -75,7 +75,8 @@ def _now(
     if process.started_ns is not None and process.started_ns > view.t_ns:
         return "unknown", "not started", None
     if said.get("alive") is False:
-        return "lost", "process is gone", state_at(view)[0]
+        # The hub says at once how it ended; until then nothing bad is known.
+        return "ended", "process has ended", state_at(view)[0]
     if said.get("held"):
         held_since = fields.integer_or_none(said, "held_since_ns")
         return "held", _held_text(said), held_since or fields.integer_or_none(said, "since_ns")
@@ -104,7 +105,7 @@ def _doing(view: View, process: Process, said: Mapping[str, Any]) -> str:
     """In words, from STATE; without one (records alone) from the newest phase or action."""
     text = fields.text(said, "what") or fields.text(said, "phase")
     if text or said:
-        return text
+        return text or "host code"
     newest, doing = -1, ""
     for name in ("action", "phase"):
         table, visible = view.rows(process, name)
@@ -137,7 +138,9 @@ def _newest_visible(view: View, process: Process) -> int | None:
 
 
 def _lag(view: View, process: Process) -> int | None:
-    """Age of the newest record that has come. In replay every record has."""
+    """Age of the newest record that has come; None once nothing more will."""
+    if view.run_end is not None or view.proc_end(process) is not None:
+        return None
     newest = _newest_visible(view, process)
     return max(0, view.t_ns - newest) if newest is not None else None
 

@@ -6,6 +6,7 @@ from pardbg.analysis.actions import states
 from pardbg.analysis.asof import View
 from pardbg.analysis.control import control_view
 from pardbg.analysis.findings import findings
+from pardbg.analysis.losses import loss_history
 from pardbg.analysis.matching import collectives
 from pardbg.analysis.memory import memory_rows
 from pardbg.analysis.model import Snapshot
@@ -13,7 +14,7 @@ from pardbg.analysis.p2p import p2p_rows
 from pardbg.analysis.pipeline import pipeline_view
 from pardbg.analysis.ranks import rank_rows
 from pardbg.analysis.run import run_info
-from pardbg.analysis.steps import current_step, loss_history, step_rows
+from pardbg.analysis.steps import current_step, step_rows
 from pardbg.analysis.traffic import traffic_view
 from pardbg.store.store import Store
 

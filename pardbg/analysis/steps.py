@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
 from pardbg.analysis.asof import View
+from pardbg.analysis.losses import losses_by_step
 from pardbg.analysis.model import StepRow
 from pardbg.store.process import Process
 
 LAST: Final = 64
-LOSS_HISTORY: Final = 512
-_LOSS_NAMES: Final = ("loss", "train/loss", "train_loss")
 
 
 def last_step_rows(view: View, process: Process, number: int | None) -> list[tuple[int, int, int]]:
@@ -96,50 +94,6 @@ def _sum_phases(
         for step, by_name in sums.items()
     }
     return means, newest
-
-
-def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
-    """step -> loss, the mean over the ranks that logged one (their last one in the step)."""
-    values: dict[int, dict[int, float]] = defaultdict(dict)
-    for rank, process in view.ranks.items():
-        names = _loss_names(process)
-        if not names:
-            continue
-        table, visible = view.rows(process, "metric")
-        rows = table.step_rows(first, last, visible)
-        steps, ids = table.col("step")[rows].tolist(), table.col("name_id")[rows].tolist()
-        numbers = table.col("a").view("<f8")[rows].tolist()
-        for step, name_id, number in zip(steps, ids, numbers, strict=True):
-            if name_id in names and math.isfinite(number):
-                values[step][rank] = number
-    return {step: fmean(by_rank.values()) for step, by_rank in values.items()}
-
-
-def _loss_names(process: Process) -> set[int]:
-    """Ids of the first known name for a loss; no other metric is taken for one."""
-    for wanted in _LOSS_NAMES:
-        found = {name_id for name_id, name in process.names.items() if name == wanted}
-        if found:
-            return found
-    return set()
-
-
-def loss_history(view: View) -> tuple[tuple[int, float], ...]:
-    """(step, loss), the last ones, oldest first."""
-    newest = newest_metric_step(view)
-    if newest is None:
-        return ()
-    losses = losses_by_step(view, max(0, newest - LOSS_HISTORY + 1), newest)
-    return tuple(sorted(losses.items()))
-
-
-def newest_metric_step(view: View) -> int | None:
-    steps = []
-    for process in view.ranks.values():
-        table, visible = view.rows(process, "metric")
-        if visible:
-            steps.append(int(table.col("step")[visible - 1]))
-    return max(steps, default=None)
 
 
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:

@@ -136,6 +136,25 @@ def test_steps_phases_and_loss() -> None:
     assert (shown.step, shown.step_ns, shown.loss) == (1, 101 * MS, 3.5)
 
 
+def test_a_loss_logged_after_the_optimizer_is_the_ended_steps() -> None:
+    """Hooks see each rank's own loss inside the step; rank 0 logs the mean after it."""
+    trace = Trace(2)
+    for step in range(3):
+        t = 100 * step
+        for proc in trace.ranks:
+            proc.phase("forward", t + 10, t + 20, step)
+            proc.metric("loss", t + 20, 5.0 - step + (proc.rank or 0), step)
+            proc.step(step, t, t + 90)
+            proc.collective("world", "all_reduce", t + 91, t + 92, 4, step=step + 1)
+        trace.ranks[0].metric("loss", t + 95, 5.5 - step, step + 1)
+    store = trace.store()
+    assert snapshot(store, None).loss_history == ((0, 5.5), (1, 4.5), (2, 3.5))
+    # As of 96 ms step 1 has done nothing: what was logged is step 0's.
+    assert snapshot(store, ns(96)).loss_history == ((0, 5.5),)
+    # As of 30 ms only the hooks have spoken: the mean of 5 and 6.
+    assert snapshot(store, ns(30)).loss_history == ((0, 5.5),)
+
+
 def test_split_of_a_ddp_step() -> None:
     row = snapshot(ddp().store(), None).ranks[0]
     # Rank 0, 100 ms. Its only op is issued at 50; until 60 it waits for rank 1, until 80 data
@@ -174,7 +193,7 @@ def test_rank_states() -> None:
     assert (busy.state, busy.now, busy.step) == ("running", "forward", 3)
     running = stated({"action": "F", "stage": 0, "mb": 5, "since_ns": ns(45), "what": "0F5"})
     assert (running.state, running.now) == ("running", "0F5")
-    assert stated({"alive": False}).state == "lost"
+    assert stated({"alive": False}).state == "ended"
     stale = stated({"what": "forward", "heartbeat_ns": ns(10)}, t=5000)
     assert stale.state == "stale" and stale.since_ns == ns(10)
 
