@@ -14,6 +14,7 @@ from typing import Any, Final
 from pardbg.analysis.actions import Layout, layouts
 from pardbg.analysis.asof import View
 from pardbg.analysis.findings import findings
+from pardbg.analysis.intervals import clip, total
 from pardbg.analysis.matching import collectives
 from pardbg.analysis.memory import memory_rows
 from pardbg.analysis.model import PipelineRank, PipelineStep, RankNow
@@ -104,18 +105,22 @@ def _pipeline(view: View) -> Json | None:
         return None
     layout = found[0]
     steps = _complete_steps(view, layout)
-    implied = [s.implied_fraction for s in steps if s.implied_fraction is not None]
+    held = {step.step: _held_ns(view, step) for step in steps}
+    # Time under the debugger says nothing about the schedule: such steps are listed, not averaged.
+    free = [step for step in steps if not held[step.step]] or steps
+    implied = [s.implied_fraction for s in free if s.implied_fraction is not None]
     return {
         "schedule": layout.plan.schedule if layout.plan is not None else "",
         "num_stages": layout.num_stages,
         "num_microbatches": layout.num_microbatches,
-        "bubble_fraction": median(s.bubble_fraction for s in steps) if steps else None,
+        "bubble_fraction": median(s.bubble_fraction for s in free) if free else None,
         "implied_fraction": median(implied) if implied else None,
         "bound_fraction": steps[-1].bound_fraction if steps else None,
         "steps": [
             {
                 "step": step.step,
                 "window_ns": step.t1_ns - step.t0_ns,
+                "held_ns": held[step.step],
                 "bubble_fraction": step.bubble_fraction,
                 "implied_fraction": step.implied_fraction,
                 "ranks": [_pipeline_rank(row) for row in step.ranks],
@@ -133,6 +138,23 @@ def _complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
         pipeline_step(view, layout, step) for step in range(max(0, newest - MAX_STEPS), newest + 1)
     )
     return [step for step in made if step is not None and step.complete]
+
+
+def _held_ns(view: View, step: PipelineStep) -> int:
+    """How long the debugger held the step's ranks, added up."""
+    held = 0
+    for row in step.ranks:
+        process = view.ranks.get(row.rank)
+        if process is None:
+            continue
+        table, visible = view.rows(process, "held")
+        lo = int(table.when[:visible].searchsorted(step.t0_ns))
+        spans = zip(
+            table.col("t0_ns")[lo:visible].tolist(), table.col("t1_ns")[lo:visible].tolist(),
+            strict=True,
+        )
+        held += total(clip(spans, step.t0_ns, step.t1_ns))
+    return held
 
 
 def _pipeline_rank(row: PipelineRank) -> Json:

@@ -8,6 +8,9 @@ from pardbg.analysis.asof import View
 from pardbg.analysis.model import RunInfo
 from pardbg.events import fields
 
+_LAUNCHERS = ("python", "torchrun")
+"""Names that say how a program was started, not what it is."""
+
 
 def run_info(view: View) -> RunInfo:
     run = view.store.run
@@ -28,13 +31,17 @@ def run_info(view: View) -> RunInfo:
 
 
 def _name(view: View, argv: tuple[str, ...]) -> str:
-    said = fields.text(view.store.run, "recipe") or fields.text(view.store.run, "name")
-    if said:
+    """The recipe or program, rather than what started it."""
+    said = fields.text(view.store.run, "name")
+    recipe = fields.text(view.store.run, "recipe") or view.store.notes.get("recipe")
+    if isinstance(recipe, str) and recipe:
+        return recipe
+    if said and not said.startswith(_LAUNCHERS):
         return said
-    noted = view.store.notes.get("recipe")
-    if isinstance(noted, str) and noted:
-        return noted
     programs = [os.path.basename(word) for word in argv if word.endswith(".py")]
     if programs:
         return programs[0].removesuffix(".py")
-    return os.path.basename(argv[0]) if argv else ""
+    modules = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "-m"]
+    if modules:
+        return modules[-1].rpartition(".")[2]
+    return said or (os.path.basename(argv[0]) if argv else "")

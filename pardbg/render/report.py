@@ -98,7 +98,11 @@ def _pipeline(report: Json) -> list[str]:
     ]  # fmt: skip
     if implied is not None:
         said.append(f"excess {_percent(measured - implied)}")
-    lines += ["   ".join(said), "", *_idle_table(pipeline["steps"])]
+    free = [step for step in pipeline["steps"] if not step["held_ns"]]
+    held = len(pipeline["steps"]) - len(free)
+    if free and held:
+        lines[0] += f" ({held} left out: held by the debugger)"
+    lines += ["   ".join(said), "", *_idle_table(free or pipeline["steps"])]
     return _titled(title, lines)
 
 

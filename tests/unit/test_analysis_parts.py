@@ -313,6 +313,24 @@ def test_report_says_the_figures() -> None:
     assert "bubble 40.0%   implied 33.3%   bound 33.3%   excess 6.7%" in shown
 
 
+def test_steps_under_the_debugger_are_left_out_of_the_medians() -> None:
+    trace = two_ranks()
+    r0, r1 = trace.ranks
+    # Step 1: the same, but the ranks are held from 30 to 130.
+    r0.action("0F0", 20, 21, 1)
+    r0.action("0F1", 21, 22, 1)
+    r1.action("1F0", 21, 22, 1)
+    for proc in trace.ranks:
+        proc.held(30, 130)
+    for proc, row in ((r0, ("0B0", "0B1")), (r1, ("1B0", "1F1", "1B1"))):
+        for i, action in enumerate(row):
+            proc.action(action, 140 + 2 * i, 142 + 2 * i, 1)
+    said = report(trace.store())["pipeline"]
+    assert [step["held_ns"] for step in said["steps"]] == [0, 200 * MS]
+    assert said["steps"][1]["bubble_fraction"] > 0.9
+    assert said["bubble_fraction"] == pytest.approx(0.4)
+
+
 def test_hook_errors_and_exit_codes_are_findings() -> None:
     trace = Trace(1)
     trace.ranks[0].define(wire.DefKind.ERROR, where="c10d.send", text="KeyError: 3", t_ns=ns(2))
