@@ -15,7 +15,7 @@ from torch.library import Library
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, groups, works
-from pardbg_agent.hooks.context import LOCAL, Context, Group, Op
+from pardbg_agent.hooks.context import Context, Group, Op, local
 from pardbg_agent.hooks.ops import REDUCE, SPECS, Args, Spec
 from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.wire import NONE, Flag, Gate, Kind, Lane
@@ -29,6 +29,8 @@ _ASYNC, _P2P, _SEND, _FAILED = int(Flag.ASYNC), int(Flag.P2P), int(Flag.SEND), i
 _key = torch._C.DispatchKey.BackendSelect
 _AFTER = torch._C._dispatch_keyset_full_after(_key)
 _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
+_new_op = tuple.__new__
+"""Op's own constructor is a Python function: twice as slow, and this runs for every op."""
 num_kernel_calls = 0
 """Ops that went through a Python kernel: gives every tensor of theirs a Python object."""
 
@@ -64,8 +66,9 @@ class Dispatcher:
 
 def make_kernel(spec: Spec, redispatch: Any) -> Any:
     """The kernel of one op. Whatever the hook does, the op is issued exactly once."""
-    gate, hook = gate_of(spec), f"c10d.{spec.torch_name}"
-    begin_issue, end_issue, after = begin, end, _AFTER
+    begin = make_begin(spec)
+    hook, after = f"c10d.{spec.torch_name}", _AFTER
+    always_future, functional = spec.future, spec.functional
 
     def kernel(keyset: Any, *args: Any) -> Any:
         global num_kernel_calls
@@ -75,7 +78,7 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
         op = None
         if c.level and hook not in c.guard.disabled:
             try:
-                op = begin_issue(c, spec, gate, args)
+                op = begin(c, args)
             except Exception as error:  # noqa: BLE001 - the guard
                 c.guard.failed(hook, error)
         if op is None:
@@ -87,7 +90,23 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
             raise
         t1 = now_ns()
         try:
-            end_issue(c, spec, op, t1, args, result)
+            if c.level > 1:
+                _, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
+                c.record(
+                    _ISSUE, _COMM, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
+                    a, b,
+                )  # fmt: skip
+            state = local()
+            if state.group is not None:
+                state.op = op  # the method that Python called ties it to its Work
+                state.followed = False
+                if (always_future and op.flags & _ASYNC) or not op.host_waits:
+                    state.followed = works.follow(c, op, result)
+            else:
+                if functional:
+                    works.expect_tensor(op, args[0])
+                if always_future or not op.host_waits:
+                    works.follow(c, op, result)
         except Exception as error:  # noqa: BLE001 - the guard
             c.guard.failed(hook, error)
         c.hook_ns += op.t0 - entered + now_ns() - t1 + KERNEL_NS
@@ -104,54 +123,84 @@ def gate_of(spec: Spec) -> int:
     return int(Gate.SEND if spec.send else Gate.RECV)
 
 
-def begin(c: _core.Core, spec: Spec, gate: int, args: Args) -> Op | None:
-    """Gate, number, and what the op is. None: nothing to record (a fake tensor)."""
-    local = LOCAL
-    tensor, a, b = spec.tensors(args)
-    on_cpu = tensor is None or tensor.is_cpu
-    if not on_cpu and tensor.is_meta:
-        return None
-    x = context.of(c)
-    group = groups.group_of(x, local.group or _unbox(args[spec.group]))
-    peer, tag, stage, mb, label = NONE, 0, NONE, NONE, ""
-    if spec.root >= 0:
-        peer = group.ranks[args[spec.root]]
-    if spec.p2p:
+def make_begin(spec: Spec) -> Any:
+    """What happens before the op goes to the backend. Gives its Op, or None for one that is not
+    real (a fake tensor)."""
+    return _begin_p2p(spec) if spec.p2p else _begin_collective(spec)
+
+
+def _begin_collective(spec: Spec) -> Any:
+    gate, op_name, name = gate_of(spec), spec.op, spec.torch_name
+    tensors_of, group_at, root_at, async_at = spec.tensors, spec.group, spec.root, spec.is_async
+    reduces = spec.reduces
+
+    def begin(c: _core.Core, args: Args) -> Op | None:
+        state, x = local(), context.of(c)
+        tensor, a, b = tensors_of(args)
+        if tensor is None:
+            on_cpu, dtype = True, None
+        else:
+            on_cpu, dtype = tensor.is_cpu, tensor.dtype
+            if not on_cpu and tensor.is_meta:
+                return None
+        pg = state.group
+        python = pg is not None
+        if not python:
+            pg = _unbox(args[group_at])
+        group = x.groups.get(id(pg))
+        if group is None or group.ref() is not pg:
+            group = groups.group_of(x, pg)
+        root = group.ranks[args[root_at]] if root_at >= 0 else NONE
+        if c.gate.closed and not state.coalescing:
+            wait_gate(c, gate, lambda: next_text(c, spec, group, root, "", NONE))
+        reduce = state.reduce if reduces and python else NONE
+        key = (name, dtype, reduce, root)
+        name_id = x.names.get(key) or _define(x, spec, key, dtype, reduce, root, 0)
+        flags = _ASYNC if len(args) <= async_at or args[async_at] else 0
+        group_key, group_id = group.key, group.group_id
+        seq = c.ops.next_seq(group_key)
+        t0 = now_ns()
+        token = c.ops.issued(group_key, group_id, op_name, seq, False, False, root, 0, name_id, t0)
+        return _new_op(
+            Op, (token, name_id, t0, c.step, seq, group_id, flags, NONE, NONE, root, a, b, on_cpu)
+        )
+
+    return begin
+
+
+def _begin_p2p(spec: Spec) -> Any:
+    gate, send = gate_of(spec), spec.send
+    op_flags = _P2P | _ASYNC | (_SEND if send else 0)
+
+    def begin(c: _core.Core, args: Args) -> Op | None:
+        state, x = local(), context.of(c)
+        tensor, a, b = spec.tensors(args)
+        on_cpu = tensor is None or tensor.is_cpu
+        if not on_cpu and tensor.is_meta:
+            return None
+        pg = state.group
+        group = groups.group_of(x, _unbox(args[spec.group]) if pg is None else pg)
+        peer = group.ranks[args[spec.root]] if spec.root >= 0 else NONE
         tag = args[spec.tag]
+        label, stage, mb = "", NONE, NONE
         if x.labels and tensor is not None:
-            label, stage, mb = x.labels.pop((tensor.data_ptr(), spec.send), ("", NONE, NONE))
-    if c.gate.closed and not local.coalescing:
-        wait_gate(c, gate, lambda: next_text(c, spec, group, peer, label, mb))
-    flags = _P2P | (_SEND if spec.send else 0) if spec.p2p else 0
-    if spec.is_async < 0 or len(args) <= spec.is_async or args[spec.is_async]:
-        flags |= _ASYNC
-    name_id = name_of(x, spec, tensor, label, peer, tag)
-    seq = c.ops.next_seq(group.key, spec.p2p)
-    t0 = now_ns()
-    token = c.ops.issued(
-        group.key, group.group_id, spec.op, seq, spec.p2p, spec.send, peer, tag, name_id, t0
-    )
-    return Op(
-        token, name_id, t0, c.step, seq, group.group_id, flags, stage, mb, peer, a, b, on_cpu
-    )
-
-
-def end(c: _core.Core, spec: Spec, op: Op, t1: int, args: Args, result: Any) -> None:
-    """The call into the backend returned."""
-    if c.level > 1:
-        c.record(
-            _ISSUE, _COMM, op.flags, op.name_id, op.t0, t1, op.step, op.seq, op.group_id, op.stage,
-            op.mb, op.peer, op.a, op.b,
+            label, stage, mb = x.labels.pop((tensor.data_ptr(), send), ("", NONE, NONE))
+        if c.gate.closed and not state.coalescing:
+            wait_gate(c, gate, lambda: next_text(c, spec, group, peer, label, mb))
+        dtype = None if tensor is None else tensor.dtype
+        key = (spec.torch_name, dtype, label, tag)
+        name_id = x.names.get(key) or _define(x, spec, key, dtype, label, NONE, tag)
+        seq = c.ops.next_seq(group.key, True)
+        t0 = now_ns()
+        token = c.ops.issued(
+            group.key, group.group_id, spec.op, seq, True, send, peer, tag, name_id, t0
+        )
+        return Op(
+            token, name_id, t0, c.step, seq, group.group_id, op_flags, stage, mb, peer, a, b,
+            on_cpu,
         )  # fmt: skip
-    local = LOCAL
-    if local.group is not None:
-        local.op = op  # the method that Python called ties it to its Work
-        if op.host_waits and not (op.flags & _ASYNC and spec.future):
-            return
-    elif spec.functional:
-        works.expect_tensor(op, args[0])
-    if spec.future or not op.host_waits:
-        works.follow(c, op, result)
+
+    return begin
 
 
 def failed(c: _core.Core, op: Op) -> None:
@@ -164,27 +213,20 @@ def failed(c: _core.Core, op: Op) -> None:
         )  # fmt: skip
 
 
-def name_of(x: Context, spec: Spec, tensor: Any, label: str, peer: int, tag: int) -> int:
-    """Id of the op's signature. A p2p op that a pipeline labelled has F or B for ``reduce``."""
-    dtype = None if tensor is None else tensor.dtype
-    reduce: Any = label
-    if spec.reduces:
-        reduce = LOCAL.reduce if LOCAL.group is not None else NONE
-    root = NONE if spec.p2p else peer
-    key = (spec.torch_name, dtype, reduce, root, tag)
-    known = x.names.get(key)
-    if known is None:
-        if spec.reduces:
-            reduce = REDUCE[reduce] if 0 <= reduce < len(REDUCE) else ""
-        known = x.names[key] = x.core.defs.op(
-            spec.op, str(dtype).removeprefix("torch."), reduce, root, tag, spec.coalesced
-        )
+def _define(x: Context, spec: Spec, key: Any, dtype: Any, reduce: Any, root: int, tag: int) -> int:
+    """Id of an op's signature, kept under ``key``. A p2p op that a pipeline labelled has F or B
+    for ``reduce``."""
+    if not spec.p2p:
+        reduce = REDUCE[reduce] if 0 <= reduce < len(REDUCE) else ""
+    known = x.core.defs.op(
+        spec.op, "" if dtype is None else str(dtype).removeprefix("torch."), reduce, root, tag,
+        spec.coalesced,
+    )  # fmt: skip
+    x.names[key] = known
     return known
 
 
-def next_text(
-    c: _core.Core, spec: Spec, group: Group, peer: int, label: str, mb: int
-) -> str:
+def next_text(c: _core.Core, spec: Spec, group: Group, peer: int, label: str, mb: int) -> str:
     """What comes next at a gate: ``all_reduce dp #42``, ``SEND_F 2→3 mb4``."""
     if not spec.p2p:
         seq = c.ops.snapshot()["issued"].get(group.key, 0)

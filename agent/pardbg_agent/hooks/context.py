@@ -43,32 +43,51 @@ class Group(NamedTuple):
     """Weak reference to the ProcessGroup: the id in the cache is only good while it lives."""
 
 
-class Local(threading.local):
+class State:
     """Per thread: what encloses the code that runs now."""
 
-    def __init__(self) -> None:
-        self.futures: list[Any] = []
-        """(op, future) of ops issued in the backward that runs; emptied when it ends."""
+    __slots__ = (
+        "action", "backward", "coalescing", "followed", "forward", "fsdp", "futures", "group", "op",
+        "optimizer", "pipeline", "reduce", "sync_id", "sync_op",
+    )  # fmt: skip
 
-    group: Any = None
-    """ProcessGroup whose Python method is running: the op that comes next is Python's."""
-    reduce: int = -1
-    op: Op | None = None
-    """The op issued inside that method, not yet tied to its Work."""
-    sync_id: int = 0
-    sync_op: Op | None = None
-    """A synchronous op and the id of its Work: the very next wait is for it."""
-    coalescing: bool = False
-    """Between a backend's group start and end no gate may hold."""
-    action: int = 0
-    """Depth of pipeline actions."""
-    pipeline: int = 0
-    backward: int = 0
-    forward: int = 0
-    fsdp: Any = None
-    """What before_forward gave for the FSDP root whose forward runs."""
-    optimizer: Any = None
-    """Outermost optimizer whose step() runs."""
+    def __init__(self) -> None:
+        self.group: Any = None
+        """ProcessGroup whose Python method is running: the op that comes next is Python's."""
+        self.reduce = -1
+        self.op: Op | None = None
+        """The op issued inside that method, not yet tied to its Work."""
+        self.followed = False
+        """That op's completion will be told without a wait."""
+        self.sync_id = 0
+        self.sync_op: Op | None = None
+        """A synchronous op and the id of its Work: the very next wait is for it."""
+        self.coalescing = False
+        """Between a backend's group start and end no gate may hold."""
+        self.futures: list[tuple[Op, Any]] = []
+        """Ops issued in the backward that runs, and their futures; emptied when it ends."""
+        self.action = 0
+        """Depth of pipeline actions."""
+        self.pipeline = 0
+        self.backward = 0
+        self.forward = 0
+        self.fsdp: Any = None
+        """What before_forward gave for the FSDP root whose forward runs."""
+        self.optimizer: Any = None
+        """Outermost optimizer whose step() runs, and since when."""
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.state = State()
+
+
+_local = _Local()
+
+
+def local() -> State:
+    """This thread's state: one look-up, then plain attributes."""
+    return _local.state
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +116,6 @@ class Context:
     """schedule -> {has_backward: this rank's planned compute actions}"""
 
 
-LOCAL = Local()
 _context: Context | None = None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, training
-from pardbg_agent.hooks.context import LOCAL
+from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import LateImports, Patches
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
@@ -86,8 +86,8 @@ def _root_begins(original: Any) -> Any:
     def root_pre_forward(self: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
         outer = self._state_ctx.iter_forward_root
-        if c is not None and c.level and outer is None and LOCAL.fsdp is None:
-            LOCAL.fsdp = c.guard.call("fsdp.forward", training.before_forward, c, module)
+        if c is not None and c.level and outer is None and local().fsdp is None:
+            local().fsdp = c.guard.call("fsdp.forward", training.before_forward, c, module)
         return original(self, module, *args, **kwargs)
 
     return root_pre_forward
@@ -96,9 +96,9 @@ def _root_begins(original: Any) -> Any:
 def _root_ended(original: Any) -> Any:
     @functools.wraps(original)
     def register_pre_backward_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun, c = LOCAL.fsdp, _core.CURRENT
+        begun, c = local().fsdp, _core.CURRENT
         if begun is not None and self._state_ctx.iter_forward_root is self:
-            LOCAL.fsdp = None
+            local().fsdp = None
             if c is not None:
                 c.guard.call("fsdp.forward", training.after_forward, c, begun, now_ns(), False)
         return original(self, *args, **kwargs)

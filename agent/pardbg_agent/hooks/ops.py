@@ -46,7 +46,7 @@ def num_bytes(tensors: Tensors) -> int:
 
 def _in_place(args: Args) -> tuple[Any, int, int]:
     tensors = args[0]
-    n = num_bytes(tensors)
+    n = tensors[0].nbytes if len(tensors) == 1 else num_bytes(tensors)
     return (tensors[0] if tensors else None), n, n
 
 

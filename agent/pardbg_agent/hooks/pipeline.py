@@ -15,7 +15,7 @@ import torch.distributed.distributed_c10d as c10d
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, groups, plan, saved, training
-from pardbg_agent.hooks.context import LOCAL
+from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import LateImports, Patches, spend, wait_gate
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
 
@@ -57,9 +57,7 @@ def _hook_schedules(patches: Patches, module: ModuleType) -> None:
     for owner in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
         patches.around(owner, "step", "pipeline.step", _before_step, _after_step)
     base = module._PipelineSchedule
-    patches.around(
-        base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss
-    )
+    patches.around(base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss)
     patches.around(base, "_update_losses", "pipeline.losses", _before_losses, _after_losses)
 
 
@@ -101,7 +99,7 @@ def _before(verb_of: Any, sampled: bool) -> Any:
         count = saved.begin(c, stage.submod) if sampled else None
         t0 = now_ns()
         c.status.now(c.step, context.of(c).phase, name, index, mb, t0)
-        LOCAL.action += 1
+        local().action += 1
         return stage, verb, name, index, mb, t0, count
 
     return before
@@ -110,7 +108,7 @@ def _before(verb_of: Any, sampled: bool) -> Any:
 def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     global _pending
     stage, verb, name, index, mb, t0, count = what
-    LOCAL.action -= 1
+    local().action -= 1
     num_bytes = saved.end(c, count) if count is not None else 0
     c.status.now(c.step, context.of(c).phase, 0, NONE, NONE, t1)
     record = [
@@ -188,13 +186,13 @@ def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
     c.pipeline.done = []
     t0 = now_ns()
     training.phase_begins(c, x, "pipeline", t0)
-    LOCAL.pipeline += 1
+    local().pipeline += 1
     return t0
 
 
 def _after_step(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     _flush(c)
-    LOCAL.pipeline -= 1
+    local().pipeline -= 1
     training.phase_ends(c, context.of(c), "pipeline", t0, t1, failed)
     training.schedule_ended(c)
 

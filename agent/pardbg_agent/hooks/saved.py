@@ -80,7 +80,8 @@ def begin(c: _core.Core, module: Any) -> Count | None:
         return None
     count = Count(module)
     _autograd._push_saved_tensors_default_hooks(count.pack, _unpack)
-    count.pushed, _counting.count = True, count
+    count.pushed = True
+    _counting.count = count
     return count
 
 

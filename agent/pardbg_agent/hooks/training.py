@@ -17,7 +17,7 @@ import torch.optim.optimizer as optimizers
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, memory, saved, works
-from pardbg_agent.hooks.context import LOCAL, Context
+from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.patching import LateImports, Patches, compiling, spend, wait_gate
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
@@ -109,7 +109,7 @@ def phase_ends(
 
 def _before_data(c: _core.Core, *_: Any) -> int:
     t0 = now_ns()
-    LOCAL.optimizer = None  # one whose step() raised never said that it ended
+    local().optimizer = None  # one whose step() raised never said that it ended
     phase_begins(c, context.of(c), "data", t0)
     return t0
 
@@ -126,19 +126,19 @@ def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
     """A wrapped model's outermost forward (DDP, FSDP)."""
-    if LOCAL.forward or LOCAL.action or LOCAL.backward:
+    if local().forward or local().action or local().backward:
         return None
     count = saved.begin(c, module) if torch.is_grad_enabled() else None
     t0 = now_ns()
     phase_begins(c, context.of(c), "forward", t0)
-    LOCAL.forward += 1
+    local().forward += 1
     return t0, count
 
 
 def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     """It returned."""
     t0, count = what
-    LOCAL.forward -= 1
+    local().forward -= 1
     x = context.of(c)
     if count is not None:
         memory.activations(c, saved.end(c, count), t1)
@@ -147,7 +147,7 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 
 def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
-    if LOCAL.backward or LOCAL.action:
+    if local().backward or local().action:
         return None  # reentrant checkpointing; or a pipeline stage's own
     x = context.of(c)
     t0 = now_ns()
@@ -156,13 +156,13 @@ def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     if is_plain_scalar(tensors):
         log_loss(c, tensors.item())
     phase_begins(c, x, "backward", t0)
-    LOCAL.backward += 1
+    local().backward += 1
     return t0
 
 
 def _after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
-    LOCAL.backward -= 1
-    if LOCAL.futures:
+    local().backward -= 1
+    if local().futures:
         works.backward_ended(c, t1)
     x = context.of(c)
     phase_ends(c, x, "backward", t0, t1, failed)
@@ -198,7 +198,7 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
     c = _core.CURRENT
     if c is None or c.level == 0 or compiling() or "optimizer" in c.guard.disabled:
         return
-    outer = LOCAL.optimizer
+    outer = local().optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
         return  # ZeroRedundancyOptimizer steps its local one inside
     begun = now_ns()
@@ -206,7 +206,7 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
         if c.gate.closed:
             wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
         t0 = now_ns()
-        LOCAL.optimizer = (weakref.ref(optimizer), t0)
+        local().optimizer = (weakref.ref(optimizer), t0)
         phase_begins(c, context.of(c), "optimizer", t0)
     except Exception as error:  # noqa: BLE001 - the guard
         c.guard.failed("optimizer", error)
@@ -214,10 +214,10 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
-    c, outer = _core.CURRENT, LOCAL.optimizer
+    c, outer = _core.CURRENT, local().optimizer
     if c is None or outer is None or outer[0]() is not optimizer:
         return
-    LOCAL.optimizer = None
+    local().optimizer = None
     t1 = now_ns()
     try:
         x = context.of(c)

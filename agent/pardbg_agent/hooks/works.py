@@ -28,7 +28,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.context import Op, local
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.wire import Flag, Kind, Lane
 
@@ -55,9 +55,11 @@ METHODS: Final = (
 
 
 class _Ref(weakref.ref):  # type: ignore[type-arg]
-    __slots__ = ("key", "op")
+    __slots__ = ("closes", "key", "op")
     key: int
     op: Op
+    closes: bool
+    """Nothing else will say when the op is complete."""
 
 
 _live: dict[int, _Ref] = {}
@@ -91,24 +93,28 @@ def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
         done(c, op, t1, WAITED | (_FAILED if failed else 0))
 
 
-def follow(c: _core.Core, op: Op, result: Any) -> None:
-    """See to the completion of an op that nobody is known to wait for at once."""
+def follow(c: _core.Core, op: Op, result: Any) -> bool:
+    """See to the completion of an op that nobody is known to wait for at once. True if that
+    will be told without a wait."""
     boxed = result[-1] if type(result) is tuple else result
     if boxed is None:
         c.ops.completed(op.token)
-        return
+        return True
     if not op.host_waits:
         _poll_later(c, op, _Work.unbox(boxed))
-        return
-    if (op.group_id, op.name_id) not in _no_future:
-        try:
-            future = _Work.unbox(boxed).get_future()
-        except (RuntimeError, NotImplementedError):
-            _no_future.add((op.group_id, op.name_id))
-            return
-        future.add_done_callback(_callback(c, op))
-        if LOCAL.backward:
-            LOCAL.futures.append((op, future))
+        return True
+    if (op.group_id, op.name_id) in _no_future:
+        return False
+    try:
+        future = _Work.unbox(boxed).get_future()
+    except (RuntimeError, NotImplementedError):
+        _no_future.add((op.group_id, op.name_id))
+        return False
+    future.add_done_callback(_callback(c, op))
+    state = local()
+    if state.backward:
+        state.futures.append((op, future))
+    return True
 
 
 def _callback(c: _core.Core, op: Op) -> Any:
@@ -126,7 +132,8 @@ def backward_ended(c: _core.Core, t1: int) -> None:
     """DDP's reducer has waited, in C++, for what it issued in this backward. The callback may
     still be waiting for the GIL then, which the host thread took first: what is complete now was
     complete at ``t1``. Until here, and no longer, the futures are held."""
-    futures, LOCAL.futures = LOCAL.futures, []
+    state = local()
+    futures, state.futures = state.futures, []
     for op, future in futures:
         if future.done():
             done(c, op, t1, WAITED)
@@ -163,10 +170,10 @@ def expect_tensor(op: Op, tensors: Any) -> None:
         _tensors[tensor.data_ptr()] = op
 
 
-def tie(work: Any, op: Op) -> None:
-    """The Work that Python got belongs to this op."""
+def tie(work: Any, op: Op, followed: bool) -> None:
+    """The Work that Python got belongs to this op. ``followed``: see ``follow``."""
     ref = _Ref(work, _gone)
-    ref.key, ref.op = id(work), op
+    ref.key, ref.op, ref.closes = id(work), op, not followed
     _live[ref.key] = ref
 
 
@@ -174,7 +181,7 @@ def _gone(ref: _Ref) -> None:
     if _live.get(ref.key) is ref:
         del _live[ref.key]
         c = _core.CURRENT
-        if c is not None and ref.op.host_waits:
+        if c is not None and ref.closes:
             c.ops.completed(ref.op.token)  # nobody waited: when it ended is not known
 
 
@@ -186,37 +193,39 @@ def install(patches: Patches) -> None:
             patches.set(group, name, _method(getattr(group, name), "reduce" in name))
     patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
     patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
-    patches.set(_Work, "wait", _wait(_Work.wait))
+    for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
+        if "wait" in vars(kind):
+            patches.set(kind, "wait", _wait(kind.wait))
 
 
 def _method(original: Any, reduces: bool) -> Any:
-    local = LOCAL
-
     def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _core.CURRENT is None:
+        c = _core.CURRENT
+        if c is None or not c.level:
             return original(self, *args, **kwargs)
-        local.group = self
+        state = local()
+        state.group = self
         if reduces:
             try:  # the dispatcher's ReduceOp is opaque to Python; the options are not
-                local.reduce = hash(args[-1].reduceOp)
+                state.reduce = hash(args[-1].reduceOp)
             except (AttributeError, IndexError):
-                local.reduce = -1
+                state.reduce = -1
         try:
             work = original(self, *args, **kwargs)
         finally:
-            local.group = None
-        op = local.op
-        if op is None:
-            return work
-        local.op = None
-        if work is None:
-            c = _core.CURRENT
-            if c is not None and op.host_waits:
-                c.ops.completed(op.token)
-        elif op.flags & _ASYNC:
-            tie(work, op)
-        else:
-            local.sync_id, local.sync_op = id(work), op
+            state.group = None
+        op = state.op
+        if op is not None:
+            state.op = None
+            if work is None:
+                if op.host_waits:
+                    c.ops.completed(op.token)
+            elif op.flags & _ASYNC:
+                tie(work, op, state.followed)
+            else:
+                if state.sync_op is not None:  # its wait is one that we do not see
+                    c.ops.completed(state.sync_op.token)
+                state.sync_id, state.sync_op = id(work), op
         return work
 
     return issue
@@ -226,15 +235,14 @@ _ASYNC = int(Flag.ASYNC)
 
 
 def _wait(original: Any) -> Any:
-    local = LOCAL
-
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
         if c is None:
             return original(self, *args, **kwargs)
-        op = local.sync_op
-        if op is not None and local.sync_id == id(self):
-            local.sync_op = None
+        state = local()
+        op = state.sync_op
+        if op is not None and state.sync_id == id(self):
+            state.sync_op = None
         else:
             ref = _live.pop(id(self), None)
             op = None if ref is None or ref() is not self else ref.op
@@ -251,7 +259,6 @@ def _wait(original: Any) -> Any:
             except Exception as error:  # noqa: BLE001 - the guard
                 c.guard.failed("wait", error)
             c.hook_ns += now_ns() - t1
-            c.hook_calls += 1
         return result
 
     return wait
@@ -271,7 +278,7 @@ def _start_coalescing(original: Any) -> Any:
 
             wait_gate(c, GATE_OPS, "a batch of ops")
         result = original(self, *args, **kwargs)
-        LOCAL.coalescing = True
+        local().coalescing = True
         return result
 
     return start
@@ -279,7 +286,7 @@ def _start_coalescing(original: Any) -> Any:
 
 def _end_coalescing(original: Any) -> Any:
     def end(self: Any, *args: Any, **kwargs: Any) -> Any:
-        LOCAL.coalescing = False
+        local().coalescing = False
         return original(self, *args, **kwargs)
 
     return end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -22,15 +23,13 @@ def main() -> None:
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(rank)
-    data = TensorDataset(
-        torch.randn(8 * STEPS, 16, generator=generator), torch.randn(8 * STEPS, 1)
-    )
+    data = TensorDataset(torch.randn(8 * STEPS, 16, generator=generator), torch.randn(8 * STEPS, 1))
     for x, y in DataLoader(data, batch_size=8):
         loss = torch.nn.functional.mse_loss(ddp(x), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        print(f"[rank{rank}] loss {loss.item().hex()}", flush=True)
+        sys.stdout.write(f"[rank{rank}] loss {loss.item().hex()}\n")
     if os.environ.get("DESTROY", "1") == "1":
         dist.destroy_process_group()
 

@@ -24,6 +24,11 @@ def stage_indices(name: str, rank: int, size: int) -> list[int]:
     return [rank, 2 * size - 1 - rank] if name in V_SHAPED else [rank, rank + size]
 
 
+def say(rank: int, text: str) -> None:
+    sys.stdout.write(f"[rank{rank}] {text}\n")  # one write: ranks share the pipe
+    sys.stdout.flush()
+
+
 def main() -> None:
     name, steps = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2
     dist.init_process_group("gloo")
@@ -45,7 +50,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     torch.manual_seed(1234)
     last = any(stage.is_last for stage in stages)
-    for step in range(steps):
+    for _ in range(steps):
         x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
         losses: list[torch.Tensor] = []
         inputs = (x,) if any(stage.is_first for stage in stages) else ()
@@ -54,9 +59,9 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
         if last:
-            print(f"[rank{rank}] losses {[loss.item().hex() for loss in losses]}", flush=True)
+            say(rank, f"losses {[loss.item().hex() for loss in losses]}")
     total = sum(p.double().sum().item() for p in parameters)
-    print(f"[rank{rank}] parameters {total.hex()}", flush=True)
+    say(rank, f"parameters {total.hex()}")
     dist.destroy_process_group()
 
 

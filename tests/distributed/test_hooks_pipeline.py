@@ -1,0 +1,107 @@
+"""All seven schedules of torch.distributed.pipelining on four real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pardbg_agent.hooks.plan import one_f_one_b
+from pardbg_agent.wire import Flag, Kind
+from tests.distributed.programs.watched import Rank, Record, make_run, read_run
+from tests.processes import Finished
+
+PROGRAM = str(Path(__file__).parent / "programs" / "pipelines.py")
+Torchrun = Callable[..., Finished]
+SCHEDULES = (
+    "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble",
+    "DualPipeV",
+)  # fmt: skip
+
+
+def ran(rank: Rank, step: int) -> list[str]:
+    """Compute actions of a step in the order in which they began."""
+    found = [r for r in rank.of(Kind.ACTION) if r.step == step and r.name in "FBIW"]
+    return [r.text for r in sorted(found, key=lambda r: r.t0)]
+
+
+def watched_run(torchrun: Torchrun, run_dir: Path, name: str) -> tuple[Finished, dict[int, Rank]]:
+    done = torchrun(PROGRAM, name, "2", nproc=4, env=make_run(run_dir))
+    assert done.code == 0, done.err
+    ranks = read_run(run_dir)
+    assert sorted(ranks) == [0, 1, 2, 3]
+    for rank in ranks.values():
+        assert rank.defined("error") == []
+    return done, ranks
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_runs_as_planned_with_the_same_losses(
+    torchrun: Torchrun, run_dir: Path, name: str
+) -> None:
+    done, ranks = watched_run(torchrun, run_dir, name)
+    plain = torchrun(PROGRAM, name, "2", nproc=4)
+    assert sorted(done.out.splitlines()) == sorted(plain.out.splitlines())
+    for number, rank in ranks.items():
+        (plan,) = rank.defined("plan")
+        for step in (0, 1):
+            assert ran(rank, step) == plan["order"][str(number)]
+        assert [r.step for r in rank.of(Kind.PHASE, "pipeline")] == [0, 1]
+        assert [r.step for r in rank.of(Kind.STEP)] == [0, 1]
+        stages = {d["stage"] for d in rank.defined("stage")}
+        assert {r.stage for r in rank.of(Kind.ACTION, "REDUCE_GRAD")} == stages
+
+
+@pytest.mark.timeout(150)
+def test_one_f_one_b_by_hand(torchrun: Torchrun, run_dir: Path) -> None:
+    """p = 4, m = 8, activations of 2 x 16 float32 = 128 bytes per microbatch."""
+    done, ranks = watched_run(torchrun, run_dir, "1F1B")
+    for number, rank in ranks.items():
+        (plan,) = rank.defined("plan")
+        assert plan["source"] == "corrected"  # torch's own table has F1..F8 on the last stage
+        assert (plan["num_stages"], plan["num_microbatches"], plan["num_virtual"]) == (4, 8, 1)
+        assert ran(rank, 1) == one_f_one_b(number, 4, 8)
+        _check_messages(number, rank)
+        # sampled in step 1: the linear's input and tanh's output, 128 bytes each
+        saved = [r.a for r in rank.of(Kind.ACTION, "F")]
+        assert saved == [0] * 8 + [256] * 8
+    printed = [float.fromhex(x.strip(" '")) for x in _losses(done)[0]]
+    (first, _) = ranks[3].of(Kind.METRIC, "loss")
+    assert first.a == pytest.approx(sum(printed) / 8)
+    assert not ranks[0].of(Kind.METRIC, "loss")
+
+
+def _losses(done: Finished) -> list[list[str]]:
+    lines = [x for x in done.lines(3) if x.startswith("losses")]
+    return [line.split("[")[1].rstrip("]").split(",") for line in lines]
+
+
+def _check_messages(number: int, rank: Rank) -> None:
+    """Each microbatch's activation comes from below and goes up, its gradient the other way."""
+    labelled = [r for r in rank.of(Kind.OP_ISSUE) if r.mb >= 0 and r.step == 1]
+    for send, below in ((False, True), (True, False), (True, True), (False, False)):
+        peer = number - 1 if below else number + 1
+        found = [r for r in labelled if _is(r, send, peer)]
+        expected = list(range(8)) if 0 <= peer <= 3 else []
+        assert [r.mb for r in found] == expected
+        assert all(r.stage == number and r.a == r.b == 128 for r in found)
+    waits = {(r.seq, r.flags & Flag.SEND) for r in rank.of(Kind.OP_DONE)}
+    assert {(r.seq, r.flags & Flag.SEND) for r in labelled} <= waits
+
+
+def _is(record: Record, send: bool, peer: int) -> bool:
+    return bool(record.flags & Flag.SEND) == send and record.peer == peer
+
+
+@pytest.mark.timeout(150)
+def test_without_an_optimizer_the_schedules_step_is_the_step(
+    torchrun: Torchrun, run_dir: Path
+) -> None:
+    env = make_run(run_dir) | {"OPTIMIZER": "0"}
+    done = torchrun(PROGRAM, "GPipe", "3", nproc=4, env=env)
+    assert done.code == 0, done.err
+    for rank in read_run(run_dir).values():
+        assert [r.step for r in rank.of(Kind.PHASE, "pipeline")] == [0, 1, 2]
+        assert [r.step for r in rank.of(Kind.STEP)] == [0, 1]

@@ -1,0 +1,120 @@
+"""DDP, FSDP2, tensor parallelism, ZeRO and more on two real ranks: the same losses, and what the
+rings hold beside what was worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pardbg_agent.wire import Flag, Kind
+from tests.distributed.programs.watched import Rank, make_run, read_run
+from tests.processes import Finished
+
+PROGRAMS = Path(__file__).parent / "programs"
+Torchrun = Callable[..., Finished]
+
+
+def both(torchrun: Torchrun, run_dir: Path, program: str, *args: str) -> dict[int, Rank]:
+    """Run it watched and plain; the output must be the same to the bit."""
+    path = str(PROGRAMS / program)
+    watched = torchrun(path, *args, nproc=2, env=make_run(run_dir))
+    plain = torchrun(path, *args, nproc=2)
+    assert (watched.code, plain.code) == (0, 0), watched.err
+    lines = sorted(watched.out.splitlines())
+    assert lines and lines == sorted(plain.out.splitlines())
+    ranks = read_run(run_dir)
+    assert sorted(ranks) == [0, 1]
+    for rank in ranks.values():
+        assert rank.defined("error") == []
+        _numbers_have_no_gap(rank)
+    return ranks
+
+
+def _numbers_have_no_gap(rank: Rank) -> None:
+    for group in {r.group for r in rank.of(Kind.OP_ISSUE)}:
+        for p2p in (Flag(0), Flag.P2P):
+            found = [
+                r.seq for r in rank.of(Kind.OP_ISSUE) if r.group == group and r.flags & Flag.P2P == p2p
+            ]  # fmt: skip
+            assert sorted(found) == list(range(len(found)))
+
+
+@pytest.mark.timeout(150)
+def test_ddp(torchrun: Torchrun, run_dir: Path) -> None:
+    """577 float32 parameters are 2308 bytes: DDP reduces them in one bucket, from C++."""
+    for rank in both(torchrun, run_dir, "ddp.py").values():
+        reduces = rank.of(Kind.OP_ISSUE, "all_reduce")
+        assert [(r.step, r.a, r.b) for r in reduces] == [(s, 2308, 2308) for s in range(4)]
+        done = rank.of(Kind.OP_DONE, "all_reduce")
+        assert [r.seq for r in done] == [r.seq for r in reduces]
+        backwards = {r.step: r for r in rank.of(Kind.PHASE, "backward")}
+        for r in done:  # the reducer waits for its buckets inside the backward
+            assert backwards[r.step].t0 < r.t0 < r.t1 <= backwards[r.step].t1 + 20_000_000
+            assert r.flags & (Flag.DONE_COMPLETED | Flag.DONE_WAITED)
+        for step in range(4):
+            order = sorted((r for r in rank.of(Kind.PHASE) if r.step == step), key=lambda r: r.t0)
+            assert [r.name for r in order] == ["data", "forward", "backward", "optimizer"]
+        assert [r.step for r in rank.of(Kind.STEP)] == [0, 1, 2, 3]
+        assert [r.step for r in rank.of(Kind.METRIC, "loss")] == [0, 1, 2, 3]
+        # x 8x16 (512 bytes) and relu's output 8x32 (1024), sampled in step 1
+        assert [(r.step, r.a) for r in rank.of(Kind.MEMORY, "activations")] == [(1, 1536)]
+
+
+@pytest.mark.timeout(150)
+def test_fsdp(torchrun: Torchrun, run_dir: Path) -> None:
+    """1072 parameters, half of them on each rank; AdamW keeps two of each and 4 step counts."""
+    for rank in both(torchrun, run_dir, "sharded.py", "fsdp").values():
+        (model,) = rank.defined("model")
+        assert (model["zero"], model["shards"], model["parameters_bytes"]) == (3, 2, 4288)
+        found = {r.name: r.a for r in rank.of(Kind.MEMORY) if r.step == 0}
+        assert (found["parameters"], found["gradients"]) == (2144, 2144)
+        assert found["optimizer"] == 2 * 2144 + 4 * 4
+        # two units, unsharded in forward and again in backward: four all_gathers a step
+        names = [r.name for r in rank.of(Kind.OP_ISSUE) if r.step == 1]
+        assert (names.count("all_gather"), names.count("reduce_scatter")) == (4, 2)
+        assert {r.a for r in rank.of(Kind.FSDP, "0 unshard")} == {(16 * 32 + 32) * 4}
+        assert [r.step for r in rank.of(Kind.PHASE, "forward")] == [0, 1, 2]
+        assert not any(r.flags & Flag.INFERRED for r in rank.of(Kind.PHASE, "forward"))
+
+
+@pytest.mark.timeout(150)
+def test_tensor_parallel(torchrun: Torchrun, run_dir: Path) -> None:
+    """The row-parallel layer reduces its 8 x 16 output (512 bytes); DTensor waits in C++."""
+    for rank in both(torchrun, run_dir, "sharded.py", "tp").values():
+        assert rank.defined("group")[-1]["axis"] == "tp"
+        reduces = rank.of(Kind.OP_ISSUE, "all_reduce")
+        assert [(r.step, r.group, r.a) for r in reduces] == [(s, "tp", 512) for s in range(3)]
+        waited = [r.seq for r in rank.of(Kind.WAIT, "all_reduce")]
+        assert set(waited) <= {r.seq for r in reduces}
+        assert [r.seq for r in rank.of(Kind.OP_DONE, "all_reduce")] == [r.seq for r in reduces]
+
+
+@pytest.mark.timeout(150)
+def test_zero_redundancy(torchrun: Torchrun, run_dir: Path) -> None:
+    """Each rank keeps the state of its own parameters; together 2 x 4288 and 4 step counts."""
+    ranks = both(torchrun, run_dir, "sharded.py", "zero")
+    assert [r.defined("model")[0]["zero"] for r in ranks.values()] == [1, 1]
+    state = [r.of(Kind.MEMORY, "optimizer")[0].a for r in ranks.values()]
+    assert sum(state) == 2 * 4288 + 4 * 4
+    assert all([r.step for r in rank.of(Kind.STEP)] == [0, 1, 2] for rank in ranks.values())
+
+
+@pytest.mark.timeout(150)
+def test_accumulation(torchrun: Torchrun, run_dir: Path) -> None:
+    for rank in both(torchrun, run_dir, "sharded.py", "accumulate").values():
+        steps = [r.step for r in rank.of(Kind.PHASE, "backward")]
+        assert steps == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.timeout(150)
+def test_threads_groups_and_two_optimizers(torchrun: Torchrun, run_dir: Path) -> None:
+    for rank in both(torchrun, run_dir, "sharded.py", "mixed").values():
+        groups = {d["name"]: d for d in rank.defined("group")}
+        assert len(groups) == 2
+        (side,) = [name for name in groups if name != "default"]
+        assert len([r for r in rank.of(Kind.OP_ISSUE) if r.group == side]) == 5
+        assert len([r for r in rank.of(Kind.OP_ISSUE) if r.group == "default"]) == 3
+        done = [r for r in rank.of(Kind.OP_DONE) if r.group == "default"]
+        assert [r.seq for r in sorted(done, key=lambda r: r.seq)] == [0, 1, 2]

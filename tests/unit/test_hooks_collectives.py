@@ -1,0 +1,230 @@
+"""Collectives on torch's fake backend, in one process: what is recorded, and that it comes off."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pardbg_agent import core, hooks
+from pardbg_agent.wire import Flag, Gate, Kind
+from tests.distributed.programs.watched import Rank, make_run, read_rank
+
+Work: Any = torch._C._distributed_c10d.Work
+PG: Any = torch._C._distributed_c10d.ProcessGroup
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fake world of 4 ranks, this one is rank 1, hooks in place; gives the ring's path."""
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    assert core.CURRENT is not None and core.CURRENT.ring.path is not None
+    yield Path(core.CURRENT.ring.path)
+    dist.destroy_process_group()
+    hooks.uninstall()
+    core.shutdown()
+
+
+def ops(path: Path) -> list[tuple[str, int, int, int, int]]:
+    """(op, seq, peer, bytes in, bytes out) of every issue, in order."""
+    return [(r.name, r.seq, r.peer, int(r.a), r.b) for r in read_rank(path).of(Kind.OP_ISSUE)]
+
+
+def test_every_kind_of_op_has_its_name_number_root_and_bytes(watched: Path) -> None:
+    """float32 tensors of 6 elements are 24 bytes; four ranks' parts are 96."""
+    t = torch.zeros(6)
+    parts = [torch.zeros(6) for _ in range(4)]
+    flat = torch.zeros(24)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    dist.broadcast(t, src=2)
+    dist.reduce(t, dst=3)
+    dist.all_gather(parts, t)
+    PG._allgather_base(dist.group.WORLD, flat, t, _options("AllgatherOptions")).wait()
+    dist.reduce_scatter(t, parts)
+    dist.all_to_all_single(torch.zeros(24), flat)
+    dist.barrier()
+    dist.gather(t, None, dst=0)
+    dist.scatter(t, None, src=0)
+    dist.send(t, dst=0)
+    dist.recv(t, src=2, tag=7)
+    assert ops(watched) == [
+        ("all_reduce", 0, -1, 24, 24),
+        ("broadcast", 1, 2, 24, 24),
+        ("reduce", 2, 3, 24, 24),
+        ("all_gather", 3, -1, 24, 96),
+        ("all_gather", 4, -1, 24, 96),
+        ("reduce_scatter", 5, -1, 96, 24),
+        ("all_to_all", 6, -1, 96, 96),
+        ("barrier", 7, -1, 0, 0),
+        ("gather", 8, 0, 24, 0),
+        ("scatter", 9, 0, 0, 24),
+        ("send", 0, 0, 24, 24),  # p2p ops count apart
+        ("recv", 1, 2, 24, 24),
+    ]
+    defined = {(d["op"], d["reduce"], d["root"], d["tag"]) for d in rank(watched).defined("op")}
+    assert {("all_reduce", "max", -1, 0), ("reduce", "sum", 3, 0), ("recv", "", -1, 7)} <= defined
+
+
+def _options(name: str) -> Any:
+    return getattr(torch._C._distributed_c10d, name)()
+
+
+def rank(path: Path) -> Rank:
+    return read_rank(path)
+
+
+def test_nothing_stays_open_and_nothing_is_kept(watched: Path) -> None:
+    """Waited for, left to itself, asynchronous or not: each op is closed and no tensor is held."""
+    c = core.CURRENT
+    assert c is not None
+    for _ in range(3):
+        t = torch.zeros(8)
+        alive = weakref.ref(t)
+        dist.all_reduce(t)
+        dist.all_reduce(t, async_op=True)
+        dist.isend(t, 0)
+        work = dist.irecv(t, 0)
+        assert work is not None
+        work.wait()
+        del t, work
+        gc.collect()
+        assert alive() is None
+    assert c.ops.num_open == 0 and c.guard.errors == 0
+
+
+def test_a_sync_op_is_done_when_its_wait_returns(watched: Path) -> None:
+    dist.all_reduce(torch.zeros(2))
+    (done,) = rank(watched).of(Kind.OP_DONE)
+    (issue,) = rank(watched).of(Kind.OP_ISSUE)
+    assert done.flags == Flag.DONE_WAITED and not issue.flags & Flag.ASYNC
+    assert done.t0 == issue.t0 and done.t1 >= issue.t1
+
+
+def test_groups_have_ranks_keys_and_numbers_of_their_own(watched: Path) -> None:
+    pair = dist.new_group([1, 3])
+    dist.all_reduce(torch.zeros(2))
+    dist.all_reduce(torch.zeros(2), group=pair)
+    dist.broadcast(torch.zeros(2), src=3, group=pair)
+    issued = rank(watched).of(Kind.OP_ISSUE)
+    first, second = rank(watched).defined("group")
+    assert (first["name"], first["ranks"]) == ("default", [0, 1, 2, 3])
+    assert second["ranks"] == [1, 3] and second["key"] != first["key"]
+    # numbers count per group; the root is a global rank
+    assert [(r.group, r.seq, r.peer) for r in issued] == [
+        ("default", 0, -1), (second["name"], 0, -1), (second["name"], 1, 3)
+    ]  # fmt: skip
+
+
+def test_a_group_made_again_is_another_group(watched: Path) -> None:
+    dist.all_reduce(torch.zeros(2))
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    dist.all_reduce(torch.zeros(2))
+    keys = [d["key"] for d in rank(watched).defined("group")]
+    assert len(set(keys)) == 2
+    assert [r.seq for r in rank(watched).of(Kind.OP_ISSUE)] == [0, 0]
+
+
+def test_the_backends_exception_reaches_the_program_and_closes_the_op(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RuntimeError):
+        dist.broadcast(torch.zeros(2).to_sparse(), src=0)  # refused below the hook or above it
+    assert core.CURRENT is not None and core.CURRENT.ops.num_open == 0
+
+
+def test_a_hook_that_fails_is_switched_off_and_the_op_still_runs(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = core.CURRENT
+    assert c is not None
+    monkeypatch.setattr(c.ops, "issued", lambda *args: 1 / 0)
+    t = torch.ones(3)
+    for _ in range(3):
+        dist.all_reduce(t)
+    assert c.guard.disabled == {"c10d.allreduce_"} and c.guard.errors == 1
+    (error,) = rank(watched).defined("error")
+    assert error["where"] == "c10d.allreduce_" and "ZeroDivisionError" in error["text"]
+
+
+def test_a_closed_gate_is_asked_before_the_op_and_knows_what_comes(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = core.CURRENT
+    assert c is not None
+    asked: list[tuple[int, str, int]] = []
+
+    def wait(gate: int, describe: Any) -> int:
+        asked.append((gate, describe(), c.ops.num_open))
+        return 0
+
+    monkeypatch.setattr(c.gate, "closed", True)
+    monkeypatch.setattr(c.gate, "wait", wait)
+    dist.all_reduce(torch.zeros(2))
+    dist.all_reduce(torch.zeros(2))
+    dist.send(torch.zeros(2), dst=3)
+    dist.recv(torch.zeros(2), src=0)
+    assert asked == [
+        (Gate.COLLECTIVE, "all_reduce default #0", 0),
+        (Gate.COLLECTIVE, "all_reduce default #1", 0),
+        (Gate.SEND, "send 1→3", 0),
+        (Gate.RECV, "recv 0→1", 0),
+    ]
+
+
+def test_ctrl_c_at_a_gate_is_the_programs(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = core.CURRENT
+    assert c is not None
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(c.gate, "closed", True)
+    monkeypatch.setattr(c.gate, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dist.all_reduce(torch.zeros(2))
+    assert c.ops.num_open == 0 and c.guard.errors == 0
+
+
+def test_level_off_records_nothing(watched: Path) -> None:
+    c = core.CURRENT
+    assert c is not None
+    c.set_level(core.OFF)
+    dist.all_reduce(torch.zeros(2))
+    assert ops(watched) == [] and c.ops.snapshot()["issued"] == {}
+
+
+def test_uninstall_restores_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.optim.optimizer as optimizers
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    owners: list[Any] = [
+        PG, Work, torch.autograd, DistributedDataParallel, _BaseDataLoaderIter, torch._C._autograd,
+        dist.distributed_c10d, dist.device_mesh.DeviceMesh,
+    ]  # fmt: skip
+
+    def state() -> list[Any]:
+        tables = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
+        kernels = [
+            torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "BackendSelect")
+            for name in ("allreduce_", "send", "barrier")
+        ]
+        return [dict(vars(owner)) for owner in owners] + [dict(t) for t in tables] + kernels
+
+    before = state()
+    assert before[-3:] == [False] * 3
+    hooks.install()
+    assert state() != before and state()[-3:] == [True] * 3
+    hooks.uninstall()
+    assert state() == before

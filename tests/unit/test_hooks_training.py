@@ -1,0 +1,227 @@
+"""Steps, phases, losses, memory and sampled activations, in one process without a group."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import pardbg_agent
+from pardbg_agent import core, hooks
+from pardbg_agent.hooks import context, memory, plan, saved, training
+from pardbg_agent.hooks.patching import Patches, around
+from pardbg_agent.wire import Flag, Gate, Kind
+from tests.distributed.programs.watched import Rank, make_run, read_rank
+
+
+@pytest.fixture
+def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
+    """Hooks in place, and a Core, as after the first group."""
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    yield core.ensure()
+    hooks.uninstall()
+    core.shutdown()
+
+
+def rank(c: core.Core) -> Rank:
+    assert c.ring.path is not None
+    return read_rank(Path(c.ring.path))
+
+
+def phases(c: core.Core) -> list[tuple[int, str, bool]]:
+    """(step, phase, inferred) by begin."""
+    found = sorted(rank(c).of(Kind.PHASE), key=lambda r: r.t0)
+    return [(r.step, r.name, bool(r.flags & Flag.INFERRED)) for r in found]
+
+
+def net() -> torch.nn.Sequential:
+    """4*8 + 8 + 8 + 1 = 49 parameters, 196 bytes."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def test_a_plain_loop_has_steps_phases_and_losses(c: core.Core) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for (x,) in DataLoader(TensorDataset(torch.randn(4, 4)), batch_size=2):
+        loss = model(x).square().mean()
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    round_of = [("data", False), ("forward", True), ("backward", False), ("optimizer", False)]
+    assert phases(c) == [(step, *phase) for step in (0, 1) for phase in round_of]
+    steps = rank(c).of(Kind.STEP)
+    assert [s.step for s in steps] == [0, 1] and steps[1].t0 == steps[0].t1
+    assert all(s.a > 0 and s.b > 0 for s in steps)  # the hooks' own cost
+    assert [r.a for r in rank(c).of(Kind.METRIC, "loss")] == losses
+
+
+def test_gradients_accumulate_within_a_step(c: core.Core) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for _ in range(3):
+            model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+    backwards = [p for p in phases(c) if p[1] == "backward"]
+    assert backwards == [(0, "backward", False)] * 3 + [(1, "backward", False)] * 3
+
+
+def test_the_last_of_several_optimizers_ends_the_step() -> None:
+    """G D G D …: unknown in the first round, from then on D ends it."""
+    g, d = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
+    cycle = training.Cycle()
+    assert [cycle.stepped(o) for o in (g, d, g, d, g, d)] == [True, True, False, True, False, True]
+
+
+def test_one_optimizer_ends_each_step() -> None:
+    optimizer = object.__new__(torch.optim.SGD)
+    cycle = training.Cycle()
+    assert [cycle.stepped(optimizer) for _ in range(3)] == [True] * 3
+
+
+def test_the_programs_own_steps_take_over(c: core.Core) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for n in (10, 11):
+        pardbg_agent.step(n - 1)
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.step()
+    assert [s.step for s in rank(c).of(Kind.STEP)] == [9, 10]
+
+
+def test_gates_stand_before_the_optimizer_and_after_the_step(
+    c: core.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, str]] = []
+
+    def wait(gate: int, describe: str) -> int:
+        asked.append((gate, describe))
+        return 0
+
+    monkeypatch.setattr(c.gate, "closed", True)
+    monkeypatch.setattr(c.gate, "wait", wait)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    assert asked == [(Gate.OPTIMIZER, "optimizer.step 0"), (Gate.STEP, "step 1")]
+
+
+def test_memory_is_exact(c: core.Core) -> None:
+    """49 float32 parameters: 196 bytes, as many gradients; Adam keeps two of each and a 4-byte
+    step count for each of the 4 parameters: 2*196 + 4*4 = 408."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    found = {r.name: r.a for r in rank(c).of(Kind.MEMORY)}
+    rss = found.pop("rss")
+    assert found == {"parameters": 196, "gradients": 196, "optimizer": 408}
+    assert rss == pytest.approx(memory.rss_bytes(), rel=0.2)
+    (model_def,) = rank(c).defined("model")
+    assert (model_def["zero"], model_def["shards"], model_def["parameters_bytes"]) == (0, 1, 196)
+
+
+def test_saved_activations_are_counted_once_and_without_parameters(c: core.Core) -> None:
+    """Saved for backward: the input 2x4 (32 bytes), tanh's output 2x8 (64 bytes, which the next
+    layer saves again). The two weights are parameters."""
+    c.step = saved.FIRST
+    model = net()
+    x = torch.randn(2, 4)
+    count = saved.begin(c, model)
+    assert count is not None
+    out = model(x)
+    assert saved.end(c, count) == 32 + 64
+    plain = net()
+    plain(x).sum().backward()
+    out.sum().backward()
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        assert p.grad is not None and q.grad is not None and torch.equal(p.grad, q.grad)
+
+
+def test_sampling_keeps_no_graph_alive(c: core.Core) -> None:
+    """tanh saves its own output: returned as it is, it would hold its node, and the node it."""
+    c.step = saved.FIRST
+    gc.disable()
+    try:
+        count = saved.begin(c, torch.nn.Identity())
+        assert count is not None
+        y = torch.randn(4, requires_grad=True).tanh()
+        saved.end(c, count)
+        alive = weakref.ref(y)
+        del y, count
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_writing_to_a_saved_tensor_still_fails(c: core.Core) -> None:
+    c.step = saved.FIRST
+    count = saved.begin(c, torch.nn.Identity())
+    assert count is not None
+    y = torch.randn(4, requires_grad=True).tanh()
+    saved.end(c, count)
+    y.detach().add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_programs_that_forbid_saved_tensor_hooks_run_and_end_the_sampling(c: core.Core) -> None:
+    c.step = saved.FIRST
+    count = saved.begin(c, torch.nn.Identity())
+    assert count is not None
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        pass
+    saved.end(c, count)
+    assert saved.begin(c, torch.nn.Identity()) is None
+
+
+def test_a_wrapper_passes_results_errors_and_its_own_failures(c: core.Core) -> None:
+    class Owner:
+        def run(self, x: int) -> int:
+            return 10 // x
+
+    seen: list[Any] = []
+    patches = Patches()
+    patches.around(
+        Owner, "run", "owner", lambda c, self, x: x, lambda c, x, t, bad: seen.append((x, bad))
+    )
+    assert Owner().run(5) == 2
+    with pytest.raises(ZeroDivisionError):
+        Owner().run(0)
+    assert seen == [(5, False), (0, True)]
+    patches.undo()
+    assert "around" not in Owner.run.__qualname__
+    broken = around(lambda x: x + 1, "broken", lambda c, x: 1 / 0, lambda *_: None)
+    assert [broken(1), broken(2)] == [2, 3]
+    assert c.guard.errors == 1 and "broken" in c.guard.disabled
+
+
+def test_the_plan_of_one_f_one_b_has_its_first_forward() -> None:
+    """p = 3, m = 4 by hand."""
+    assert plan.one_f_one_b(0, 3, 4) == ["0F0", "0F1", "0F2", "0B0", "0F3", "0B1", "0B2", "0B3"]
+    assert plan.one_f_one_b(2, 3, 4) == ["2F0", "2B0", "2F1", "2B1", "2F2", "2B2", "2F3", "2B3"]
+
+
+def test_plan_texts_are_compute_actions_with_pairs_taken_apart() -> None:
+    from torch.distributed.pipelining.schedules import _Action
+
+    actions = [_Action.from_str(s) for s in ("0UNSHARD", "0F1", "(0F2;3B0)OVERLAP_F_B", "1SEND_F0")]
+    assert plan.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")]) == ["0F1", "0F2", "3B0"]
+
+
+def test_a_context_belongs_to_one_core(c: core.Core) -> None:
+    assert context.of(c) is context.of(c)
+    other: Any = SimpleNamespace()
+    assert context.of(other) is not context.of(c)
