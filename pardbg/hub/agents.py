@@ -112,6 +112,8 @@ class Agents:
         facts = self._definitions.process(proc)
         if not facts.fields:
             facts.fields = message
+        if proc not in self._rings.mapped:
+            self._rings.scan()
         self._welcome(proc, now)
         if not first or proc in self.ended:
             return

@@ -39,7 +39,9 @@ QUIET_NS: Final = 200 * MS
 DRAIN_NS: Final = 5_000 * MS
 """After the job's end: how long its processes and their last messages may take."""
 GRACE_NS: Final = 2_000 * MS
-"""How long viewers may take after everything is written."""
+"""After everything is written: how long a late viewer's history may take."""
+LINGER_MS: Final = 1_000
+"""How long viewers may take to fetch what is in their queues."""
 GAP_NS: Final = 1_000 * MS
 PULL_HWM: Final = 256
 PUB_HWM: Final = 2_000
@@ -102,7 +104,7 @@ class Hub:
             pass
         self._close_session()
         until = time.monotonic_ns() + GRACE_NS
-        while self._router.viewers and not self.stopping and time.monotonic_ns() < until:
+        while self._router.busy and not self.stopping and time.monotonic_ns() < until:
             self._turn_after_end()
         self.close()
 
@@ -113,7 +115,7 @@ class Hub:
         for tail in self._tails:
             tail.close()
         for socket in (self._pull, self._pub, self._ctrl):
-            socket.close(linger=200)
+            socket.close(linger=LINGER_MS)
         self._security.stop()
         self._context.term()
 
@@ -167,6 +169,7 @@ class Hub:
         )  # fmt: skip
         if resumed.restarted:
             self._control_event("hub_restart", resumed.text)
+            self._collector.flush(now=1 << 62)  # known even if this hub dies at once, too
         if self._collector.write_error:
             self._control_event("error", self._collector.write_error)
             self._told_write_error = True

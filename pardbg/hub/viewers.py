@@ -177,7 +177,7 @@ class Viewers:
             "name": self._config.name,
             "hub": self._hub_id,
             "hub_pid": os.getpid(),
-            "ranks": sorted(self._agents.known().values()),
+            "ranks": sorted(view.rank for view in self._machine.views.values()),
             "viewers": len(self._router.viewers),
             "messages": counters.messages,
             "records": counters.records,

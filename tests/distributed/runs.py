@@ -1,0 +1,92 @@
+"""Starting runs of fake ranks for tests, and looking at what they left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from pardbg.events.decode import frame_head
+from pardbg.hub.launch import RunHandle, start_run
+from pardbg.session.writer import whole_messages
+from pardbg.store.source import Message
+from tests.processes import end_tree, wait_until
+
+
+def fake_job(ranks: int, steps: int, seconds: float = 0.002) -> list[str]:
+    words = ["-m", "tests.distributed.fake_ranks", str(ranks), str(steps), str(seconds)]
+    return [sys.executable, *words]
+
+
+@contextmanager
+def started(argv: list[str], session: Path, **more: Any) -> Iterator[RunHandle]:
+    """A run; whatever is left of it at the end is ended."""
+    handle = start_run(argv, name="test", session=session, cwd=Path.cwd(), **more)
+    try:
+        yield handle
+    finally:
+        if handle.launcher_alive():
+            handle.signal(signal.SIGUSR1)
+            try:
+                handle.wait(15)
+            except TimeoutError:
+                assert handle._launcher is not None
+                end_tree(handle._launcher.pid)
+
+
+def maps(messages: list[Message], key: bytes) -> list[dict[str, Any]]:
+    """The decoded payloads of one kind."""
+    chosen = (m.payload for m in messages if m.key[:1] == key)
+    return [msgpack.unpackb(payload, strict_map_key=False) for payload in chosen]
+
+
+def events(messages: list[Message]) -> list[str]:
+    return [event["event"] for event in maps(messages, b"C")]
+
+
+def coverage(messages: list[Message]) -> dict[str, list[tuple[int, int]]]:
+    """proc -> stretches [first, end) of record indices, merged, as the store would have them."""
+    out: dict[str, list[tuple[int, int]]] = {}
+    for message in messages:
+        if message.key[:1] == b"R":
+            head = frame_head(message.payload)
+            parts = out.setdefault(message.key[1:].decode(), [])
+            if parts and parts[-1][0] <= head.first <= parts[-1][1]:
+                parts[-1] = (parts[-1][0], max(parts[-1][1], head.first + head.count))
+            else:
+                parts.append((head.first, head.first + head.count))
+    return out
+
+
+def session_of(handle: RunHandle) -> list[Message]:
+    return list(whole_messages(handle.session))
+
+
+def hub_pid(handle: RunHandle) -> int:
+    from pardbg.hub import config as files
+
+    found = files.read_json(handle.run_dir / files.HUB_FILE)
+    assert found is not None
+    return int(found["pid"])
+
+
+def wait_ranks(control: Any, count: int) -> None:
+    """Until the hub knows that many ranks."""
+    wait_until(
+        lambda: len(control.command("status").data.get("ranks", ())) == count,
+        20, f"{count} ranks",
+    )  # fmt: skip
+
+
+def kill_hub(handle: RunHandle) -> int:
+    """kill -9; waits for its successor; the successor's pid."""
+    before = hub_pid(handle)
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: hub_pid(handle) != before, 15, "another hub")
+    return hub_pid(handle)
