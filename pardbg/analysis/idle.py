@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,7 +22,7 @@ class Evidence:
     """Action -> (end or None while it runs, rank), over all ranks."""
     stage_rank: Mapping[int, int]
     waits: Sequence[Interval] = ()
-    """Stretches in which the host waited for p2p ops."""
+    """Stretches in which the host waited for p2p ops, in order and apart from each other."""
     receives: Mapping[tuple[str, int, int], Sequence[tuple[int, int | None]]] = field(
         default_factory=dict
     )
@@ -80,7 +81,10 @@ def _gap(
     idles = []
     if ready > begin:
         idles.append(Idle(evidence.rank, begin, ready, "dependency", name, rank))
-    moving = clip(union([*evidence.waits, *_receiving(evidence, action, end)]), ready, end)
+    if ready >= end:
+        return idles
+    under_way = [*_waits(evidence, ready, end), *_receiving(evidence, action, end)]
+    moving = union(clip(under_way, ready, end))
     for a, b in moving:
         idles.append(Idle(evidence.rank, a, b, "communication", name, rank))
     for a, b in subtract([(ready, end)], moving):
@@ -112,6 +116,13 @@ def _producer(
     if rank == evidence.rank:
         return None, None, begin
     return needed, rank, end if done is None else min(max(done, begin), end)
+
+
+def _waits(evidence: Evidence, begin: int, end: int) -> Sequence[Interval]:
+    """The waits that touch [begin, end]; few of a step's do."""
+    lo = bisect_left(evidence.waits, begin, key=lambda wait: wait[1])
+    hi = bisect_left(evidence.waits, end, key=lambda wait: wait[0])
+    return evidence.waits[lo:hi]
 
 
 def _receiving(evidence: Evidence, action: str | None, end: int) -> list[Interval]:

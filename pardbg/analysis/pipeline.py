@@ -245,6 +245,8 @@ def _in_flight(row: Sequence[ActionSpan]) -> tuple[int, int, dict[int, int]]:
 
 def _activation_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | None:
     """In-flight microbatches times the newest sampled size of one, summed over stages."""
+    if not any(per_stage.values()):
+        return 0
     process = view.ranks.get(rank)
     if process is None:
         return None

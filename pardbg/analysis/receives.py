@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pardbg.analysis.asof import View
-from pardbg.analysis.intervals import Interval
+from pardbg.analysis.intervals import Interval, union
 from pardbg_agent import wire
 
 Receives = dict[tuple[str, int, int], list[tuple[int, int | None]]]
@@ -13,7 +13,7 @@ Receives = dict[tuple[str, int, int], list[tuple[int, int | None]]]
 
 
 def waits(view: View, rank: int, window: Interval) -> list[Interval]:
-    """Stretches of the window in which the host waited for p2p ops."""
+    """Stretches of the window in which the host waited for p2p ops, merged and in order."""
     process = view.ranks.get(rank)
     if process is None:
         return []
@@ -25,7 +25,7 @@ def waits(view: View, rank: int, window: Interval) -> list[Interval]:
     t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
     p2p = (table.col("flags")[part] & int(wire.Flag.P2P)) != 0
     keep = np.flatnonzero(p2p & (t0 < end))
-    return list(zip(t0[keep].tolist(), t1[keep].tolist(), strict=True))
+    return union(zip(t0[keep].tolist(), t1[keep].tolist(), strict=True))
 
 
 def receives(view: View, rank: int, step: int) -> Receives:
