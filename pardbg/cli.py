@@ -149,7 +149,8 @@ def report(session: str, json_: bool) -> None:
     from pardbg.session.reader import SessionError, load
 
     try:
-        data = make_report(load(_session_path(session)))
+        path, growing = _session_path(session)
+        data = make_report(load(path, growing=growing))
     except SessionError as error:
         raise UserError(str(error)) from None
     click.echo(json.dumps(data, indent=2) if json_ else text(data))
@@ -267,17 +268,16 @@ def _session_target(output: Path | None, name: str) -> Path:
     return path.resolve()
 
 
-def _session_path(text: str) -> Path:
-    """A file, or the session that a live run is writing."""
-    path = Path(text)
-    if path.exists() or path.suffix == ".mcap":
-        return path
-    from pardbg.hub.runs import RunError, find_run
+def _session_path(text: str) -> tuple[Path, bool]:
+    """A session file, or the one that a live run is writing; and whether it still grows."""
+    from pardbg.hub.runs import list_runs
 
-    try:
-        return find_run(text).session
-    except RunError:
-        return path
+    path, runs = Path(text), list_runs()
+    writing = {run.session.resolve() for run in runs}
+    if path.exists() or path.suffix == ".mcap":
+        return path, path.resolve() in writing
+    fitting = [run for run in runs if text in (run.run, run.name) or run.run.startswith(text)]
+    return (fitting[-1].session, True) if fitting else (path, False)
 
 
 def _find(name: str | None) -> Any:

@@ -159,9 +159,9 @@ def _signals_to(send: Callable[[int], None] | None) -> Iterator[None]:
 
 
 def _reply_text(verb: Verb, reply: Reply) -> str:
-    from pardbg.render import replies
+    from pardbg.render.replies import text
 
-    return replies.text(verb, reply.data)
+    return text(verb, reply.data)
 
 
 def talk(line: str) -> None:

@@ -43,7 +43,8 @@ def _run(report: Json) -> list[str]:
         parts.append(f"{_count(len(steps), 'step')} of {duration(middle)}")
     parts.append(duration(run["duration_ns"]))
     code = run["exit_code"]
-    parts.append("still running or cut off" if code is None else f"exit code {code}")
+    ended = "cut off" if run["truncated"] else "still running"
+    parts.append(ended if code is None else f"exit code {code}")
     lines = ["  ".join(parts)]
     if run["argv"]:
         lines += _wrapped("$ " + " ".join(run["argv"]), "  ")

@@ -189,8 +189,11 @@ def open_session(path: str | Path) -> SessionSource:
         raise SessionError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def load(path: str | Path, limits: Limits | None = None) -> Store:
-    """A whole session file in a store. Raises SessionError."""
+def load(path: str | Path, limits: Limits | None = None, *, growing: bool = False) -> Store:
+    """A whole session file in a store. Raises SessionError.
+
+    ``growing``: a run is still writing the file, so that it has no end is as it should be.
+    """
     source = open_session(path)
     store = Store(limits)
     try:
@@ -201,6 +204,8 @@ def load(path: str | Path, limits: Limits | None = None) -> Store:
     finally:
         source.close()
     store.settle()
+    if growing:
+        store.truncated, store.live = False, True
     return store
 
 
