@@ -119,7 +119,7 @@ class Sender:
             return
         failures = 0
         try:
-            self._hello()
+            self._core.guard.call("hello", self._hello)
             while not self._stop_at_ns and failures < MAX_FAILURES:
                 try:
                     self._turn(link)
