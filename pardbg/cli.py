@@ -87,7 +87,9 @@ def demo(
         argv = catalogue.command(name, nproc, steps)
     except catalogue.RecipeError as error:
         raise UserError(str(error)) from None
-    handle = _start(argv, name=name, output=output, recipe=name)
+    # As torchrun would set it, less its notice.
+    env = {"OMP_NUM_THREADS": "1", **os.environ}
+    handle = _start(argv, name=name, output=output, recipe=name, env=env)
     return _watch_job(handle, start_screen=_start_screen(name))
 
 
@@ -211,13 +213,13 @@ def doctor(json_: bool) -> int:
 
 def _start(
     argv: list[str], *, name: str, output: Path | None, recipe: str | None = None,
-    owner: bool = False,
+    owner: bool = False, env: dict[str, str] | None = None,
 ) -> RunHandle:  # fmt: skip
     from pardbg.hub.launch import LaunchError, start_run
 
     session = _session_target(output, name)
     try:
-        return start_run(argv, name=name, session=session, recipe=recipe, owner=owner)
+        return start_run(argv, name=name, session=session, recipe=recipe, owner=owner, env=env)
     except LaunchError as error:
         raise UserError(str(error)) from None
 

@@ -90,6 +90,9 @@ def _now(
     open_since = fields.integer_or_none(said, "open_since_ns")
     if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
         return "waiting", open_op, open_since
+    finished = _newest_action(view, process)
+    if finished is not None and finished[0] > (state_at(view)[0] or 0):
+        return "running", f"after {finished[1]}", finished[0]  # newer than what STATE says
     doing = _doing(view, process, said)
     if not said and not doing:
         return "unknown", "", None
@@ -106,16 +109,23 @@ def _doing(view: View, process: Process, said: Mapping[str, Any]) -> str:
     text = fields.text(said, "what") or fields.text(said, "phase")
     if text or said:
         return text or "host code"
-    newest, doing = -1, ""
-    for name in ("action", "phase"):
-        table, visible = view.rows(process, name)
-        if visible and int(table.when[visible - 1]) > newest:
-            newest = int(table.when[visible - 1])
-            doing = process.name(int(table.col("name_id")[visible - 1]))
-            if name == "action":
-                stage, mb = table.col("stage")[visible - 1], table.col("microbatch")[visible - 1]
-                doing = f"{stage}{doing}{mb if mb >= 0 else ''}"
-    return f"after {doing}" if doing else ""
+    action = _newest_action(view, process)
+    table, visible = view.rows(process, "phase")
+    if visible and (action is None or int(table.when[visible - 1]) > action[0]):
+        return f"after {process.name(int(table.col('name_id')[visible - 1]))}"
+    return f"after {action[1]}" if action is not None else ""
+
+
+def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
+    """(end, text form) of the last pipeline action that has ended."""
+    table, visible = view.rows(process, "action")
+    if not visible:
+        return None
+    row = visible - 1
+    stage, mb = int(table.col("stage")[row]), int(table.col("microbatch")[row])
+    name = process.name(int(table.col("name_id")[row]))
+    text = f"{stage if stage >= 0 else ''}{name}{mb if mb >= 0 else ''}"
+    return int(table.when[row]), text
 
 
 def _silent_since(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
