@@ -42,11 +42,19 @@ def _ranks(data: dict[str, Any]) -> str:
     rows = sorted(dict(data.get("ranks") or {}).values(), key=lambda row: row.get("rank", -1))
     lines = [" rank  step  now"]
     for row in rows:
-        what = f"held before {row['next']}" if row.get("held") else str(row.get("what") or "")
-        if not row.get("alive", True):
-            what = "ended"
+        what = _doing(row)
         lines.append(f"{row.get('rank', '?'):>5} {row.get('step', ''):>5}  {what or NOTHING_NEXT}")
     return "\n".join(lines)
+
+
+def _doing(row: dict[str, Any]) -> str:
+    """Held, ended, waiting in an op, or the phase or action it is in."""
+    if not row.get("alive", True):
+        return "ended"
+    if row.get("held"):
+        return f"held before {row.get('next') or 'its next gate'}"
+    what, op = str(row.get("what") or ""), str(row.get("open_op") or "")
+    return " · ".join(filter(None, (what, f"{op} is open" if op else "")))
 
 
 def _stacks(data: dict[str, Any]) -> str:
