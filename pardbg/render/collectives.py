@@ -180,12 +180,19 @@ def _p2p_cell(column: Column, row: P2PRow, snapshot: Snapshot) -> Line:
         "what": (clean(row.label), ""), "n": (str(row.order), "dim"),
         "bytes": (words.size(row.bytes), ""),
         "sent": ("not sent" if sent is None else words.offset(sent, 1e7), "dim"),
-        "receiver waited": (words.duration(waited), ""),
+        "receiver waited": (words.duration(waited) if waited else "·", ""),
         "under way": (words.duration(under_way), "dim" if row.done_ns else "warn"),
-        "verdict": (row.verdict, "dim" if row.verdict == "matched" else
-                    "warn" if row.verdict == "incomplete" else "bad"),
+        "verdict": _p2p_verdict(row),
     }[column.title]  # fmt: skip
     return (Run(column.cell(text), style),)
+
+
+def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
+    """A receive that was posted ahead is nothing to worry about."""
+    if row.verdict == "incomplete" and row.send_ns is None:
+        return "posted", "dim"
+    loud = {"matched": "dim", "incomplete": "warn"}
+    return row.verdict, loud.get(row.verdict, "bad")
 
 
 def strip(row: CollectiveRow, cells: int) -> Line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,9 +19,13 @@ from pardbg.render.cells import (
     left,
     line,
     selected,
+    wrap,
 )  # fmt: skip
 from pardbg.render.overview import SIGNS
 from pardbg.render.stacks import Stack, tree
+
+_VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
+_TWICE = re.compile(r"^(\w+) by (\S+): \1$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ def _status(snapshot: Snapshot, look: Look, cells: int) -> Line:
                    }[control.mode]  # fmt: skip
     parts = [Run("  "), Run(sign, style)]
     if control.controller:
-        parts += [Run("  by ", "dim"), Run(clean(control.controller))]
+        parts += [Run("  by ", "dim"), Run(_VIEWER.sub(r"\1", clean(control.controller)))]
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
         parts += [Run("  lease ", "dim"), Run(words.seconds(control.lease_ns), style)]
@@ -144,6 +149,12 @@ def _stacks(look: Look, snapshot: Snapshot, cells: int) -> list[Line]:
     return [line(" ", rule("stacks", cells - 2, age)), *tree(look.stacks, cells)]
 
 
+def _brief(text: str) -> str:
+    """An audit line without what it says twice, viewers' names cut short."""
+    text = _VIEWER.sub(r"\1", clean(text))
+    return _TWICE.sub(r"\1 by \2", text)
+
+
 def _log(snapshot: Snapshot, look: Look, cells: int, limit: int) -> list[Line]:
     """The audit trail, then what was typed here and answered."""
     trail: Sequence[tuple[int, str]] = snapshot.control.log
@@ -152,7 +163,10 @@ def _log(snapshot: Snapshot, look: Look, cells: int, limit: int) -> list[Line]:
     lines: list[Line] = [line(" ", rule("audit trail", cells - 2))]
     for t_ns, text in trail[-keep:]:
         when = words.offset(max(0, t_ns - snapshot.t_begin_ns), 1e7)
-        lines.append(line(Run(f" {when:>9}  ", "faint"), Run(clip(clean(text), cells - 13))))
+        for at, part in enumerate(wrap(_brief(text), cells - 13, 2)):
+            stamp = f" {when:>9}  " if at == 0 else " " * 12
+            lines.append(line(Run(stamp, "faint"), Run(part)))
+    lines[1:] = lines[1:][-keep:]
     if not trail:
         lines.append(line(Run("  nothing has been held or stepped yet", "faint")))
     if console:

@@ -96,20 +96,20 @@ def flight(rank: PipelineRank, cells: int) -> Line:
 
 def choose_idle(
     view: PipelineView, cursor_ns: int, rank: int | None, at_cursor: bool
-) -> tuple[PipelineStep, Idle] | None:
-    """The selected rank's idle under the cursor, else the largest telling one."""
+) -> tuple[PipelineStep, Idle, bool] | None:
+    """The selected rank's idle under the cursor, else the largest telling one (True)."""
     if at_cursor and view.step is not None:
         for row in view.step.ranks:
             if row.rank == rank:
                 under = [i for i in row.idles if i.t0_ns <= cursor_ns <= i.t1_ns]
                 if under:
-                    return view.step, under[-1]
+                    return view.step, under[-1], False
     for step in (view.last_complete, view.step):
         if step is not None:
             idles = [idle for row in step.ranks for idle in row.idles]
             telling = [idle for idle in idles if idle.cause in _TELLING] or idles
             if telling:
-                return step, max(telling, key=lambda idle: idle.t1_ns - idle.t0_ns)
+                return step, max(telling, key=lambda idle: idle.t1_ns - idle.t0_ns), True
     return None
 
 

@@ -158,7 +158,7 @@ def _foot(cells: int, rows: int, snapshot: Snapshot) -> tuple[Line, ...]:
     parts_: list[Run] = [Run("  ")]
     for letter, word in CATEGORIES:
         parts_ += [Run(f" {letter} ", f"mem.{letter}"), Run(f" {word}  ", "dim")]
-    parts_ += [Run("▲┃" , "expected"), Run(" expected", "dim")]
+    parts_ += [Run("▲┃", "expected"), Run(" expected", "dim")]
     note = ""
     if any(row.total_kind == "rss" for row in snapshot.memory):
         note = "   other (Python, libraries) is not in the bar"

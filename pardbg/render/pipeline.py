@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 from pardbg.analysis.model import PipelineRank, PipelineStep, PipelineView, Snapshot
 from pardbg.render import ledger, words
+from pardbg.render.axis import BREAK_CELLS, Axis, gaps, ruler
 from pardbg.render.cells import Line, Picture, Run, crop, fit, left, line, line_width, spread
 from pardbg.render.empty import empty
 from pardbg.render.plan import Planned, lay_out, makespan
 from pardbg.render.schedule import (
-    Axis,
     duration_row,
     flight_row,
     gap_row,
     legend,
     plan_row,
-    ruler,
     seen_row,
 )  # fmt: skip
 from pardbg.render.sparks import bounds, line_chart, spark
@@ -90,14 +89,21 @@ def _frame(
     done = view.last_complete
     measured = done or step
     boxes = lay_out(step, measured, view.num_stages)
-    now = min(snapshot.t_ns, step.t1_ns) if step.complete else max(snapshot.t_ns, step.t1_ns)
-    if not step.complete and done is not None:
-        now = min(now, step.t0_ns + 4 * max(1, done.t1_ns - done.t0_ns) + (step.t1_ns - step.t0_ns))
-    span = max(now - step.t0_ns, step.t1_ns - step.t0_ns, makespan(boxes), 1)
-    if done is not None:
-        span = max(span, done.t1_ns - done.t0_ns)
+    now = max(snapshot.t_ns, step.t1_ns)
+    if step.complete or snapshot.control.mode == "held":
+        now = min(snapshot.t_ns, step.t1_ns)  # nothing runs: nothing moves
     width = max(16, cells - GUTTER - ledger.size(cells) - 3)
-    axis = Axis(step.t0_ns, span * 1.005, width)
+    spans = [
+        (action.t0_ns, now if action.t1_ns is None else action.t1_ns)
+        for row in step.ranks for action in row.actions
+    ]  # fmt: skip
+    breaks = gaps(spans, now)
+    span = max(now - step.t0_ns - sum(end - begin for begin, end in breaks), makespan(boxes), 1)
+    if done is not None and not breaks:
+        span = max(span, done.t1_ns - done.t0_ns)
+    # The breaks keep some cells of their own, taken from the others.
+    span *= width / max(8, width - BREAK_CELLS * len(breaks))
+    axis = Axis(step.t0_ns, span * 1.005, width, breaks)
     return _Frame(view, step, measured, axis, now, cells, boxes, snapshot.control.held, look)
 
 
@@ -209,7 +215,9 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
     stages = ",".join(map(str, rank.stages))
     if not density.plan:
         return [_row(frame, _name(rank.rank, stages, chosen, ""), seen, figures)]
-    plan = plan_row(frame.boxes.get(rank.rank, ()), axis, frame.many, frame.cursor)
+    # The plan knows no breaks: it lies on the same scale, uninterrupted.
+    whole = Axis(axis.t0_ns, axis.span_ns, axis.cells)
+    plan = plan_row(frame.boxes.get(rank.rank, ()), whole, frame.many, frame.cursor)
     lines = [
         _row(frame, _name(rank.rank, stages, chosen, "plan"), plan.line(), flight),
         _row(frame, _name(None, "", chosen, "seen"), seen, figures),
@@ -243,9 +251,8 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
     lines: list[Line] = [()] if rows >= 26 else []
     found = ledger.choose_idle(view, frame.now_ns, frame.look.selected, frame.look.at_cursor)
     if found is not None:
-        step, idle = found
-        under = frame.look.at_cursor and idle.rank == frame.look.selected
-        lines.append(crop(ledger.explain(step, idle, not under, cells), cells))
+        step, idle, largest = found
+        lines.append(crop(ledger.explain(step, idle, largest, cells), cells))
     if rows >= 18:
         kinds = sorted({a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"},
                        key="FBIW".index)  # fmt: skip
@@ -279,7 +286,7 @@ def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
     low, high = bounds(values)
     chart = line_chart(values, frame.axis.cells, height, "bubble")
     labels = [words.percent(high), *[""] * (height - 2), words.percent(low)]
-    latest = f"step {history[-1][0]}: {words.percent(values[-1])}"
+    latest = f"step {history[-1][0]}: {words.percent(values[-1])}" if frame.cells >= 100 else ""
     notes = [latest, *[""] * (height - 1)]
     return (
         (),

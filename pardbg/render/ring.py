@@ -88,9 +88,7 @@ def _drawing(
     return []
 
 
-def ring(
-    ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: int
-) -> list[Line]:
+def ring(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: int) -> list[Line]:
     """An even number of ranks on two rows, read clockwise."""
     half = len(ranks) // 2 if len(ranks) > 2 else 2
     top, bottom = ranks[:half], list(reversed(ranks[half:]))
@@ -162,8 +160,8 @@ def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: i
            ) -> list[Line]:  # fmt: skip
     """Senders down, receivers across; the taller the block, the higher the rate."""
     top = max((edge.rate_bps for edge in edges.values()), default=0.0) or 1.0
-    each = 3 if len(ranks) * 3 + 12 <= cells else 1
-    shown = list(ranks)[: max(1, (cells - 12) // each)]
+    each = 3 if len(ranks) * 3 + 14 <= cells else 1
+    shown = list(ranks)[: max(1, (cells - 14) // each)]
     header = "".join(
         f"{rank:>{each}}" if each == 3 else (str(rank // 10 % 10) if rank % 10 == 0 else "·")
         for rank in shown

@@ -7,17 +7,19 @@ in a brighter shade that grows; and, where the rank is held, what comes next beh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from pardbg.analysis.dependencies import parse
 from pardbg.analysis.model import ActionSpan, Cause, PipelineRank
 from pardbg.render import words
-from pardbg.render.cells import Line, Row, Run, line
+from pardbg.render.axis import Axis, mark_breaks
+from pardbg.render.cells import Line, Row, Run, clean, clip, line
 from pardbg.render.plan import Planned, in_flight_curve
 from pardbg.render.sparks import LEVELS
 
 CAUSE_CHAR: dict[Cause, str] = {
-    "warmup": "·", "dependency": "░", "communication": "~", "host": "▚", "cooldown": "˙",
+    "warmup": "·", "dependency": "░", "communication": "~", "host": "╱", "cooldown": "˙",
 }  # fmt: skip
 CAUSE_WORD: dict[Cause, str] = {
     "warmup": "warm-up", "dependency": "dependency", "communication": "communication",
@@ -29,22 +31,7 @@ CAUSE_SHORT: dict[Cause, str] = {
 }  # fmt: skip
 KIND_WORD = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 HELD = "‖"
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """ns on ``cells`` columns, from ``t0_ns``."""
-
-    t0_ns: int
-    span_ns: float
-    cells: int
-
-    def x(self, t_ns: float) -> int:
-        return round((t_ns - self.t0_ns) * self.cells / self.span_ns)
-
-    @property
-    def ns_per_cell(self) -> float:
-        return self.span_ns / max(1, self.cells)
+_TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
 
 
 def token(kind: str, microbatch: int) -> str:
@@ -95,11 +82,24 @@ def seen_row(
     end = 0
     for action in rank.actions:
         end = _box(row, action, axis, now_ns, many_stages, end)
+    mark_breaks(row, axis)
     if held_next:
-        mark = f"{HELD}{held_next}"
+        mark = f"{HELD}{short_next(held_next, many_stages)}"
         end = max(end, min(axis.x(now_ns), axis.cells))
         row.put(max(0, min(end, axis.cells - len(mark))), mark, "held")
     return row
+
+
+def short_next(text: str, many_stages: bool) -> str:
+    """What comes next, in few cells: ``F5``, ``recv B5``, else the words themselves."""
+    moved = _TRANSFER.match(text)
+    if moved is not None:
+        verb, kind, microbatch = moved.groups()
+        return f"{verb.lower()} {kind}{microbatch or ''}"
+    action = parse(text)
+    if action is not None and not many_stages:
+        return text[len(str(action.stage)) :]
+    return clip(clean(text), 20)
 
 
 def _box(
@@ -144,6 +144,7 @@ def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = T
         fitting = next((form for form in forms if len(form) < end - start), "")
         row.put(start, fitting if words_in else "", style)
         painted = end
+    mark_breaks(row, axis)
     return row
 
 
@@ -157,6 +158,7 @@ def flight_row(rank: PipelineRank, axis: Axis, now_ns: int) -> Row:
         if level > 0:
             mark = LEVELS[min(7, max(0, level * 8 // top - 1))]
             row.fill(axis.x(t_ns), end, mark, "flight.curve")
+    mark_breaks(row, axis)
     return row
 
 
@@ -168,31 +170,6 @@ def _mark_cursor(row: Row, cursor: int | None) -> None:
 def gap_row(axis: Axis, cursor: int | None) -> Row:
     row = Row(axis.cells)
     _mark_cursor(row, cursor)
-    return row
-
-
-def nice_step(ns: float) -> float:
-    """The next 1, 2 or 5 times a power of ten, ns."""
-    scale = 1.0
-    while scale * 10 <= ns:
-        scale *= 10
-    return next((scale * by for by in (1, 2, 5, 10) if scale * by >= ns), scale * 10)
-
-
-def ruler(axis: Axis, cursor: int | None = None, origin_ns: int | None = None) -> Row:
-    """Times along the axis, counted from ``origin_ns`` (its own begin otherwise)."""
-    row = Row(axis.cells)
-    origin = axis.t0_ns if origin_ns is None else origin_ns
-    step = nice_step(axis.ns_per_cell * 14)
-    tick = -(-(axis.t0_ns - origin) // step) * step
-    while (at := axis.x(origin + tick)) < axis.cells:
-        text = words.offset(tick, step) if tick else "0"
-        hidden = cursor is not None and at <= cursor <= at + len(text) + 1
-        if at + len(text) + 1 <= axis.cells and not hidden:
-            row.put(at, "╷" + text, "dim")
-        tick += step
-    if cursor is not None:
-        row.put(min(cursor, axis.cells - 1), "▾", "cursor")
     return row
 
 

@@ -113,8 +113,7 @@ def line_chart(values: Sequence[float], size: int, height: int, style: str) -> l
             cells[height - 1 - dot // 4][x // 2] |= _DOTS[dot % 4][x % 2]
         before = y
     return [
-        (Run("".join(chr(0x2800 + dots) if dots else " " for dots in row), style),)
-        for row in cells
+        (Run("".join(chr(0x2800 + dots) if dots else " " for dots in row), style),) for row in cells
     ]
 
 

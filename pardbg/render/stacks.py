@@ -37,8 +37,23 @@ def _main_thread(threads: Any) -> Stack:
     if not isinstance(threads, Sequence) or isinstance(threads, (str, bytes)):
         return ()
     maps = [thread for thread in threads if isinstance(thread, Mapping)]
-    main = next((t for t in maps if "Main" in str(t.get("thread"))), maps[0] if maps else {})
-    return tuple(_frame(frame) for frame in main.get("frames", []))
+    main = next((t for t in maps if t.get("main")), maps[0] if maps else {})
+    frames = main.get("frames")
+    if not isinstance(frames, Sequence):
+        return ()
+    own = next((at for at, frame in enumerate(frames) if _ours(frame)), len(frames))
+    while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
+        own -= 1  # the gate's wait: it says nothing about the program either
+    return tuple(map(_frame, frames[: own or 1]))
+
+
+def _file(frame: Any) -> str:
+    return str(frame[0]) if isinstance(frame, Sequence) and frame else ""
+
+
+def _ours(frame: Any) -> bool:
+    """The agent's own frames (its hooks and its gate) say nothing about the program."""
+    return "pardbg_agent/" in _file(frame)
 
 
 def _frame(frame: Any) -> str:
@@ -66,7 +81,7 @@ def tree(stacks: Mapping[int, Stack], cells: int) -> list[Line]:
 def _branch(frame: str, node: _Node, indent: str, cells: int, lines: list[Line]) -> None:
     frames = [frame]
     while len(node.children) == 1:
-        (after, child), = node.children.items()
+        ((after, child),) = node.children.items()
         if child.ranks != node.ranks:
             break
         frames.append(after)

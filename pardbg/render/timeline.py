@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from pardbg.analysis.dependencies import parse
 from pardbg.analysis.model import LaneSpan, Snapshot
 from pardbg.render import words
-from pardbg.render.cells import Line, Picture, Row, Run, clean, fit, left, line
+from pardbg.render.axis import Axis, ruler
+from pardbg.render.cells import Line, Picture, Run, clean, fit, left, line
 from pardbg.render.empty import empty
-from pardbg.render.schedule import KIND_WORD, Axis, ruler
+from pardbg.render.schedule import KIND_WORD
+from pardbg.render.schedule import label as short
 
 GUTTER = 15
 HATCHED = ("wait",)
@@ -57,9 +61,7 @@ def timeline(
             body.append(())
             places.append(rank)
     origin = snapshot.t_begin_ns
-    title = (
-        f"  {words.duration(axis.span_ns)} across · {words.duration(axis.ns_per_cell)} a column"
-    )
+    title = f"  {words.duration(axis.span_ns)} across · {words.duration(axis.ns_per_cell)} a column"
     head = (
         line(Run(title, "dim")),
         line(left("", GUTTER), *ruler(axis, None, origin).line()),
@@ -73,45 +75,70 @@ def _row(
     mark = Run(("▸" if first else "│") if chosen else " ", "accent")
     who = Run(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
     gutter = line(mark, who, Run(left(clean(name), 8), "dim"), " ")
-    return line(fit(gutter, GUTTER), *lane(spans, axis).line())
+    return line(fit(gutter, GUTTER), *lane(spans, axis))
 
 
-def lane(spans: Sequence[LaneSpan], axis: Axis) -> Row:
-    """One lane: a box per span, labelled where the label fits."""
-    row = Row(axis.cells)
+def lane(spans: Sequence[LaneSpan], axis: Axis) -> Line:
+    """One lane: a box per span, labelled where the label fits.
+
+    Boxes come in order and never overlap, so runs are made at once instead of cell by cell:
+    a full screen holds thousands of them.
+    """
+    runs: list[Run] = []
     painted = 0
     last = ""
     odd = False
     cells, t0, scale = axis.cells, axis.t0_ns, axis.cells / axis.span_ns
     for span in spans:
-        start = max(round((span.t0_ns - t0) * scale), painted)
-        end = min(max(round((span.t1_ns - t0) * scale), start + 1), cells)
+        start = round((span.t0_ns - t0) * scale)
+        if start < painted:
+            start = painted
+        end = round((span.t1_ns - t0) * scale)
         if end <= start:
-            continue
+            end = start + 1
+        if end > cells:
+            end = cells
+            if end <= start:
+                continue
         touching = start == painted and painted > 0
+        if start > painted:
+            runs.append(Run(" " * (start - painted)))
         odd = touching and span.style == last and not odd
-        _paint(row, span, start, end, odd)
+        runs += _box(span, end - start, odd)
         painted, last = end, span.style
-    return row
+    if painted < cells:
+        runs.append(Run(" " * (cells - painted)))
+    return tuple(runs)
 
 
-def _paint(row: Row, span: LaneSpan, start: int, end: int, odd: bool) -> None:
-    style = span.style
+@lru_cache(maxsize=8192)
+def _shown(label: str, style: str, size: int) -> str:
+    """What stands in a box of ``size`` cells."""
     root = style.partition(".")[0]
-    size = end - start
     if root in HATCHED:
-        row.fill(start, end, "░", style)
-        return
-    if root == "action":
-        style = f"{style}.{'odd' if odd else 'even'}" if style.count(".") == 1 else style
-    row.fill(start, end, " ", style)
-    label = span.label if span.label.isascii() and span.label.isprintable() else clean(span.label)
-    if len(label) > size:
-        label = label[:size] if size >= 4 or root == "action" else ""
-    if label:
-        row.put(start, label, style)
-    if odd and root != "action" and size >= 1 and not label:
-        row.put(start, "▏", style + "+edge")
+        return "░" * size
+    action = parse(label) if root == "action" else None
+    if action is not None:
+        label = short(action.stage, action.kind, action.microbatch, size, False)
+    elif len(label) > size:
+        label = clean(label)[:size] if size >= 4 else ""
+    else:
+        label = clean(label)
+    return left(label, size)
+
+
+def _box(span: LaneSpan, size: int, odd: bool) -> tuple[Run, ...]:
+    style = span.style
+    text = _shown(span.label, style, size)
+    if style.startswith("action") and style.count(".") == 1:
+        return (Run(text, style + (".odd" if odd else ".even")),)
+    if odd and text[0] == " ":
+        return (
+            (Run("▏", style + "+edge"), Run(text[1:], style))
+            if size > 1
+            else (Run("▏", style + "+edge"),)
+        )
+    return (Run(text, style),)
 
 
 def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int) -> Line:

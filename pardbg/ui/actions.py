@@ -45,6 +45,8 @@ class Action:
     """What it asks of the hub."""
     hint: int = 0
     """Place in the hints line, 1 first; 0: not there."""
+    hinted: tuple[str, str] | None = None
+    """Keys and label as the hints line has them, where they differ."""
 
 
 def _control(
@@ -89,7 +91,8 @@ ACTIONS: tuple[Action, ...] = (
            "take"),
     Action("leave", (), "", "leave", "Give control up; every rank runs on.", "control", "live",
            "leave"),
-    Action("back", ("left",), "←", "back", "Back in time (live: look back).", "time"),
+    Action("back", ("left",), "←", "back", "Back in time (live: look back).", "time",
+           hint=6, hinted=("← →", "time")),
     Action("forward", ("right",), "→", "forward", "Forward in time.", "time"),
     Action("step_back", ("shift+left", "comma"), "shift ← ,", "step back",
            "Back by one training step.", "time"),

@@ -46,9 +46,7 @@ class PardbgApp(App[None]):
         self._store = store if store is not None else Store(live=live)
         self._source = source
         self.engine: Engine | None = None
-        self.main = MainScreen(
-            title, self.cursor, self.desk, start_screen, self._want, self._wake
-        )
+        self.main = MainScreen(title, self.cursor, self.desk, start_screen, self._want, self._wake)
 
     def get_default_screen(self) -> MainScreen:
         return self.main

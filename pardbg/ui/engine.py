@@ -25,6 +25,8 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 4
 """A frame may take 1/SHARE of the thread's time: heavy analysis comes less often."""
 POLL_MS = 30
+OPENING_S = 0.5
+"""Time spent to find where a recording gets interesting."""
 
 Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
 
@@ -160,8 +162,26 @@ class Engine:
                 told = time.monotonic()
                 self._loading(self._messages)
         self._settle()
-        self._cursor.bounds(self._store.begin_ns, self._store.end_ns)
+        begin, end = self._store.begin_ns, self._store.end_ns
+        self._cursor.bounds(begin, end)
+        if not self._ended.is_set() and self._cursor.at(time.monotonic()) == begin:
+            self._cursor.seek(self._first_step(begin, end))
         self._wake.set()
+
+    def _first_step(self, begin_ns: int, end_ns: int) -> int:
+        """When the first training step had ended, nearly: a recording opens where there is
+        something to see, not at the imports. Its begin where no step ended."""
+        started = time.monotonic()
+        low, high = begin_ns, end_ns
+        if not self._eyes.snapshot(self._store, end_ns).steps:
+            return begin_ns
+        while high - low > 50_000_000 and time.monotonic() - started < OPENING_S:
+            middle = (low + high) // 2
+            if self._eyes.snapshot(self._store, middle).steps:
+                high = middle
+            else:
+                low = middle
+        return high
 
     def _settle(self) -> None:
         settle = getattr(self._store, "settle", None)

@@ -38,6 +38,7 @@ tab                | #8592a0 -            | #5d6874 -            | bright_black 
 tab.on             | #0d1218 #cdd5de bold | #ffffff #39434e bold | black white bold
 busy               | #67bb84 -            | #3c9a5d -            | green -
 flight             | #6f9fce -            | #3b7bb8 -            | bright_blue -
+gap                | #7a5f9c -            | #b497d6 -            | magenta -
 flight.curve       | #35506d -            | #a9c6e2 -            | blue -
 bubble             | #c99a5b -            | #a8702a -            | yellow -
 bar.rest           | #2b3541 -            | #d3d8dd -            | bright_black -
@@ -61,6 +62,7 @@ action.I.now       | #1a0712 #f5c4dc bold | #1a0712 #f0bcd6 bold | black bright_
 action.W.even      | #0f1404 #b9c763 bold | #171d05 #b4c254 bold | black bright_green
 action.W.odd       | #0f1404 #98a64a bold | #171d05 #96a43d bold | black green
 action.W.now       | #0f1404 #dfeaa0 bold | #171d05 #dfeaa0 bold | black bright_white bold
+action             | #0d1218 #7d8794      | #ffffff #7d8794      | black white
 action.X           | #0d1218 #7d8794      | #ffffff #7d8794      | black white
 action.F           | #08121c #529fe8 bold | #ffffff #2d7cc7 bold | white blue bold
 action.B           | #1a0f02 #e8a14d bold | #201202 #eda64f bold | black yellow
@@ -149,7 +151,7 @@ def style(palette: str, token: str) -> Style:
     reverse = attribute == "reverse"
     if mark and not back:
         back = _GROUND[mark + ending][palette]
-        reverse = palette == "16"
+        reverse = palette == "16" and mark + ending == SELECTED
     return Style(
         color=front or None, bgcolor=back or None,
         bold=attribute == "bold" or None, reverse=reverse or None,

@@ -83,23 +83,34 @@ class MainScreen(Screen[None]):
         self.shared = Shared(can_control=desk.present)
         self.pages = {page.name_: page(self.shared) for page in _PAGES}
         self._active = start_screen if start_screen in self.pages else "overview"
+        self._make_widgets()
+
+    def _make_widgets(self) -> None:
+        """Held by name: a frame may come before they are on the screen."""
+        self._ready = self._prompting = False
+        self._too_small = Lines(id="small")
+        self._header = Lines(id="header", ground="bar.header")
+        self._tabs = Tabs([(number, name) for number, name, _ in SCREENS], id="tabs")
+        self._switcher = ContentSwitcher(*self.pages.values(), initial=self._active, id="pages")
+        self._status, self._sign = Lines(id="status"), Lines(id="sign")
+        self._prompt = Prompt(lambda text: commands.complete(text, self._live), id="prompt")
+        self._hints = Lines(id="hints")
 
     def compose(self) -> ComposeResult:
-        yield Lines(id="small")
-        yield Lines(id="header", ground="bar.header")
-        yield Tabs([(number, name) for number, name, _ in SCREENS], id="tabs")
-        with ContentSwitcher(initial=self._active, id="pages"):
-            yield from self.pages.values()
-        yield Lines(id="status")
+        yield self._too_small
+        yield self._header
+        yield self._tabs
+        yield self._switcher
+        yield self._status
         with Horizontal(id="asking"):
-            yield Lines(id="sign")
-            yield Prompt(lambda text: commands.complete(text, self._live), id="prompt")
-        yield Lines(id="hints")
+            yield self._sign
+            yield self._prompt
+        yield self._hints
 
     def on_mount(self) -> None:
+        self._ready = True
         self._asking(False)
-        self.query_one(Tabs).activate(self._active)
-        self.set_focus(None)
+        self._tabs.activate(self._active)
 
     # ---------------------------------------------------------------- what is shown
 
@@ -129,14 +140,14 @@ class MainScreen(Screen[None]):
         self.set_class(self._small, "small")
         if self._small:
             text = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {size.width}×{size.height}"
-            self.query_one("#small", Lines).show((line(Run(text, "warn")),))
+            self._too_small.show((line(Run(text, "warn")),))
         self._cells = size.width
         self.paint()
         self.call_after_refresh(lambda: self._want(self.page.want()))
 
     def paint(self) -> None:
         """Header, status and hints; the pages paint themselves."""
-        if not self.is_mounted or self._small or not self._cells:
+        if not self._ready or self._small or not self._cells:
             return
         cells, frame = self._cells, self.shared.frame
         snapshot = frame.snapshot if frame else None
@@ -145,12 +156,11 @@ class MainScreen(Screen[None]):
             frame.finished if frame else False,
         )  # fmt: skip
         header = chrome.header(self._title, snapshot, mode, cells)
-        self.query_one("#header", Lines).show((header,))
-        self.query_one("#status", Lines).show((self._status(cells),))
-        prompt = self.query_one(Prompt)
-        if not prompt.has_focus:
-            items = [(a.shown, self._label(a)) for a in hints(self._live)]
-            self.query_one("#hints", Lines).show((chrome.hints(items, cells),))
+        self._header.show((header,))
+        self._status.show((self._status_line(cells),))
+        if not self._prompting:
+            items = [a.hinted or (a.shown, self._label(a)) for a in hints(self._live)]
+            self._hints.show((chrome.hints(items, cells),))
 
     def _label(self, action: Action) -> str:
         frame = self.shared.frame
@@ -161,7 +171,7 @@ class MainScreen(Screen[None]):
             return "stop"
         return action.label
 
-    def _status(self, cells: int) -> Line:
+    def _status_line(self, cells: int) -> Line:
         frame = self.shared.frame
         if self._message[0] or frame is None:
             text, style = self._message
@@ -187,8 +197,8 @@ class MainScreen(Screen[None]):
     def show_page(self, name: str) -> None:
         """Switch; the engine is told what the page needs."""
         self._active = name
-        self.query_one(ContentSwitcher).current = name
-        self.query_one(Tabs).activate(name)
+        self._switcher.current = name
+        self._tabs.activate(name)
         self._want(self.page.want())
         self.page.redraw()
         self.paint()
@@ -229,7 +239,7 @@ class MainScreen(Screen[None]):
             self.perform(found.action, found.argument)
 
     def on_prompt_edited(self, event: Prompt.Edited) -> None:
-        if not self.query_one(Prompt).has_focus:
+        if not self._prompting:
             return
         if event.kind == "/":
             self._filter(event.text)
@@ -240,15 +250,16 @@ class MainScreen(Screen[None]):
             shown = fit(line(" ", Run(found[0][0], "key"), Run(f"  {found[0][1]}", "dim")), cells)
         else:
             shown = fit(line(" ", *(Run(f"{usage}  ", "key") for usage, _ in found)), cells)
-        self.query_one("#hints", Lines).show((shown,))
+        self._hints.show((shown,))
 
     def _asking(self, on: bool, kind: str = ":", text: str = "") -> None:
+        self._prompting = on
         self.query_one("#asking").display = on
-        self.query_one("#status").display = not on
-        prompt = self.query_one(Prompt)
+        self._status.display = not on
+        prompt = self._prompt
         if on:
             sign = Run(" (pardbg) " if kind == ":" else " filter / ", "prompt")
-            self.query_one("#sign", Lines).show((line(sign),))
+            self._sign.show((line(sign),))
             prompt.ask(kind, text)
             self.on_prompt_edited(Prompt.Edited(kind, text))
         else:

@@ -21,7 +21,7 @@ class TimelinePage(Page):
         self._span_ns: int | None = None
 
     def want(self) -> Want:
-        return Want(timeline=TimelineWant(self._span_ns, columns(max(20, self.size.width))))
+        return Want(timeline=TimelineWant(self._span_ns, columns(max(20, self.app.size.width))))
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         window = Window(frame.lanes_t0_ns, frame.lanes_t1_ns)

@@ -75,9 +75,7 @@ class PicturePane(Lines):
 
     def _hint(self, row: Line, above: int, below: int) -> Line:
         """The row at the edge, ending in how many rows lie beyond."""
-        text = "  " + "  ".join(
-            [f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0)
-        )
+        text = "  " + "  ".join([f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0))
         width = self.size.width
         tail = Run(text + " ", "accent")
         return line(*fit(row, max(0, width - line_width((tail,)))), tail)

@@ -1,0 +1,302 @@
+"""The real app on hand-made values: what a person sees, and what keys do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pardbg.analysis.model import Snapshot
+from pardbg.control.model import Reply
+from pardbg.ui.actions import ACTIONS, SCREENS, ctl_help, for_mode
+from pardbg.ui.app import PardbgApp
+from tests.ui import sample
+from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
+
+SIZES = ((80, 24), (120, 40), (200, 60))
+WORDS = {
+    "overview": ("held before 2F4", "recv 2→3 mb4", "step ms"),
+    "pipeline": ("implied 27.3%", "plan", "seen", "rank 0 at 40 ms", "dependency"),
+    "timeline": ("compute", "wait", "across"),
+    "collectives": ("p2p", "1 → 2", "F mb3"),
+    "traffic": ("observed", "12.4 MB/s"),
+    "memory": ("resident set", "expected", "394 MiB"),
+    "debug": ("audit trail", "stacks", "since"),
+    "findings": ("slow stage", "Move a layer"),
+    "output": ("step 39 loss", "UserWarning"),
+}
+
+
+async def ready(app: PardbgApp) -> None:
+    await until(lambda: app.main.shared.frame is not None, "the first frame")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_each_screen_shows_its_words(size: tuple[int, int]) -> None:
+    """Number keys walk through the screens; header, tabs and hints stay."""
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=size) as pilot:
+        await ready(app)
+        for number, name, _ in SCREENS:
+            await pilot.press(str(number))
+            for word in WORDS[name]:
+                await shows(app, word)
+            text = text_of(app).split("\n")
+            assert " pardbg  ● live" in text[0], text[0]
+            assert "space pause" in text[-1], text[-1]
+
+
+async def test_tab_walks_the_screens_both_ways() -> None:
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("shift+tab")
+        await shows(app, "torchrun: all ranks are up")
+        await pilot.press("tab", "tab")
+        await shows(app, "implied 27.3%")
+
+
+async def test_control_keys_ask_the_hub_and_show_only_what_agents_acknowledge() -> None:
+    port = FakePort(wait=True)
+    app = app_on(sample.snapshot_1f1b(), port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("space")
+        await shows(app, "pausing…")
+        assert "● live" in text_of(app), "nothing is held before an agent says so"
+        port.release.set()
+        store = app._store
+        assert isinstance(store, FakeStore)
+        store.show(sample.held(sample.snapshot_1f1b()))
+        await shows(app, "held at a cut · 4 ranks · lease 9 s · nothing pending")
+        await shows(app, "space continue")
+        await pilot.press("down", "s", "t", "n", "o", "space")
+        await until(lambda: len(port.asked) == 6, "six commands")
+    assert [verb for verb, _ in port.asked][:1] == ["pause"]
+    assert sorted(port.asked[1:6], key=str) == [
+        ("continue", None), ("next", None), ("op", None), ("step", "1"), ("tick", None),
+    ]  # fmt: skip
+    await until(lambda: ("leave", None) in port.asked, "control given up on the way out")
+
+
+async def test_a_refused_command_is_one_line() -> None:
+    port = FakePort(Reply(False, "rank 1 is inside an op: pause first", {}))
+    app = app_on(sample.snapshot_1f1b(), port)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("s")
+        await shows(app, "rank 1 is inside an op: pause first")
+        assert "pausing" not in text_of(app)
+
+
+async def test_where_brings_merged_stacks() -> None:
+    frames = [["/job/train.py", 88, "train_step"]]
+    data = {"stacks": {rank: [{"main": True, "frames": frames}] for rank in range(4)}}
+    app = app_on(sample.snapshot_1f1b(), FakePort(Reply(True, None, data)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("w")
+        await shows(app, "4 ranks 0-3  train.py:88 train_step")
+
+
+async def test_the_command_line_completes_runs_and_explains() -> None:
+    port = FakePort()
+    app = app_on(sample.snapshot_1f1b(), port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"ste", "tab", *"0-2", "enter")
+        await until(lambda: port.asked == [("step", "0-2")], "step 0-2")
+        await pilot.press("colon", *"memory", "enter")
+        await shows(app, "resident set")
+        await pilot.press("colon", *"memori", "enter")
+        await shows(app, "no command 'memori': did you mean 'memory'?")
+        await pilot.press("colon", *"play", "enter")
+        await shows(app, "'play' works only in a recording")
+        await pilot.press("colon", "s")
+        await shows(app, "seek TIME")
+        await pilot.press("escape")
+        await shows(app, "space pause")
+
+
+async def test_help_lists_every_action_of_the_mode() -> None:
+    for live in (True, False):
+        app = app_on(sample.snapshot_1f1b(), live=live)
+        async with app.run_test(size=(200, 80)) as pilot:
+            await ready(app)
+            await pilot.press("question_mark")
+            await shows(app, "pardbg help")
+            text = text_of(app)
+            for action in for_mode(live):
+                assert action.help.split(":")[0][:40] in text, action.id
+            await pilot.press("escape")
+            await until(lambda: "pardbg help" not in text_of(app), "help closed")
+
+
+def test_every_action_can_be_done_and_keys_do_not_collide() -> None:
+    from pardbg.ui.screens.main import MainScreen
+
+    for live in (True, False):
+        keys = [key for action in for_mode(live) for key in action.keys]
+        assert len(keys) == len(set(keys))
+    for action in ACTIONS:
+        done = action.verb is not None or action.id.startswith("show_")
+        assert done or hasattr(MainScreen, f"do_{action.id}"), action.id
+    assert {verb for verb, _, _ in ctl_help()} >= {"pause", "continue", "step", "tick", "next"}
+
+
+async def test_a_filter_narrows_the_output_and_escape_clears_it() -> None:
+    app = app_on(sample.snapshot_1f1b(), start="output")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(app, "torchrun: all ranks are up")
+        await pilot.press("slash", *"Warning", "enter")
+        await shows(app, "filter “Warning”")
+        await until(lambda: "step 39" not in text_of(app), "other lines gone")
+        await pilot.press("escape")
+        await shows(app, "step 39 loss")
+
+
+async def test_selecting_and_detail() -> None:
+    app = app_on(sample.snapshot_ddp(), start="collectives")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "MISSING 2")
+        await pilot.press("up", "enter")
+        await shows(app, "░ waits for the last")
+        await shows(app, "all_reduce dp #42")
+        await pilot.press("escape", "1", "down", "enter")
+        await shows(app, "pid 4101")
+
+
+async def test_a_terminal_too_small_gets_one_line() -> None:
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=(50, 12)) as pilot:
+        await shows(app, "pardbg needs 60×15; this is 50×12")
+        assert text_of(app).strip() == "pardbg needs 60×15; this is 50×12"
+        await pilot.resize_terminal(80, 24)
+        await shows(app, "● live")
+
+
+async def test_a_run_without_a_pipeline_says_so() -> None:
+    app = app_on(sample.snapshot_ddp(), start="pipeline")
+    async with app.run_test(size=(80, 24)):
+        await shows(app, "No pipeline in this run.")
+
+
+async def test_sixty_four_ranks_scroll_to_the_selected_one() -> None:
+    app = app_on(sample.snapshot_1f1b(p=64), start="pipeline")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(app, "more")
+        await pilot.press("colon", *"rank", "space", *"40", "enter")
+        await shows(app, "▸r40")
+
+
+async def test_trouble_is_visible() -> None:
+    made = sample.snapshot_1f1b()
+    ranks = (replace(made.ranks[0], state="stale"), *made.ranks[1:])
+    app = app_on(replace(made, dropped_records=12, ranks=ranks))
+    async with app.run_test(size=(120, 40)):
+        await shows(app, "lost 12")
+        await shows(app, "stale r0")
+
+
+async def test_themes_keep_the_words() -> None:
+    app = app_on(sample.snapshot_1f1b(), start="pipeline")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        for theme in ("light", "16", "dark"):
+            await pilot.press("colon", *"theme", "space", *theme, "enter")
+            await until(lambda theme=theme: app.theme == f"pardbg-{theme}", theme)
+            await shows(app, "seen")
+
+
+def _at(made: Snapshot, t_ns: int | None) -> Snapshot:
+    return made if t_ns is None else replace(made, t_ns=t_ns)
+
+
+async def test_looking_back_in_a_live_run_and_following_again() -> None:
+    app = app_on(sample.snapshot_1f1b(), at=_at)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(app)
+        end = sample.snapshot_1f1b().t_end_ns
+        await pilot.press("shift+left")
+        await shows(app, "◂ look back")
+        frame = app.main.shared.frame
+        assert frame is not None and frame.snapshot.t_ns == end - 412 * sample.MS  # one step back
+        await pilot.press("f")
+        await shows(app, "● live")
+
+
+async def test_a_recording_seeks_plays_and_stops() -> None:
+    app = app_on(sample.snapshot_1f1b(), live=False, at=_at)
+    made = sample.snapshot_1f1b()
+
+    def now() -> int:
+        frame = app.main.shared.frame
+        assert frame is not None
+        return frame.snapshot.t_ns - made.t_begin_ns
+
+    async with app.run_test(size=(100, 30)) as pilot:
+        await shows(app, "‖ replay")
+        await pilot.press("colon", *"seek", "space", *"10", "enter")
+        await until(lambda: now() == 10 * sample.S, "ten seconds")
+        await pilot.press("right_square_bracket", "space")
+        await shows(app, "▶ play 2×")
+        await until(lambda: now() > 10 * sample.S, "time moves")
+        await pilot.press("space")
+        await shows(app, "‖ stop")
+        await pilot.press("home")
+        await until(lambda: now() == 0, "the begin")
+        await pilot.press("r", "end")
+        await until(lambda: now() == made.t_end_ns - made.t_begin_ns, "the end")
+        await pilot.press("space")
+        await shows(app, "◀ back")
+        await pilot.press("colon", *"seek", "space", *"soon", "enter")
+        await shows(app, "no time 'soon'")
+
+
+async def test_the_timeline_zooms() -> None:
+    app = app_on(sample.snapshot_1f1b(), start="timeline")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "1.24 s across")  # three steps of 412 ms
+        await pilot.press("plus")
+        await shows(app, "618 ms across")
+        await pilot.press("minus", "minus")
+        await shows(app, "2.47 s across")
+
+
+async def test_a_moment_that_cannot_be_shown_is_said_and_the_next_one_is() -> None:
+    broken = {"now": True}
+
+    def at(made: Snapshot, _t: int | None) -> Snapshot:
+        if broken["now"]:
+            raise ValueError("odd record")
+        return made
+
+    app = app_on(sample.snapshot_1f1b(), at=at)
+    async with app.run_test(size=(80, 24)):
+        await shows(app, "cannot show this moment: ValueError: odd record")
+        broken["now"] = False
+        store = app._store
+        assert isinstance(store, FakeStore)
+        store.show(sample.snapshot_1f1b())
+        await shows(app, "● live")
+
+
+async def test_quit_leaves_at_once() -> None:
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("q")
+        await until(lambda: not app.is_running, "the app ended")
+
+
+def test_the_viewer_needs_neither_sockets_nor_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, pardbg.ui.app;"
+        "bad = [m for m in ('zmq', 'torch', 'pardbg.hub') if m in sys.modules];"
+        "sys.exit(repr(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

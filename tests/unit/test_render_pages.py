@@ -1,0 +1,209 @@
+"""The other pages as strings: right words, right width, any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pardbg.analysis.model import Snapshot
+from pardbg.render import chrome
+from pardbg.render.cells import Picture, plain
+from pardbg.render.collectives import Look as CollectivesLook
+from pardbg.render.collectives import collectives, detail, strip
+from pardbg.render.debug import Look as DebugLook
+from pardbg.render.debug import debug
+from pardbg.render.findings import findings
+from pardbg.render.memory import memory
+from pardbg.render.output import output
+from pardbg.render.overview import Look, overview
+from pardbg.render.ring import Look as TrafficLook
+from pardbg.render.ring import traffic
+from pardbg.render.stacks import stacks_of, tree
+from pardbg.render.timebar import Playing, time_bar
+from pardbg.render.timeline import Window, timeline
+from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
+from tests.ui.sample import output as printed
+
+Draw = Callable[[Snapshot, int, int], Picture]
+PAGES: dict[str, Draw] = {
+    "overview": lambda s, w, h: overview(s, w, h, Look(1)),
+    "timeline": lambda s, w, h: timeline(
+        s, lanes(s.t_ns - S, s.t_ns, len(s.ranks)), Window(s.t_ns - S, s.t_ns), w, h, 1
+    ),
+    "collectives": lambda s, w, h: collectives(s, w, h),
+    "p2p": lambda s, w, h: collectives(s, w, h, CollectivesLook(p2p=True)),
+    "traffic": lambda s, w, h: traffic(s, w, h),
+    "matrix": lambda s, w, h: traffic(s, w, h, TrafficLook(matrix=True)),
+    "memory": lambda s, w, h: memory(s, w, h, 1),
+    "debug": lambda s, w, h: debug(s, w, h, DebugLook(1)),
+    "findings": lambda s, w, h: findings(s, w, h),
+    "output": lambda s, w, h: output(s, printed(), "", w, h),
+}
+
+
+def text_of(picture: Picture) -> str:
+    return "\n".join(plain(row) for row in (*picture.head, *picture.body, *picture.foot))
+
+
+@pytest.mark.parametrize(("cells", "rows"), [(60, 11), (80, 20), (120, 36), (200, 56)])
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("ranks", [1, 4, 64])
+def test_every_page_fits(name: str, cells: int, rows: int, ranks: int) -> None:
+    made = snapshot_ddp(ranks) if ranks != 4 else snapshot_1f1b()
+    picture = PAGES[name](made, cells, rows)
+    lines = [line.rstrip() for line in text_of(picture).split("\n")]
+    assert max(map(len, lines)) <= cells, max(lines, key=len)
+    assert len(picture.head) + len(picture.foot) < rows
+
+
+def _nothing(snapshot: Snapshot) -> Snapshot:
+    empty = replace(snapshot.traffic, edges=(), groups=(), ops=())
+    return replace(
+        snapshot, ranks=(), pipeline=None, steps=(), collectives=(), p2p=(), traffic=empty,
+        memory=(), findings=(), loss_history=(), step=None, step_ns=None, loss=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["overview", "collectives", "traffic", "memory", "findings"])
+def test_an_empty_page_says_why(name: str) -> None:
+    text = text_of(PAGES[name](_nothing(snapshot_ddp()), 80, 20))
+    assert any(word in text for word in ("yet", "Nothing found")), text
+
+
+def test_the_overview_says_what_each_rank_does() -> None:
+    text = text_of(overview(snapshot_1f1b(), 120, 36))
+    assert "▶ 0F5" in text
+    assert "‖ held before 2F4" in text
+    assert "◷ recv 2→3 mb4 1.2 s" in text
+    assert "slow stage" in text and "loss" in text
+
+
+def test_a_filter_keeps_matching_ranks() -> None:
+    picture = overview(snapshot_1f1b(), 120, 36, Look(contains="recv"))
+    assert picture.rows == (3,)
+
+
+def test_arrivals_show_who_was_late_and_who_is_missing() -> None:
+    rows = snapshot_ddp().collectives
+    # Rank 2 comes 80 ms after the first; ranks 0, 1, 3 within 3 ms of it.
+    assert plain(strip(rows[1], 4)) == "▁▁█▁"
+    assert plain(strip(rows[-1], 4)) == "▁▃·█"
+    text = text_of(collectives(snapshot_ddp(), 120, 36))
+    assert "MISSING 2" in text and "has not issued it" in text
+
+
+def test_many_arrivals_keep_the_latest_of_each_bucket() -> None:
+    row = snapshot_ddp(64).collectives[1]
+    made = plain(strip(row, 16))
+    # Rank 2 is by far the last: its bucket of four is the first one. Others come in rank order.
+    assert len(made) == 16 and made[0] == "█"
+
+
+def test_one_op_in_full_has_a_line_per_rank() -> None:
+    snapshot = snapshot_ddp()
+    text = text_of(detail(snapshot.collectives[1], snapshot, 100, 30))
+    assert "all_reduce dp #5" in text and text.count("completed") == 4 and "+80 ms" in text
+
+
+def test_traffic_tells_observed_from_modelled() -> None:
+    seen, modelled = (
+        text_of(traffic(snapshot_1f1b(), 120, 36)),
+        text_of(traffic(snapshot_ddp(), 120, 36)),
+    )
+    assert "━━▶" in seen and "12.4 MB/s" in seen and "observed" in seen
+    assert "┄┄▶" in modelled and "modelled" in modelled
+
+
+def test_memory_names_its_parts_and_the_expectation() -> None:
+    # 12 + 12 + 24 MiB, expected 48 MiB.
+    assert "expected P+G+O 48 MiB, as measured" in text_of(memory(snapshot_1f1b(), 200, 36))
+    text = text_of(memory(snapshot_1f1b(), 120, 36))
+    assert "expected 48 MiB" in text
+    for letter in "PGOA":
+        assert f" {letter} " in text
+
+
+def test_debug_shows_what_is_held_and_the_trail() -> None:
+    made = held(snapshot_1f1b())
+    for cells in (80, 120):
+        text = text_of(debug(made, cells, 34))
+        assert "held at a cut" in text and "lease 9 s" in text and "no pending op" in text
+        assert "cut: released send 1→2 mb4" in text
+
+
+def test_equal_stacks_share_a_line() -> None:
+    def threads(*frames: list[object]) -> list[dict[str, object]]:
+        return [{"thread": "MainThread", "main": True, "frames": list(frames)}]
+
+    main: list[object] = ["/job/train.py", 12, "<module>"]
+    step: list[object] = ["/job/train.py", 88, "train_step"]
+    data = {"stacks": {
+        0: threads(main, step, ["/x/pardbg_agent/gate.py", 3, "wait"]),
+        1: threads(main, step, ["/usr/lib/threading.py", 331, "wait"]),
+        2: threads(main, ["/job/data.py", 5, "__next__"]),
+    }}  # fmt: skip
+    lines = [plain(row).strip() for row in tree(stacks_of(data), 100)]
+    assert lines == [
+        "├ 3 ranks 0-2  train.py:12 <module>",
+        "├ 2 ranks 0,1  train.py:88 train_step",
+        "├ 1 rank 2  data.py:5 __next__",
+    ]
+    assert stacks_of({"stacks": "nonsense"}) == {}
+
+
+def test_output_cannot_reach_the_terminal() -> None:
+    text = text_of(output(snapshot_1f1b(), printed(), "", 80, 20))
+    assert "\x1b" not in text and "! UserWarning: slow loader" in text
+
+
+def test_findings_are_wrapped_in_full() -> None:
+    text = text_of(findings(snapshot_ddp(), 80, 20))
+    assert "culprit rank 2" in text and "next(loader)" in text
+
+
+def test_the_header_keeps_what_matters_when_narrow() -> None:
+    made = replace(snapshot_1f1b(), dropped_records=12)
+    live = chrome.Mode(replay=False)
+    wide, narrow = (plain(chrome.header("x", made, live, cells)) for cells in (200, 60))
+    assert len(narrow) == 60 and len(wide) == 200
+    shown = ("● live", "gpt-1f1b", "412 ms/step", "bubble 31.9%", "agent 0.4%", "⚠1", "lost 12")
+    for word in shown:
+        assert word in wide
+    assert "● live" in narrow and "lost 12" in narrow and "agent" not in narrow
+
+
+@pytest.mark.parametrize("cells", [60, 80, 120])
+def test_tabs_shorten(cells: int) -> None:
+    names = [(number, name) for number, name in enumerate(chrome.SHORT, 1)]
+    line, spans = chrome.tabs(names, "pipeline", cells)
+    assert len(plain(line)) == cells
+    assert len(spans) == 9 and spans[0][0] == 0
+
+
+def test_the_control_line_says_what_was_acknowledged() -> None:
+    control = held(snapshot_1f1b()).control
+    text = plain(chrome.control_line(control, "", ("", ""), 120))
+    assert "held at a cut · 4 ranks · lease 9 s · nothing pending" in text
+    assert "pausing…" in plain(chrome.control_line(control, "pausing…", ("", ""), 80))
+    assert "no such rank" in plain(chrome.control_line(control, "x", ("no such rank", "bad"), 80))
+
+
+def test_the_time_bar_marks_place_and_events() -> None:
+    made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=100 * S, t_ns=50 * S)
+    made = replace(made, findings=(replace(made.findings[0], t_ns=25 * S),))
+    text = plain(time_bar(made, Playing(True, 2.0, True), 100))
+    assert text.startswith(" ▶ play 2×") and "50.00 s" in text and "step 128" in text
+    track = text[text.index("━") : text.rindex("─") + 1]
+    assert abs(track.index("●") / len(track) - 0.5) < 0.03
+    assert abs(track.index("▲") / len(track) - 0.25) < 0.03
+
+
+def test_a_timeline_lane_draws_boxes_with_labels() -> None:
+    picture = PAGES["timeline"](snapshot_1f1b(), 120, 36)
+    text = text_of(picture)
+    assert "phase" in text and "wait" in text and "░" in text
+    window = Window(0, 1000 * MS)
+    empty = timeline(snapshot_1f1b(), {}, window, 80, 20)
+    assert "Nothing ran in this window." in text_of(empty)
