@@ -33,12 +33,10 @@ def both(torchrun: Torchrun, run_dir: Path, program: str, *args: str) -> dict[in
 
 
 def _numbers_have_no_gap(rank: Rank) -> None:
-    for group in {r.group for r in rank.of(Kind.OP_ISSUE)}:
-        for p2p in (Flag(0), Flag.P2P):
-            found = [
-                r.seq for r in rank.of(Kind.OP_ISSUE) if r.group == group and r.flags & Flag.P2P == p2p
-            ]  # fmt: skip
-            assert sorted(found) == list(range(len(found)))
+    issued = rank.of(Kind.OP_ISSUE)
+    for kind in {(r.group, r.flags & Flag.P2P) for r in issued}:
+        found = [r.seq for r in issued if (r.group, r.flags & Flag.P2P) == kind]
+        assert sorted(found) == list(range(len(found)))
 
 
 @pytest.mark.timeout(150)

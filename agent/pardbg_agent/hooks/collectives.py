@@ -17,7 +17,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, groups, works
 from pardbg_agent.hooks.context import Context, Group, Op, local
 from pardbg_agent.hooks.ops import REDUCE, SPECS, Args, Spec
-from pardbg_agent.hooks.patching import wait_gate
+from pardbg_agent.hooks.patching import unseen, wait_gate
 from pardbg_agent.wire import NONE, Flag, Gate, Kind, Lane
 
 KERNEL_NS = 4_500
@@ -70,6 +70,7 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
     hook, after = f"c10d.{spec.torch_name}", _AFTER
     always_future, functional = spec.future, spec.functional
 
+    @unseen
     def kernel(keyset: Any, *args: Any) -> Any:
         global num_kernel_calls
         num_kernel_calls += 1
@@ -242,6 +243,7 @@ def make_wait_kernel(redispatch: Any) -> Any:
     """wait_tensor: functional collectives and DTensor wait here, in C++."""
     after = _AFTER
 
+    @unseen
     def kernel(keyset: Any, tensor: Any) -> Any:
         c, op = _core.CURRENT, None
         if c is not None and c.level and works._tensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
@@ -44,8 +45,7 @@ class Installed:
 
     def _install(self) -> None:
         patching.use_compiling(torch.compiler.is_compiling)
-        memory.reset()
-        saved.reset()
+        _start_over()
         self._ops = _ops_hook()
         self._ops.install()
         works.install(self._patches)
@@ -71,8 +71,19 @@ class Installed:
         if self._ops is not None:
             self._ops.uninstall()
             self._ops = None
-        works.forget()
-        context.forget()
+        _start_over()
+
+
+def _start_over() -> None:
+    """Nothing of an earlier Core, or of the process that forked this one."""
+    works.forget()
+    context.forget()
+    memory.reset()
+    saved.reset()
+    training.reset()
+
+
+os.register_at_fork(after_in_child=_start_over)
 
 
 def _ops_hook() -> Any:

@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 
@@ -61,8 +63,10 @@ def around(original: Any, hook: str, before: Before, after: After) -> Any:
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
+        if compiling():  # first: Dynamo must find nothing of ours to guard on
+            return original(*args, **kwargs)
         c = _core.CURRENT
-        if c is None or c.level == 0 or hook in c.guard.disabled or compiling():
+        if c is None or c.level == 0 or hook in c.guard.disabled:
             return original(*args, **kwargs)
         begun = now_ns()
         try:
@@ -100,19 +104,28 @@ def wait_gate(c: _core.Core, gate: int, describe: Any) -> None:
     c.hook_ns -= c.gate.wait(gate, describe)
 
 
-def compiling() -> bool:
-    """Dynamo traces through wrappers: there it must see the original alone."""
-    return _is_compiling()
-
-
-def _is_compiling() -> bool:
+def _never() -> bool:
     return False
 
 
+compiling: Callable[[], bool] = _never
+"""torch.compiler.is_compiling. Dynamo traces through wrappers: there it must see the original
+alone."""
+
+
 def use_compiling(test: Callable[[], bool]) -> None:
-    """torch.compiler.is_compiling, known once torch is imported."""
-    global _is_compiling
-    _is_compiling = test
+    """Known once torch is imported."""
+    global compiling
+    compiling = test
+
+
+def unseen(function: Any) -> Any:
+    """A function that torch.compile's frame evaluation leaves alone, and all that it calls: our
+    code runs between the pieces of compiled programs and must not be compiled as one of theirs."""
+    frames = torch._C._dynamo.eval_frame
+    action, strategy = frames._FrameAction.SKIP, frames._FrameExecStrategy
+    frames.set_code_exec_strategy(function.__code__, strategy(action, action))
+    return function
 
 
 class LateImports(MetaPathFinder):

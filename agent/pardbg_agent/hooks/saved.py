@@ -1,7 +1,7 @@
 """Activation memory: bytes that autograd saves in a forward, counted on sampled steps only.
 
 Saved-tensor hooks are pushed around a stage's or a wrapped model's forward. They keep what autograd
-would have kept (the same storage) and count it: each storage once, parameters left out.
+would have kept (the same storage) and count it: each part once, parameters left out.
 
 What must not change, and how: an output that is saved would form a cycle with its own node if it
 were returned as it is, so what has a grad_fn is detached (as autograd itself does); the check that
@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.patching import Patches, unseen
 
 EVERY: Final = 100
 FIRST: Final = 1
@@ -36,25 +36,37 @@ class _Counting(threading.local):
 class Count:
     """One forward's saved bytes."""
 
-    __slots__ = ("num_bytes", "pushed", "_seen", "_parameters")
+    __slots__ = ("_counted", "_parameters", "_seen", "num_bytes", "pushed")
 
     def __init__(self, module: Any) -> None:
         self.num_bytes = 0
         self.pushed = False
-        self._seen: set[int] = set()
-        self._parameters = {_address(p) for p in module.parameters()}
+        self._seen: set[tuple[int, int]] = set()
+        self._counted: dict[int, int] = {}
+        self._parameters = {_storage(p).data_ptr() for p in module.parameters()}
 
+    @unseen
     def pack(self, tensor: Any) -> Any:
         """Keep and count."""
-        address = _address(tensor)
-        if address not in self._seen:
-            self._seen.add(address)
-            if address not in self._parameters and not _is_parameter(tensor):
-                self.num_bytes += _storage_bytes(tensor)
+        self._add(tensor)
         kept = tensor if tensor.grad_fn is None else tensor.detach()
         return kept, kept._version
 
+    def _add(self, tensor: Any) -> None:
+        """Each part of a storage once: a view saves its own bytes (a microbatch is a view of the
+        batch), all views of a storage together at most the whole of it."""
+        local, storage = _local(tensor), _storage(tensor)
+        address, part = storage.data_ptr(), (local.data_ptr(), local.nbytes)
+        if part in self._seen or address in self._parameters or _is_parameter(tensor):
+            return
+        self._seen.add(part)
+        counted = self._counted.get(address, 0)
+        more = min(part[1], storage.nbytes() - counted)
+        self._counted[address] = counted + more
+        self.num_bytes += more
 
+
+@unseen
 def _unpack(packed: Any) -> Any:
     tensor, version = packed
     if tensor._version != version:
@@ -113,14 +125,17 @@ def install(patches: Patches) -> None:
         global _never
         _never = True
         count = _counting.count
-        if count is not None and count.pushed:
-            top = _autograd._top_saved_tensors_default_hooks(True)
-            if top is not None and getattr(top[0], "__self__", None) is count:
-                count.pushed = False
-                _autograd._pop_saved_tensors_default_hooks()
+        if count is not None and count.pushed and _is_on_top(count):
+            count.pushed = False
+            _autograd._pop_saved_tensors_default_hooks()
         return original(*args, **kwargs)
 
     patches.set(_autograd, "_saved_tensors_hooks_disable", disable)
+
+
+def _is_on_top(count: Count) -> bool:
+    top = _autograd._top_saved_tensors_default_hooks(True)
+    return top is not None and getattr(top[0], "__self__", None) is count
 
 
 def reset() -> None:
@@ -133,12 +148,8 @@ def _local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def _address(tensor: Any) -> int:
-    return int(_local(tensor).untyped_storage().data_ptr())
-
-
-def _storage_bytes(tensor: Any) -> int:
-    return int(_local(tensor).untyped_storage().nbytes())
+def _storage(tensor: Any) -> Any:
+    return _local(tensor).untyped_storage()
 
 
 def _is_parameter(tensor: Any) -> bool:

@@ -16,9 +16,9 @@ import torch.optim.optimizer as optimizers
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, memory, saved, works
+from pardbg_agent.hooks import context, memory, patching, saved, works
 from pardbg_agent.hooks.context import Context, local
-from pardbg_agent.hooks.patching import LateImports, Patches, compiling, spend, wait_gate
+from pardbg_agent.hooks.patching import LateImports, Patches, spend, wait_gate
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
@@ -64,8 +64,7 @@ _schedule_steps = 0
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
-    global cycle, _schedule_steps
-    cycle, _schedule_steps = Cycle(), 0
+    reset()
     patches.around(torch.autograd, "backward", "backward", _before_backward, _after_backward)
     late.when_imported(
         "torch.nn.parallel.distributed",
@@ -83,6 +82,12 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
         optimizers.register_optimizer_step_pre_hook(_optimizer_begins),
         optimizers.register_optimizer_step_post_hook(_optimizer_ended),
     ]
+
+
+def reset() -> None:
+    """No optimizer and no step seen yet."""
+    global cycle, _schedule_steps
+    cycle, _schedule_steps = Cycle(), 0
 
 
 # -- phases
@@ -195,8 +200,10 @@ def log_loss(c: _core.Core, value: float) -> None:
 
 
 def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if patching.compiling():
+        return
     c = _core.CURRENT
-    if c is None or c.level == 0 or compiling() or "optimizer" in c.guard.disabled:
+    if c is None or c.level == 0 or "optimizer" in c.guard.disabled:
         return
     outer = local().optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
@@ -214,6 +221,8 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if patching.compiling():
+        return
     c, outer = _core.CURRENT, local().optimizer
     if c is None or outer is None or outer[0]() is not optimizer:
         return

@@ -29,7 +29,7 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import Op, local
-from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.patching import Patches, unseen, wait_gate
 from pardbg_agent.wire import Flag, Kind, Lane
 
 MAX_POLLED: Final = 256
@@ -101,7 +101,11 @@ def follow(c: _core.Core, op: Op, result: Any) -> bool:
         c.ops.completed(op.token)
         return True
     if not op.host_waits:
-        _poll_later(c, op, _Work.unbox(boxed))
+        work = _Work.unbox(boxed)
+        if work is None:  # the backend made the stream wait already and gives no Work
+            c.ops.completed(op.token)
+        else:
+            _poll_later(c, op, work)
         return True
     if (op.group_id, op.name_id) in _no_future:
         return False
@@ -118,6 +122,7 @@ def follow(c: _core.Core, op: Op, result: Any) -> bool:
 
 
 def _callback(c: _core.Core, op: Op) -> Any:
+    @unseen
     def complete(_: Any) -> None:
         t1 = now_ns()
         try:
@@ -177,6 +182,7 @@ def tie(work: Any, op: Op, followed: bool) -> None:
     _live[ref.key] = ref
 
 
+@unseen
 def _gone(ref: _Ref) -> None:
     if _live.get(ref.key) is ref:
         del _live[ref.key]
@@ -199,6 +205,7 @@ def install(patches: Patches) -> None:
 
 
 def _method(original: Any, reduces: bool) -> Any:
+    @unseen
     def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
         if c is None or not c.level:
@@ -235,6 +242,7 @@ _ASYNC = int(Flag.ASYNC)
 
 
 def _wait(original: Any) -> Any:
+    @unseen
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
         if c is None:
@@ -266,6 +274,8 @@ def _wait(original: Any) -> Any:
 
 def wait_tensor(c: _core.Core, tensor: Any) -> Op | None:
     """The op whose output this is, if one is open."""
+    if type(tensor) is not torch.Tensor or tensor.is_meta:
+        return None  # a fake one, while a graph is traced
     return _tensors.pop(tensor.data_ptr(), None)
 
 
@@ -273,7 +283,6 @@ def _start_coalescing(original: Any) -> Any:
     def start(self: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
         if c is not None and c.gate.closed:
-            from pardbg_agent.hooks.patching import wait_gate
             from pardbg_agent.wire import GATE_OPS
 
             wait_gate(c, GATE_OPS, "a batch of ops")

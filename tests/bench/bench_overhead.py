@@ -1,0 +1,201 @@
+"""A training step with the agent at full level beside the same step without, and beside
+torch.profiler: DDP on two ranks and a paced 1F1B on four, both real, on gloo.
+
+Blocks of plain, watched and profiled steps alternate in one process (hooks installed and taken
+off), so that what a shared machine does to one it does to its neighbours. Reported is the median
+over neighbouring blocks of watched/plain - 1 with its 90 % interval (bootstrap), and beside it
+what the hooks say they cost themselves. A collector takes the agent's data, as a hub would; its
+sender thread is there in all blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.bench.figures import Figure
+from tests.processes import rank_env, torchrun_argv
+
+WAYS = ("plain", "agent", "profiler")
+BLOCKS = int(os.environ.get("PARDBG_BENCH_BLOCKS", "16"))
+STEPS = 5
+PACE_MS = 4.0
+
+
+# -- in the ranks
+
+
+def ddp_step() -> Callable[[], None]:
+    """About 60-90 ms on one slow core, five buckets' worth of gradients."""
+    torch.manual_seed(0)
+    layers = [m for _ in range(8) for m in (torch.nn.Linear(768, 768), torch.nn.GELU())]
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    x = torch.randn(160, 768)
+
+    def step() -> None:
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def pipeline_step() -> Callable[[], None]:
+    """1F1B, 4 stages, 8 microbatches, paced: 4 ms forward, 8 ms backward."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    from pardbg.recipes.paced import Paced
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), Paced(PACE_MS))
+    stage = PipelineStage(net, rank, size, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, 8, loss_fn=torch.nn.MSELoss())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    x, y = torch.randn(32, 64), torch.randn(32, 64)
+
+    def step() -> None:
+        args = (x,) if rank == 0 else ()
+        schedule.step(*args, target=y if rank == size - 1 else None, return_outputs=False)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def block(step: Callable[[], None], way: str) -> tuple[float, float]:
+    """(mean ms, own CPU ms) per step of one block; all ranks do the same block together."""
+    from pardbg_agent import hooks
+
+    profiler: Any = contextlib.nullcontext()
+    if way == "agent":
+        hooks.install()
+    elif way == "profiler":
+        profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    dist.barrier()
+    with profiler:
+        step()  # the first after a switch is not counted
+        begun, cpu = time.perf_counter(), time.process_time()
+        for _ in range(STEPS):
+            step()
+        ms = (time.perf_counter() - begun) * 1000 / STEPS
+        cpu_ms = (time.process_time() - cpu) * 1000 / STEPS
+    if way == "agent":
+        hooks.uninstall()
+    return ms, cpu_ms
+
+
+def worker(kind: str) -> None:
+    """One rank: all blocks; rank 0 prints them as JSON."""
+    from pardbg_agent import core
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    step = {"ddp": ddp_step, "1f1b": pipeline_step}[kind]()
+    for _ in range(3):
+        step()
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    c = core.ensure()
+    for i in range(BLOCKS):
+        for way in WAYS if i % 2 else reversed(WAYS):
+            found[way].append(block(step, way))
+    own = c.hook_ns / max(1, BLOCKS * (STEPS + 1)) / 1e6
+    if dist.get_rank() == 0:
+        sys.stdout.write("RESULT " + json.dumps({"found": found, "own_ms": own,
+                                                 "errors": c.guard.errors}) + "\n")  # fmt: skip
+        sys.stdout.flush()
+    dist.destroy_process_group()
+
+
+# -- around them
+
+
+def collect(run_dir: Path, stop: threading.Event) -> None:
+    """Take what the agents send and drop it."""
+    import zmq
+
+    with zmq.Context() as ctx, ctx.socket(zmq.PULL) as data, ctx.socket(zmq.ROUTER) as ctrl:
+        data.bind(f"ipc://{run_dir}/data")
+        ctrl.bind(f"ipc://{run_dir}/ctrl")
+        while not stop.is_set():
+            for socket in (data, ctrl):
+                if socket.poll(20):
+                    socket.recv_multipart()
+        data.linger = ctrl.linger = 0
+
+
+def run(kind: str, nproc: int) -> dict[str, Any]:
+    """The blocks of rank 0."""
+    with tempfile.TemporaryDirectory(prefix="pdbb-", dir="/tmp") as name:
+        run_dir = Path(name)
+        facts = {"v": 1, "run": "bench", "ring_dir": f"{name}/rings", "data": f"ipc://{name}/data",
+                 "ctrl": f"ipc://{name}/ctrl"}  # fmt: skip
+        (run_dir / "run.json").write_text(json.dumps(facts))
+        stop = threading.Event()
+        thread = threading.Thread(target=collect, args=(run_dir, stop))
+        thread.start()
+        try:
+            # PARDBG without autostart: the blocks themselves put the hooks in place.
+            argv = torchrun_argv("-m", "tests.bench.bench_overhead", "--worker", kind, nproc=nproc)
+            done = subprocess.run(
+                argv, env=rank_env({"PARDBG_RUN_DIR": name}), capture_output=True, text=True,
+                timeout=500, check=True,
+            )  # fmt: skip
+        finally:
+            stop.set()
+            thread.join()
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
+    result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+    assert result["errors"] == 0
+    return result
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """90 % of the medians of resampled ratios."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return medians[100], medians[-101]
+
+
+def figures(name: str, result: dict[str, Any]) -> list[Figure]:
+    """Per way: percent added to the step."""
+    found = result["found"]
+    plain = [ms for ms, _ in found["plain"]]
+    out = []
+    for way, budget in (("agent", 1.0), ("profiler", None)):
+        ratios = [100 * (w[0] / p - 1) for w, p in zip(found[way], plain, strict=True)]
+        cpu = [100 * (w[1] / p[1] - 1) for w, p in zip(found[way], found["plain"], strict=True)]
+        low, high = interval(ratios)
+        note = (
+            f"[{low:+.2f}, {high:+.2f}] step {statistics.median(plain):.1f} ms, {len(plain)} pairs,"
+            f" CPU {statistics.median(cpu):+.1f}%"
+        )
+        out.append(Figure(f"{name}: {way}", statistics.median(ratios), "%", budget, note=note))
+    share = 100 * result["own_ms"] / statistics.median(plain)
+    note = f"{1000 * result['own_ms']:.0f} us per step"
+    out.append(Figure(f"{name}: hooks' own cost", share, "%", 1.0, note=note))
+    return out
+
+
+def main() -> list[Figure]:
+    return [*figures("ddp, 2 ranks", run("ddp", 2)), *figures("1f1b paced, 4", run("1f1b", 4))]
+
+
+if __name__ == "__main__":
+    os.environ["PARDBG"] = os.environ["PARDBG_RUN_DIR"]
+    worker(sys.argv[2])
