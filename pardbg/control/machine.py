@@ -17,8 +17,8 @@ from pardbg.control.effects import Ack, Command, Effect, Event, ToAgent
 from pardbg.control.lease import Lease
 from pardbg.control.model import AgentState, Verb
 from pardbg.control.ranksets import spell
-from pardbg.control.steps import HOLD, ONE_OP, Permit, permits
-from pardbg_agent.wire import LEASE_NS, Msg
+from pardbg.control.steps import HOLD, ONE_OP, Permit, permits, step_target, to_step
+from pardbg_agent.wire import LEASE_NS, Gate, Msg
 
 MAX_QUEUE = 8
 RUN_WAIT_NS = 1_000_000_000
@@ -26,7 +26,8 @@ RUN_WAIT_NS = 1_000_000_000
 RENEW_NS = 2_000_000_000
 REPORT_NS = 2_000_000_000
 """After this long without a cut, an event says who is under way."""
-ADVANCE = (Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP)
+MAX_ROUNDS = 4
+"""``next``: how often ranks that settling left inside the step are sent on to its end."""
 
 
 class Mode(str, Enum):
@@ -60,6 +61,8 @@ class Machine:
         self._queue: deque[Command] = deque()
         self._leaving: list[tuple[Command, int]] = []
         self._departed: set[int] = set()
+        self._goal: tuple[tuple[int, ...], int, int] | None = None
+        """``next``: (ranks, steps behind them at the end, rounds left)."""
         self._since = self._renewed = self._reported = 0
 
     # -- what the hub asks
@@ -246,6 +249,8 @@ class Machine:
             return
         states = [view.state for view in chosen if view.state is not None]
         granted = permits(command.verb, states, self._by_pipeline())
+        if command.verb is Verb.NEXT:
+            self._goal = (command.ranks, step_target(states), MAX_ROUNDS)
         self._current.append(command)
         self._enter(Mode.STEPPING, now)
         self.reason = f"{command.verb.value} {command.text}".strip()
@@ -303,6 +308,8 @@ class Machine:
             self._event("wait", now, text=self.reason)
 
     def _cut(self, now: int) -> None:
+        if self._pursue(now):
+            return
         self._enter(Mode.HELD, now)
         self.reason = "; ".join(self.settlement.stuck.values())
         current, self._current = self._current, []
@@ -311,6 +318,22 @@ class Machine:
             self._out.append(Ack(command.viewer, command.re, True, data=self.status(now)))
         while self._queue and self.mode is Mode.HELD:
             self._advance(self._queue.popleft(), now)
+
+    def _pursue(self, now: int) -> bool:
+        """At a cut on the way of ``next``: settling may have moved ranks op by op into the step;
+        send them on to its end. True if somebody was."""
+        if self._goal is None:
+            return False
+        ranks, target, rounds = self._goal
+        views = {v.proc: v for v in self._of_ranks(ranks) if v.held and v.state is not None}
+        states = [v.state for v in views.values() if v.state and not v.state.held & Gate.BREAK]
+        onward = to_step(states, target)
+        self._goal = (ranks, target, rounds - 1) if onward and rounds else None
+        if self._goal is None:
+            return False
+        for proc, permit in onward.items():
+            self._permit(views[proc], permit, now)
+        return True
 
     def _watch_held(self, now: int) -> None:
         """A rank that ran on by itself (its own lease lapsed, the hub was slow) is held again."""
@@ -349,6 +372,7 @@ class Machine:
 
     def _enter(self, mode: Mode, now: int) -> None:
         if mode is Mode.RUNNING:
+            self._goal = None
             self._patience.clear()
             self.settlement = Settlement()
         self.mode, self._since, self._reported = mode, now, 0

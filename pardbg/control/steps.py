@@ -125,6 +125,22 @@ def to_gate(states: Sequence[AgentState], gates: int) -> dict[str, Permit]:
     return {state.proc: Permit(stop, n, stop) for state in states if n or state not in there}
 
 
+def step_target(states: Sequence[AgentState]) -> int:
+    """How many steps each rank has behind it after ``next``: as many as the one furthest on will
+    have at the end of the step it is in, or one more if all stand at that end already."""
+    ends = {state.step if state.held & Gate.STEP else state.step + 1 for state in states}
+    all_there = len(ends) == 1 and all(state.held & Gate.STEP for state in states)
+    return max(ends) + 1 if all_there else max(ends)
+
+
+def to_step(states: Sequence[AgentState], target: int) -> dict[str, Permit]:
+    """Permits for the ranks that have fewer than ``target`` steps behind them."""
+    stop = int(Gate.STEP | Gate.BREAK)
+    return {
+        s.proc: Permit(stop, 1 if s.held & stop else 0, stop) for s in states if s.step < target
+    }
+
+
 def permits(
     verb: Verb, chosen: Sequence[AgentState], pipelines: Sequence[Sequence[AgentState]]
 ) -> dict[str, Permit]:
@@ -132,7 +148,7 @@ def permits(
     if verb is Verb.STEP:
         return {state.proc: ONE_GATE for state in chosen}
     if verb is Verb.NEXT:
-        return to_gate(chosen, Gate.STEP)
+        return to_step(chosen, step_target(chosen))
     if verb is Verb.OP:
         return to_gate(chosen, Gate.COLLECTIVE | Gate.STEP)
     out: dict[str, Permit] = {}

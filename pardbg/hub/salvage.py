@@ -79,7 +79,10 @@ class Rings:
                 self.unreadable[proc] = str(error)  # perhaps only half made: looked at again
                 continue
             self.unreadable.pop(proc, None)
-            self.mapped[proc] = Mapped(proc, self._dir / name, reader, reader.header.pid)
+            ring = Mapped(proc, self._dir / name, reader, reader.header.pid)
+            ring.started = start_time(ring.pid)
+            ring.seen_alive = bool(ring.started)
+            self.mapped[proc] = ring
             new.append(proc)
         return new
 

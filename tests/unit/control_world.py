@@ -5,7 +5,8 @@ A program is a list of words::
     0F0         a pipeline action            send 1 / recv 0   a p2p op is issued (asynchronous)
     wait        until own p2p ops complete   coll dp           a collective is issued
     waitcoll    until own collectives do     opt / step        the optimizer's and the step's gate
-    sched       a schedule's step begins     busy              long compute: until ``release``
+    sched       a schedule's step begins     busy              long compute while ``busy``
+    begin       the step gate before the first step
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pardbg.control.model import AgentState, OpenOp, Verb
 from pardbg_agent.wire import Gate
 
 GATES = {"send": Gate.SEND, "recv": Gate.RECV, "coll": Gate.COLLECTIVE, "opt": Gate.OPTIMIZER,
-         "step": Gate.STEP}  # fmt: skip
+         "step": Gate.STEP, "begin": Gate.STEP}  # fmt: skip
 FREE = {"wait", "waitcoll", "sched", "busy"}
 
 
@@ -84,6 +85,7 @@ class Rank:
             self.at += 1
             return True
         gate = GATES.get(word, Gate.ACTION)
+        self.step += word == "step"  # counted, then the gate, as the agent does it
         if self.closed and not self._passes(gate):
             self.held = int(gate)
         else:
@@ -109,9 +111,7 @@ class Rank:
             seq = self.issued.get(arg, 0)
             self.issued[arg] = seq + 1
             self.open.append(OpenOp(arg, "all_reduce", seq, None, False, 0, 0, 0))
-        elif word == "step":
-            self.step += 1
-        elif word != "opt":
+        elif word not in ("opt", "step", "begin"):
             self.done.append(word)
 
     def state(self) -> AgentState:

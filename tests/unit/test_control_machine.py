@@ -96,10 +96,34 @@ def test_next_ends_at_the_same_step_everywhere() -> None:
     world.command("tick")
     world.command("next")
     assert world.where() == ["*step"] * 4
-    assert [rank.step for rank in world.ranks] == [0] * 4
+    assert [rank.step for rank in world.ranks] == [1] * 4
     world.command("next")
     assert world.where() == ["*step"] * 4
-    assert [rank.step for rank in world.ranks] == [1] * 4
+    assert [rank.step for rank in world.ranks] == [2] * 4
+
+
+def test_next_takes_ranks_before_a_step_to_the_end_of_the_one_others_are_in() -> None:
+    """Rank 0 is in the first step already, the others stand at the gate before it: one step for
+    them, the rest of it for rank 0, and nobody stops on the way."""
+    step = ["coll dp", "waitcoll", "coll dp", "waitcoll", "opt", "step"]
+    world = held_at_start(World([step, ["begin", *step], ["begin", *step]]))
+    assert world.where() == ["*coll dp", "*begin", "*begin"]
+    world.command("next")
+    assert world.where() == ["*step"] * 3
+
+
+def test_next_leaves_who_has_the_step_behind_it() -> None:
+    """Rank 1 is through with the step rank 0 is in: it stays until rank 0 is there, too."""
+    world = World([["busy", "opt", "step", "opt", "step"], ["step", "opt", "step"]])
+    world.command("pause")
+    assert world.where()[1] == "*step"
+    world.ranks[0].busy = False
+    world.settle()
+    world.command("next")
+    assert world.where() == ["*step", "*step"]
+    assert [rank.step for rank in world.ranks] == [1, 1]
+    world.command("next")
+    assert [rank.step for rank in world.ranks] == [2, 2]
 
 
 def ddp(buckets: int = 2) -> list[str]:
