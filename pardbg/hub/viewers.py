@@ -99,11 +99,11 @@ class Viewers:
             verb = Verb(word)
             ranks = resolve(text, self._known()) if self._agents.known() else ()
         except RankSetError as error:
-            self._refuse(viewer, number, str(error))
+            self._refuse(viewer, number, str(error), usage=True)
             return
         except ValueError:
             verbs = ", ".join(verb.value for verb in Verb)
-            self._refuse(viewer, number, f"no verb '{word[:40]}'; verbs: {verbs}")
+            self._refuse(viewer, number, f"no verb '{word[:40]}'; verbs: {verbs}", usage=True)
             return
         if verb in QUESTIONS:
             self._question(viewer, number, verb, ranks, now)
@@ -205,8 +205,12 @@ class Viewers:
         self._refuse(viewer, number, "this key may look, not command")
         return False
 
-    def _refuse(self, viewer: str, number: int, error: str) -> None:
-        answer = {"t": Msg.ACK.value, "re": number, "ok": False, "error": error}
+    def _refuse(self, viewer: str, number: int, error: str, *, usage: bool = False) -> None:
+        """``usage``: the request itself makes no sense (a script ends with 2)."""
+        answer = {
+            "t": Msg.ACK.value, "re": number, "ok": False, "error": error,
+            "data": {"usage": True} if usage else {},
+        }  # fmt: skip
         self._router.send(viewer, answer)
 
     def _answer(self, viewer: str, number: int, data: dict[str, Any]) -> None:
