@@ -83,7 +83,7 @@ def follow_and_report(handle: RunHandle) -> int:
 def control(
     run_dir: Path, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float
 ) -> int:
-    """One control command; its answer on stdout. 0 if acknowledged, 1 if refused."""
+    """One control command; its answer on stdout. 0 acknowledged, 1 refused, 2 a wrong rank set."""
     from pardbg.hub.client import HubControl
 
     port = HubControl(run_dir, script=True)
@@ -96,9 +96,10 @@ def control(
         click.echo(json.dumps(answer, indent=2, default=str))
     elif reply.ok:
         click.echo(_reply_text(verb, reply))
-    if not reply.ok:
-        talk(reply.error or "refused")
-    return 0 if reply.ok else 1
+    if reply.ok:
+        return 0
+    talk(reply.error or "refused")
+    return 2 if reply.data.get("usage") else 1
 
 
 def farewell(run_dir: Path) -> int:
