@@ -24,6 +24,8 @@ from pardbg.render.empty import empty
 from pardbg.render.sparks import LEVELS
 
 _LATE_SHARE = 0.5
+_SKEW_NS, _SKEW_TIMES = 5e6, 2.0
+"""Skew below this, or not this many times the transfer, is noise: it stays quiet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +156,17 @@ def _cell(column: Column, row: CollectiveRow) -> Line:
 
 
 def _skewed(row: CollectiveRow) -> bool:
-    """Waiting for the last rank cost more than moving the data."""
-    return bool(row.skew_ns and row.skew_ns > 1e6 and row.skew_ns > (row.transfer_ns or 0))
+    """Waiting for the last rank cost far more than moving the data."""
+    if row.skew_ns is None or row.transfer_ns is None:
+        return False
+    return row.skew_ns > _SKEW_NS and row.skew_ns > _SKEW_TIMES * row.transfer_ns
 
 
 def verdict(row: CollectiveRow) -> str:
-    """``MISSING 2`` where ranks are missing; matched ones stay quiet."""
+    """``MISSING 2`` where ranks are missing, ``waits for 2`` while they may come yet."""
     if row.missing:
-        return f"MISSING {words.rank_set(row.missing)}"
+        verb = "waits for" if row.verdict == "incomplete" else "MISSING"
+        return f"{verb} {words.rank_set(row.missing)}"
     if row.verdict == "matched":
         return "straggler" if _skewed(row) and row.last_rank is not None else "matched"
     return row.verdict.upper() if row.verdict != "incomplete" else row.verdict
@@ -209,13 +214,13 @@ def strip(row: CollectiveRow, cells: int) -> Line:
     runs = []
     for at in range(size):
         bucket = arrivals[at * len(arrivals) // size : (at + 1) * len(arrivals) // size]
-        runs.append(_mark(bucket, first, last))
+        runs.append(_mark(bucket, first, last, row.verdict != "incomplete"))
     return fit(runs, cells)
 
 
-def _mark(bucket: Sequence[Arrival], first: int, last: int) -> Run:
+def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Run:
     if any(a.issued_ns is None for a in bucket):
-        return Run("·", "gone")
+        return Run("·", "gone" if lost else "dim")
     late = max(a.issued_ns or 0 for a in bucket) - first
     share = late / (last - first) if last > first else 0.0
     loud = share > _LATE_SHARE and last - first > 1e6
@@ -263,7 +268,7 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
         return min(size - 1, round((t_ns - begin) / span * (size - 1)))
 
     if a.issued_ns is None:
-        text = Run("has not issued it", "bad")
+        text = Run("has not issued it", "dim" if row.verdict == "incomplete" else "bad")
     else:
         stop = a.completed_ns if a.completed_ns is not None else begin + span
         waits = stop if row.missing else min(last, stop)

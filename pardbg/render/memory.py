@@ -161,5 +161,7 @@ def _foot(cells: int, rows: int, snapshot: Snapshot) -> tuple[Line, ...]:
     parts_ += [Run("▲┃", "expected"), Run(" expected", "dim")]
     note = ""
     if any(row.total_kind == "rss" for row in snapshot.memory):
-        note = "   other (Python, libraries) is not in the bar"
+        note = "   other is not in the bar"
+    if cells < 100:
+        parts_ = [run for run in parts_ if run.text not in (" U ", " other  ")]
     return ((), fit((*parts_, Run(note, "faint")), cells)) if rows >= 12 else ()

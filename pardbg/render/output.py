@@ -23,11 +23,12 @@ def output(
         return empty(cells, rows, "The job has printed nothing yet.")
     shown = f"  filter “{clean(contains)}” · esc clears it" if contains else "  / filters"
     head = (line(Run(f"  {words.plural(len(lines), 'line')}", "dim"), Run(shown, "faint")),)
-    body = tuple(_line(entry, snapshot, cells) for entry in lines)
+    body = tuple(output_line(entry, snapshot, cells) for entry in lines)
     return Picture(head, body, follow=True)
 
 
-def _line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:
+def output_line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:
+    """When, who, and what was printed."""
     when = words.offset(max(0, entry.t_ns - snapshot.t_begin_ns), 1e7)
     who = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pardbg.analysis.model import RankNow, Snapshot
+from pardbg.analysis.model import OutputLine, RankNow, Snapshot
 from pardbg.render import words
 from pardbg.render.bars import Bar, Column, bars, choose, rule
 from pardbg.render.cells import (
@@ -22,6 +23,7 @@ from pardbg.render.cells import (
 )  # fmt: skip
 from pardbg.render.empty import empty
 from pardbg.render.findings import brief
+from pardbg.render.output import output_line
 from pardbg.render.sparks import line_chart, spark, stacked
 
 SIGNS = {
@@ -38,8 +40,14 @@ class Look:
     """Only ranks whose row contains this text."""
 
 
-def overview(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -> Picture:
-    """The page at ``cells`` x ``rows``."""
+def overview(
+    snapshot: Snapshot,
+    cells: int,
+    rows: int,
+    look: Look | None = None,
+    printed: Sequence[OutputLine] = (),
+) -> Picture:
+    """The page at ``cells`` x ``rows``; ``printed``: the job's last lines, where there is room."""
     look = look or Look()
     if not snapshot.ranks:
         return empty(cells, rows, "No rank has reported yet.",
@@ -58,6 +66,7 @@ def overview(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None
     spare = rows - len(head) - len(body)
     if spare >= 6 and not look.contains:
         body += [(), *_below(snapshot, cells, spare - 1)]
+        body += _tail(snapshot, printed, cells, rows - len(head) - len(body))
     focus = places.index(look.selected) if look.selected in places else None
     return Picture(head, tuple(body), focus=focus, rows=places)
 
@@ -112,10 +121,19 @@ def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
     if column.title == "step ms":
         return (Run(column.cell(words.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
     if column.title == "trend":
-        return (Run(spark(rank.step_ns, column.size, low=0), "spark"),)
+        return (Run(_trend(rank.step_ns, column.size), "spark"),)
     if column.title == "history":
-        return (Run(spark(rank.memory_history, column.size), "spark"),)
+        return (Run(_trend(rank.memory_history, column.size), "spark"),)
     return _split(rank, column.size)
+
+
+def _trend(values: Sequence[int], cells: int) -> str:
+    """Steady values lie in the middle, so that both a rise and a fall show."""
+    if not values:
+        return " " * cells
+    middle = (min(values) + max(values)) / 2
+    half = max(max(values) - min(values), max(values) * 0.2) / 2
+    return spark(values, cells, low=middle - half, high=middle + half)
 
 
 def _now(rank: RankNow, now_ns: int, cells: int) -> Line:
@@ -159,6 +177,15 @@ def _below(snapshot: Snapshot, cells: int, rows: int) -> tuple[Line, ...]:
         lines.append(line(" ", rule("findings", cells - 2, "8 Findings has all")))
         lines += [line("  ", row) for row in found]
     return tuple(lines[:rows])
+
+
+def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
+    """The end of the job's output, if at least a few lines of it fit."""
+    if rows < 6 or not printed:
+        return []
+    shown = printed[-min(rows - 2, 16) :]
+    head = line(" ", rule("output", cells - 2, "9 Output has all"))
+    return [(), head, *(output_line(entry, snapshot, cells) for entry in shown)]
 
 
 def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:

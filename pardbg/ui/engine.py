@@ -22,8 +22,9 @@ PLAY_PERIOD_S = 0.066
 """At most 15 frames a second while a recording plays."""
 LOOK_BACK_PERIOD_S = 1.0
 """A frame of the past does not change; only the run's end moves."""
-SHARE = 4
-"""A frame may take 1/SHARE of the thread's time: heavy analysis comes less often."""
+SHARE = 8
+"""Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
+user asks for comes at once."""
 POLL_MS = 30
 OPENING_S = 0.5
 """Time spent to find where a recording gets interesting."""
@@ -221,7 +222,7 @@ class Engine:
         return bool(self._store.revision != self._revision)
 
     def _look(self) -> None:
-        begun = time.monotonic()
+        begun, spent = time.monotonic(), time.thread_time()
         self._revision = self._store.revision
         try:
             frame = self._frame(begun)
@@ -232,7 +233,7 @@ class Engine:
                 self._fail(text)
             frame = None
         self._looked_s = time.monotonic()
-        self._cost_s = self._looked_s - begun
+        self._cost_s = time.thread_time() - spent
         if frame is not None:
             self._post(frame)
 

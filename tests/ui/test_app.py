@@ -129,7 +129,7 @@ async def test_help_lists_every_action_of_the_mode() -> None:
             for action in for_mode(live):
                 assert action.help.split(":")[0][:40] in text, action.id
             await pilot.press("escape")
-            await until(lambda: "pardbg help" not in text_of(app), "help closed")
+            await until(lambda app=app: "pardbg help" not in text_of(app), "help closed")
 
 
 def test_every_action_can_be_done_and_keys_do_not_collide() -> None:

@@ -127,8 +127,9 @@ class MainScreen(Screen[None]):
             self.shared.rank = ranks[0]
         self.page.redraw()
         self.paint()
-        if isinstance(self.app.screen, Panel):
-            self.app.screen.redraw()
+        for screen in self.app.screen_stack[-1:]:
+            if isinstance(screen, Panel):
+                screen.redraw()
 
     def take_loading(self, messages: int) -> None:
         self.shared.loading = f"reading the recording … {messages} messages"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pardbg.render.cells import Picture
 from pardbg.render.overview import Look, overview
-from pardbg.ui.engine import Frame
+from pardbg.ui.engine import Frame, OutputWant, Want
 from pardbg.ui.screens.base import Page
+
+_TAIL = 16
 
 
 class OverviewPage(Page):
@@ -14,4 +16,8 @@ class OverviewPage(Page):
     name_ = "overview"
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        return overview(frame.snapshot, cells, rows, Look(self.shared.rank, self.contains))
+        look = Look(self.shared.rank, self.contains)
+        return overview(frame.snapshot, cells, rows, look, frame.output)
+
+    def want(self) -> Want:
+        return Want(output=OutputWant(_TAIL))
