@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -15,7 +16,14 @@ STEPS = 4
 
 def main() -> None:
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    train(dist.get_rank())
+    # A DDP reducer that outlives its group can abort the process, with pardbg and without.
+    gc.collect()
+    if os.environ.get("DESTROY", "1") == "1":
+        dist.destroy_process_group()
+
+
+def train(rank: int) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)
@@ -30,8 +38,6 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         sys.stdout.write(f"[rank{rank}] loss {loss.item().hex()}\n")
-    if os.environ.get("DESTROY", "1") == "1":
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 
@@ -104,4 +105,5 @@ def mixed() -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     {"fsdp": fsdp, "tp": tp, "zero": zero, "accumulate": accumulate, "mixed": mixed}[sys.argv[1]]()
+    gc.collect()  # a DDP reducer that outlives its group can abort the process, watched or not
     dist.destroy_process_group()
