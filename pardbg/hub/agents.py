@@ -156,10 +156,8 @@ class Agents:
         """Send on what a dead process could not, then remove its files."""
         start = self._collector.heads.next.get(proc.encode("ascii"), 0)
         rescued = self._rings.rescue(proc, start)
-        have = self._definitions.have(proc)
-        for payload in rescued.definitions:
-            if payload not in have:
-                self._collector.accept(Key.DEFINITION.value + proc.encode("ascii"), payload)
+        for payload in self._definitions.missing(proc, rescued.definitions):
+            self._collector.accept(Key.DEFINITION.value + proc.encode("ascii"), payload)
         for first, raw in rescued.batches:
             count = len(raw) // wire.RECORD_BYTES
             head = wire.FRAME.pack(

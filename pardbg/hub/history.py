@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -70,19 +72,25 @@ class Definitions:
         """For a late viewer."""
         return list(self._kept.values())
 
-    def have(self, proc: str) -> set[bytes]:
-        """Payloads kept of one process."""
-        return {payload for key, payload in self._kept.values() if key[1:] == proc.encode()}
+    def missing(self, proc: str, payloads: Iterable[bytes]) -> list[bytes]:
+        """Of all that a process defined, in its order: what did not arrive. Not what a newer one
+        replaced: sent again it would undo that one."""
+        newest: dict[tuple[str, Any], bytes] = {}
+        for payload in payloads:
+            with contextlib.suppress(Malformed, ValueError, TypeError, KeyError):
+                fields = decode_map(payload)
+                kind = str(fields.get("k"))
+                newest[kind, _which(kind, fields, payload)] = payload
+        own = proc.encode("ascii")
+        have = {payload for key, payload in self._kept.values() if key[1:] == own}
+        return [payload for payload in newest.values() if payload not in have]
 
     def process(self, proc: str) -> ProcessFacts:
         """Facts of a process, made when first asked for."""
         return self.processes.setdefault(proc, ProcessFacts(proc))
 
     def _keep(self, key: bytes, kind: str, fields: dict[str, Any], payload: bytes) -> None:
-        # The same definition replaces its older self; a process has one PROCESS definition.
-        numbered = kind in (DefKind.NAME, DefKind.OP, DefKind.GROUP)
-        newest = kind in (DefKind.PROCESS, DefKind.CLOCK, DefKind.RUN)
-        which = fields.get("id") if numbered else (fields.get("proc") if newest else payload)
+        which = _which(kind, fields, payload)
         old = self._kept.get((key, kind, which))
         size = len(payload) - (len(old[1]) if old else -OVERHEAD)
         if self._bytes + size > DEFINITION_BYTES:
@@ -115,6 +123,14 @@ class Definitions:
         axis = fields.get("axis")
         if axis:
             self.axes.setdefault(str(axis), {})[key] = ranks
+
+
+def _which(kind: str, fields: dict[str, Any], payload: bytes) -> Any:
+    """What a definition has in common with the one that it replaces; a process has one PROCESS
+    definition."""
+    if kind in (DefKind.NAME, DefKind.OP, DefKind.GROUP):
+        return fields.get("id")
+    return fields.get("proc") if kind in (DefKind.PROCESS, DefKind.CLOCK, DefKind.RUN) else payload
 
 
 @dataclass(slots=True)

@@ -131,6 +131,20 @@ def test_definitions_are_kept_once() -> None:
     assert defs.axes == {"dp": {"g": (0, 1)}}
 
 
+def test_a_definition_that_was_replaced_is_not_sent_again() -> None:
+    """A group gets its axis, a rank its number, after they were first defined: the file of a dead
+    process has both versions, and only what never arrived is missing."""
+    fields = {"k": "group", "id": 1, "key": "g", "ranks": [0, 1]}
+    group = [msgpack.packb({**fields, "name": n, "axis": a}) for n, a in (("x", None), ("x", "dp"))]
+    process = [msgpack.packb({"k": "process", "proc": "0.n0.1", "rank": r}) for r in (-1, 0)]
+    name = msgpack.packb({"k": "name", "id": 1, "s": "forward"})
+    defs = Definitions()
+    for payload in (*process, *group):
+        defs.add(b"D0.n0.1", payload)
+    assert defs.missing("0.n0.1", [*process, *group, name, b"\xc1"]) == [name]
+    assert Definitions().missing("0.n0.1", [*process, *group]) == [process[1], group[1]]
+
+
 @pytest.mark.parametrize(
     "payload",
     [b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"k": "name", "id": "x", "s": "y"}),
