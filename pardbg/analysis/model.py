@@ -35,7 +35,8 @@ class RankNow:
     since_ns: int | None
     step: int | None
     step_ns: tuple[int, ...]
-    """Durations of its last steps, oldest first (at most 32)."""
+    """Durations of its last steps that the debugger did not hold (of all, if it held each),
+    oldest first (at most 32)."""
     compute_fraction: float | None
     wait_fraction: float | None
     comm_fraction: float | None

@@ -9,6 +9,7 @@ from pardbg.analysis.actions import Layout, last_round, layouts, running_action,
 from pardbg.analysis.asof import View
 from pardbg.analysis.bounds import bound_fraction, implied_fraction, in_flight_bound
 from pardbg.analysis.dependencies import COMPUTE
+from pardbg.analysis.holds import was_held
 from pardbg.analysis.idle import Evidence, busy_intervals, split
 from pardbg.analysis.intervals import Interval, clip, total
 from pardbg.analysis.model import (
@@ -265,17 +266,22 @@ def _activation_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> in
 def _last_complete(
     view: View, layout: Layout, current: PipelineStep | None
 ) -> PipelineStep | None:
-    if current is None or current.complete:
-        return current
-    for step in range(current.step - 1, max(-1, current.step - 1 - _LOOK_BACK), -1):
-        made = pipeline_step(view, layout, step)
-        if made is not None and made.complete:
+    """The newest complete step that the debugger did not hold; if all are, the newest."""
+    if current is None:
+        return None
+    newest: PipelineStep | None = None
+    for step in range(current.step, max(-1, current.step - 1 - _LOOK_BACK), -1):
+        made = current if step == current.step else pipeline_step(view, layout, step)
+        if made is None or not made.complete:
+            continue
+        if not was_held(view, made.t0_ns, made.t1_ns):
             return made
-    return None
+        newest = newest or made
+    return newest
 
 
 def _history(view: View, layout: Layout, newest: int | None) -> tuple[tuple[int, float], ...]:
-    """(step, bubble) of the last complete steps."""
+    """(step, bubble) of the last complete steps that the debugger did not hold."""
     if newest is None:
         return ()
     made = []
@@ -287,7 +293,7 @@ def _history(view: View, layout: Layout, newest: int | None) -> tuple[tuple[int,
 
 
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:
-    """Bubble fraction of a complete step, without the rest of its figures."""
+    """Bubble fraction of a complete step that ran freely, without the rest of its figures."""
     cache = view.memo("bubble")
     key = (layout.key, step)
     known: tuple[int, float] | None = cache.get(key)
@@ -296,6 +302,8 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     rows = last_round({rank: spans(view, rank, step) for rank in layout.ranks})
     window = _window(rows, view.t_ns)
     if window is None or not _is_complete(view, layout, rows, step):
+        return None
+    if was_held(view, *window):
         return None
     busy = sum(total(clip(busy_intervals(row, window[1]), *window)) for row in rows.values())
     length = window[1] - window[0]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pardbg.analysis.actions import layouts, running_action, state_at, states
 from pardbg.analysis.asof import View
+from pardbg.analysis.holds import was_held
 from pardbg.analysis.memory import history, latest_bytes
 from pardbg.analysis.model import PipelineView, RankNow, RankStateName
 from pardbg.analysis.split import last_step_split
@@ -30,6 +31,7 @@ def _row(view: View, rank: int, process: Process, pipeline: PipelineView | None)
     said = states(view).get(process.proc, {})
     state, now, since = _now(view, rank, process, said)
     ended = last_step_rows(view, process, LAST_STEPS)
+    free = [t1 - t0 for _, t0, t1 in ended if not was_held(view, t0, t1)]
     memory = latest_bytes(view, process)
     kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
     last_complete = pipeline.last_complete if pipeline is not None else None
@@ -44,7 +46,7 @@ def _row(view: View, rank: int, process: Process, pipeline: PipelineView | None)
         now=now,
         since_ns=since,
         step=_step(view, process, said),
-        step_ns=tuple(t1 - t0 for _, t0, t1 in ended),
+        step_ns=tuple(free or [t1 - t0 for _, t0, t1 in ended]),
         compute_fraction=split[0],
         wait_fraction=split[1],
         comm_fraction=split[2],

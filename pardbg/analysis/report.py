@@ -14,7 +14,7 @@ from typing import Any, Final
 from pardbg.analysis.actions import Layout, layouts
 from pardbg.analysis.asof import View
 from pardbg.analysis.findings import findings
-from pardbg.analysis.intervals import clip, total
+from pardbg.analysis.holds import held_ns
 from pardbg.analysis.matching import collectives
 from pardbg.analysis.memory import memory_rows
 from pardbg.analysis.model import PipelineRank, PipelineStep, RankNow
@@ -105,7 +105,7 @@ def _pipeline(view: View) -> Json | None:
         return None
     layout = found[0]
     steps = _complete_steps(view, layout)
-    held = {step.step: _held_ns(view, step) for step in steps}
+    held = {s.step: held_ns(view, layout.ranks, s.t0_ns, s.t1_ns) for s in steps}
     # Time under the debugger says nothing about the schedule: such steps are listed, not averaged.
     free = [step for step in steps if not held[step.step]] or steps
     implied = [s.implied_fraction for s in free if s.implied_fraction is not None]
@@ -138,23 +138,6 @@ def _complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
         pipeline_step(view, layout, step) for step in range(max(0, newest - MAX_STEPS), newest + 1)
     )
     return [step for step in made if step is not None and step.complete]
-
-
-def _held_ns(view: View, step: PipelineStep) -> int:
-    """How long the debugger held the step's ranks, added up."""
-    held = 0
-    for row in step.ranks:
-        process = view.ranks.get(row.rank)
-        if process is None:
-            continue
-        table, visible = view.rows(process, "held")
-        lo = int(table.when[:visible].searchsorted(step.t0_ns))
-        spans = zip(
-            table.col("t0_ns")[lo:visible].tolist(), table.col("t1_ns")[lo:visible].tolist(),
-            strict=True,
-        )
-        held += total(clip(spans, step.t0_ns, step.t1_ns))
-    return held
 
 
 def _pipeline_rank(row: PipelineRank) -> Json:

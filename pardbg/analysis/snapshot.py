@@ -30,6 +30,7 @@ def snapshot(store: Store, t_ns: int | None) -> Snapshot:
     steps = step_rows(view)
     losses = loss_history(view)
     rows = collectives(view)
+    ranks = rank_rows(view, pipeline)
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -38,10 +39,10 @@ def snapshot(store: Store, t_ns: int | None) -> Snapshot:
         t_end_ns=view.end_ns,
         run=run_info(view),
         step=current_step(view, states(view)),
-        step_ns=steps[-1].duration_ns if steps else None,
+        step_ns=max((row.step_ns[-1] for row in ranks if row.step_ns), default=None),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
-        ranks=rank_rows(view, pipeline),
+        ranks=ranks,
         pipeline=pipeline,
         steps=steps,
         collectives=rows,

@@ -114,6 +114,29 @@ def test_last_complete_step_stays_while_the_next_runs() -> None:
     assert shown.bubble_history == ((0, pytest.approx(0.4)),)
 
 
+def test_steps_under_the_debugger_are_shown_but_not_counted() -> None:
+    """Step 1 is step 0 again, 20 ms later, with rank 1 held for 30 ms before its last backward:
+    its bubble (1 - 12/80) is the debugger's, so figures stay those of step 0."""
+    trace = two_ranks()
+    r0, r1 = trace.ranks
+    for text, t0, t1 in (("0F0", 20, 21), ("0F1", 21, 22), ("0B0", 25, 27), ("0B1", 58, 60)):
+        r0.action(text, t0, t1, step=1)
+    for text, t0, t1 in (("1F0", 21.5, 22.5), ("1B0", 22.5, 24.5), ("1F1", 24.5, 25.5)):
+        r1.action(text, t0, t1, step=1)
+    r1.held(25.5, 55.5)
+    r1.action("1B1", 55.5, 57.5, step=1)
+    for proc in trace.ranks:
+        proc.step(1, 11, 61)
+    shown = snapshot(trace.store(), None)
+    pipeline = shown.pipeline
+    assert pipeline is not None and pipeline.step is not None
+    assert pipeline.last_complete is not None
+    assert (pipeline.step.step, pipeline.last_complete.step) == (1, 0)
+    assert [step for step, _ in pipeline.bubble_history] == [0]
+    assert [rank.step_ns for rank in shown.ranks] == [(11 * MS,)] * 2  # r0 waited for r1
+    assert shown.step_ns == 11 * MS
+
+
 def four_ranks() -> Trace:
     """1F1B, p=4, m=4, F 1 ms, B 1 ms, no time on the way: the plan itself.
 
