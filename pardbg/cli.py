@@ -137,7 +137,10 @@ def replay(session: Path) -> int | None:
     except SessionError as error:
         raise UserError(str(error)) from None
     _need_terminal("replay", f"pardbg report {session}")
-    PardbgApp(source, None, title=session.name, replay=ReplayClock()).run()
+    try:
+        PardbgApp(source, None, title=session.name, replay=ReplayClock()).run()
+    finally:
+        source.close()
     return None
 
 

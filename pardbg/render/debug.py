@@ -49,8 +49,10 @@ def debug(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -
     ranks, focus, places = _ranks(snapshot, left_size, look)
     if wide:
         return _side_by_side(snapshot, cells, room, look, head, ranks, focus, places)
-    logs = _log(snapshot, look, cells, max(3, room // 4))
     stacks = _stacks(look, snapshot, cells)
+    # The trail takes what ranks and stacks leave, and never less than a quarter.
+    spare = room - len(ranks) - len(stacks) - 2
+    logs = _log(snapshot, look, cells, max(3, room // 4, spare))
     stacks = stacks[: max(0, room - len(logs) - min(len(ranks), room // 2) - 1)]
     foot = (*stacks, *logs)
     return Picture(head, tuple(ranks), foot, focus=focus, rows=tuple(places))
