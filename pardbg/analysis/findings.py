@@ -13,6 +13,7 @@ from pardbg.analysis.matching import collectives
 from pardbg.analysis.model import CollectiveRow, Finding
 from pardbg.analysis.p2p import p2p_rows
 from pardbg.analysis.words import duration, ranks_text
+from pardbg.store.process import Process
 
 MISSING_NS: Final = 3_000_000_000
 """A rank that others wait for so long is worth a line; slow starts are shorter or rare."""
@@ -31,7 +32,9 @@ def findings(view: View) -> tuple[Finding, ...]:
     """All findings at the cursor, the worst first, then the newest."""
     rows = collectives(view)
     found = [
-        *_ends(view),
+        *_ends(view, rows),
+        *_several_jobs(view),
+        *_nothing_seen(view),
         *_mismatches(rows),
         *_missing(view, rows),
         *_missing_p2p(view),
@@ -43,24 +46,89 @@ def findings(view: View) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (_SEVERITY[f.severity], -f.t_ns)))
 
 
-def _ends(view: View) -> Iterable[Finding]:
+def _ends(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
     lost = []
     for rank, process in view.ranks.items():
         ended = view.proc_end(process)
         if ended is not None and ended[1] in ("lost", "killed"):
             lost.append((rank, *ended))
+    end = view.run_end
+    ended_well = end is not None and end[1] == 0
+    victims = _left_waiting(view, rows)
     for rank, t_ns, reason in lost:
         how = "was killed" if reason == "killed" else "ended without a word"
-        yield Finding(
-            "rank lost", "error", (rank,), (rank,), None, None, None, t_ns,
+        text = (
             f"rank {rank} {how}; its last records are kept. See what it did in the timeline, and "
-            f"the job's output for a signal or an out-of-memory kill.",
-        )  # fmt: skip
-    end = view.run_end
-    if end is not None and end[1]:
+            f"the job's output for a signal or an out-of-memory kill."
+        )
+        if rank in victims:
+            text = f"rank {rank} {how} while it waited for {ranks_text(victims[rank])}."
+        elif ended_well:
+            text = f"rank {rank} {how} (or left by os._exit); the job took no harm."
+        harmless = rank in victims or ended_well
         yield Finding(
-            "exit code", "error", (), tuple(r for r, _, _ in lost), None, None, None, end[0],
+            "rank lost", "info" if harmless else "error", (rank,), () if harmless else (rank,),
+            None, None, None, t_ns, text,
+        )  # fmt: skip
+    if end is not None and end[1]:
+        culprits = tuple(rank for rank, _, _ in lost if rank not in victims)
+        yield Finding(
+            "exit code", "error", (), culprits, None, None, None, end[0],
             f"the job ended with exit code {end[1]}. The output has its last words.",
+        )  # fmt: skip
+
+
+def _left_waiting(view: View, rows: Sequence[CollectiveRow]) -> dict[int, tuple[int, ...]]:
+    """Who waits for ranks that have ended: a launcher ends them next. Not a rank that is itself
+    waited for so."""
+    waits: dict[int, tuple[int, ...]] = {}
+    for row in rows:
+        gone = tuple(r for r in row.missing if _ended(view, r))
+        if row.verdict == "missing rank" and gone:
+            waits.update({a.rank: gone for a in row.arrivals if a.issued_ns is not None})
+    awaited = {rank for gone in waits.values() for rank in gone}
+    return {rank: gone for rank, gone in waits.items() if rank not in awaited}
+
+
+def _ended(view: View, rank: int) -> bool:
+    return rank in view.ranks and view.proc_end(view.ranks[rank]) is not None
+
+
+def _several_jobs(view: View) -> Iterable[Finding]:
+    """One rank number in two processes that issue ops at the same time."""
+    twice = set()
+    for process in view.store.procs.values():
+        rank = process.rank
+        shown = None if rank is None else view.ranks.get(rank)
+        if rank is None or shown is None or shown is process or shown.epoch != process.epoch:
+            continue
+        (a, begun_a), (b, begun_b) = _active(view, shown), _active(view, process)
+        if begun_a <= b and begun_b <= a:
+            twice.add(rank)
+    if twice:
+        ranks = tuple(sorted(twice))
+        yield Finding(
+            "several jobs", "warning", ranks, (), None, None, None, view.t_ns,
+            f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} more than one process at a "
+            f"time: the command runs several jobs, and figures over ranks mix them. Give each job "
+            f"a `pardbg run` of its own.",
+        )  # fmt: skip
+
+
+def _active(view: View, process: Process) -> tuple[int, int]:
+    """(time of its last collective, its start); (-1, start) without any."""
+    table, visible = view.rows(process, "issue")
+    last = int(table.col("t0_ns")[visible - 1]) if visible else -1
+    return last, process.started_ns or 0
+
+
+def _nothing_seen(view: View) -> Iterable[Finding]:
+    if view.run_end is not None and not view.ranks:
+        yield Finding(
+            "no ranks", "warning", (), (), None, None, None, view.run_end[0],
+            "no rank was seen: no process of the job formed a torch.distributed group with the "
+            "agent in it. `python -S` starts without it, and so do `-I` and `-E` where "
+            "pardbg-agent is not installed in that Python; see `pardbg doctor`.",
         )  # fmt: skip
 
 
@@ -87,15 +155,15 @@ def _missing(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
         missing = tuple(r for r in row.missing if r not in held)
         if row.verdict != "missing rank" or not missing or held:
             continue
-        waited = view.t_ns - _first(row)
-        gone = tuple(
-            r for r in missing if r in view.ranks and view.proc_end(view.ranks[r]) is not None
-        )
+        gone = tuple(r for r in missing if _ended(view, r))
+        waited = _until(view, missing) - _first(row)
         ended_well = view.run_end is not None and not view.run_end[1]
         if ended_well or (waited < MISSING_NS and not gone):
             continue
         waiting = tuple(a.rank for a in row.arrivals if a.issued_ns is not None)
         done = "has ended" if gone else f"has not come for {duration(waited)}"
+        if gone and waited >= MISSING_NS:
+            done = f"had not come for {duration(waited)} when it ended"
         yield Finding(
             "missing rank", "error" if gone else "warning", waiting, missing, row.group, row.seq,
             None, _first(row),
@@ -103,6 +171,12 @@ def _missing(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
             f"{row.group} #{row.seq} for {ranks_text(missing)}, which {done}. Look at what "
             f"{ranks_text(missing)} does instead.",
         )  # fmt: skip
+
+
+def _until(view: View, ranks: Sequence[int]) -> int:
+    """Until when these ranks could have come: their end, or the cursor."""
+    ends = [view.proc_end(view.ranks[r]) for r in ranks if r in view.ranks]
+    return max((end[0] if end is not None else view.t_ns for end in ends), default=view.t_ns)
 
 
 def _missing_p2p(view: View) -> Iterable[Finding]:

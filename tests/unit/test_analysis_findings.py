@@ -1,0 +1,89 @@
+"""Who is named when ranks end: the first cause, not those that a launcher ended after it."""
+
+from __future__ import annotations
+
+from pardbg.analysis.model import Finding
+from pardbg.analysis.snapshot import snapshot
+from tests.unit.trace_builder import Trace
+
+
+def found(trace: Trace) -> dict[tuple[str, tuple[int, ...]], Finding]:
+    return {(f.kind, f.ranks): f for f in snapshot(trace.store(), None).findings}
+
+
+def both_killed(rank_1_at: float, rank_0_at: float) -> Trace:
+    """Rank 0 is in an all_reduce from 1 ms on that rank 1 never issues; both are killed."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.ranks[1].phase("data", 0, 1)
+    trace.flush()
+    trace.define_end(trace.ranks[1], rank_1_at, "killed")
+    trace.define_end(trace.ranks[0], rank_0_at, "killed")
+    return trace
+
+
+def test_a_rank_that_a_launcher_ended_is_no_culprit() -> None:
+    trace = both_killed(5, 6)
+    trace.end(7, code=1)
+    said = found(trace)
+    assert said["rank lost", (1,)].severity == "error"
+    assert said["rank lost", (0,)].severity == "info"
+    assert said["rank lost", (0,)].culprits == ()
+    assert said["exit code", ()].culprits == (1,)
+    assert "which has ended" in said["missing rank", (0,)].text
+
+
+def test_a_hang_that_somebody_ended_says_how_long_it_was() -> None:
+    trace = both_killed(20_001, 20_001)  # waited from 1 ms on
+    trace.end(20_002, code=1)
+    assert "had not come for 20 s when it ended" in found(trace)["missing rank", (0,)].text
+
+
+def test_ranks_that_wait_for_each_other_are_both_culprits() -> None:
+    trace = Trace(2, {"a": (0, 1), "b": (0, 1)})
+    for proc, group in zip(trace.ranks, ("a", "b"), strict=True):
+        proc.collective(group, "all_reduce", 1, None)
+    trace.flush()
+    for proc in trace.ranks:
+        trace.define_end(proc, 5, "killed")
+    trace.end(7, code=1)
+    said = found(trace)
+    assert [said["rank lost", (r,)].severity for r in (0, 1)] == ["error", "error"]
+
+
+def test_a_rank_without_farewell_in_a_job_that_ended_well_is_no_error() -> None:
+    trace = Trace(1)
+    trace.ranks[0].step(0, 0, 1)
+    trace.flush()
+    trace.define_end(trace.ranks[0], 2, "killed")  # it left by os._exit
+    trace.end(3)
+    assert found(trace)["rank lost", (0,)].severity == "info"
+
+
+def test_two_jobs_at_a_time_are_told() -> None:
+    trace = Trace(1)
+    other = trace.process(0, pid=200, start=1)  # a second rank 0, while the first one goes on
+    for proc in (trace.ranks[0], other):
+        for t in (2, 4, 6):
+            proc.collective("world", "all_reduce", t, t + 1)
+        proc.flush()
+    trace.flush()
+    trace.end(9)
+    assert found(trace)["several jobs", (0,)].severity == "warning"
+
+
+def test_one_after_another_is_not_two_jobs() -> None:
+    trace = Trace(1)
+    trace.ranks[0].collective("world", "all_reduce", 2, 3)
+    second = trace.process(0, pid=200, start=4)
+    second.collective("world", "all_reduce", 6, 7)
+    second.flush()
+    trace.flush()
+    trace.end(9)
+    assert found(trace) == {}
+
+
+def test_a_job_without_ranks_says_so() -> None:
+    trace = Trace(0)
+    trace.end(3)
+    assert list(found(trace)) == [("no ranks", ())]
