@@ -7,6 +7,7 @@ worker.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.library import Library
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, groups, works
-from pardbg_agent.hooks.context import Context, Group, Op, local
+from pardbg_agent.hooks.context import LOCAL, Context, Group, Op, Signature, State
 from pardbg_agent.hooks.ops import REDUCE, SPECS, Args, Spec
 from pardbg_agent.hooks.patching import unseen, wait_gate
 from pardbg_agent.wire import NONE, Flag, Gate, Kind, Lane
@@ -36,7 +37,9 @@ num_kernel_calls = 0
 
 
 class Dispatcher:
-    """The registration, for torch before 2.14."""
+    """The registration: the only way before torch 2.14, and the other one from there on."""
+
+    name = "dispatcher"
 
     def __init__(self) -> None:
         self._libraries: list[Any] = []
@@ -49,13 +52,7 @@ class Dispatcher:
             if packet is not None:
                 kernel = make_kernel(spec, packet.default._handle.redispatch_boxed)
                 library.impl(spec.torch_name, kernel, "BackendSelect", with_keyset=True)
-        functional = Library("_c10d_functional", "IMPL")
-        op = torch.ops._c10d_functional.wait_tensor.default
-        functional.impl(
-            "wait_tensor", make_wait_kernel(op._handle.redispatch_boxed), "BackendSelect",
-            with_keyset=True,
-        )  # fmt: skip
-        self._libraries = [library, functional]
+        self._libraries = [library, watch_waits()]
 
     def uninstall(self) -> None:
         """Unregister: from here on ops take torch's own way."""
@@ -66,55 +63,71 @@ class Dispatcher:
 
 def make_kernel(spec: Spec, redispatch: Any) -> Any:
     """The kernel of one op. Whatever the hook does, the op is issued exactly once."""
-    begin = make_begin(spec)
-    hook, after = f"c10d.{spec.torch_name}", _AFTER
-    always_future, functional = spec.future, spec.functional
+    begin, ends = make_begin(spec), _ends(spec)
+    hook, below = f"c10d.{spec.torch_name}", _below
 
     @unseen
     def kernel(keyset: Any, *args: Any) -> Any:
         global num_kernel_calls
         num_kernel_calls += 1
         entered = now_ns()
+        rest = below.get(keyset.raw_repr()) or _rest(keyset)
         c = _core.CURRENT or _core.ensure()
         op = None
         if c.level and hook not in c.guard.disabled:
+            state = LOCAL.state
             try:
-                op = begin(c, args)
+                op = begin(c, args, state)
             except Exception as error:  # noqa: BLE001 - the guard
                 c.guard.failed(hook, error)
         if op is None:
-            return redispatch(keyset & after, *args)
+            return redispatch(rest, *args)
         try:
-            result = redispatch(keyset & after, *args)
+            result = redispatch(rest, *args)
         except BaseException:
             failed(c, op)
             raise
         t1 = now_ns()
         try:
+            _, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
             if c.level > 1:
-                _, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
                 c.record(
                     _ISSUE, _COMM, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
                     a, b,
                 )  # fmt: skip
-            state = local()
             if state.group is not None:
                 state.op = op  # the method that Python called ties it to its Work
-                state.followed = False
-                if (always_future and op.flags & _ASYNC) or not op.host_waits:
-                    state.followed = works.follow(c, op, result)
             else:
-                if functional:
-                    works.expect_tensor(op, args[0])
-                if always_future or not op.host_waits:
-                    works.follow(c, op, result)
+                ends(c, op, args, result)
+            c.hook_ns += t0 - entered + now_ns() - t1 + KERNEL_NS
+            c.hook_calls += 1
         except Exception as error:  # noqa: BLE001 - the guard
             c.guard.failed(hook, error)
-        c.hook_ns += op.t0 - entered + now_ns() - t1 + KERNEL_NS
-        c.hook_calls += 1
         return result
 
     return kernel
+
+
+_below: dict[int, Any] = {}
+"""A keyset's bits -> what is left of it below this kernel. Few differ; ``&`` takes longer."""
+
+
+def _rest(keyset: Any) -> Any:
+    rest = _below[keyset.raw_repr()] = keyset & _AFTER
+    return rest
+
+
+def _ends(spec: Spec) -> Any:
+    """How the completion of an op is seen that C++ issued."""
+    functional, future = spec.functional, spec.future
+
+    def ends(c: _core.Core, op: Op, args: Args, result: Any) -> None:
+        if functional:
+            works.expect_tensor(op, args[0])
+        if future or not op.host_waits:
+            works.follow(c, op, result)
+
+    return ends
 
 
 def gate_of(spec: Spec) -> int:
@@ -135,8 +148,7 @@ def _begin_collective(spec: Spec) -> Any:
     tensors_of, group_at, root_at, async_at = spec.tensors, spec.group, spec.root, spec.is_async
     reduces = spec.reduces
 
-    def begin(c: _core.Core, args: Args) -> Op | None:
-        state, x = local(), context.of(c)
+    def begin(c: _core.Core, args: Args, state: State) -> Op | None:
         tensor, a, b = tensors_of(args)
         if tensor is None:
             on_cpu, dtype = True, None
@@ -144,22 +156,21 @@ def _begin_collective(spec: Spec) -> Any:
             on_cpu, dtype = tensor.is_cpu, tensor.dtype
             if not on_cpu and tensor.is_meta:
                 return None
-        pg = state.group
-        python = pg is not None
-        if not python:
+        x, pg, reduce = context.of(c), state.group, NONE
+        if pg is None:
             pg = _unbox(args[group_at])
-        group = x.groups.get(id(pg))
-        if group is None or group.ref() is not pg:
-            group = groups.group_of(x, pg)
-        root = group.ranks[args[root_at]] if root_at >= 0 else NONE
+        elif reduces:
+            reduce = state.reduce
+        root = args[root_at] if root_at >= 0 else NONE
+        key = (name, id(pg), dtype, reduce, root)
+        known = x.signatures.get(key)
+        if known is None or known[0]() is not pg:
+            known = _sign(x, spec, key, pg, dtype, reduce, root, 0)
+        _, group_key, group_id, name_id, root, next_seq = known
         if c.gate.closed and not state.coalescing:
-            wait_gate(c, gate, lambda: next_text(c, spec, group, root, "", NONE))
-        reduce = state.reduce if reduces and python else NONE
-        key = (name, dtype, reduce, root)
-        name_id = x.names.get(key) or _define(x, spec, key, dtype, reduce, root, 0)
+            wait_gate(c, gate, partial(next_text, c, spec, groups.group_of(x, pg), root, "", NONE))
         flags = _ASYNC if len(args) <= async_at or args[async_at] else 0
-        group_key, group_id = group.key, group.group_id
-        seq = c.ops.next_seq(group_key)
+        seq = next_seq()
         t0 = now_ns()
         token = c.ops.issued(group_key, group_id, op_name, seq, False, False, root, 0, name_id, t0)
         return _new_op(
@@ -170,38 +181,59 @@ def _begin_collective(spec: Spec) -> Any:
 
 
 def _begin_p2p(spec: Spec) -> Any:
-    gate, send = gate_of(spec), spec.send
-    op_flags = _P2P | _ASYNC | (_SEND if send else 0)
+    gate, op_name, name, send = gate_of(spec), spec.op, spec.torch_name, spec.send
+    tensors_of, group_at, peer_at, tag_at = spec.tensors, spec.group, spec.root, spec.tag
+    flags = _P2P | _ASYNC | (_SEND if send else 0)
 
-    def begin(c: _core.Core, args: Args) -> Op | None:
-        state, x = local(), context.of(c)
-        tensor, a, b = spec.tensors(args)
-        on_cpu = tensor is None or tensor.is_cpu
-        if not on_cpu and tensor.is_meta:
-            return None
-        pg = state.group
-        group = groups.group_of(x, _unbox(args[spec.group]) if pg is None else pg)
-        peer = group.ranks[args[spec.root]] if spec.root >= 0 else NONE
-        tag = args[spec.tag]
+    def begin(c: _core.Core, args: Args, state: State) -> Op | None:
+        tensor, a, b = tensors_of(args)
+        if tensor is None:
+            on_cpu, dtype = True, None
+        else:
+            on_cpu, dtype = tensor.is_cpu, tensor.dtype
+            if not on_cpu and tensor.is_meta:
+                return None
+        x, pg = context.of(c), state.group
+        if pg is None:
+            pg = _unbox(args[group_at])
+        peer, tag = args[peer_at] if peer_at >= 0 else NONE, args[tag_at]
         label, stage, mb = "", NONE, NONE
         if x.labels and tensor is not None:
             label, stage, mb = x.labels.pop((tensor.data_ptr(), send), ("", NONE, NONE))
+        key = (name, id(pg), dtype, label, peer, tag)
+        known = x.signatures.get(key)
+        if known is None or known[0]() is not pg:
+            known = _sign(x, spec, key, pg, dtype, label, peer, tag)
+        _, group_key, group_id, name_id, peer, next_seq = known
         if c.gate.closed and not state.coalescing:
-            wait_gate(c, gate, lambda: next_text(c, spec, group, peer, label, mb))
-        dtype = None if tensor is None else tensor.dtype
-        key = (spec.torch_name, dtype, label, tag)
-        name_id = x.names.get(key) or _define(x, spec, key, dtype, label, NONE, tag)
-        seq = c.ops.next_seq(group.key, True)
+            wait_gate(c, gate, partial(next_text, c, spec, groups.group_of(x, pg), peer, label, mb))
+        seq = next_seq()
         t0 = now_ns()
-        token = c.ops.issued(
-            group.key, group.group_id, spec.op, seq, True, send, peer, tag, name_id, t0
+        token = c.ops.issued(group_key, group_id, op_name, seq, True, send, peer, tag, name_id, t0)
+        return _new_op(
+            Op, (token, name_id, t0, c.step, seq, group_id, flags, stage, mb, peer, a, b, on_cpu)
         )
-        return Op(
-            token, name_id, t0, c.step, seq, group.group_id, op_flags, stage, mb, peer, a, b,
-            on_cpu,
-        )  # fmt: skip
 
     return begin
+
+
+def _sign(
+    x: Context, spec: Spec, key: Any, pg: Any, dtype: Any, reduce: Any, peer: int, tag: int
+) -> Signature:
+    """Meet this kind of op on this group. ``peer``: root or peer, by its rank in the group."""
+    group = groups.group_of(x, pg)
+    if peer >= 0:
+        peer = group.ranks[peer]
+    # The peer of a p2p op is in its records; it is not part of its name.
+    name = (spec.torch_name, dtype, reduce, tag if spec.p2p else peer)
+    name_id = x.names.get(name) or _define(
+        x, spec, name, dtype, reduce, NONE if spec.p2p else peer, tag
+    )
+    known = x.signatures[key] = Signature(
+        group.ref, group.key, group.group_id, name_id, peer,
+        x.core.ops.counter(group.key, spec.p2p),
+    )  # fmt: skip
+    return known
 
 
 def failed(c: _core.Core, op: Op) -> None:
@@ -237,6 +269,17 @@ def next_text(c: _core.Core, spec: Spec, group: Group, peer: int, label: str, mb
     if label:
         return f"{spec.op.upper()}_{label} {ends} mb{mb}"
     return f"{spec.op} {ends}"
+
+
+def watch_waits() -> Any:
+    """The registration for wait_tensor alone, which no hook of torch tells of."""
+    library = Library("_c10d_functional", "IMPL")
+    op = torch.ops._c10d_functional.wait_tensor.default
+    library.impl(
+        "wait_tensor", make_wait_kernel(op._handle.redispatch_boxed), "BackendSelect",
+        with_keyset=True,
+    )  # fmt: skip
+    return library
 
 
 def make_wait_kernel(redispatch: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,11 +44,24 @@ class Group(NamedTuple):
     """Weak reference to the ProcessGroup: the id in the cache is only good while it lives."""
 
 
+class Signature(NamedTuple):
+    """What all ops of one kind on one group have in common: one look-up per op."""
+
+    ref: Any
+    """As Group's: the id in the key is only good while the ProcessGroup lives."""
+    group_key: str
+    group_id: int
+    name_id: int
+    peer: int
+    """Global rank of the root or the peer, or NONE."""
+    next_seq: Callable[[], int]
+
+
 class State:
     """Per thread: what encloses the code that runs now."""
 
     __slots__ = (
-        "action", "backward", "coalescing", "followed", "forward", "fsdp", "futures", "group", "op",
+        "action", "backward", "coalescing", "forward", "fsdp", "futures", "group", "op",
         "optimizer", "pipeline", "reduce", "sync_id", "sync_op",
     )  # fmt: skip
 
@@ -57,8 +71,6 @@ class State:
         self.reduce = -1
         self.op: Op | None = None
         """The op issued inside that method, not yet tied to its Work."""
-        self.followed = False
-        """That op's completion will be told without a wait."""
         self.sync_id = 0
         self.sync_op: Op | None = None
         """A synchronous op and the id of its Work: the very next wait is for it."""
@@ -82,12 +94,13 @@ class _Local(threading.local):
         self.state = State()
 
 
-_local = _Local()
+LOCAL = _Local()
 
 
 def local() -> State:
-    """This thread's state: one look-up, then plain attributes."""
-    return _local.state
+    """This thread's state: one look-up, then plain attributes. What runs for every op reads
+    ``LOCAL.state`` itself."""
+    return LOCAL.state
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +112,8 @@ class Context:
     """By id(ProcessGroup)."""
     names: dict[Any, int] = field(default_factory=dict)
     """Op signature -> name id."""
+    signatures: dict[Any, Signature] = field(default_factory=dict)
+    """(dispatcher op, id(ProcessGroup), dtype, ...) -> what its ops have in common."""
     labels: dict[tuple[int, bool], tuple[str, int, int]] = field(default_factory=dict)
     """(data_ptr, send) -> (F or B, stage, microbatch) of p2p ops that a stage prepared."""
     phase: int = 0

@@ -14,6 +14,8 @@ from pardbg_agent.hooks.context import Context, Group
 _axes: dict[str, str] = {}
 """group name -> mesh axis, as DeviceMesh objects said it."""
 _MAX_AXES = 4096
+source = ""
+"""How ops are seen: "dispatcher" or "public". PROCESS says it."""
 _generation = 0
 """How often a default group was made in this process: names start over with each."""
 
@@ -81,6 +83,7 @@ def _meet(x: Context, pg: Any) -> Group:
     backend = _backend(pg)
     group_id = c.defs.group(key, name, axis, ranks, backend)
     x.groups = {i: g for i, g in x.groups.items() if g.ref() is not None}
+    x.signatures = {k: s for k, s in x.signatures.items() if s.ref() is not None}
     group = x.groups[id(pg)] = Group(key, group_id, name, ranks, backend, weakref.ref(pg))
     _identify(c, pg)
     return group
@@ -88,6 +91,8 @@ def _meet(x: Context, pg: Any) -> Group:
 
 def _identify(c: _core.Core, pg: Any) -> None:
     """A process's rank is what its default group says; else what its first group says."""
+    if source:
+        c.defs.identify(hooks=source)
     default = c10d._world.default_pg
     if default is not None:
         pg = default

@@ -28,7 +28,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.context import Op, local
+from pardbg_agent.hooks.context import LOCAL, Op, local
 from pardbg_agent.hooks.patching import Patches, unseen, wait_gate
 from pardbg_agent.wire import Flag, Kind, Lane
 
@@ -52,33 +52,32 @@ METHODS: Final = (
     "reduce_scatter_single_coalesced",
 )  # fmt: skip
 """Methods of ProcessGroup that issue an op and return its Work."""
+NO_FUTURE: Final = ("reduce_scatter", "_reduce_scatter", "send", "recv")
+"""Whose Works have no future on CPU backends (see ops.Spec.future)."""
 
 
-class _Ref(weakref.ref):  # type: ignore[type-arg]
-    __slots__ = ("closes", "key", "op")
-    key: int
-    op: Op
-    closes: bool
-    """Nothing else will say when the op is complete."""
-
-
-_live: dict[int, _Ref] = {}
-"""id(Work) -> its op, while the program keeps the Work."""
+_live: dict[Any, tuple[Op, bool]] = {}
+"""Weak reference to a Work -> its op, while the program keeps the Work; and whether nothing else
+will say when the op is complete."""
 _tensors: dict[int, Op] = {}
 """data_ptr of an output -> op, for wait_tensor."""
 _polled: deque[tuple[Op, Any]] = deque()
 _no_future: set[tuple[int, int]] = set()
 """(group id, op) whose Works turned out to have no future."""
 
+_ref = weakref.ref
 _Work: Any = torch._C._distributed_c10d.Work
+on_refusal: Any = None
+"""Called with the core when a method of ProcessGroup raised: public hooks cannot see that."""
 
 
 def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
     """The op is complete; the first one to see it writes the record."""
-    if c.ops.completed(op.token) and c.level > 1:
+    token, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
+    if c.ops.completed(token) and c.level > 1:
         c.record(
-            _DONE, _COMM, op.flags | source, op.name_id, op.t0, t1, op.step, op.seq, op.group_id,
-            op.stage, op.mb, op.peer, op.a, op.b,
+            _DONE, _COMM, flags | source, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
+            a, b,
         )  # fmt: skip
 
 
@@ -93,29 +92,29 @@ def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
         done(c, op, t1, WAITED | (_FAILED if failed else 0))
 
 
-def follow(c: _core.Core, op: Op, result: Any) -> bool:
-    """See to the completion of an op that nobody is known to wait for at once. True if that
-    will be told without a wait."""
+def follow(c: _core.Core, op: Op, result: Any) -> None:
+    """See to the completion of an op that C++ issued: nobody is known to wait for it at once."""
     boxed = result[-1] if type(result) is tuple else result
-    if boxed is None:
+    work = None if boxed is None else _Work.unbox(boxed)
+    if work is None:  # the backend made the stream wait already and gives no Work
         c.ops.completed(op.token)
-        return True
-    if not op.host_waits:
-        work = _Work.unbox(boxed)
-        if work is None:  # the backend made the stream wait already and gives no Work
-            c.ops.completed(op.token)
-        else:
-            _poll_later(c, op, work)
-        return True
-    if (op.group_id, op.name_id) in _no_future:
+    elif not op.host_waits:
+        _poll_later(c, op, work)
+    else:
+        _when_done(c, op, work)
+
+
+def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
+    """Have the Work's future tell. False: it has none."""
+    if _no_future and (op.group_id, op.name_id) in _no_future:
         return False
     try:
-        future = _Work.unbox(boxed).get_future()
+        future = work.get_future()
     except (RuntimeError, NotImplementedError):
         _no_future.add((op.group_id, op.name_id))
         return False
     future.add_done_callback(_callback(c, op))
-    state = local()
+    state = LOCAL.state
     if state.backward:
         state.futures.append((op, future))
     return True
@@ -175,20 +174,23 @@ def expect_tensor(op: Op, tensors: Any) -> None:
         _tensors[tensor.data_ptr()] = op
 
 
-def tie(work: Any, op: Op, followed: bool) -> None:
-    """The Work that Python got belongs to this op. ``followed``: see ``follow``."""
-    ref = _Ref(work, _gone)
-    ref.key, ref.op, ref.closes = id(work), op, not followed
-    _live[ref.key] = ref
+def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
+    """The Work that Python got of an asynchronous op (or on a device) belongs to this op."""
+    if not op.host_waits:
+        _poll_later(c, op, work)
+        told = True
+    else:
+        told = has_future and _when_done(c, op, work)
+    _live[_ref(work, _gone)] = op, not told
 
 
 @unseen
-def _gone(ref: _Ref) -> None:
-    if _live.get(ref.key) is ref:
-        del _live[ref.key]
+def _gone(ref: Any) -> None:
+    found = _live.pop(ref, None)
+    if found is not None and found[1]:
         c = _core.CURRENT
-        if c is not None and ref.closes:
-            c.ops.completed(ref.op.token)  # nobody waited: when it ended is not known
+        if c is not None:
+            c.ops.completed(found[0].token)  # nobody waited: when it ended is not known
 
 
 def install(patches: Patches) -> None:
@@ -196,7 +198,8 @@ def install(patches: Patches) -> None:
     group = torch._C._distributed_c10d.ProcessGroup
     for name in METHODS:
         if hasattr(group, name):
-            patches.set(group, name, _method(getattr(group, name), "reduce" in name))
+            has_future = not name.startswith(NO_FUTURE)
+            patches.set(group, name, _method(getattr(group, name), "reduce" in name, has_future))
     patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
     patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
     for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
@@ -204,13 +207,13 @@ def install(patches: Patches) -> None:
             patches.set(kind, "wait", _wait(kind.wait))
 
 
-def _method(original: Any, reduces: bool) -> Any:
+def _method(original: Any, reduces: bool, has_future: bool) -> Any:
     @unseen
     def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
         if c is None or not c.level:
             return original(self, *args, **kwargs)
-        state = local()
+        state = LOCAL.state
         state.group = self
         if reduces:
             try:  # the dispatcher's ReduceOp is opaque to Python; the options are not
@@ -219,20 +222,26 @@ def _method(original: Any, reduces: bool) -> Any:
                 state.reduce = -1
         try:
             work = original(self, *args, **kwargs)
+        except BaseException:
+            if on_refusal is not None:
+                on_refusal(c)
+            raise
         finally:
             state.group = None
         op = state.op
         if op is not None:
             state.op = None
-            if work is None:
-                if op.host_waits:
+            try:
+                if work is None:
                     c.ops.completed(op.token)
-            elif op.flags & _ASYNC:
-                tie(work, op, state.followed)
-            else:
-                if state.sync_op is not None:  # its wait is one that we do not see
-                    c.ops.completed(state.sync_op.token)
-                state.sync_id, state.sync_op = id(work), op
+                elif op.flags & _ASYNC or not op.host_waits:
+                    tie(c, op, work, has_future)
+                else:
+                    if state.sync_op is not None:  # its wait is one that we do not see
+                        c.ops.completed(state.sync_op.token)
+                    state.sync_id, state.sync_op = id(work), op
+            except Exception as error:  # noqa: BLE001 - the guard
+                c.guard.failed("works", error)
         return work
 
     return issue
@@ -244,21 +253,19 @@ _ASYNC = int(Flag.ASYNC)
 def _wait(original: Any) -> Any:
     @unseen
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        c = _core.CURRENT
-        if c is None:
-            return original(self, *args, **kwargs)
-        state = local()
+        state = LOCAL.state
         op = state.sync_op
         if op is not None and state.sync_id == id(self):
             state.sync_op = None
         else:
-            ref = _live.pop(id(self), None)
-            op = None if ref is None or ref() is not self else ref.op
-        if op is None:
+            found = _live.pop(_ref(self), None) if _live else None
+            op = None if found is None else found[0]
+        c = _core.CURRENT
+        if c is None or op is None:
             return original(self, *args, **kwargs)
         failed, t0 = True, now_ns()
         try:
-            result = original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs) if args or kwargs else original(self)
             failed = False
         finally:
             t1 = now_ns()
