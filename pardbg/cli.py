@@ -171,13 +171,15 @@ def report(session: str, json_: bool) -> None:
 def ctl(words: tuple[str, ...], json_: bool, lease: float, timeout: float) -> int:
     """Control a live run from a script.
 
-    VERB: pause, continue, step, tick, next, op, where, ranks, status.
+    VERB: pause, continue, step, tick, next, op, where, ranks, status, kill.
 
     RANKS is a rank set: 0, 0-3, stage=2, all, held.
     """
     from pardbg import headless
 
     run_name, verb, ranks = _ctl_words(words)
+    if verb is Verb.KILL and run_name is None:
+        raise UserError("kill ends the job: say which, as in `pardbg ctl RUN kill` (`pardbg ls`)")
     return headless.control(_find(run_name).path, verb, ranks, json_, lease, timeout)
 
 

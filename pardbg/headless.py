@@ -88,7 +88,8 @@ def control(
 
     port = HubControl(run_dir, script=True)
     try:
-        reply = port.command(verb, ranks, timeout_s, lease_s=lease_s)
+        # The command line names the run it kills: that is the confirmation.
+        reply = port.command(verb, ranks, timeout_s, lease_s=lease_s, confirm=True)
     finally:
         port.close()
     if json_:

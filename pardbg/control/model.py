@@ -29,6 +29,8 @@ class Verb(str, Enum):
     """Where each rank is."""
     STATUS = "status"
     """Who holds control, the lease, what is pending."""
+    KILL = "kill"
+    """End the job: SIGTERM, and SIGKILL to what is left. Needs ``confirm=True``."""
 
 
 @dataclass(frozen=True, slots=True)

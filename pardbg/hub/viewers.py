@@ -91,7 +91,7 @@ class Viewers:
         word, text = str(message.get("verb")), message.get("ranks")
         if not isinstance(args, dict) or not (text is None or isinstance(text, str)):
             raise Malformed("command")
-        if word in ("signal", "kill"):
+        if word in ("signal", Verb.KILL.value):
             if self._may(viewer, number, role):
                 self._end_job(viewer, number, word, args, now)
             return

@@ -16,6 +16,8 @@ def text(verb: Verb, data: dict[str, Any]) -> str:
         return _ranks(data)
     if verb is Verb.WHERE:
         return _stacks(data)
+    if verb is Verb.KILL:
+        return "the job was told to end"
     return _status(data)
 
 

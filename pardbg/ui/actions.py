@@ -87,6 +87,7 @@ ACTIONS: tuple[Action, ...] = (
     _control(Verb.WHERE, ("w",), "w", "All ranks' stacks, merged (7 Debug).", 5),
     _control(Verb.RANKS, (), "", "Where each rank is."),
     _control(Verb.STATUS, (), "", "Who holds control, the lease, what is pending."),
+    _control(Verb.KILL, (), "", "End the job. It asks for `kill yes`; q only leaves.", usage="yes"),
     Action("take", (), "", "take", "Take control over from another viewer.", "control", "live",
            "take"),
     Action("leave", (), "", "leave", "Give control up; every rank runs on.", "control", "live",

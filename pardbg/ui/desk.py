@@ -56,6 +56,10 @@ class Desk:
         port = self._port
         if port is None:
             return Reply(False, NO_PORT, {})
+        if verb is Verb.KILL:  # asked for in so many words
+            if ranks != "yes":
+                return Reply(False, "kill ends the job for everybody: type `:kill yes`", {})
+            ranks, args = None, {"confirm": True}
         words = _UNDER_WAY.get(verb, f"{verb.value}…")
         if verb is Verb.STEP and ranks:
             words = f"stepping rank {ranks}…"

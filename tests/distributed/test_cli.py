@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from importlib import resources
 from pathlib import Path
@@ -130,4 +129,6 @@ def test_ctl_from_a_script(tmp_path: Path) -> None:
         assert {"0", "1"} == set(frames)
         assert json.loads(ctl("continue").out)["mode"] == "running"
         assert handle.run in pardbg("ls").out
-        assert os.path.exists(handle.run_dir)
+        assert pardbg("ctl", "kill").code == 2  # which one?
+        assert ctl("kill").code == 0
+        wait_until(handle.ended, 30, "the end")

@@ -89,6 +89,18 @@ async def test_a_refused_command_is_one_line() -> None:
         assert "pausing" not in text_of(app)
 
 
+async def test_the_job_is_killed_only_if_asked_in_so_many_words() -> None:
+    port = FakePort()
+    app = app_on(sample.snapshot_1f1b(), port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"kill", "enter")
+        await shows(app, "type `:kill yes`")
+        assert port.asked == []
+        await pilot.press("colon", *"kill", "space", *"yes", "enter")
+        await until(lambda: port.asked == [("kill", None)], "kill")
+
+
 async def test_where_brings_merged_stacks() -> None:
     frames = [["/job/train.py", 88, "train_step"]]
     data = {"stacks": {rank: [{"main": True, "frames": frames}] for rank in range(4)}}
