@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hook_ways import WAYS
 from tests.processes import MARK, Finished, command, end_tree, marked, run_ranks
 
 ROOT = Path(__file__).parent.parent
@@ -65,6 +66,14 @@ def torchrun() -> Callable[..., Finished]:
     the end, with OMP_NUM_THREADS=1, and gives code, out and err. Nothing of it outlives a
     timeout."""
     return run_ranks
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the agent sees ops, here and in ranks that the test starts: it runs each way."""
+    name = str(request.param)
+    monkeypatch.setenv("PARDBG_HOOKS", name)
+    return name
 
 
 @pytest.fixture

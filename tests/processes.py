@@ -15,6 +15,8 @@ import psutil
 MARK = "PARDBG_TEST_SESSION"
 """Set in this process's environment, so every descendant carries it, even one that left the
 process group, the session and its parent."""
+_KEPT = (MARK, "PARDBG_HOOKS")
+"""What ranks inherit of PARDBG...: the mark, and which way a test wants ops to be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def torchrun_argv(*program: str, nproc: int) -> list[str]:
 
 def rank_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment ranks run in: one thread each, unbuffered, nothing inherited of a run."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PARDBG") or k == MARK}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PARDBG") or k in _KEPT}
     env.update(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", **(extra or {}))
     return env
 

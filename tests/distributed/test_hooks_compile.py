@@ -13,6 +13,7 @@ import pytest
 from tests.distributed.programs.watched import make_run
 from tests.processes import rank_env
 
+pytestmark = pytest.mark.usefixtures("way")
 PROGRAM = """
 import json, sys, warnings
 import torch, torch.distributed as dist, torch._dynamo as dynamo

@@ -12,6 +12,7 @@ from pardbg_agent.wire import Flag, Kind
 from tests.distributed.programs.watched import Rank, Record, make_run, read_run
 from tests.processes import Finished
 
+pytestmark = pytest.mark.usefixtures("way")
 PROGRAM = str(Path(__file__).parent / "programs" / "pipelines.py")
 Torchrun = Callable[..., Finished]
 SCHEDULES = (

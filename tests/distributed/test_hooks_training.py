@@ -12,6 +12,7 @@ from pardbg_agent.wire import Flag, Kind
 from tests.distributed.programs.watched import Rank, make_run, read_run
 from tests.processes import Finished
 
+pytestmark = pytest.mark.usefixtures("way")
 PROGRAMS = Path(__file__).parent / "programs"
 Torchrun = Callable[..., Finished]
 

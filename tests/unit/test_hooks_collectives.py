@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ PG: Any = torch._C._distributed_c10d.ProcessGroup
 
 
 @pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def watched(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fake world of 4 ranks, this one is rank 1, hooks in place; gives the ring's path."""
     monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
     hooks.install()
@@ -142,8 +143,34 @@ def test_the_backends_exception_reaches_the_program_and_closes_the_op(
     assert core.CURRENT is not None and core.CURRENT.ops.num_open == 0
 
 
+def test_an_op_that_its_backend_refuses_is_closed_and_said_to_have_failed(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gloo wants one dtype in a call. Then the group goes on."""
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        c, group = core.CURRENT, dist.group.WORLD
+        assert c is not None and group is not None
+        for _ in range(2):
+            # a ValueError; the dispatcher's Python kernel makes it a RuntimeError on its way
+            with pytest.raises((ValueError, RuntimeError), match="type"):
+                PG.allreduce(group, [torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
+            assert c.ops.num_open == 0
+        dist.all_reduce(torch.zeros(2))
+        path = Path(str(c.ring.path))
+        issued = [(r.seq, bool(r.flags & Flag.FAILED)) for r in read_rank(path).of(Kind.OP_ISSUE)]
+        assert issued == [(0, True), (1, True), (2, False)]
+        assert c.ops.num_open == 0 and c.guard.errors == 0
+    finally:
+        dist.destroy_process_group()
+        hooks.uninstall()
+        core.shutdown()
+
+
 def test_a_hook_that_fails_is_switched_off_and_the_op_still_runs(
-    watched: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     c = core.CURRENT
     assert c is not None
@@ -151,9 +178,10 @@ def test_a_hook_that_fails_is_switched_off_and_the_op_still_runs(
     t = torch.ones(3)
     for _ in range(3):
         dist.all_reduce(t)
-    assert c.guard.disabled == {"c10d.allreduce_"} and c.guard.errors == 1
+    name = {"dispatcher": "c10d.allreduce_", "public": "c10d.all_reduce"}[way]
+    assert c.guard.disabled == {name} and c.guard.errors == 1
     (error,) = rank(watched).defined("error")
-    assert error["where"] == "c10d.allreduce_" and "ZeroDivisionError" in error["text"]
+    assert error["where"] == name and "ZeroDivisionError" in error["text"]
 
 
 def test_a_closed_gate_is_asked_before_the_op_and_knows_what_comes(
@@ -203,7 +231,9 @@ def test_level_off_records_nothing(watched: Path) -> None:
     assert ops(watched) == [] and c.ops.snapshot()["issued"] == {}
 
 
-def test_uninstall_restores_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uninstall_restores_everything(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch.optim.optimizer as optimizers
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -217,14 +247,90 @@ def test_uninstall_restores_everything(tmp_path: Path, monkeypatch: pytest.Monke
     def state() -> list[Any]:
         tables = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
         kernels = [
-            torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "BackendSelect")
-            for name in ("allreduce_", "send", "barrier")
+            torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect")
+            for name in ("c10d::allreduce_", "c10d::send", "_c10d_functional::wait_tensor")
         ]
         return [dict(vars(owner)) for owner in owners] + [dict(t) for t in tables] + kernels
 
     before = state()
     assert before[-3:] == [False] * 3
     hooks.install()
-    assert state() != before and state()[-3:] == [True] * 3
+    assert state() != before and state()[-3:] == [way == "dispatcher"] * 2 + [True]
     hooks.uninstall()
     assert state() == before
+
+
+def test_process_says_which_way_ops_are_seen(way: str, watched: Path) -> None:
+    assert rank(watched).defined("process")[-1]["hooks"] == way
+
+
+def test_ops_that_c_issues_are_seen_and_waited_for_by_tensor(watched: Path) -> None:
+    """Functional collectives: C++ issues, and waits in wait_tensor. 4 ranks x 24 bytes are 96."""
+    t, flat = torch.zeros(6), torch.zeros(24)
+    group = dist.group.WORLD
+    assert group is not None
+    c10d, name = torch.ops._c10d_functional, group.group_name
+    c10d.wait_tensor(c10d.all_reduce(t, "sum", name))
+    c10d.wait_tensor(c10d.all_gather_into_tensor(t, 4, name))
+    c10d.wait_tensor(c10d.reduce_scatter_tensor(flat, "sum", 4, name))
+    for part in c10d.all_reduce_coalesced([t, flat], "sum", name):
+        c10d.wait_tensor(part)
+    assert ops(watched) == [
+        ("all_reduce", 0, -1, 24, 24),
+        ("all_gather", 1, -1, 24, 96),
+        ("reduce_scatter", 2, -1, 96, 24),
+        ("all_reduce", 3, -1, 120, 120),
+    ]
+    assert [r.seq for r in rank(watched).of(Kind.OP_DONE)] == [0, 1, 2, 3]
+    defined = [d["coalesced"] for d in rank(watched).defined("op") if d["op"] == "all_reduce"]
+    assert defined == [False, True]
+
+
+def test_groups_built_by_hand_are_seen(watched: Path) -> None:
+    """Some programs make ProcessGroup objects and no default group knows of them."""
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    store = FakeStore()
+    made = PG(store, 1, 2)
+    backend = FakeProcessGroup._create_internal(1, 2)
+    made._register_backend(torch.device("cpu"), PG.BackendType.CUSTOM, backend)
+    made._set_default_backend(PG.BackendType.CUSTOM)
+    made.allreduce([torch.zeros(2)], _options("AllreduceOptions")).wait()
+    assert ops(watched) == [("all_reduce", 0, -1, 8, 8)]
+
+
+def test_after_uninstall_nothing_is_recorded_and_install_again_works(watched: Path) -> None:
+    """Detach and attach in mid-program, with a group that lives on."""
+    dist.all_reduce(torch.zeros(2))
+    hooks.uninstall()
+    dist.all_reduce(torch.zeros(2))
+    hooks.install()
+    dist.all_reduce(torch.zeros(2))
+    assert len(ops(watched)) == 2
+
+
+def test_beside_other_threads_nothing_is_put_on_groups_that_are_in_use(
+    way: str, watched: Path
+) -> None:
+    """Torch walks its table of hooks without the GIL: another thread could be in it. What is
+    there stays and does nothing; what is not there is left to the dispatcher."""
+    from pardbg_agent.hooks import installed
+
+    old = dist.new_group([0, 1])
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        hooks.uninstall()
+        dist.all_reduce(torch.zeros(2))
+        assert ops(watched) == []
+        assert installed.choose().name == way  # both groups still have their hooks
+        unknown = dist.new_group([1, 2])
+        assert installed.choose().name == "dispatcher"
+        hooks.install()
+        for group in (None, old, unknown):
+            dist.all_reduce(torch.zeros(2), group=group)
+        assert [op for op, *_ in ops(watched)] == ["all_reduce"] * 3
+    finally:
+        end.set()
+        other.join()

@@ -39,18 +39,18 @@ def uninstall() -> None:
 def quiesce(deadline_s: float) -> None:
     """At exit: take the kernels off, then wait until no backend holds an op of ours.
 
-    A Python kernel gives each tensor it sees a Python object, and gloo's worker, which drops its
-    tensors a moment after completion, then needs the GIL for it. In a process that is already
-    finalizing it would not get it and the process would abort. So here, while the interpreter
-    still lives: unregister, wait (the GIL released) until every issued op is complete, and a
-    little longer for the worker to drop what it holds.
+    A Python kernel or hook gives each tensor it sees a Python object, and gloo's worker, which
+    drops its tensors a moment after completion, then needs the GIL for it. In a process that is
+    already finalizing it would not get it and the process would abort. So here, while the
+    interpreter still lives: let go, wait (the GIL released) until every issued op is complete, and
+    a little longer for the worker to drop what it holds.
     """
-    from pardbg_agent.hooks import collectives
+    from pardbg_agent.hooks import collectives, public
 
     until = now_ns() + int(deadline_s * 1e9)
     core = _core.CURRENT
     uninstall()
-    if collectives.num_kernel_calls == 0:
+    if collectives.num_kernel_calls + public.num_calls == 0:
         return
     quiet = int(QUIET_S * 1e9)
     while core is not None and core.ops.num_open and now_ns() < until - quiet:

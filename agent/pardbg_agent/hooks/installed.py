@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -19,11 +19,24 @@ from pardbg_agent.hooks import (
     memory,
     patching,
     pipeline,
+    public,
     saved,
     training,
     works,
 )
 from pardbg_agent.hooks.patching import LateImports, Patches
+
+
+class OpHooks(Protocol):
+    """One way to see every collective and p2p op."""
+
+    name: str
+
+    def install(self) -> None:
+        """From here on ops are recorded, and held at gates."""
+
+    def uninstall(self) -> None:
+        """From here on ops pass."""
 
 
 class Installed:
@@ -33,7 +46,7 @@ class Installed:
         self._patches = Patches()
         self._late = LateImports()
         self._handles: list[Any] = []
-        self._ops: Any = None
+        self._ops: OpHooks | None = None
 
     def install(self) -> None:
         """Put them in place; all or nothing."""
@@ -46,7 +59,8 @@ class Installed:
     def _install(self) -> None:
         patching.use_compiling(torch.compiler.is_compiling)
         _start_over()
-        self._ops = _ops_hook()
+        self._ops = choose()
+        groups.source = self._ops.name
         self._ops.install()
         works.install(self._patches)
         saved.install(self._patches)
@@ -86,7 +100,19 @@ def _start_over() -> None:
 os.register_at_fork(after_in_child=_start_over)
 
 
-def _ops_hook() -> Any:
+def choose() -> OpHooks:
+    """Torch's public hooks where it has them and they can be put in place without a race, else
+    the dispatcher. ``PARDBG_HOOKS=dispatcher`` or ``public`` says which."""
+    wanted = os.environ.get("PARDBG_HOOKS", "")
+    if wanted not in ("", "dispatcher", "public"):
+        _core.complain(f"PARDBG_HOOKS={wanted}: it is dispatcher or public; ignored")
+    if wanted != "dispatcher" and public.available():
+        if public.installable():
+            return public.PublicHooks()
+        if wanted == "public":
+            _core.complain("PARDBG_HOOKS=public: other threads may be issuing ops; dispatcher")
+    elif wanted == "public":
+        _core.complain("PARDBG_HOOKS=public: this torch has no such hooks; dispatcher")
     return collectives.Dispatcher()
 
 
