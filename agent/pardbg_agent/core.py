@@ -330,7 +330,17 @@ def at_exit() -> None:
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         with contextlib.suppress(RuntimeError):  # the interpreter is already leaving
-            register(flush)
+            register(_main_thread_ended)
+
+
+def _main_thread_ended() -> None:
+    """A process that is gone after this was not killed in its work: a forked child never gets to
+    say BYE."""
+    core = CURRENT
+    if core is not None and core.run is not None:
+        with contextlib.suppress(Exception):
+            core.defs.put(DefKind.NOTE, key=wire.NOTE_LEAVING, value=core.identity.proc)
+    flush()
 
 
 def _leave() -> None:

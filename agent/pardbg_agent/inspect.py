@@ -11,6 +11,7 @@ from typing import Any, Final
 MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64
 _OWN: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_GATE: Final = _OWN + "gate.py"
 
 
 def stacks(skip_thread: int | None = None) -> list[dict[str, Any]]:
@@ -33,10 +34,13 @@ def stacks(skip_thread: int | None = None) -> list[dict[str, Any]]:
 
 
 def frames_of(frame: FrameType | None) -> list[list[Any]]:
-    """[file, line, function] of a stack, outermost first; the innermost MAX_FRAMES."""
+    """[file, line, function] of a stack, outermost first; the innermost MAX_FRAMES. Without what
+    a gate runs in to wait: a held rank is where it met the gate."""
     out: list[list[Any]] = []
     while frame is not None and len(out) < MAX_FRAMES:
         code = frame.f_code
+        if code.co_filename == _GATE:
+            out.clear()
         if not code.co_filename.startswith(_OWN):
             out.append([code.co_filename, frame.f_lineno or 0, code.co_name])
         frame = frame.f_back

@@ -210,6 +210,10 @@ class DefKind(str, enum.Enum):
     """{"key", "value"}: facts a program states of itself (``paced``, ``recipe``)."""
 
 
+NOTE_LEAVING: Final = "leaving"
+"""Key of the NOTE of a process whose main thread has ended. Its end is then no kill, even
+without BYE (forked children leave by os._exit). The value is the process."""
+
 # --------------------------------------------------------------------------- gates and CTRL
 
 

@@ -56,15 +56,15 @@ def _ends(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
     ended_well = end is not None and end[1] == 0
     victims = _left_waiting(view, rows)
     for rank, t_ns, reason in lost:
-        how = "was killed" if reason == "killed" else "ended without a word"
+        how = "was killed, or left by os._exit" if reason == "killed" else "ended without a word"
         text = (
             f"rank {rank} {how}; its last records are kept. See what it did in the timeline, and "
             f"the job's output for a signal or an out-of-memory kill."
         )
         if rank in victims:
-            text = f"rank {rank} {how} while it waited for {ranks_text(victims[rank])}."
+            text = f"rank {rank} ended while it waited for {ranks_text(victims[rank])}."
         elif ended_well:
-            text = f"rank {rank} {how} (or left by os._exit); the job took no harm."
+            text = f"rank {rank} {how}; the job took no harm."
         harmless = rank in victims or ended_well
         yield Finding(
             "rank lost", "info" if harmless else "error", (rank,), () if harmless else (rank,),

@@ -164,7 +164,8 @@ class Agents:
                 wire.PROTOCOL_VERSION, SALVAGED, count, first, rescued.dropped, now
             )
             self._collector.records(proc, head + raw, first, count)
-        reason = "exit" if proc in self._byes else "killed"
+        left = proc in self._byes or self._definitions.process(proc).leaving
+        reason = "exit" if left else "killed"
         self._machine.gone(proc, now, "is gone")
         self._end(proc, reason, rescued.last_index, rescued.dropped, now)
         self._rings.forget(proc)

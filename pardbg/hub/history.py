@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg.events.decode import Malformed, decode_map
-from pardbg_agent.wire import DefKind, Key
+from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
 RECENT_BYTES: Final = 64 << 20
 DEFINITION_BYTES: Final = 64 << 20
@@ -33,6 +33,8 @@ class ProcessFacts:
     groups: dict[int, str] = field(default_factory=dict)
     """Group id -> its name."""
     stages: set[int] = field(default_factory=set)
+    leaving: bool = False
+    """Its main thread has ended."""
 
     @property
     def rank(self) -> int:
@@ -113,6 +115,8 @@ class Definitions:
             known.stages.add(int(fields["stage"]))
         elif kind == DefKind.GROUP:
             self._learn_group(known, fields)
+        elif kind == DefKind.NOTE and fields.get("key") == NOTE_LEAVING:
+            known.leaving = True
         elif kind == DefKind.PLAN:
             self.pipelines[str(fields["group"])] = tuple(int(r) for r in fields["ranks"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pardbg_agent.gate import GateControl
+from pardbg_agent.inspect import frames_of
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, LEASE_NS, Gate, Kind
 
 SEC = 1_000_000_000
@@ -297,3 +299,14 @@ def test_every_change_wakes_the_agent() -> None:
     before = world.wakes
     with world.thread_at(Gate.ACTION):
         until(lambda: world.wakes > before)
+
+
+def test_the_stack_of_a_held_thread_ends_where_it_met_the_gate() -> None:
+    world = World()
+    world.pause()
+    with world.thread_at(Gate.COLLECTIVE) as thread:
+        deadline = time.monotonic() + 5
+        while not world.status and time.monotonic() < deadline:
+            time.sleep(0.001)
+        functions = [f[2] for f in frames_of(sys._current_frames()[thread.ident or 0])]
+    assert functions[-1] == "run"  # threading's, which called the gate: nothing inside it

@@ -22,6 +22,7 @@ from pardbg.hub.output import MAX_LINE, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.salvage import Rings, start_time
 from pardbg.hub.security import check_endpoints, for_agents, make_keys
 from pardbg.hub.where import WAIT_NS, Where, merge
+from pardbg_agent.wire import NOTE_LEAVING
 from tests.processes import wait_until
 from tests.unit.hub_rig import dead_ring, make_config
 
@@ -129,6 +130,14 @@ def test_definitions_are_kept_once() -> None:
     assert defs.process("0.n0.1").names == {1: "forward"}
     assert defs.groups == {"g": (0, 1)}
     assert defs.axes == {"dp": {"g": (0, 1)}}
+
+
+def test_a_process_says_that_it_leaves() -> None:
+    defs = Definitions()
+    define(defs, "0.n0.1", k="note", key="recipe", value="ddp")
+    assert not defs.process("0.n0.1").leaving
+    define(defs, "0.n0.1", k="note", key=NOTE_LEAVING, value="0.n0.1")
+    assert defs.process("0.n0.1").leaving
 
 
 def test_a_definition_that_was_replaced_is_not_sent_again() -> None:
