@@ -1,7 +1,7 @@
 """Every collective and p2p op through torch's own hooks, from torch 2.14 on.
 
-What ``ProcessGroup.register_pre_hook`` and ``register_post_hook`` are (torch 2.14.1: its headers,
-and tried):
+What ``ProcessGroup.register_pre_hook`` and ``register_post_hook`` are (torch 2.14.1 and 2.15.0:
+their headers, and tried):
 
 - Torch's kernels of the c10d ops call them, below the dispatcher: Python's calls, DDP's reducer,
   functional collectives and compiled code all pass. Measured on the fake backend, an empty pair
@@ -12,14 +12,15 @@ and tried):
   and the same number. An exception in a hook reaches the program; in a pre-hook the op is then
   not issued. If the backend refuses the op, no post-hook follows.
 - They do not say the group (the hook has to know its own), the tag of a p2p op and the reduction:
-  those come from the Python method that runs, and are unknown for ops that C++ issues. Coalesced
-  ops look like the others; several tensors in one op tell them.
+  those come from the Python method that runs, and are unknown for ops that C++ issues. In 2.14
+  coalesced ops look like the others (several tensors in one op tell them); 2.15 has names for them.
 - They belong to one ProcessGroup and "registration is expected to happen at setup time, not
   concurrently with collectives": torch walks an unguarded table without the GIL. So a group gets
   its hooks when it is made. Groups that exist when we come get them only if no other thread is
   there that could be issuing; else the dispatcher's way is taken (see ``installable``). Taking
   hooks off follows the same rule: otherwise they stay, and do nothing.
-- Nobody is told of waits. ``_c10d_functional::wait_tensor`` keeps its Python kernel.
+- Nobody is told of waits: ``_c10d_functional::wait_tensor`` keeps its Python kernel. 2.15 has
+  completion hooks too, which must not take the GIL: not for Python.
 
 Not seen: groups built by hand, unknown to torch.distributed, before an ``attach`` in mid-program.
 """
@@ -62,8 +63,11 @@ _watched: dict[int, Watch] = {}
 
 
 def available() -> bool:
-    """Has this torch public hooks?"""
-    return hasattr(_PG, "register_pre_hook") and hasattr(_PG, "register_post_hook")
+    """Has this torch public hooks, and only for ops that we know? 2.15 renamed some: a later one
+    that does it again would have us miss them, and the dispatcher does not."""
+    if not (hasattr(_PG, "register_pre_hook") and hasattr(_PG, "register_post_hook")):
+        return False
+    return bool(_KINDS) and all(n in _BY_NAME or n in _NO_OPS for n in _NAMES)
 
 
 def installable() -> bool:
@@ -173,45 +177,60 @@ class _Kind:
 
     __slots__ = ("begin", "begin_many", "both", "hook", "spec")
 
-    def __init__(self, op: str, *, both: bool = False, many: bool = False, **fields: Any) -> None:
-        self.spec = _spec(op, **fields)
+    def __init__(
+        self, op: str, *, both: bool = False, many: bool = False, coalesced: bool = False,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        self.spec = _spec(op, coalesced, **fields)
         self.hook = f"c10d.{op}"
         self.both = both
         """In place, or a message: one list of tensors is what goes in and what comes out."""
-        self.begin = collectives.make_begin(self.spec)
-        self.begin_many = self.begin
-        if many:
+        self.begin = self.begin_many = collectives.make_begin(self.spec)
+        if many:  # the same name for coalesced ones
             self.begin_many = collectives.make_begin(_spec(op, True, **fields))
 
 
-def _kinds() -> dict[int, _Kind]:
-    """By the value of HookOpName; SPLIT, NEW_WINDOW and what is yet to come are no ops."""
-    table = {
+def _kinds() -> dict[str, _Kind]:
+    """By HookOpName's names."""
+    reduce_scatter: dict[str, Any] = {"reduces": True, "future": False}
+    return {
         "SEND": _Kind("send", both=True, rooted=True, p2p=True, send=True, future=False),
         "RECV": _Kind("recv", both=True, rooted=True, p2p=True, future=False),
         "BROADCAST": _Kind("broadcast", both=True, rooted=True),
         "ALLREDUCE": _Kind("all_reduce", both=True, many=True, reduces=True),
+        "ALLREDUCE_COALESCED": _Kind("all_reduce", both=True, coalesced=True, reduces=True),
         "REDUCE": _Kind("reduce", both=True, rooted=True, reduces=True),
         "ALLGATHER": _Kind("all_gather", many=True),
-        "REDUCE_SCATTER": _Kind("reduce_scatter", many=True, reduces=True, future=False),
+        "ALLGATHER_BASE": _Kind("all_gather"),
+        "ALLGATHER_COALESCED": _Kind("all_gather", coalesced=True),
+        "ALLGATHER_INTO_TENSOR_COALESCED": _Kind("all_gather", coalesced=True),
+        "REDUCE_SCATTER": _Kind("reduce_scatter", many=True, **reduce_scatter),
+        "REDUCE_SCATTER_BASE": _Kind("reduce_scatter", **reduce_scatter),
+        "REDUCE_SCATTER_TENSOR_COALESCED": _Kind(
+            "reduce_scatter", coalesced=True, **reduce_scatter
+        ),
         "ALLTOALL": _Kind("all_to_all"),
+        "ALLTOALL_BASE": _Kind("all_to_all"),
         "BARRIER": _Kind("barrier"),
         "SCATTER": _Kind("scatter", rooted=True),
         "GATHER": _Kind("gather", rooted=True),
     }
-    enum: Any = getattr(torch._C._distributed_c10d, "HookOpName", None)
-    names = {} if enum is None else enum.__members__
-    return {int(names[name]): kind for name, kind in table.items() if name in names}
 
 
-_KINDS: Final = _kinds()
+_NO_OPS: Final = ("SPLIT", "NEW_WINDOW", "UNKNOWN")
+_NAMES: Final[dict[str, Any]] = dict(
+    getattr(getattr(torch._C._distributed_c10d, "HookOpName", None), "__members__", {})
+)
+_BY_NAME: Final = _kinds()
+_KINDS: Final = {value.value: _BY_NAME[n] for n, value in _NAMES.items() if n in _BY_NAME}
+"""By HookOpName's values."""
 
 
 class _Here(threading.local):
     def __init__(self) -> None:
         self.tag = 0
         """Of the p2p method of Python that runs."""
-        self.issuing: list[tuple[Watch, int, Op, _Kind]] = []
+        self.issuing: list[tuple[Watch, Op, _Kind]] = []
         """Ops between their pre-hook and their post-hook; more than one only where a backend
         issues ops itself."""
 
@@ -223,21 +242,21 @@ _here = _Here()
 def _before(watch: Watch, args: Any) -> None:
     """The pre-hook: gate, number, name; what ``_after`` needs goes on the thread's stack."""
     global num_calls
+    issuing = _here.issuing
+    if issuing:
+        _drop_refused(issuing, watch)
     if not _active:
         return
     num_calls += 1
     entered = now_ns()
     c = _core.CURRENT or _core.ensure()
-    kind = _KINDS.get(int(args.name))
+    kind = _KINDS.get(args.name.value)
     if kind is None or not c.level or kind.hook in c.guard.disabled:
         return
     try:
         op = _begin(c, watch, kind, args)
         if op is not None:
-            issuing = _here.issuing
-            if issuing:
-                _drop_refused(c, issuing, watch)
-            issuing.append((watch, args.op_id, op, kind))
+            issuing.append((watch, op, kind))
     except Exception as error:  # noqa: BLE001 - the guard
         c.guard.failed(kind.hook, error)
     c.hook_ns += now_ns() - entered
@@ -290,9 +309,9 @@ def _after(watch: Watch, args: Any) -> None:
     """The post-hook: the op is issued."""
     t1 = now_ns()
     issuing = _here.issuing
-    if not issuing or not _is_on_top(issuing, watch, args.op_id):
+    if not issuing or (issuing[-1][0] is not watch and not _uncover(issuing, watch)):
         return
-    _, _, op, kind = issuing.pop()
+    _, op, kind = issuing.pop()
     c = _core.CURRENT
     if c is None:
         return
@@ -317,22 +336,24 @@ def _after(watch: Watch, args: Any) -> None:
 # -- ops that were begun and never issued
 
 
-def _is_on_top(issuing: list[Any], watch: Watch, op_id: int) -> bool:
-    """Is this the op that was begun last? Those begun after it were refused by their backend."""
-    for depth in range(len(issuing) - 1, -1, -1):
-        if issuing[depth][0] is watch and issuing[depth][1] == op_id:
-            while len(issuing) > depth + 1:
-                _refused(_core.CURRENT, issuing.pop())
-            return True
-    return False
+# A group issues one op at a time on a thread, so its hooks need no number to know their op.
 
 
-def _drop_refused(c: _core.Core, issuing: list[Any], watch: Watch) -> None:
-    """A group issues one op at a time on a thread: what is left of an earlier one was refused,
-    and C++ had issued it (``_raised`` sees to Python's)."""
+def _uncover(issuing: list[Any], watch: Watch) -> bool:
+    """Is this group's op among them? Those begun after it were refused by their backend."""
+    if all(entry[0] is not watch for entry in issuing):
+        return False
+    while issuing[-1][0] is not watch:
+        _refused(_core.CURRENT, issuing.pop())
+    return True
+
+
+def _drop_refused(issuing: list[Any], watch: Watch) -> None:
+    """What is left of an earlier op of this group was refused, and C++ had issued it (``_raised``
+    sees to Python's)."""
     for entry in [e for e in issuing if e[0] is watch] or issuing[:-_MAX_ISSUING]:
         issuing.remove(entry)
-        _refused(c, entry)
+        _refused(_core.CURRENT, entry)
 
 
 def _raised(c: _core.Core) -> None:
@@ -343,7 +364,7 @@ def _raised(c: _core.Core) -> None:
 
 def _refused(c: _core.Core | None, entry: Any) -> None:
     if c is not None:
-        c.guard.call("refused", collectives.failed, c, entry[2])
+        c.guard.call("refused", collectives.failed, c, entry[1])
 
 
 # -- groups, and what only Python knows
