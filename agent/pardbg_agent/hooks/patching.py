@@ -74,7 +74,8 @@ def around(original: Any, hook: str, before: Before, after: After) -> Any:
         except Exception as error:  # noqa: BLE001 - the guard
             c.guard.failed(hook, error)
             what = None
-        spend(c, begun)
+        c.hook_ns += now_ns() - begun
+        c.hook_calls += 1
         if what is None:
             return original(*args, **kwargs)
         failed = True
@@ -87,7 +88,8 @@ def around(original: Any, hook: str, before: Before, after: After) -> Any:
                 after(c, what, ended, failed)
             except Exception as error:  # noqa: BLE001 - the guard
                 c.guard.failed(hook, error)
-            spend(c, ended)
+            c.hook_ns += now_ns() - ended
+            c.hook_calls += 1
         return result
 
     return watched

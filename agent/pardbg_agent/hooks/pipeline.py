@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import torch.distributed.distributed_c10d as c10d
 
@@ -16,9 +16,10 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, groups, plan, saved, training
 from pardbg_agent.hooks.context import local
-from pardbg_agent.hooks.patching import LateImports, Patches, spend, wait_gate
+from pardbg_agent.hooks.patching import LateImports, Patches, wait_gate
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
 
+_LABELS: Final = "pipeline.labels"
 _ACTION, _COMPUTE, _FAILED = int(Kind.ACTION), int(Lane.COMPUTE), int(Flag.FAILED)
 
 _pending: Any = None
@@ -85,7 +86,8 @@ def _reduce_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
 
 def _before(verb_of: Any, sampled: bool) -> Any:
     def before(c: _core.Core, stage: Any, *args: Any, **kwargs: Any) -> Any:
-        _flush(c)
+        if _pending is not None:
+            _flush(c)
         verb = verb_of(stage, kwargs, args[1:])
         if verb is None:
             return None
@@ -96,7 +98,7 @@ def _before(verb_of: Any, sampled: bool) -> Any:
         if c.gate.closed:
             wait_gate(c, Gate.ACTION, text(index, verb, mb))
         name = c.defs.name(verb)
-        count = saved.begin(c, stage.submod) if sampled else None
+        count = saved.begin(c, stage.submod) if sampled and saved.due(c.step) else None
         t0 = now_ns()
         c.status.now(c.step, context.of(c).phase, name, index, mb, t0)
         local().action += 1
@@ -157,19 +159,20 @@ def _labelled(original: Any, label: str, send: bool) -> Any:
     def prepared(self: Any, mb: int) -> Any:
         ops = original(self, mb)
         c = _core.CURRENT
-        if ops and c is not None and c.level:
-            begun = now_ns()
-            c.guard.call("pipeline.labels", _remember, c, ops, label, send, self.stage_index, mb)
-            spend(c, begun)
+        if not ops or c is None or not c.level or _LABELS in c.guard.disabled:
+            return ops
+        begun = now_ns()
+        try:
+            labels, known = context.of(c).labels, (label, self.stage_index, mb)
+            for op in ops:
+                labels[(op.tensor.data_ptr(), send)] = known
+        except Exception as error:  # noqa: BLE001 - the guard
+            c.guard.failed(_LABELS, error)
+        c.hook_ns += now_ns() - begun
+        c.hook_calls += 1
         return ops
 
     return prepared
-
-
-def _remember(c: _core.Core, ops: Any, label: str, send: bool, stage: int, mb: int) -> None:
-    labels = context.of(c).labels
-    for op in ops:
-        labels[(op.tensor.data_ptr(), send)] = (label, stage, mb)
 
 
 # -- schedules

@@ -221,7 +221,7 @@ def _method(original: Any, reduces: bool, has_future: bool) -> Any:
             except (AttributeError, IndexError):
                 state.reduce = -1
         try:
-            work = original(self, *args, **kwargs)
+            work = original(self, *args, **kwargs) if kwargs else original(self, *args)
         except BaseException:
             if on_refusal is not None:
                 on_refusal(c)
