@@ -182,7 +182,8 @@ class DefKind(str, enum.Enum):
     """{"run", "argv", "cwd", "t_ns", "wall_ns", "host", "version", "recipe"?}. Hub."""
     PROCESS = "process"
     """{"proc", "rank", "world_size", "local_rank", "host", "pid", "epoch", "boot_id", "start_ns",
-    "wall_ns", "python", "torch", "device", "argv", "level"}; sent again when the rank is known."""
+    "wall_ns", "python", "torch", "device", "argv", "level", "hooks"}; sent again when the rank is
+    known. ``hooks``: how collectives are seen, "dispatcher" or "public" (torch's own hooks)."""
     NAME = "name"
     """{"id", "s"}: an interned string. Ids are per process, from 1."""
     OP = "op"

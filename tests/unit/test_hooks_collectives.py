@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
@@ -149,7 +150,7 @@ def test_an_op_that_its_backend_refuses_is_closed_and_said_to_have_failed(
     """Gloo wants one dtype in a call. Then the group goes on."""
     monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
     hooks.install()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         c, group = core.CURRENT, dist.group.WORLD
         assert c is not None and group is not None
@@ -158,10 +159,14 @@ def test_an_op_that_its_backend_refuses_is_closed_and_said_to_have_failed(
             with pytest.raises((ValueError, RuntimeError), match="type"):
                 PG.allreduce(group, [torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
             assert c.ops.num_open == 0
+        with pytest.raises((ValueError, RuntimeError), match="type"):  # C++ issues it
+            torch.ops._c10d_functional.all_reduce_coalesced_(
+                [torch.zeros(2), torch.zeros(2, dtype=torch.int64)], "sum", group.group_name
+            )
         dist.all_reduce(torch.zeros(2))
         path = Path(str(c.ring.path))
         issued = [(r.seq, bool(r.flags & Flag.FAILED)) for r in read_rank(path).of(Kind.OP_ISSUE)]
-        assert issued == [(0, True), (1, True), (2, False)]
+        assert issued == [(0, True), (1, True), (2, True), (3, False)]
         assert c.ops.num_open == 0 and c.guard.errors == 0
     finally:
         dist.destroy_process_group()
@@ -334,3 +339,25 @@ def test_beside_other_threads_nothing_is_put_on_groups_that_are_in_use(
     finally:
         end.set()
         other.join()
+
+
+def test_a_way_that_torch_has_not_gives_one_line_and_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pardbg_agent.hooks import installed, public
+
+    monkeypatch.setattr(public, "available", lambda: False)
+    for wanted, said in (("", ""), ("dispatcher", ""), ("public", "no such"), ("both", "it is")):
+        monkeypatch.setenv("PARDBG_HOOKS", wanted)
+        assert installed.choose().name == "dispatcher"
+        err = capsys.readouterr().err
+        assert (said in err and err.count("\n") == 1) if said else not err
+
+
+def test_names_of_ops_that_we_do_not_know_leave_them_to_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pardbg_agent.hooks import public
+
+    monkeypatch.setattr(public, "_NAMES", {**public._NAMES, "ALLREDUCE_SPARSE": None})
+    assert not public.available()

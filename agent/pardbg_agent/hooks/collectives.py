@@ -2,7 +2,9 @@
 
 A Python kernel registered for BackendSelect records the issue and redispatches.
 ``redispatch_boxed`` releases the GIL; calling a backend with the GIL held can deadlock with gloo's
-worker.
+worker. It has one effect that a program can see: what a backend refuses with another exception
+(gloo: ValueError) arrives as a RuntimeError with the same text. Torch's public hooks (``public``,
+preferred from 2.14 on) leave it as it is.
 """
 
 from __future__ import annotations
