@@ -76,6 +76,58 @@ def test_gradients_accumulate_within_a_step(c: core.Core) -> None:
     assert backwards == [(0, "backward", False)] * 3 + [(1, "backward", False)] * 3
 
 
+def test_the_loss_of_a_step_is_what_its_gradients_belong_to(c: core.Core) -> None:
+    """Three microbatches of a quarter, a half and one, twice: 1.75 at the end of each step."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for _ in range(2):
+        for share in (0.25, 0.5, 1.0):
+            (weight * share).sum().backward()
+        optimizer.step()
+    said = [(r.step, r.a) for r in rank(c).of(Kind.METRIC, "loss")]
+    assert said == [(0, 0.25), (0, 0.75), (0, 1.75), (1, 0.25), (1, 0.75), (1, 1.75)]
+
+
+def test_a_scaled_loss_is_shown_as_it_was(c: core.Core) -> None:
+    weight = torch.nn.Parameter(torch.full((1,), 3.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler.scale(weight.sum()).backward()
+    scaler.step(optimizer)
+    weight.sum().backward()
+    assert [r.a for r in rank(c).of(Kind.METRIC, "loss")] == [3.0, 3.0]
+
+
+def test_a_closure_that_comes_again_adds_nothing_up(c: core.Core) -> None:
+    weight = torch.nn.Parameter(torch.full((1,), 3.0))
+    optimizer = torch.optim.LBFGS([weight], lr=0.0, max_iter=2)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (weight * weight).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert {r.a for r in rank(c).of(Kind.METRIC, "loss")} == {9.0}
+
+
+def test_the_first_round_ends_when_all_optimizers_have_stepped(c: core.Core) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    generator, discriminator = (torch.optim.SGD([weight], lr=0.0) for _ in range(2))
+    for _ in range(2):
+        for optimizer in (discriminator, generator):
+            optimizer.step()
+    assert [s.step for s in rank(c).of(Kind.STEP)] == [0, 1]
+
+
+def test_an_optimizer_that_never_steps_costs_one_step_at_most() -> None:
+    used, unused = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
+    cycle = training.Cycle()
+    cycle.to_come.update((used, unused))
+    assert [cycle.stepped(used) for _ in range(3)] == [False, True, True]
+
+
 def test_the_last_of_several_optimizers_ends_the_step() -> None:
     """G D G D …: unknown in the first round, from then on D ends it."""
     g, d = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)

@@ -62,7 +62,7 @@ class State:
 
     __slots__ = (
         "action", "backward", "coalescing", "forward", "fsdp", "futures", "group", "op",
-        "optimizer", "pipeline", "reduce", "sync_id", "sync_op",
+        "optimizer", "pipeline", "reduce", "sync_id", "sync_op", "unscaled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -87,6 +87,8 @@ class State:
         """What before_forward gave for the FSDP root whose forward runs."""
         self.optimizer: Any = None
         """Outermost optimizer whose step() runs, and since when."""
+        self.unscaled: float | None = None
+        """The loss that a GradScaler has just scaled for the backward that comes next."""
 
 
 class _Local(threading.local):
@@ -122,6 +124,9 @@ class Context:
     """Since when the host may have been in a forward that no hook sees."""
     forward_seen: bool = False
     """A forward was measured since the anchor."""
+    loss: float = 0.0
+    """Sum of what backward was called on since an optimizer stepped: the loss that its gradients
+    belong to, also with gradient accumulation."""
     begun: bool = False
     optimizers: Any = field(default_factory=weakref.WeakSet)
     fsdp_groups: Any = field(default_factory=weakref.WeakSet)

@@ -2,12 +2,15 @@
 
 A step ends with an optimizer's step. Programs with several optimizers (GANs, one per model part)
 call them in a fixed order: the one that comes last before the first-seen one comes again ends the
-step. Without any optimizer a pipeline schedule's step() is the step. ``pardbg_agent.step()`` from
-the program takes over from all of this.
+step; in the first round, the one after which none is left that has not stepped. Without any
+optimizer a pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes
+over from all of this.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import weakref
 from typing import Any
 
@@ -35,20 +38,25 @@ class Cycle:
         self._closer: Any = None
         self._known = False
         """A whole round of optimizers was seen."""
+        self.to_come: Any = weakref.WeakSet()
+        """Optimizers made that have not stepped."""
 
     def stepped(self, optimizer: Any) -> bool:
         """An optimizer stepped; True if that ends the training step."""
         first = self._first() if self._first is not None else None
+        self.to_come.discard(optimizer)
         if first is None:
             self._first = self._last = self._closer = weakref.ref(optimizer)
             self._known = False
-            return True
+            return not self.to_come
         if optimizer is first:
             self._closer = self._last  # the one before it closed the round
             self._known = True
         elif not self._known:
             self._closer = weakref.ref(optimizer)
         self._last = weakref.ref(optimizer)
+        if not self._known and self.to_come:
+            return False
         return bool(self._closer() is optimizer)
 
     @property
@@ -66,6 +74,9 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
     reset()
     patches.around(torch.autograd, "backward", "backward", _before_backward, _after_backward)
+    scaler = getattr(torch.amp, "GradScaler", None)
+    patches.around(scaler, "scale", "scale", _before_scale, _after_scale)
+    patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
     late.when_imported(
         "torch.nn.parallel.distributed",
         lambda m: patches.around(
@@ -158,8 +169,12 @@ def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     t0 = now_ns()
     if not x.forward_seen and 0 < x.anchor_ns < t0 - _MIN_INFERRED_NS:
         context.phase_record(c, _PHASE, _LANE, _INFERRED, "forward", x.anchor_ns, t0)
+    unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors):
-        log_loss(c, tensors.item())
+        value = tensors.item() if unscaled is None else unscaled
+        # A closure (LBFGS) evaluates the same batch again: that is no accumulation.
+        x.loss = value if local().optimizer is not None else x.loss + value
+        log_loss(c, x.loss)
     phase_begins(c, x, "backward", t0)
     local().backward += 1
     return t0
@@ -172,6 +187,16 @@ def _after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     x = context.of(c)
     phase_ends(c, x, "backward", t0, t1, failed)
     _anchor(x, t1)
+
+
+def _before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
+    """``scaler.scale(loss).backward()``: the loss is what it was before."""
+    if is_plain_scalar(outputs):
+        local().unscaled = outputs.item()
+
+
+def _after_scale(*_: Any) -> None:
+    """Nothing."""
 
 
 def _anchor(x: Context, t: int) -> None:
@@ -199,6 +224,18 @@ def log_loss(c: _core.Core, value: float) -> None:
 # -- optimizers and steps
 
 
+def _made(original: Any) -> Any:
+    """Optimizer.__init__: the first round ends when all that were made have stepped."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with contextlib.suppress(Exception):  # one that cannot be hashed
+            cycle.to_come.add(self)
+
+    return init
+
+
 def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
     if patching.compiling():
         return
@@ -207,6 +244,7 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
         return
     outer = local().optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
+        cycle.to_come.discard(optimizer)
         return  # ZeroRedundancyOptimizer steps its local one inside
     begun = now_ns()
     try:
@@ -232,6 +270,7 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
         x = context.of(c)
         phase_ends(c, x, "optimizer", outer[1], t1)
         x.optimizers.add(optimizer)
+        x.loss = 0.0
         if cycle.stepped(optimizer):
             memory.sample(c, x, t1)
             spend(c, t1)
