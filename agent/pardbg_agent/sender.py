@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 IDLE_MS: Final = 100
 """A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 10 Hz 0.1-0.2 % of a core."""
 CONTROL_MS: Final = 5
-BATCH: Final = 4096
-"""Records per DATA message at most (256 KiB)."""
+BATCH: Final = 1024
+"""Records per DATA message at most (64 KiB): taking them holds the GIL for 60 us, which is what the
+training may have to wait."""
 DATA_HWM: Final = 16
 CTRL_HWM: Final = 1024
 CTRL_MAX_BYTES: Final = 1 << 20

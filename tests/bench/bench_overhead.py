@@ -87,8 +87,9 @@ def pipeline_step() -> Callable[[], None]:
     return step
 
 
-def block(step: Callable[[], None], way: str) -> tuple[float, float, float]:
-    """(median ms, own CPU ms, hooks' own ms) per step of one block; all ranks do it together."""
+def block(step: Callable[[], None], way: str) -> tuple[float, float, float, float]:
+    """(median ms, own CPU ms, hooks' own ms, ms the profiler takes to end) per step of one block;
+    all ranks do it together."""
     from pardbg_agent import core, hooks
 
     profiler: Any = contextlib.nullcontext()
@@ -97,24 +98,26 @@ def block(step: Callable[[], None], way: str) -> tuple[float, float, float]:
     elif way == "profiler":
         profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     c = core.ensure()
-    times = []
+    times, own = [], []
     with profiler:
         step()  # the first after a switch is not counted
-        cpu, own = time.process_time(), c.hook_ns
+        cpu = time.process_time()
         for _ in range(STEPS):
-            begun = time.perf_counter()
+            begun, spent = time.perf_counter(), c.hook_ns
             step()
             times.append((time.perf_counter() - begun) * 1000)
+            own.append((c.hook_ns - spent) / 1e6)
         cpu_ms = (time.process_time() - cpu) * 1000 / STEPS
-        own_ms = (c.hook_ns - own) / 1e6 / STEPS
+        ends = time.thread_time()
+    end_ms = (time.thread_time() - ends) * 1000 / (STEPS + 1)
     if way == "agent":
         hooks.uninstall()
-    return statistics.median(times), cpu_ms, own_ms
+    return statistics.median(times), cpu_ms, statistics.median(own), end_ms
 
 
-def rounds(step: Callable[[], None]) -> list[dict[str, tuple[float, float, float]]]:
+def rounds(step: Callable[[], None]) -> list[dict[str, tuple[float, float, float, float]]]:
     """Way -> its block, per round, until the time is up on rank 0."""
-    found: list[dict[str, tuple[float, float, float]]] = []
+    found: list[dict[str, tuple[float, float, float, float]]] = []
     until = time.monotonic() + SECONDS
     more = torch.ones(1)
     while more.item() and len(found) < PAIRS:
@@ -140,7 +143,7 @@ def worker(kind: str) -> None:
     dist.all_gather_object(everybody, mine)
     if dist.get_rank() == 0:
         found = [
-            {way: (ms, *(statistics.mean(rank[i][way][k] for rank in everybody) for k in (1, 2)))
+            {way: (ms, *(statistics.mean(rank[i][way][k] for rank in everybody) for k in (1, 2, 3)))
              for way, (ms, *_) in blocks.items()}
             for i, blocks in enumerate(mine)
         ]  # fmt: skip
@@ -216,14 +219,16 @@ def figures(name: str, result: dict[str, Any]) -> list[Figure]:
         both = [(x["plain"], x[way]) for x in found if way in x]
         share, note = added([(p[0], w[0]) for p, w in both])
         out.append(Figure(f"{name}: {way}", share, "%", budget, note=f"{note}, {step_ms:.1f} ms"))
-        cpu_ms = statistics.median(w[1] - p[1] for p, w in both)
+        cpu = [100 * (w[1] - p[1]) / step_ms for p, w in both]
+        low, high = interval(cpu)
         base_ms = statistics.median(p[1] for p, _ in both)
-        note = f"{1000 * cpu_ms:+.0f} us on {base_ms:.1f} ms CPU per step and rank"
+        note = f"[{low:+.2f}, {high:+.2f}] on {base_ms:.1f} ms CPU per step and rank"
         out.append(
-            Figure(
-                f"{name}: {way}, CPU time / step", 100 * cpu_ms / step_ms, "%", budget, note=note
-            )
+            Figure(f"{name}: {way}, CPU / step", statistics.median(cpu), "%", budget, note=note)
         )
+    end_ms = statistics.median(x["profiler"][3] for x in found if "profiler" in x)
+    note = f"{end_ms:.1f} ms CPU per profiled step, after it: not in the figures above"
+    out.append(Figure(f"{name}: profiler's end", 100 * end_ms / step_ms, "%", note=note))
     own_ms = statistics.median(x["agent"][2] for x in found)
     note = f"{1000 * own_ms:.0f} us per step and rank"
     out.append(Figure(f"{name}: hooks' own cost", 100 * own_ms / step_ms, "%", 1.0, note=note))
