@@ -33,6 +33,7 @@ def findings(view: View) -> tuple[Finding, ...]:
     rows = collectives(view)
     found = [
         *_ends(view, rows),
+        *_restarts(view),
         *_several_jobs(view),
         *_nothing_seen(view),
         *_mismatches(rows),
@@ -76,6 +77,19 @@ def _ends(view: View, rows: Sequence[CollectiveRow]) -> Iterable[Finding]:
             "exit code", "error", (), culprits, None, None, None, end[0],
             f"the job ended with exit code {end[1]}. The output has its last words.",
         )  # fmt: skip
+
+
+def _restarts(view: View) -> Iterable[Finding]:
+    """torchelastic started the workers anew: what is shown is the newest round alone."""
+    if view.epoch <= 0:
+        return
+    begun = [p.started_ns for p in view.ranks.values() if p.started_ns is not None]
+    times = "once" if view.epoch == 1 else f"{view.epoch} times"
+    yield Finding(
+        "restarted", "warning", tuple(view.ranks), (), None, None, None, min(begun, default=0),
+        f"the workers were restarted {times}: what is shown is since then. The output has what "
+        f"ended them before.",
+    )
 
 
 def _left_waiting(view: View, rows: Sequence[CollectiveRow]) -> dict[int, tuple[int, ...]]:

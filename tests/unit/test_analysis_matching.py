@@ -292,3 +292,15 @@ def test_who_is_held_by_the_debugger_is_no_straggler() -> None:
                 proc.held(100 * i, 100 * i + 39)
             proc.collective("world", "all_reduce", 100 * i + late, 100 * i + 41)
     assert look(trace).findings == ()
+
+
+def test_restarted_workers_are_named_as_such() -> None:
+    """Epoch 1 is torchelastic's first restart; a run without one says nothing."""
+    trace = Trace(0)
+    for rank in range(2):
+        trace.process(rank, epoch=0)
+    assert [f.kind for f in snapshot(trace.store(), None).findings if f.kind == "restarted"] == []
+    for rank in range(2):
+        trace.process(rank, epoch=1)
+    found = [f for f in snapshot(trace.store(), None).findings if f.kind == "restarted"]
+    assert len(found) == 1 and "restarted once" in found[0].text

@@ -79,7 +79,7 @@ def _meet(x: Context, pg: Any) -> Group:
     if _generation > 1:
         key = f"{_generation}.{key}"
     axis = _axis(pg, torch_name)
-    name = axis or ("default" if pg is c10d._world.default_pg else torch_name)
+    name = axis or ("default" if pg is c10d._world.default_pg else _described(pg, torch_name))
     backend = _backend(pg)
     group_id = c.defs.group(key, name, axis, ranks, backend)
     x.groups = {i: g for i, g in x.groups.items() if g.ref() is not None}
@@ -131,6 +131,15 @@ def _axis(pg: Any, torch_name: str) -> str | None:
     if axis == description or axis == "default" or axis.startswith("dim_"):
         return None
     return axis
+
+
+def _described(pg: Any, torch_name: str) -> str:
+    """What ``new_group(group_desc=…)`` calls it, else torch's number."""
+    try:
+        description = str(pg.group_desc)
+    except (RuntimeError, AttributeError):
+        return torch_name
+    return torch_name if description in ("", "undefined") else description
 
 
 def _backend(pg: Any) -> str:
