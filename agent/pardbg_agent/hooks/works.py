@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -113,23 +114,21 @@ def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
     except (RuntimeError, NotImplementedError):
         _no_future.add((op.group_id, op.name_id))
         return False
-    future.add_done_callback(_callback(c, op))
+    future.add_done_callback(partial(_complete, c, op))
     state = LOCAL.state
     if state.backward:
         state.futures.append((op, future))
     return True
 
 
-def _callback(c: _core.Core, op: Op) -> Any:
-    @unseen
-    def complete(_: Any) -> None:
-        t1 = now_ns()
-        try:
-            done(c, op, t1, COMPLETED)
-        except Exception as error:  # noqa: BLE001 - the guard
-            c.guard.failed("completion", error)
-
-    return complete
+@unseen
+def _complete(c: _core.Core, op: Op, _: Any) -> None:
+    """The future's callback, on the backend's worker."""
+    t1 = now_ns()
+    try:
+        done(c, op, t1, COMPLETED)
+    except Exception as error:  # noqa: BLE001 - the guard
+        c.guard.failed("completion", error)
 
 
 def backward_ended(c: _core.Core, t1: int) -> None:
