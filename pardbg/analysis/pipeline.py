@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from pardbg.analysis.actions import Layout, last_round, layouts, running_action, spans
 from pardbg.analysis.asof import View
 from pardbg.analysis.bounds import bound_fraction, implied_fraction, in_flight_bound
@@ -27,6 +29,8 @@ from pardbg.analysis.simulate import uniform_slots
 HISTORY = 64
 _LOOK_BACK = 8
 """Steps to look back for a complete one."""
+_SAMPLED_BACK = 1 << 14
+"""Actions to look back for a sampled size: one step in a hundred is sampled."""
 
 
 def pipeline_view(view: View) -> PipelineView | None:
@@ -252,12 +256,10 @@ def _activation_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> in
     if process is None:
         return None
     table, visible = view.rows(process, "action")
-    tail = slice(max(0, visible - 1024), visible)
-    sizes: dict[int, int] = {}
-    sampled = table.col("a")[tail]
-    for stage, size in zip(table.col("stage")[tail].tolist(), sampled.tolist(), strict=True):
-        if size > 0:
-            sizes[stage] = size
+    begin = max(0, visible - _SAMPLED_BACK)
+    rows = begin + np.flatnonzero(table.col("a")[begin:visible] > 0)
+    columns = (table.col(c)[rows].tolist() for c in ("stage", "a"))
+    sizes: dict[int, int] = dict(zip(*columns, strict=True))
     if any(count and stage not in sizes for stage, count in per_stage.items()) or not sizes:
         return None
     return sum(count * sizes.get(stage, 0) for stage, count in per_stage.items())
