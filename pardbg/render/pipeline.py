@@ -235,7 +235,8 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
 def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
     mark = Run("▸" if chosen and rank is not None else "│" if chosen else " ", "accent")
     who = f"r{rank}" if rank is not None else ""
-    stage = f"s{stages}" if stages else ""
+    # "s4" leaves room before the row's name; of several stages the numbers say enough.
+    stage = f"s{stages}" if 0 < len(stages) < 3 else stages
     return line(
         mark, Run(left(who, 4), "strong" if chosen else ""), Run(left(stage, 4), "dim"),
         Run(left(row, 6), "faint" if row in ("plan", "flight") else "dim"),
