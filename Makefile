@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test unit lint bench install clean
+.PHONY: demo test unit lint bench diagnosis sessions install clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -28,8 +28,15 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+diagnosis: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.diagnosis $(ARGS)
+
 bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench $(ONLY)
+
+# Record the sessions in sessions/ anew: some minutes on an idle machine. ONLY="1f1b ddp" does some.
+sessions: $(STAMP)
+	$(BIN)/python -m tests.sessions $(ONLY)
 
 install: $(STAMP)
 

@@ -8,10 +8,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -42,17 +42,22 @@ def run_facts(run_dir: Path) -> RunConfig:
     return config.load(run_dir)
 
 
-def follow(handle: RunHandle, *, own: bool, out: IO[bytes] | None = None) -> int:
+def follow(
+    handle: RunHandle, *, own: bool, out: IO[bytes] | None = None, attentive: bool = False
+) -> int:
     """Pass the job's output through until it ends and is recorded; return the job's exit code.
 
     ``own``: SIGINT and SIGTERM go to the job, as they would without pardbg. ``out`` takes the
-    job's stdout (default: ours).
+    job's stdout (default: ours). ``attentive``: raise the level where something is wrong.
     """
     tails = [
         Tail(handle.run_dir / "job.out", out or sys.stdout.buffer),
         Tail(handle.run_dir / "job.err", sys.stderr.buffer),
     ]
-    with _signals_to(handle.signal if own else None):
+    with (
+        _signals_to(handle.signal if own else None),
+        attention(handle.run_dir if attentive else None),
+    ):
         while not handle.ended():
             copied = [tail.copy() for tail in tails]
             if not any(copied):
@@ -62,43 +67,71 @@ def follow(handle: RunHandle, *, own: bool, out: IO[bytes] | None = None) -> int
     recorded = handle.wait_recorded(RECORDED_TIMEOUT_S)
     if not recorded:
         talk(f"the recording was not closed in {RECORDED_TIMEOUT_S:.0f} s and may end early")
-    talk(f"recorded {handle.session}")
+    talk(f"recorded {recorded_words(handle)}")
     return handle.wait()
 
 
-def follow_and_report(handle: RunHandle) -> int:
+def recorded_words(handle: RunHandle) -> str:
+    """The session's file, or its files."""
+    parts = handle.parts()
+    if len(parts) == 1:
+        return str(parts[0])
+    return f"{parts[0]} … {parts[-1].name} ({len(parts)} files, each opens alone)"
+
+
+@contextmanager
+def attention(run_dir: Path | None) -> Iterator[None]:
+    """While the job runs: full detail for a while where something is wrong (level summary)."""
+    if run_dir is None:
+        yield
+        return
+    from pardbg.hub.attention import Watcher
+
+    watcher = Watcher(run_dir)
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.stop()
+
+
+def follow_and_report(handle: RunHandle, *, attentive: bool = False) -> int:
     """Without a terminal: the job's output on stderr, then the report on stdout."""
     from pardbg.analysis.report import report
     from pardbg.render.report import text
     from pardbg.session.reader import SessionError, load
 
-    code = follow(handle, own=True, out=sys.stderr.buffer)
+    code = follow(handle, own=True, out=sys.stderr.buffer, attentive=attentive)
     try:
-        click.echo(text(report(load(handle.session))))
+        click.echo(text(report(load(handle.parts()[-1]))))
     except SessionError as error:
         talk(str(error))
     return code
 
 
 def control(
-    run_dir: Path, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float
-) -> int:
+    run_dir: Path, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float,
+    args: Mapping[str, Any] | None = None,
+) -> int:  # fmt: skip
     """One control command; its answer on stdout. 0 acknowledged, 1 refused, 2 a wrong rank set."""
     from pardbg.hub.client import HubControl
 
     port = HubControl(run_dir, script=True)
     try:
         # The command line names the run it kills: that is the confirmation.
-        reply = port.command(verb, ranks, timeout_s, lease_s=lease_s, confirm=True)
+        reply = port.command(
+            verb, ranks, timeout_s, lease_s=lease_s, confirm=True, **(args or {})
+        )
     finally:
         port.close()
     if json_:
         answer = {"ok": reply.ok, "error": reply.error, **reply.data}
         click.echo(json.dumps(answer, indent=2, default=str))
     elif reply.ok:
-        click.echo(_reply_text(verb, reply))
+        click.echo(_reply_text(verb, reply, bool((args or {}).get("compare"))))
     if reply.ok:
-        return 0
+        said = list(dict(reply.data.get("answers") or {}).values())
+        return 1 if said and not any(one.get("ok") for one in said) else 0
     talk(reply.error or "refused")
     return 2 if reply.data.get("usage") else 1
 
@@ -119,7 +152,8 @@ def farewell(run_dir: Path) -> int:
     code = handle.wait()
     if code:
         talk(f"{handle.name} ended with exit code {code}")
-    talk(f"recorded {handle.session}; see it again with `pardbg replay {handle.session}`")
+    last = handle.parts()[-1]
+    talk(f"recorded {recorded_words(handle)}; see it again with `pardbg replay {last}`")
     return code
 
 
@@ -160,9 +194,12 @@ def _signals_to(send: Callable[[int], None] | None) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _reply_text(verb: Verb, reply: Reply) -> str:
+def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:
+    from pardbg.render.inspect import answers
     from pardbg.render.replies import text
 
+    if "answers" in reply.data:
+        return "\n".join(answers(reply.data, compare=compare))
     return text(verb, reply.data)
 
 

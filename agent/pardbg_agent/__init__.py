@@ -45,14 +45,15 @@ def detach() -> None:
 class _Span:
     """A named piece of the program's time, shown on the rank's user lane."""
 
-    __slots__ = ("_name", "_t0")
+    __slots__ = ("_name", "_place", "_t0")
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, place: tuple[int, int, int]) -> None:
+        self._name, self._place = name, place
         self._t0 = 0
 
     def __enter__(self) -> _Span:
         self._t0 = time.monotonic_ns()
+        self._say(None, False)
         return self
 
     def __exit__(
@@ -61,9 +62,12 @@ class _Span:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._say(time.monotonic_ns(), kind is not None)
+
+    def _say(self, t1: int | None, failed: bool) -> None:
         core = _core
         if core is not None:
-            core.guard.call("span", core.span, self._name, self._t0, kind is not None)
+            core.guard.call("span", core.span, self._name, self._place, self._t0, t1, failed)
 
 
 class _NoSpan:
@@ -79,9 +83,11 @@ class _NoSpan:
 _NO_SPAN = _NoSpan()
 
 
-def span(name: str) -> _Span | _NoSpan:
-    """``with pardbg_agent.span("tokenize"):`` shows it in the timeline."""
-    return _NO_SPAN if _core is None else _Span(name)
+def span(name: str, part: int = 0, parts: int = 0, chunk: int = -1) -> _Span | _NoSpan:
+    """``with pardbg_agent.span("tokenize"):`` shows it in the timeline, and names the sends and
+    receives inside. ``part`` of ``parts``, from 1, and ``chunk``, from 0: what an algorithm of
+    many messages is at, as in ``span("reduce-scatter", part=2, parts=6, chunk=1)``."""
+    return _NO_SPAN if _core is None else _Span(name, (part, parts, chunk))
 
 
 def log(**numbers: Any) -> None:
@@ -105,4 +111,4 @@ def breakpoint(name: str = "") -> None:
     if core is not None and core.gate.closed:
         from pardbg_agent.wire import Gate
 
-        core.gate.wait(Gate.BREAK, f"breakpoint {name}".rstrip())
+        core.gate.wait(Gate.BREAK, f"breakpoint {name}".rstrip(), lambda: {"name": name})

@@ -103,6 +103,9 @@ def remove_hooks() -> None:
             hooks.uninstall()
         except Exception as error:  # noqa: BLE001 - the training goes on
             core.complain(f"detach: {type(error).__name__}: {error}")
+    failures = sys.modules.get("pardbg_agent.failures")
+    if failures is not None:
+        failures.uninstall()
     core.shutdown()
 
 

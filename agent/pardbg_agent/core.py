@@ -32,6 +32,7 @@ from pardbg_agent.gate import GateControl
 from pardbg_agent.guard import Guard
 from pardbg_agent.optable import OpTable
 from pardbg_agent.ring import Ring, capacity_from_env
+from pardbg_agent.sums import Sums
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
 
 OFF, SUMMARY, FULL = 0, 1, 2
@@ -61,6 +62,8 @@ class RunInfo:
     """DATA endpoint; empty: no hub, the ring alone."""
     ctrl: str = ""
     keys: dict[str, str] = field(default_factory=dict)
+    allow_eval: bool = False
+    """The job was started with --allow-eval."""
 
 
 class Core:
@@ -82,6 +85,8 @@ class Core:
         self.hook_ns = 0
         """Hooks add their own cost here (not the time held at a gate)."""
         self.hook_calls = 0
+        self.loss: float | None = None
+        """The newest loss known, for breakpoints."""
         self.level = level_from_env() if run is not None else OFF
         self.pipeline = Progress()
         self.pollers: list[Any] = []
@@ -89,9 +94,11 @@ class Core:
         blocking. The agent's thread calls them every 5 ms under control, else every 50 ms."""
         self.ops = OpTable(ring.status.op)
         self.gate = GateControl(
-            record=ring.record, name=defs.name, status=ring.status.gate, step=lambda: self.step
-        )
+            record=ring.record, name=defs.name, status=ring.status.gate, step=lambda: self.step,
+            facts=self._facts,
+        )  # fmt: skip
         self.sender: Any = None
+        self.sums = Sums()
         self.step_t0 = clock.now_ns()
         self._step_cost = (0, 0)
         self._budget = budget_from_env()
@@ -128,6 +135,7 @@ class Core:
             Kind.STEP, Lane.STEP, 0, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
             wire.NONE, cost, num_calls,
         )  # fmt: skip
+        self.sums.write(self.record, t0, t1, step)
         self.step = step + 1
         if self._budget > 0:
             self._keep_budget(cost, t1 - t0)
@@ -139,21 +147,36 @@ class Core:
         if self.gate.closed:
             self.gate.wait(Gate.STEP, lambda: f"step {self.step}")
 
-    def span(self, name: str, t0: int, failed: bool) -> None:
-        """pardbg_agent.span ended."""
+    def span(
+        self, name: str, place: tuple[int, int, int], t0: int, t1: int | None, failed: bool = False
+    ) -> None:
+        """pardbg_agent.span ended, or began (``t1`` None). ``place``: part, parts, chunk."""
+        part, parts, chunk = place
+        kind, t1 = (Kind.SPAN_BEGIN, t0) if t1 is None else (Kind.SPAN, t1)
         self.record(
-            Kind.SPAN, Lane.USER, Flag.FAILED if failed else 0, self.defs.name(name), t0,
-            clock.now_ns(), self.step, 0, wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, 0, 0,
+            kind, Lane.USER, Flag.FAILED if failed else 0, self.defs.name(name), t0, t1,
+            self.step, 0, wire.NO_GROUP, wire.NONE, chunk, wire.NONE, part, parts,
         )  # fmt: skip
 
     def log(self, numbers: dict[str, Any]) -> None:
         """pardbg_agent.log: one METRIC each."""
         t = clock.now_ns()
+        loss = numbers.get("loss")
+        if loss is not None:
+            self.loss = float(loss)
         for name, value in numbers.items():
             self.record_f(
                 Kind.METRIC, Lane.COUNTER, Flag.FLOAT, self.defs.name(name), t, t, self.step, 0,
                 wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, float(value), 0,
             )  # fmt: skip
+
+    def _facts(self) -> dict[str, Any]:
+        """What a breakpoint may ask at any gate."""
+        who = self.identity
+        return {
+            "rank": who.rank, "local_rank": who.local_rank, "host": who.host, "step": self.step,
+            "loss": self.loss,
+        }  # fmt: skip
 
     def _keep_budget(self, cost_ns: int, step_ns: int) -> None:
         over = self.level > OFF and cost_ns > self._budget * step_ns
@@ -239,7 +262,14 @@ def start(run: RunInfo) -> Core:
         core.guard.call("sender", _make_sender, core)
         if core.sender is not None:
             core.sender.start()
+    core.guard.call("excepthook", _watch_failures)
     return core
+
+
+def _watch_failures() -> None:
+    from pardbg_agent import failures  # it imports this module
+
+    failures.install()
 
 
 def _make_ring(path: str) -> Ring:
@@ -267,6 +297,7 @@ def _resume(core: Core) -> Core:
     """attach() after detach(): the same ring and the same counters, since a process is one
     stream of records and one sequence of ops to everybody else."""
     core.gate.begin()
+    core.guard.call("excepthook", _watch_failures)
     old, core.sender = core.sender, None
     if old is not None:
         core.guard.disabled -= {"sender", "sender end"}
@@ -291,6 +322,7 @@ def load_run(run_dir: str) -> RunInfo:
         data=str(data.get("data") or ""),
         ctrl=str(data.get("ctrl") or ""),
         keys=dict(data.get("keys") or {}),
+        allow_eval=data.get("allow_eval") is True,
     )
 
 

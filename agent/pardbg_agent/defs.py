@@ -65,11 +65,12 @@ class Defs:
         return self._ops.get(key) or self._new_op(key)
 
     def group(
-        self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str
-    ) -> int:
+        self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str,
+        timeout_ns: int | None = None,
+    ) -> int:  # fmt: skip
         """Id of a process group (from 1). ``key`` is equal on all members; sent again if what is
         known of it (its name, its axis) changed."""
-        facts = (name, axis, tuple(ranks), backend)
+        facts = (name, axis, tuple(ranks), backend, timeout_ns)
         with self._lock:
             known = self._groups.get(key)
             if known is not None and known[1] == facts:
@@ -78,7 +79,7 @@ class Defs:
             self._groups[key] = (group_id, facts)
             self.put(
                 DefKind.GROUP, id=group_id, key=key, name=name, axis=axis, ranks=list(ranks),
-                backend=backend,
+                backend=backend, timeout_ns=timeout_ns,
             )  # fmt: skip
         return group_id
 

@@ -1,6 +1,8 @@
 """Gates: where a rank can be held, and never for longer than the lease.
 
-Hooks do ``if gate.closed: gate.wait(Gate.X, describe)``: open, that is one attribute read.
+Hooks do ``if gate.closed: gate.wait(Gate.X, describe, facts)``: open, that is one attribute read.
+``closed`` means *look here*: ranks are being held, or a breakpoint or a delay is set. Only
+``holding`` keeps anybody.
 
 All decisions are made under one lock and at once: a PERMIT that lets a held thread go marks it
 released inside ``permit()``, not when the thread wakes. So a state that says it follows permit 5
@@ -12,15 +14,22 @@ Neither needs the hub.
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
 from pardbg_agent import clock
-from pardbg_agent.wire import LEASE_NS, NO_GROUP, NONE, Kind, Lane
+from pardbg_agent.breaks import Breaks, Facts
+from pardbg_agent.wire import GATE_ALL, LEASE_NS, NO_GROUP, NONE, Kind, Lane
 
 Describe = str | Callable[[], str]
+AskFacts = Callable[[], Facts]
+"""What comes next, field by field (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
+_NO_BREAKS: Final = Breaks([])
 _LONGEST_WAIT_S: Final = 1.0
 
 
@@ -33,6 +42,8 @@ class _Holder:
     since_ns: int
     is_main: bool
     released: bool = False
+    work: Callable[[FrameType | None], None] | None = None
+    """What a person asked, to be run by this thread where it is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,9 @@ class GateState:
     reply_to: int | None
     """The newest PERMIT or RUN this follows."""
     closed: bool
+    """Ranks are held here, or about to be."""
+    hit: tuple[int, str] | None = None
+    """Number of the breakpoint that closed it, and what came next there."""
 
 
 class GateControl:
@@ -59,9 +73,20 @@ class GateControl:
         status: Callable[[int, int, int], None],
         step: Callable[[], int] = lambda: 0,
         now: Callable[[], int] = clock.now_ns,
+        facts: AskFacts = dict,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.closed = False
-        """Hooks read this; everything else is under the lock."""
+        """Hooks read this: is there anything to look at? Everything else is under the lock."""
+        self.holding = False
+        """Permits and holds are in force."""
+        self.breaks = _NO_BREAKS
+        self._delay_ns = 0
+        self._delayed_step = -1
+        self._hit: tuple[int, str] | None = None
+        self._working = 0
+        """Ident of the held thread that runs what a person asked."""
+        self._facts, self._sleep = facts, sleep
         self.revision = 0
         """Grows with every change that STATE shows."""
         self.wake: Callable[[], None] = lambda: None
@@ -77,12 +102,48 @@ class GateControl:
 
     # -- the training's side
 
-    def wait(self, gate: int, describe: Describe) -> int:
+    def wait(self, gate: int, describe: Describe, facts: AskFacts | None = None) -> int:
         """Pass a gate, or be held until a permit, RUN or the lease's end lets go.
 
-        Returns the ns it was held (hooks do not count them as their cost). ``describe`` (text,
-        or what makes it) says what comes next; it is only asked when the rank is really held.
+        Returns the ns it was held or delayed (hooks do not count them as their cost).
+        ``describe`` (text, or what makes it) says what comes next, ``facts`` the same field by
+        field; they are only asked when the rank is held, or a breakpoint wants to know.
         """
+        if self._working == threading.get_ident():
+            return 0  # what a person asked to run meets gates of its own
+        gate = int(gate)  # an enum's own & takes longer than all the rest here
+        delayed = self._delay() if self._delay_ns else 0
+        if gate & self.breaks.gates:
+            self._break(gate, describe, facts)
+        return delayed + self._pass(gate, describe) if self.holding else delayed
+
+    def _delay(self) -> int:
+        """The planted straggler: once in each step, at its first gate."""
+        step, late = self._step(), self._delay_ns
+        if step == self._delayed_step:
+            return 0
+        self._delayed_step = step
+        self._sleep(late / 1e9)  # lets the GIL go
+        return late
+
+    def _break(self, gate: int, describe: Describe, facts: AskFacts | None) -> None:
+        """Close the gate if a breakpoint matches what comes next."""
+        try:
+            hit = self.breaks.look(gate, lambda: {**self._facts(), **(facts() if facts else {})})
+        except Exception:  # noqa: BLE001 - a condition must not reach the training
+            hit = None
+        if hit is None:
+            return
+        with self._changed:
+            if self._ended:
+                return
+            self._hit = (hit.number, _text(describe))
+            self._count = self._stop = GATE_ALL
+            self._left = 0
+            self._deadline = self._now() + LEASE_NS
+            self.holding = True
+
+    def _pass(self, gate: int, describe: Describe) -> int:
         with self._changed:
             if self._passes(gate):
                 return 0
@@ -91,6 +152,8 @@ class GateControl:
                 while not holder.released:
                     self._changed.wait(self._seconds_left())
                     self._lapse_if_due()
+                    if holder.work is not None:
+                        self._work(holder)
             finally:
                 self._let_go(holder)
         t1 = self._now()
@@ -103,7 +166,7 @@ class GateControl:
     def _passes(self, gate: int) -> bool:
         """The rule for one gate (lock held); uses a permit where it counts."""
         self._lapse_if_due()
-        if not self.closed:
+        if not self.holding:
             return True
         if self._left > 0:
             if gate & self._count:
@@ -113,12 +176,8 @@ class GateControl:
         return not gate & self._stop
 
     def _hold(self, gate: int, describe: Describe) -> _Holder:
-        try:
-            text = describe if isinstance(describe, str) else describe()
-        except Exception:  # noqa: BLE001 - a hold without a text is better than none
-            text = "?"
         main = threading.current_thread() is threading.main_thread()
-        holder = _Holder(int(gate), text[:200], self._now(), main)
+        holder = _Holder(int(gate), _text(describe), self._now(), main)
         self._holders.append(holder)
         self._show()
         return holder
@@ -128,7 +187,31 @@ class GateControl:
             self._holders.remove(holder)
             self._show()
 
+    def _work(self, holder: _Holder) -> None:
+        """Run what was asked, without the lock: permits and the lease go on meanwhile, and count
+        as soon as it is done."""
+        work, holder.work = holder.work, None
+        self._working = threading.get_ident()
+        self._changed.release()
+        try:
+            if work is not None:
+                work(sys._getframe())
+        finally:
+            self._changed.acquire()
+            self._working = 0
+
     # -- the agent thread's side
+
+    def ask(self, work: Callable[[FrameType | None], None]) -> bool:
+        """Have the held thread run ``work`` with its innermost frame. False: nobody is held, or it
+        is still at the one before."""
+        with self._changed:
+            order = self._in_order()
+            if not order or order[0].work is not None:
+                return False
+            order[0].work = work
+            self._changed.notify_all()
+            return True
 
     def permit(self, message_id: int | None, count: int, n: int, stop: int, lease_ns: int) -> None:
         """Close the gate (or set what may pass it); n = 0 is hold."""
@@ -138,7 +221,8 @@ class GateControl:
             self._reply_to = message_id
             self._count, self._left, self._stop = count, n, stop
             self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
-            self.closed = True
+            self.holding = self.closed = True
+            self._hit = None
             for holder in self._in_order():
                 if self._passes(holder.gate):
                     self._release(holder)
@@ -155,8 +239,21 @@ class GateControl:
     def lease(self, lease_ns: int) -> None:
         """Renew: stay closed for another ``lease_ns`` (at most LEASE_NS)."""
         with self._changed:
-            if self.closed:
+            if self.holding:
                 self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
+
+    def set_breaks(self, breaks: Breaks) -> None:
+        """All breakpoints from now on."""
+        with self._changed:
+            breaks.keep_counts(self.breaks)
+            self.breaks = breaks
+            self._look_again()
+
+    def set_delay(self, delay_ns: int) -> None:
+        """Be so much later in each step; 0: no more. A minute at most."""
+        with self._changed:
+            self._delay_ns = min(max(delay_ns, 0), 60_000_000_000)
+            self._look_again()
 
     def check_lease(self) -> bool:
         """Open if the lease has lapsed; True if it did just now."""
@@ -178,10 +275,11 @@ class GateControl:
         """A consistent view. The main thread's hold comes first, else the oldest."""
         with self._changed:
             order = self._in_order()
+            told = (self._reply_to, self.holding, self._hit)
             if not order:
-                return GateState(0, "", 0, self._reply_to, self.closed)
+                return GateState(0, "", 0, *told)
             first = order[0]
-            return GateState(first.gate, first.next, first.since_ns, self._reply_to, self.closed)
+            return GateState(first.gate, first.next, first.since_ns, *told)
 
     # -- lock held from here on
 
@@ -193,15 +291,21 @@ class GateControl:
         self._holders.remove(holder)
 
     def _open(self) -> None:
-        self.closed = False
-        self._left = 0
+        self.holding = False
+        self._left, self._hit = 0, None
+        if self._ended:
+            self.breaks, self._delay_ns = _NO_BREAKS, 0
+        self._look_again()
         for holder in list(self._holders):
             self._release(holder)
         self._show()
         self._changed.notify_all()
 
+    def _look_again(self) -> None:
+        self.closed = self.holding or bool(self.breaks.gates) or self._delay_ns > 0
+
     def _lapse_if_due(self) -> bool:
-        if self.closed and self._now() >= self._deadline:
+        if self.holding and self._now() >= self._deadline:
             self._open()
             return True
         return False
@@ -220,3 +324,10 @@ class GateControl:
         else:
             self._status(0, 0, self._now())
         self.wake()
+
+
+def _text(describe: Describe) -> str:
+    try:
+        return (describe if isinstance(describe, str) else describe())[:200]
+    except Exception:  # noqa: BLE001 - a hold without a text is better than none
+        return "?"

@@ -8,9 +8,12 @@ import re
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pardbg_agent import clock
+
+ENV_HOST: Final = "PARDBG_HOST"
+"""What recordings call this host, where its own name says nothing or should not be said."""
 
 _MAX_ARG, _MAX_ARGS = 256, 32
 
@@ -54,6 +57,7 @@ class Identity:
             "device": self.device,
             "argv": [str(arg)[:_MAX_ARG] for arg in getattr(sys, "argv", [])[:_MAX_ARGS]],
             "level": level,
+            "job": job_name(),
             **self.extra,
         }
 
@@ -61,6 +65,7 @@ class Identity:
 def of_this_process() -> Identity:
     """From the environment (torchrun's variables where they are set) and the system."""
     pid, host = os.getpid(), host_name()
+    node = _env_int("GROUP_RANK", -1)
     epoch = max(0, _env_int("TORCHELASTIC_RESTART_COUNT", 0))
     return Identity(
         proc=f"{epoch}.{host}.{pid}",
@@ -73,12 +78,20 @@ def of_this_process() -> Identity:
         boot_id=clock.boot_id(),
         start_ns=clock.now_ns(),
         wall_ns=clock.wall_ns(),
+        extra={} if node < 0 else {"group_rank": node},
     )
 
 
+def job_name() -> str:
+    """What tells the processes of one job from those of another that runs beside it: torchrun's
+    run id and where the ranks meet. Empty where neither is in the environment."""
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+    return ":".join(os.environ.get(name, "")[:64] for name in names).strip(":")
+
+
 def host_name() -> str:
-    """This host's short name, safe in file names and dotted ids."""
-    short = socket.gethostname().split(".")[0]
+    """This host's short name, or what PARDBG_HOST calls it; safe in file names and dotted ids."""
+    short = (os.environ.get(ENV_HOST) or socket.gethostname()).split(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]", "-", short)[:63] or "host"
 
 

@@ -12,11 +12,19 @@ MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64
 _OWN: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _GATE: Final = _OWN + "gate.py"
+_WAIT: Final = _OWN + os.path.join("hooks", "works.py")
+_OPS: Final = tuple(_OWN + os.path.join("hooks", name) for name in ("collectives.py", "public.py"))
+
+
+def is_own(file: str) -> bool:
+    """A file of the agent's: its frames say nothing about the program."""
+    return file.startswith(_OWN)
 
 
 def stacks(skip_thread: int | None = None) -> list[dict[str, Any]]:
-    """[{"thread", "main", "frames": [[file, line, function], ...]}], outermost frame first, the
-    main thread first. The agent's own frames and ``skip_thread`` (an ident) are left out."""
+    """[{"thread", "main", "frames": [[file, line, function], ...], "inside"}], outermost frame
+    first, the main thread first. The agent's own frames and ``skip_thread`` (an ident) are left
+    out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue)."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     found = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
@@ -28,9 +36,24 @@ def stacks(skip_thread: int | None = None) -> list[dict[str, Any]]:
                     "thread": names.get(ident, f"thread {ident}"),
                     "main": ident == main,
                     "frames": frames_of(frame),
+                    "inside": _inside(frame),
                 }
             )
     return out
+
+
+def _inside(frame: FrameType | None) -> str:
+    """What the agent's innermost frames are around, if they are the thread's innermost."""
+    while frame is not None and is_own(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        if file == _GATE:
+            return "gate"
+        if file == _WAIT:
+            return "wait"
+        if file in _OPS:
+            return "op"
+        frame = frame.f_back
+    return ""
 
 
 def frames_of(frame: FrameType | None) -> list[list[Any]]:
@@ -41,7 +64,7 @@ def frames_of(frame: FrameType | None) -> list[list[Any]]:
         code = frame.f_code
         if code.co_filename == _GATE:
             out.clear()
-        if not code.co_filename.startswith(_OWN):
+        if not is_own(code.co_filename):
             out.append([code.co_filename, frame.f_lineno or 0, code.co_name])
         frame = frame.f_back
     return out[::-1]

@@ -127,6 +127,10 @@ class OpTable:
         """Changes whenever STATE would: one up per issue, one up per completion."""
         return 2 * self._newest - len(self._open)
 
+    def num_issued(self, group_key: str) -> int:
+        """Collectives issued on this group: the number of the next one."""
+        return self._collectives.get(group_key, 0)
+
     @property
     def num_open(self) -> int:
         return len(self._open)

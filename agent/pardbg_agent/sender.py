@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import zmq
 
-from pardbg_agent import clock, inspect, wire
+from pardbg_agent import clock, evaluate, inspect, wire
+from pardbg_agent.breaks import breaks_of
 from pardbg_agent.ring import RingReader
+from pardbg_agent.states import ControlState
 from pardbg_agent.wire import Key, Msg
 
 if TYPE_CHECKING:
@@ -41,8 +43,6 @@ CTRL_HWM: Final = 1024
 CTRL_MAX_BYTES: Final = 1 << 20
 SILENCE_NS: Final = 5_000_000_000
 """The hub said nothing for so long: say HELLO again (a restarted hub may not know us)."""
-REPEAT_NS: Final = 1_000_000_000
-"""STATE is repeated so often while control is active."""
 REWIND_NS: Final = 10_000_000_000
 """What was sent within this time is sent again to a new hub that does not say what it has (the
 old one may have died with it in its queues); the store drops doubles."""
@@ -69,7 +69,11 @@ class Sender:
         self._sent = 0
         self._batches: collections.deque[tuple[int, int]] = collections.deque()
         """(sent_ns, index of the first record) of the last REWIND_NS."""
-        self._control = _ControlState(core)
+        self._control = ControlState(core)
+        self._answers: collections.deque[tuple[dict[str, Any], dict[str, Any]]] = (
+            collections.deque()
+        )
+        """What the held thread found, to be sent from here."""
         self.bad_messages = 0
         """CTRL messages that made no sense."""
         self.cpu_ns = 0
@@ -135,15 +139,16 @@ class Sender:
     def _turn(self, link: _Link) -> None:
         """Wait for something to do, then do all of it."""
         core = self._core
-        busy = core.gate.closed or self._control.active or self._flush_wanted
+        busy = core.gate.holding or self._control.active or self._flush_wanted
         if link.wait(CONTROL_MS if busy else IDLE_MS):
             for message in link.messages():
                 self._take(message)
-        if core.gate.closed:
+        self._answer()
+        if core.gate.holding:
             core.gate.check_lease()
         for poll in core.pollers:
             core.guard.call("poller", poll)
-        if self._control.active or core.gate.closed:
+        if self._control.active or core.gate.holding:
             state = self._control.next_state()
             if state is not None:
                 link.ctrl(state)
@@ -216,9 +221,50 @@ class Sender:
         self._core.set_level(int(message["level"]))
         self._ack(message, level=self._core.level)
 
+    def _breaks(self, message: dict[str, Any]) -> None:
+        try:
+            self._core.gate.set_breaks(breaks_of(message.get("breaks")))
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            self._ack(message, ok=False, error=f"breakpoints refused: {error}")
+        else:
+            self._ack(message)
+
+    def _delay(self, message: dict[str, Any]) -> None:
+        self._core.gate.set_delay(int(message["ns"]))
+        self._ack(message)
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        """Something to be looked at in the held thread; the answer comes when that thread has it.
+        Which of the hub's questions make sense is decided here, where the code would run."""
+        kind, expr = str(message.get("kind")), str(message.get("expr") or "")
+        run = self._core.run
+        if kind != "list" and not (run is not None and run.allow_eval):
+            refusal = "evaluation is off: start the job with --allow-eval"
+            self._ack(message, ok=False, error=refusal)
+            return
+        number = message.get("frame")
+
+        def work(innermost: Any) -> None:
+            try:
+                found = evaluate.answer(
+                    kind, expr, number if isinstance(number, int) else 0, innermost
+                )
+                self._answers.append((message, {**found, "ok": True}))
+            except Exception as error:  # noqa: BLE001 - the training's thread must come back
+                self._answers.append((message, {"ok": False, "error": str(error)[:500]}))
+            self.wake()
+
+        if not self._core.gate.ask(work):
+            self._ack(message, ok=False, error="it is not held at a gate: pause it first")
+
+    def _answer(self) -> None:
+        while self._answers:
+            message, fields = self._answers.popleft()
+            self._ack(message, **fields)
+
     def _ack(self, message: dict[str, Any], **fields: Any) -> None:
         assert self._link is not None
-        self._link.ctrl({"t": Msg.ACK.value, "re": message.get("id"), "ok": True, **fields})
+        self._link.ctrl({"t": Msg.ACK.value, "re": message.get("id"), "ok": True} | fields)
 
     _HANDLERS: Final[dict[Any, Callable[[Sender, dict[str, Any]], None]]] = {
         Msg.WELCOME.value: _welcome,
@@ -228,6 +274,9 @@ class Sender:
         Msg.PING.value: _ping,
         Msg.WHERE.value: _where,
         Msg.LEVEL.value: _level,
+        Msg.BREAKS.value: _breaks,
+        Msg.DELAY.value: _delay,
+        Msg.ASK.value: _ask,
     }
 
     def _ship(self, link: _Link) -> bool:
@@ -287,60 +336,6 @@ class Sender:
         self._health()
         left_ms = (self._stop_at_ns - clock.now_ns()) // 1_000_000
         link.linger_ms = max(1, int(left_ms)) if link.connected else 0
-
-
-class _ControlState:
-    """When a STATE is due, and what it says."""
-
-    def __init__(self, core: Core) -> None:
-        self.active = False
-        """From the first PERMIT to the state that says that the rank runs on."""
-        self._core = core
-        self._serial = 0
-        self._sent: tuple[Any, ...] = ()
-        self._sent_ns = 0
-
-    def begin(self) -> None:
-        self.active = True
-        self.changed()
-
-    def changed(self) -> None:
-        """Send one whatever the rest says."""
-        self._sent = ()
-
-    def next_state(self) -> dict[str, Any] | None:
-        """The STATE message if anything changed since the last one (or it is time for one)."""
-        core, now = self._core, clock.now_ns()
-        key = self._key()
-        if key == self._sent and now - self._sent_ns < REPEAT_NS:
-            return None
-        self._sent, self._sent_ns = key, now
-        state = self._consistent()
-        self.active = state["closed"]
-        self._serial += 1
-        rank = core.identity.rank
-        return {"t": Msg.STATE.value, "sn": self._serial, "rank": rank, "t_ns": now, **state}
-
-    def _key(self) -> tuple[Any, ...]:
-        core = self._core
-        done = core.pipeline.done
-        return core.gate.revision, core.ops.revision, core.step, id(done), len(done)
-
-    def _consistent(self) -> dict[str, Any]:
-        """Gate first, ops after, again if the gate moved between: a state that says *held* has
-        every op that was issued before the hold."""
-        core = self._core
-        for _ in range(100):
-            gate = core.gate.state()
-            ops = core.ops.snapshot()
-            done, plan = list(core.pipeline.done), list(core.pipeline.plan)
-            if core.gate.state() == gate:
-                break
-        return {
-            "re": gate.reply_to, "held": gate.held, "held_since_ns": gate.since_ns,
-            "next": gate.next, "closed": gate.closed, "step": core.step, **ops,
-            "done": done, "plan": plan,
-        }  # fmt: skip
 
 
 class _Link:

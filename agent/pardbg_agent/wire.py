@@ -68,15 +68,18 @@ class Kind(enum.IntEnum):
     a = bytes in, b = bytes out; stage, microbatch where a pipeline labelled it."""
     OP_DONE = 3
     """The op of the same (group, seq, P2P flag) completed: t0 = issue, t1 = completion.
-    The source of t1 is in the flags (DONE_*). a, b as in OP_ISSUE."""
+    The source of t1 is in the flags (DONE_*). a, b, peer as in OP_ISSUE; a receive from anybody
+    knows its peer here only."""
     WAIT = 4
     """The host waited for an op, t0..t1 (Work.wait, wait_tensor). group, seq, P2P flag."""
     STEP = 5
     """A training step ended: t0..t1, step. a = agent's hook time in it (ns), b = hook calls."""
     PHASE = 6
-    """name = data, forward, backward, optimizer or pipeline (a schedule's step()); t0..t1."""
+    """name = data, forward, backward, optimizer or pipeline (a schedule's step()); t0..t1. With
+    Flag.RECOMPUTE, inside a backward: name = recompute, a checkpointed region that runs again."""
     SPAN = 7
-    """A user's span (pardbg_agent.span), t0..t1, name."""
+    """A user's span (pardbg_agent.span), t0..t1, name. a = part, b = parts (from 1; 0: not said),
+    microbatch = chunk, where the program says them: step 2 of 6 of a ring, with its chunk."""
     METRIC = 8
     """A number at t1: name (loss, lr, ...), a as float64 (Flag.FLOAT)."""
     MEMORY = 9
@@ -87,7 +90,26 @@ class Kind(enum.IntEnum):
     LOST = 11
     """a records were overwritten before they were sent (made by the reader, never in the ring)."""
     FSDP = 12
-    """A sharded unit's unshard, reshard or reduce: t0..t1, name = unit and verb, a = bytes."""
+    """A sharded unit's unshard, wait unshard, reshard or reduce: t0..t1, name = unit and verb,
+    a = bytes of the unit's parameters, b = bytes of all parameters that are whole here at t1."""
+    PROBE = 13
+    """Numbers that went wrong (pardbg_agent.hooks.probes). name = ``nan``: the input of the op
+    (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``: the
+    last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a = the
+    bits of these replicated parameters added up, b = a byte for each, group = the replicas."""
+    SPAN_BEGIN = 14
+    """The SPAN of the same name and t0 began: t0 = t1. Says what a rank is in before it ends.
+    a, b and microbatch as in SPAN."""
+    PART = 15
+    """a bytes of an all_to_all (group, seq, name as in its OP_ISSUE) go to peer. For groups of
+    MAX_PARTS ranks at most; what a rank keeps, and parts of no bytes, have no record."""
+    OP_SUM = 16
+    """Level summary: the ops of one kind that completed in a step, t0..t1. name = op definition;
+    group; P2P and SEND flags; seq = how many, a = bytes (the larger of in and out each),
+    b = ns from issue to completion, added up."""
+
+
+MAX_PARTS: Final = 64
 
 
 class Lane(enum.IntEnum):
@@ -125,7 +147,8 @@ class Flag(enum.IntFlag):
     RECOMPUTE = 512
     """A forward run again for activation checkpointing."""
     INFERRED = 1024
-    """Bounds follow from neighbours (a forward between data and backward), not from a hook."""
+    """Bounds follow from neighbours (a forward between data and backward), not from a hook. Of a
+    METRIC: a hook saw the number, the program did not log it."""
     PACED = 2048
     """Compute that a recipe paces with sleeps."""
 
@@ -182,16 +205,19 @@ class DefKind(str, enum.Enum):
     """{"run", "argv", "cwd", "t_ns", "wall_ns", "host", "version", "recipe"?}. Hub."""
     PROCESS = "process"
     """{"proc", "rank", "world_size", "local_rank", "host", "pid", "epoch", "boot_id", "start_ns",
-    "wall_ns", "python", "torch", "device", "argv", "level", "hooks"}; sent again when the rank is
-    known. ``hooks``: how collectives are seen, "dispatcher" or "public" (torch's own hooks)."""
+    "wall_ns", "python", "torch", "device", "argv", "level", "job", "hooks", "group_rank"?}; sent
+    again when the rank is known. ``job``: the same on all ranks of one job. ``hooks``: how
+    collectives are seen, "dispatcher" or "public" (torch's own hooks). ``group_rank``: which of
+    torchrun's launchers (nodes) started it."""
     NAME = "name"
     """{"id", "s"}: an interned string. Ids are per process, from 1."""
     OP = "op"
     """{"id", "op", "dtype", "reduce", "root", "tag", "coalesced"}: one signature; ids shared with
     NAME. ``op``: all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter,
-    all_to_all, barrier, send, recv."""
+    all_to_all, barrier, monitored_barrier, send, recv."""
     GROUP = "group"
-    """{"id", "key", "name", "axis"|None, "ranks", "backend"}: key is equal on all members."""
+    """{"id", "key", "name", "axis"|None, "ranks", "backend", "timeout_ns"|None}: key is equal on
+    all members."""
     PLAN = "plan"
     """{"schedule", "group" (key), "ranks" (global, by pp index), "num_stages",
     "num_microbatches", "num_virtual" (stages per rank), "order": {str(global rank): ["0F0", ...]},
@@ -199,14 +225,19 @@ class DefKind(str, enum.Enum):
     STAGE = "stage"
     """{"stage", "rank", "num_stages", "parameters"}"""
     MODEL = "model"
-    """{"zero": 0-3|None, "shards": N, "parameters_bytes", "optimizer"}: for expected memory."""
+    """{"zero": 0-3|None, "shards": N, "parameters_bytes", "optimizer", "parameters_sharded"?}: for
+    expected memory. ``parameters_sharded``: between steps each rank has its part alone."""
     ERROR = "error"
     """{"where", "text", "t_ns"}: a hook that failed and was disabled."""
+    EXCEPTION = "exception"
+    """{"t_ns", "type", "text", "thread", "frames": [[file, line, function], ...], "step"}: an
+    exception that nobody caught, told before the process ends. ``text`` is its last line."""
     CLOCK = "clock"
     """{"proc", "offset_ns", "error_ns", "t_ns"}: rank clock + offset = hub clock. Hub."""
     END = "end"
-    """{"proc", "t_ns", "reason": "exit"|"lost"|"killed", "last_index", "dropped"}; for the run:
-    {"proc": None, "t_ns", "code"}. Hub."""
+    """{"proc", "t_ns", "reason": "exit"|"lost"|"killed", "last_index", "dropped", "code": int|None
+    (exit code, -9 for SIGKILL; None where it was not seen)}; for the run: {"proc": None, "t_ns",
+    "code"}. Hub."""
     NOTE = "note"
     """{"key", "value"}: facts a program states of itself (``paced``, ``recipe``)."""
 
@@ -235,6 +266,19 @@ GATE_ALL: Final = GATE_OPS | Gate.ACTION | Gate.STEP | Gate.OPTIMIZER | Gate.BRE
 
 LEASE_NS: Final = 10_000_000_000
 """How long ranks stay held without a word from the one who holds them."""
+
+
+EXPR_NUMBERS: Final = frozenset(
+    ("rank", "local_rank", "step", "stage", "mb", "seq", "bytes", "peer", "loss")
+)
+EXPR_TEXTS: Final = frozenset(("op", "action", "pg", "axis", "dtype", "host", "name"))
+"""Fields that a breakpoint's condition may ask for, by type. ``stage``, ``mb`` and ``action`` are a
+pipeline action's (of p2p ops too), ``op`` to ``peer`` an op's, ``name`` that of
+pardbg_agent.breakpoint."""
+EXPR_MAX_NODES: Final = 100
+EXPR_MAX_DEPTH: Final = 16
+MAX_BREAKS: Final = 64
+"""Breakpoints of one rank."""
 
 
 class Msg(str, enum.Enum):
@@ -273,6 +317,16 @@ class Msg(str, enum.Enum):
     """{"id"} -> ACK with {"stacks": [{"thread", "frames": [[file, line, function], ...]}]}."""
     LEVEL = "level"
     """{"id", "level"}"""
+    BREAKS = "breaks"
+    """{"id", "breaks": [{"n": its number, "gates": mask, "tree": condition, "ignore": matches to
+    let pass, "once": bool}, ...]}: all breakpoints of this rank from now on. A match closes the
+    rank's own gate and is told in STATE: "hit": [number, text], "hits": {number: matches}."""
+    ASK = "ask"
+    """{"id", "kind", "expr", "frame"} -> ACK with "text" and what pardbg_agent.evaluate says of
+    it. Run by the held thread in its own frame; only where the job allows it (run.json's
+    "allow_eval")."""
+    DELAY = "delay"
+    """{"id", "ns"}: be so much later in each training step (a planted straggler); 0: no more."""
 
     # either way
     ACK = "ack"

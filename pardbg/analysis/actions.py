@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pardbg.analysis.asof import View
+from pardbg.analysis.chain import chain, chain_spans
 from pardbg.analysis.dependencies import COMPUTE, parse
 from pardbg.analysis.model import ActionSpan
-from pardbg.analysis.simulate import compute_plan
+from pardbg.analysis.simulate import compute_plan, overlapped
 from pardbg.events import fields
 from pardbg.store.definitions import PlanDef
 from pardbg.store.process import Process
@@ -31,6 +32,8 @@ class Layout:
     num_stages: int
     num_microbatches: int
     epoch: int
+    chained: bool = False
+    """No schedule ran: forward and backward phases of ranks that hand a batch on."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -40,6 +43,15 @@ class Layout:
 
     def stages(self, rank: int) -> tuple[int, ...]:
         return tuple(sorted(s for s, r in self.stage_rank.items() if r == rank))
+
+    @property
+    def table(self) -> str:
+        """The table its actions are in."""
+        return "phase" if self.chained else "action"
+
+    def pairs(self, rank: int) -> tuple[tuple[str, str], ...]:
+        """The (forward, backward) that the plan has as one overlapped action."""
+        return () if self.plan is None else overlapped(self.plan.order.get(rank, ()))
 
     @property
     def planned(self) -> bool:
@@ -62,7 +74,7 @@ def _find_layouts(view: View) -> list[Layout]:
     made = [layout for layout in made if any(_has_actions(view, r) for r in layout.ranks)] or made
     if not made:
         seen = tuple(rank for rank in view.ranks if _has_actions(view, rank))
-        made = [_observed(view, seen)] if seen else []
+        made = [_observed(view, seen)] if seen else _chained(view)
     return sorted(made, key=lambda layout: min(layout.ranks))
 
 
@@ -105,6 +117,14 @@ def _observed(view: View, ranks: tuple[int, ...]) -> Layout:
     return Layout(None, "", ranks, {}, stage_rank, num_stages, microbatches, view.epoch)
 
 
+def _chained(view: View) -> list[Layout]:
+    ranks = chain(view)
+    if not ranks:
+        return []
+    stage_rank = dict(enumerate(ranks))
+    return [Layout(None, "", ranks, {}, stage_rank, len(ranks), 1, view.epoch, chained=True)]
+
+
 def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
     return {
         stage: rank
@@ -112,6 +132,14 @@ def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
         if (process := view.ranks.get(rank)) is not None
         for stage in process.stages
     }
+
+
+def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpan]]:
+    """Each rank's actions in the newest run of the schedule in a step."""
+    if layout.chained:
+        stages = {rank: stage for stage, rank in layout.stage_rank.items()}
+        return {rank: chain_spans(view, rank, stages[rank], step) for rank in layout.ranks}
+    return last_round({rank: spans(view, rank, step) for rank in layout.ranks})
 
 
 def spans(view: View, rank: int, step: int) -> list[ActionSpan]:

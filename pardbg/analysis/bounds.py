@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from pardbg.analysis.actions import Layout
-from pardbg.analysis.dependencies import COMPUTE, Action
+from pardbg.analysis.dependencies import COMPUTE, Action, parse
 from pardbg.analysis.model import ActionSpan
 from pardbg.analysis.simulate import simulate
 
@@ -20,14 +21,17 @@ def schedule_name(name: str) -> str:
 
 
 def bound_fraction(layout: Layout) -> float | None:
-    """Bubble with equal stages: (p-1)/(m+p-1) for GPipe and 1F1B, (p-1)/(v·m+p-1) interleaved.
+    """Bubble with equal stages: (p-1)/(m+p-1) for GPipe and 1F1B, (p-1)/(v·m+p-1) interleaved,
+    (p-1)/p where one rank works at a time.
 
     None for schedules without such a formula.
     """
+    num_ranks, num_microbatches = len(layout.ranks), layout.num_microbatches
+    if layout.chained:
+        return (num_ranks - 1) / num_ranks
     if layout.plan is None:
         return None
     name = schedule_name(layout.plan.schedule)
-    num_ranks, num_microbatches = len(layout.ranks), layout.num_microbatches
     if name in _ONE_STAGE:
         virtual = 1
     elif name in _LOOPED:
@@ -38,17 +42,31 @@ def bound_fraction(layout: Layout) -> float | None:
     return (num_ranks - 1) / below if below > 0 else None
 
 
+def in_flight(actions: Iterable[tuple[int, str]]) -> tuple[int, int, dict[int, int]]:
+    """(at the end, peak, at the end per stage) of microbatches forwarded and not yet backwarded,
+    after a row of (stage, kind).
+
+    A backward split in two frees the activations with W; an I alone counts where no W is in the
+    row.
+    """
+    row = list(actions)
+    splits = {stage for stage, kind in row if kind == "W"}
+    now: dict[int, int] = defaultdict(int)
+    peak = 0
+    for stage, kind in row:
+        if kind == "F":
+            now[stage] += 1
+        elif kind in ("B", "W") or (kind == "I" and stage not in splits):
+            now[stage] = max(0, now[stage] - 1)
+        peak = max(peak, sum(now.values()))
+    return sum(now.values()), peak, dict(now)
+
+
 def in_flight_bound(layout: Layout, rank: int) -> int | None:
-    """Most microbatches a stage keeps: m for GPipe, p - stage (at most m) for 1F1B."""
-    if layout.plan is None:
-        return None
-    name = schedule_name(layout.plan.schedule)
-    if name == "gpipe":
-        return layout.num_microbatches
-    stages = layout.stages(rank)
-    if name == "1f1b" and len(stages) == 1:
-        return min(layout.num_microbatches, layout.num_stages - stages[0])
-    return None
+    """Most microbatches a rank keeps if it follows its plan: m for GPipe, p - stage (at most m)
+    for 1F1B. A rank runs its actions in the plan's order, so no durations are needed."""
+    planned = [action for text in layout.order.get(rank, ()) if (action := parse(text))]
+    return in_flight((a.stage, a.kind) for a in planned)[1] if planned else None
 
 
 def implied_fraction(
@@ -60,9 +78,8 @@ def implied_fraction(
         return None
     measured: dict[tuple[int, str], list[int]] = {}
     for row in rows.values():
-        for span in row:
-            if span.t1_ns is not None and span.kind in COMPUTE:
-                measured.setdefault((span.stage, span.kind), []).append(span.t1_ns - span.t0_ns)
+        for span, own_ns in own_times(row):
+            measured.setdefault((span.stage, span.kind), []).append(own_ns)
     means = {key: fmean(times) for key, times in measured.items()}
 
     def duration(_rank: int, action: Action) -> float:
@@ -73,3 +90,16 @@ def implied_fraction(
     except KeyError:
         return None
     return simulated.bubble_fraction if simulated is not None else None
+
+
+def own_times(row: Sequence[ActionSpan]) -> list[tuple[ActionSpan, int]]:
+    """Each finished compute action with its ns; of two that overlap (a pair of DualPipeV with a
+    function of its own) the later one counts from the end of the earlier, so that the sum is the
+    time the rank was busy."""
+    made: list[tuple[ActionSpan, int]] = []
+    free = 0
+    for span in row:
+        if span.t1_ns is not None and span.kind in COMPUTE:
+            made.append((span, max(0, span.t1_ns - max(span.t0_ns, free))))
+            free = max(free, span.t1_ns)
+    return made

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from pardbg.analysis.asof import View
-from pardbg.analysis.model import ControlView
+from pardbg.analysis.model import Breakpoint, ControlView
 from pardbg.events import fields
 
 LOG_LINES: Final = 50
 _LOOK_BACK: Final = 200
+_MAX_BREAKS: Final = 64
 Mode = Literal["running", "pausing", "held", "stepping"]
 _MODES: Final[tuple[Mode, ...]] = ("running", "pausing", "held", "stepping")
 
@@ -25,13 +26,16 @@ def control_view(view: View) -> ControlView:
     return ControlView(
         mode=mode,
         controller=controller,
-        lease_ns=_lease_left(view, newest, t_ns) if controller is not None else None,
+        lease_ns=_left(view, newest, t_ns, "lease_ns") if controller is not None else None,
         reason=fields.text(newest, "reason"),
-        held=_held(newest) if mode != "running" else {},
+        held=_by_rank(newest, "held") if mode != "running" else {},
         pending=fields.integer(newest, "pending", 0),
         log=tuple((t, _line(event)) for t, event in events if fields.text(event, "event"))[
             -LOG_LINES:
         ],
+        waiting=_by_rank(newest, "waiting"),
+        timeout_ns=_left(view, newest, t_ns, "timeout_ns"),
+        breaks=_breaks(newest),
     )
 
 
@@ -48,17 +52,30 @@ def _mode(event: Mapping[str, Any]) -> Mode:
     return next((mode for mode in _MODES if mode == said), "running")
 
 
-def _lease_left(view: View, event: Mapping[str, Any], t_ns: int) -> int | None:
-    lease = fields.integer_or_none(event, "lease_ns")
-    return max(0, lease - (view.t_ns - t_ns)) if lease is not None else None
+def _left(view: View, event: Mapping[str, Any], t_ns: int, name: str) -> int | None:
+    """What is left at the cursor of a time that the event, at ``t_ns``, said was left."""
+    left = fields.integer_or_none(event, name)
+    return max(0, left - (view.t_ns - t_ns)) if left is not None else None
 
 
-def _held(event: Mapping[str, Any]) -> dict[int, str]:
-    held: dict[int, str] = {}
-    for rank, following in fields.mapping(event, "held").items():
+def _by_rank(event: Mapping[str, Any], name: str) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for rank, text in fields.mapping(event, name).items():
         if str(rank).isdigit():
-            held[int(rank)] = str(following)
-    return dict(sorted(held.items()))
+            found[int(rank)] = str(text)
+    return dict(sorted(found.items()))
+
+
+def _breaks(event: Mapping[str, Any]) -> tuple[Breakpoint, ...]:
+    said = event.get("breaks")
+    return tuple(
+        Breakpoint(
+            fields.integer(one, "number", 0), fields.text(one, "condition"),
+            fields.text(one, "ranks"), fields.integer(one, "hits", 0), one.get("once") is True,
+        )
+        for one in (said if isinstance(said, list) else [])[:_MAX_BREAKS]
+        if isinstance(one, dict)
+    )  # fmt: skip
 
 
 def _line(event: Mapping[str, Any]) -> str:

@@ -47,3 +47,9 @@ def _recent(view: View) -> list[Interval]:
         found = view.local["holds"] = union(spans)
     result: list[Interval] = found
     return result
+
+
+def last_hold_end(view: View) -> int:
+    """When the debugger let a rank go for the last time; 0: it held none lately."""
+    spans = _recent(view)
+    return spans[-1][1] if spans else 0

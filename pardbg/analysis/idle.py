@@ -6,10 +6,20 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from pardbg.analysis.dependencies import COMPUTE, parse, producer, twin
 from pardbg.analysis.intervals import Interval, clip, subtract, union
 from pardbg.analysis.model import ActionSpan, Cause, Idle
+
+
+class Call(NamedTuple):
+    """A stretch in which the host was inside the call that issues a send or a receive."""
+
+    t0_ns: int
+    t1_ns: int
+    producer: str
+    """The action whose output moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,8 @@ class Evidence:
     )
     """(F, B or "", stage, microbatch) -> (issued, completed or None) of the receives so
     labelled."""
+    calls: Sequence[Call] = ()
+    """By begin."""
 
 
 def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interval]:
@@ -88,8 +100,35 @@ def _gap(
     for a, b in moving:
         idles.append(Idle(evidence.rank, a, b, "communication", name, rank))
     for a, b in subtract([(ready, end)], moving):
-        idles.append(Idle(evidence.rank, a, b, "host", None, None))
+        idles += _calling(evidence, a, b)
     return sorted(idles, key=lambda idle: idle.t0_ns)
+
+
+def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
+    """A stretch without a wait: communication inside a call that sends a tensor or receives one
+    that exists by then, host elsewhere.
+
+    A receive posted before its tensor exists waits for nothing, so its call is the host's.
+    """
+    idles = []
+    at = begin
+    for call in evidence.calls:
+        source = _either(evidence, call.producer)
+        ended, source_rank = evidence.ended.get(source, (None, None))
+        if ended is None:
+            continue
+        t0, t1 = max(call.t0_ns, at, ended), min(call.t1_ns, end)
+        if t1 <= t0:
+            continue
+        if t0 > at:
+            idles.append(Idle(evidence.rank, at, t0, "host", None, None))
+        idles.append(
+            Idle(evidence.rank, t0, t1, "communication", source, source_rank)
+        )
+        at = t1
+    if end > at:
+        idles.append(Idle(evidence.rank, at, end, "host", None, None))
+    return idles
 
 
 def _producer(
@@ -102,9 +141,8 @@ def _producer(
     needed = producer(action, evidence.num_stages) if action is not None else None
     if needed is None:
         return None, None, begin
+    needed = _either(evidence, needed)
     known = evidence.ended.get(needed)
-    if known is None and (other := twin(needed)) is not None and other in evidence.ended:
-        needed, known = other, evidence.ended[other]
     if known is None:
         parsed = parse(needed)
         rank = evidence.stage_rank.get(parsed.stage) if parsed is not None else None
@@ -116,6 +154,14 @@ def _producer(
     if rank == evidence.rank:
         return None, None, begin
     return needed, rank, end if done is None else min(max(done, begin), end)
+
+
+def _either(evidence: Evidence, action: str) -> str:
+    """The form in which the action was seen: an I gives the gradient that a B would."""
+    other = twin(action)
+    if other is None or action in evidence.ended or other not in evidence.ended:
+        return action
+    return other
 
 
 def _waits(evidence: Evidence, begin: int, end: int) -> Sequence[Interval]:

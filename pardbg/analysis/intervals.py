@@ -27,25 +27,37 @@ def clip(parts: Iterable[Interval], begin: int, end: int) -> list[Interval]:
 
 def subtract(parts: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
     """``parts`` without ``holes``."""
-    left = union(parts)
-    for begin, end in union(holes):
-        next_left: list[Interval] = []
-        for a, b in left:
-            if b <= begin or a >= end:
-                next_left.append((a, b))
-                continue
-            if a < begin:
-                next_left.append((a, begin))
-            if b > end:
-                next_left.append((end, b))
-        left = next_left
+    left: list[Interval] = []
+    cuts = union(holes)
+    at = 0
+    for begin, end in union(parts):
+        while at < len(cuts) and cuts[at][1] <= begin:
+            at += 1
+        here = at
+        while here < len(cuts) and cuts[here][0] < end:
+            if begin < cuts[here][0]:
+                left.append((begin, cuts[here][0]))
+            begin = cuts[here][1]
+            here += 1
+        if begin < end:
+            left.append((begin, end))
     return left
 
 
 def intersect(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
     """What lies in both."""
-    second = union(b)
-    return [part for begin, end in union(a) for part in clip(second, begin, end)]
+    first, second = union(a), union(b)
+    found: list[Interval] = []
+    i = j = 0
+    while i < len(first) and j < len(second):
+        begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if begin < end:
+            found.append((begin, end))
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
 
 
 def total(parts: Iterable[Interval]) -> int:

@@ -14,12 +14,12 @@ from pardbg.store.process import Process
 from pardbg_agent import wire
 
 HISTORY: Final = 512
-_NAMES: Final = ("loss", "train/loss", "train_loss")
+LOSS_NAMES: Final = ("loss", "train/loss", "train_loss")
 _INFERRED: Final = int(wire.Flag.INFERRED)
 _ACTIVITY: Final = ("phase", "action")
 """Not ops: programs average their loss over ranks just before they log it."""
-Values = dict[int, list[tuple[int, float]]]
-"""rank -> (time, value) in order"""
+Values = dict[int, list[tuple[int, float, bool]]]
+"""rank -> (time, value, logged by the program itself) in order"""
 
 
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
@@ -48,32 +48,36 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
     for step, by_rank in _gather(view, wanted[0], wanted[-1]).items():
         found[step] = _one(by_rank)
         if step < newest - 2:  # records of the last steps may still come
-            latest = max(t for values in by_rank.values() for t, _ in values)
-            cache[view.epoch, step] = (latest, found[step])
+            # Whose a value is rests on what else was seen by now: no good for an earlier cursor.
+            cache[view.epoch, step] = (view.t_ns, found[step])
     return {step: loss for step, loss in found.items() if first <= step <= last}
 
 
 def _one(by_rank: Values) -> float:
-    """Mean over ranks of their last value. Where some logged it themselves (a value after the
-    hook's), theirs count: it may be a mean over ranks that the hooks cannot know."""
-    logged = [values[-1][1] for values in by_rank.values() if len(values) > 1]
-    return fmean(logged or [values[-1][1] for values in by_rank.values()])
+    """Mean over ranks of their last value. Where some logged it themselves, theirs count: it may
+    be a mean over ranks that the hooks cannot know."""
+    last = [values[-1] for values in by_rank.values()]
+    if all(said for _, _, said in last):  # also of recordings that do not tell the two apart:
+        logged = [values[-1][1] for values in by_rank.values() if len(values) > 1]
+    else:
+        logged = [value for _, value, said in last if said]
+    return fmean(logged or [value for _, value, _ in last])
 
 
 def _gather(view: View, first: int, last: int) -> dict[int, Values]:
     found: dict[int, Values] = defaultdict(lambda: defaultdict(list))
     for rank, process in view.ranks.items():
-        for step, t_ns, value in _logged(view, process, first, last):
+        for step, t_ns, value, said in _logged(view, process, first, last):
             if first <= step <= last:
-                found[step][rank].append((t_ns, value))
+                found[step][rank].append((t_ns, value, said))
     return found
 
 
 def _logged(
     view: View, process: Process, first: int, last: int
-) -> list[tuple[int, int, float]]:
-    """(step, time, value). A value logged after a step's end and before the next one does
-    anything is the ended step's: programs log after ``optimizer.step()``."""
+) -> list[tuple[int, int, float, bool]]:
+    """(step, time, value, logged by the program). A value logged after a step's end and before the
+    next one does anything is the ended step's: programs log after ``optimizer.step()``."""
     names = _loss_ids(process)
     if not names:
         return []
@@ -82,11 +86,12 @@ def _logged(
     if not len(rows):
         return []
     begins = _first_activity(view, process, first, last + 1)
-    columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns"))
+    columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns", "flags"))
     numbers = table.col("a").view("<f8")[rows].tolist()
     return [
-        (step - 1 if step > 0 and t1 < begins.get(step, t1 + 1) else step, t1, value)
-        for step, name_id, t1, value in zip(*columns, numbers, strict=True)
+        (step - 1 if step > 0 and t1 < begins.get(step, t1 + 1) else step, t1, value,
+         not flags & _INFERRED)
+        for step, name_id, t1, flags, value in zip(*columns, numbers, strict=True)
         if name_id in names and math.isfinite(value)
     ]
 
@@ -108,7 +113,7 @@ def _first_activity(view: View, process: Process, first: int, last: int) -> dict
 
 def _loss_ids(process: Process) -> set[int]:
     """Ids of the first known name for a loss; no other metric is taken for one."""
-    for wanted in _NAMES:
+    for wanted in LOSS_NAMES:
         found = {name_id for name_id, name in process.names.items() if name == wanted}
         if found:
             return found

@@ -19,7 +19,8 @@ MISSING_AFTER_NS: Final = 1_000_000_000
 """How long the others must have waited before a rank is called missing."""
 _UPPER_BOUNDS: Final = ("waited", "polled")
 _IN_OUT: Final = {"gather": "a", "scatter": "b"}
-_NO_SIZE: Final = ("all_to_all", "barrier")
+_BARRIERS: Final = ("barrier", "monitored_barrier")
+_NO_SIZE: Final = ("all_to_all", *_BARRIERS)
 Key = tuple[int, str, int]
 
 
@@ -96,6 +97,7 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
         missing=missing,
         detail=detail or _detail(skew, last_rank, transfer),
         culprits=culprits,
+        reduce=first.op.reduce,
     )
 
 
@@ -120,14 +122,14 @@ def _transfer(parts: Sequence[Issue], last_arrival: int) -> int | None:
     if any(i.done_ns is None for i in parts):
         return None
     kinds = {"bound" if i.source in _UPPER_BOUNDS else i.source for i in parts}
-    if len(kinds) != 1:
+    if len(kinds) != 1 or "" in kinds:  # "": that it completed is known, and not when
         return None
     return max(0, max(i.done_ns for i in parts if i.done_ns is not None) - last_arrival)
 
 
 def busbw_factor(op: str, num_ranks: int) -> float | None:
     """nccl-tests: what bytes/time is multiplied by; None for ops that move no data."""
-    if num_ranks < 2 or op == "barrier":
+    if num_ranks < 2 or op in _BARRIERS:
         return None
     share = (num_ranks - 1) / num_ranks
     if op == "all_reduce":

@@ -9,6 +9,7 @@ import numpy as np
 
 from pardbg.analysis.asof import View
 from pardbg.analysis.model import MemoryRow
+from pardbg.analysis.sharding import gathered_peak
 from pardbg.store.definitions import ModelDef
 from pardbg.store.process import Process
 from pardbg.store.table import Table
@@ -51,6 +52,8 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         total_kind=kind,
         expected_bytes=expected_bytes(process.model, values[2]),
         history=history(view, process, kind),
+        gathered_peak_bytes=gathered_peak(view, process),
+        activations_least_bytes=_activations_least(view, process),
     )
 
 
@@ -68,6 +71,17 @@ def _activations_peak(view: View, process: Process) -> int | None:
     newest = _newest(view, process)
     found = [top for (i, _), (_, _, top) in newest.items() if process.name(i) == "activations"]
     return sum(found) if found else None
+
+
+def _activations_least(view: View, process: Process) -> int | None:
+    """The least that any of the last sampled forwards kept; stages each have one, so they have
+    no figure."""
+    table, visible = view.rows(process, "memory")
+    ids = [i for i, name in process.names.items() if name == "activations"]
+    lo = max(0, visible - _TAIL_ROWS)
+    rows = np.flatnonzero(np.isin(table.col("name_id")[lo:visible], ids)) + lo
+    rows = rows[table.col("stage")[rows] < 0]
+    return int(table.col("a")[rows].min()) if len(rows) else None
 
 
 def _newest(view: View, process: Process) -> Newest:
@@ -132,7 +146,12 @@ def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], .
 
 
 def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int | None:
-    """ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N; 3: (P+G+O)/N. G is as large as P.
+    """Between steps, as the exact bytes are counted. ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N;
+    3: (P+G+O)/N. G is as large as P.
+
+    ``fully_shard`` without resharding after forward is ZeRO 2 while a step runs: it gathers all
+    parameters and throws them away again in backward. Between steps it has (P+G+O)/N; what a step
+    gathers beyond that is ``gathered_peak_bytes``.
 
     O follows from the optimizer's states per parameter; None for an optimizer not known. Plain
     SGD has none, with momentum one: told apart by what was measured.
@@ -146,7 +165,8 @@ def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int |
     states = _STATES_PER_PARAMETER[name]
     if name == "sgd" and optimizer_bytes and optimizer_bytes * 4 * model.shards > parameters:
         states = 1
-    return zero_bytes(model.zero, model.shards, parameters, gradients, states * parameters)
+    level = 3 if model.parameters_sharded else model.zero
+    return zero_bytes(level, model.shards, parameters, gradients, states * parameters)
 
 
 def zero_bytes(level: int, shards: int, parameters: int, gradients: int, optimizer: int) -> int:

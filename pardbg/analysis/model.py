@@ -6,12 +6,16 @@ is shown as such; 0 is a rank, a stage and a microbatch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Cause = Literal["warmup", "dependency", "communication", "host", "cooldown"]
 CAUSES: tuple[Cause, ...] = ("warmup", "dependency", "communication", "host", "cooldown")
 
+PlanSource = Literal["schedule", "corrected", "observed", "chain"]
+"""Where a pipeline's plan is from: the schedule object, that with a known error put right, or
+nowhere: then its rows are observed actions, or forward and backward of ranks that hand a batch
+on."""
 RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", "unknown"]
 Verdict = Literal[
     "matched", "op mismatch", "size mismatch", "dtype mismatch", "root mismatch",
@@ -49,6 +53,10 @@ class RankNow:
     agent_overhead: float | None
     clock_error_ns: int | None
     """Uncertainty of its clock against the hub's; 0 = the same clock."""
+    node: int | None = None
+    """torchrun's group rank: which launcher started it. Two may be on one host."""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """(name, newest value) of what the program logged, but the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,8 @@ class PipelineRank:
     """In-flight microbatches times the sampled bytes per microbatch, at the cursor."""
     next_action: str | None
     """The planned action after the last one seen (live or at the cursor)."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    """(forward, backward) that the plan has as one overlapped action, as DualPipeV does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +142,20 @@ class PipelineView:
     """The newest complete step at or before the cursor, for figures that must not jump."""
     bubble_history: tuple[tuple[int, float], ...]
     """(step, bubble_fraction) of the last complete steps, at most 64."""
+    source: PlanSource = "schedule"
+    index: int = 0
+    """Which of ``Snapshot.pipelines`` it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineName:
+    """One of the run's pipelines, to choose among."""
+
+    label: str
+    """Its place on the device mesh, ``dp=0 tp=1``, or its ranks."""
+    ranks: tuple[int, ...]
+    bubble_fraction: float | None
+    """Of its newest complete step at the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +193,8 @@ class CollectiveRow:
     """One line in words."""
     culprits: tuple[int, ...] = ()
     """Ranks that disagree with most others, or that have not come."""
+    reduce: str = ""
+    """sum, avg, max …; empty for ops that reduce nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +208,16 @@ class P2PRow:
     tag: int
     bytes: int
     label: str
-    """``F mb4`` where a pipeline labelled it."""
+    """``F mb4`` where a pipeline labelled it; else the sender's span, ``all-gather 5/6 c1``."""
     send_ns: int | None
     recv_ns: int | None
     done_ns: int | None
     verdict: Verdict
+    phase: str = ""
+    """The sender's span: ``all-gather``; its part of parts (0: not said) and chunk (-1)."""
+    part: int = 0
+    parts: int = 0
+    chunk: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +244,35 @@ class Edge:
     num_ops: int
     active: bool
     """An op is in flight on it at the cursor."""
+    label: str = ""
+    """What its newest message was, as ``P2PRow.label``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One message of a collective that is written out in sends and receives."""
+
+    src: int
+    dst: int
+    chunk: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingStep:
+    """Where an algorithm of many messages is: the step of the rank that is furthest behind."""
+
+    phase: str
+    part: int
+    parts: int
+    moves: tuple[Move, ...]
+    """What each rank sent or sends in it, by sender."""
+    behind: int
+    """That rank."""
+    slowest: tuple[int, int] | None
+    """The edge whose messages take longest from both sides' issue to completion (median)."""
+    slowest_bps: float | None
+    """Bytes per second of that edge while a message is on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +282,7 @@ class TrafficView:
     groups: tuple[GroupView, ...]
     ops: tuple[tuple[str, str, int, int, float | None], ...]
     """(group, op, number, bytes, median busbw GB/s) per kind of op, largest first."""
+    ring: RingStep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +299,52 @@ class MemoryRow:
     total_kind: str
     """``allocated`` or ``rss``."""
     expected_bytes: int | None
+    """Of parameters, gradients and optimizer state between steps, when they are counted."""
     history: tuple[tuple[int, int], ...]
     """(t_ns, total bytes), at most 256."""
+    gathered_peak_bytes: int | None = None
+    """Where parameters are sharded: the most that lay whole at once in the last step."""
+    activations_least_bytes: int | None = None
+    """The least that a sampled forward kept: below the newest where some steps recompute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    t0_ns: int
+    t1_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """Parameters that are gathered and thrown away together (a unit of fully_shard)."""
+
+    name: str
+    bytes: int
+    """Of its whole parameters."""
+    fetching: tuple[Stretch, ...]
+    """From the all_gather's issue to the copied-out parameters."""
+    whole: tuple[Stretch, ...]
+    reducing: tuple[Stretch, ...]
+    """Gradients reduced and scattered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingView:
+    """One rank's last complete step of fully sharded training."""
+
+    rank: int
+    step: int
+    t0_ns: int
+    t1_ns: int
+    phases: tuple[tuple[str, int, int], ...]
+    """(name, t0, t1)"""
+    units: tuple[UnitRow, ...]
+    """In the order of their first use."""
+    curve: tuple[tuple[int, int], ...]
+    """(t_ns, bytes of whole parameters from then on)"""
+    peak_bytes: int
+    whole_bytes: int
+    """All units together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,16 +369,41 @@ class LaneSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where to look: a moment, a rank and a screen."""
+
+    t_ns: int
+    rank: int | None
+    screen: str
+    """A screen's name: ``timeline``, ``collectives``, ``pipeline`` …"""
+    lane: str = ""
+    """The timeline's lane, where one is meant."""
+    op: str = ""
+    """The op in words, where one is meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
+    """One thing that is wrong. ``text`` says what; ``advice`` what to try."""
+
     kind: str
+    """A stable identifier, ``missing-rank``; listed in docs/findings.md."""
     severity: Literal["error", "warning", "info"]
-    ranks: tuple[int, ...]
-    culprits: tuple[int, ...]
-    group: str | None
-    seq: int | None
-    where: str | None
+    ranks: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
+    """Who caused it; never those that only wait."""
+    group: str | None = None
+    seq: int | None = None
+    where: str | None = None
+    """Place in the code, ``train.py:88 in forward``."""
     t_ns: int
     text: str
+    advice: str = ""
+    cost_ns_per_step: int | None = None
+    """What a step would save without it, where that can be said."""
+    evidence: Evidence | None = None
+    first_ns: int | None = None
+    """Since when it is so (``t_ns`` is when it was last seen); None: the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +421,23 @@ class ControlView:
     """Ops issued and not complete."""
     log: tuple[tuple[int, str], ...]
     """(t_ns, line): the audit trail's last lines, oldest first."""
+    waiting: dict[int, str] = field(default_factory=dict)
+    """rank -> the op it waits in for a rank that is held on purpose."""
+    timeout_ns: int | None = None
+    """Until the first of those ops may time out; None: nobody waits so."""
+    breaks: tuple[Breakpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """A breakpoint of the run, as the hub last told of it."""
+
+    number: int
+    condition: str
+    ranks: str
+    hits: int
+    """Matches over all ranks."""
+    once: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,3 +492,7 @@ class Snapshot:
     control: ControlView
     dropped_records: int
     unknown_records: int
+    pipelines: tuple[PipelineName, ...] = ()
+    """All pipelines of the run, the one with the lowest rank first; ``pipeline`` is one of
+    them."""
+    sharding: ShardingView | None = None

@@ -11,7 +11,7 @@ import numpy as np
 from pardbg.analysis.asof import View
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
-from pardbg.store.table import Table
+from pardbg.store.table import Array, Table
 from pardbg_agent import wire
 
 UNKNOWN_OP: Final = OpDef("op", "", "", None, 0, False)
@@ -39,11 +39,14 @@ class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four
     a: int
     b: int
     peer: int
+    """Of a receive from anybody: known once it is complete, -1 until then."""
     send: bool
     step: int
     stage: int
     microbatch: int
     failed: bool
+    from_any: bool = False
+    """A receive that named no sender."""
 
     @property
     def bytes(self) -> int:
@@ -88,8 +91,30 @@ def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) ->
 def _issues_of(
     view: View, rank: int, process: Process, table: Table, lo: int, hi: int, done_name: str
 ) -> Iterable[Issue]:
-    done = _completions(view, process, done_name, int(table.when[lo]))
-    part = slice(lo, hi)
+    """Ops that are complete are kept: nothing about them changes, and a frame asks for thousands
+    of them of which a few are new."""
+    kept = view.memo(f"issues {process.proc} {done_name}")
+    groups = process.groups
+    keys = list(zip(*(table.col(c)[lo:hi].tolist() for c in ("group_id", "seq", "t0_ns")),
+                    strict=True))  # fmt: skip
+    found: list[Issue | None] = [kept.get(key) for key in keys]
+    fresh = [
+        i for i, one in enumerate(found)
+        if one is None or (one.done_ns or 0) > view.t_ns or one.group is not groups.get(keys[i][0])
+    ]  # fmt: skip
+    if fresh:
+        rows = np.array(fresh) + lo
+        for i, made in zip(fresh, _made(view, rank, process, table, rows, done_name), strict=True):
+            found[i] = made
+            if made.done_ns is not None and keys[i][0] in groups:
+                kept[keys[i]] = made
+    return [one for one in found if one is not None]
+
+
+def _made(
+    view: View, rank: int, process: Process, table: Table, part: Array, done_name: str
+) -> Iterable[Issue]:
+    done = _completions(view, process, done_name, int(table.when[part[0]]))
     names = (
         "name_id", "group_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step",
         "stage", "microbatch",
@@ -99,11 +124,11 @@ def _issues_of(
         group = process.groups.get(gid)
         if group is None:
             group = _unknown_group(process, gid)
-        done_ns, done_flags = done.get((gid, seq), (None, 0))
+        done_ns, done_flags, source = done.get((gid, seq), (None, 0, wire.NONE))
         yield Issue(
             rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
-            source_of(done_flags), a, b, peer, bool(flags & _SEND), step, stage, mb,
-            bool((flags | done_flags) & _FAILED),
+            source_of(done_flags), a, b, source if peer < 0 else peer, bool(flags & _SEND), step,
+            stage, mb, bool((flags | done_flags) & _FAILED), peer < 0,
         )  # fmt: skip
 
 
@@ -115,10 +140,12 @@ def _unknown_group(process: Process, group_id: int) -> GroupDef:
 
 def _completions(
     view: View, process: Process, name: str, since_ns: int
-) -> dict[tuple[int, int], tuple[int, int]]:
-    """(group id, seq) -> (completion, flags) of ops that completed since a time."""
+) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """(group id, seq) -> (completion, flags, peer) of ops that completed since a time."""
     table, visible = view.rows(process, name)
     lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-    names = ("group_id", "seq", "t1_ns", "flags")
+    names = ("group_id", "seq", "t1_ns", "flags", "peer")
     columns = (table.col(c)[lo:visible].tolist() for c in names)
-    return {(gid, seq): (t1, flags) for gid, seq, t1, flags in zip(*columns, strict=True)}
+    return {
+        (gid, seq): (t1, flags, peer) for gid, seq, t1, flags, peer in zip(*columns, strict=True)
+    }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pardbg.analysis.asof import View
 from pardbg.analysis.model import P2PRow, Verdict
 from pardbg.analysis.ops import Issue, issues, tail_start
+from pardbg.analysis.spans import Span, enclosing
 from pardbg_agent import wire
 
 LAST: Final = 200
@@ -46,7 +47,23 @@ def _p2p_rows(view: View, last: int | None) -> tuple[P2PRow, ...]:
     pairs.sort(key=lambda pair: pair[:3])
     if last is not None:
         pairs = pairs[-last:]
-    return tuple(_row(view, edge, order, send, recv) for _, edge, order, send, recv in pairs)
+    spans = _spans(view, [i for *_, send, recv in pairs for i in (send, recv) if i is not None])
+    return tuple(
+        _row(view, edge, order, send, recv, spans) for _, edge, order, send, recv in pairs
+    )
+
+
+def _spans(view: View, parts: Sequence[Issue]) -> dict[int, Span]:
+    """id(op) -> the program's own span around it, where there is one."""
+    by_rank: dict[int, list[Issue]] = defaultdict(list)
+    for issue in parts:
+        by_rank[issue.rank].append(issue)
+    found: dict[int, Span] = {}
+    for rank, ops in by_rank.items():
+        for op, span in zip(ops, enclosing(view, rank, [op.t0_ns for op in ops]), strict=True):
+            if span is not None:
+                found[id(op)] = span
+    return found
 
 
 def _by_edge(
@@ -55,7 +72,7 @@ def _by_edge(
     sends: dict[Edge, list[Issue]] = defaultdict(list)
     receives: dict[Edge, list[Issue]] = defaultdict(list)
     for issue in parts:
-        if issue.peer < 0:  # a receive from anybody: its sender is not known
+        if issue.peer < 0:  # a receive from anybody that nothing has come to yet
             continue
         ends = (issue.rank, issue.peer) if issue.send else (issue.peer, issue.rank)
         edge = (issue.group.epoch, issue.group.key, *ends, issue.op.tag)
@@ -70,7 +87,12 @@ def _numbered(view: View, edge: Edge, parts: Sequence[Issue]) -> dict[int, Issue
         return {}
     if _has_gaps(view, edge):
         return _numbered_by_step(parts)
-    first = _earlier(view, edge, parts[0])
+    if any(issue.from_any for issue in parts):
+        # Which message such a receive got is decided when it completes, not when it is issued.
+        parts = sorted(parts, key=lambda issue: (issue.done_ns is None, issue.done_ns or 0))
+        first = _completed_before(view, edge, parts[0])
+    else:
+        first = _earlier(view, edge, parts[0])
     return {first + i: issue for i, issue in enumerate(parts)}
 
 
@@ -93,12 +115,20 @@ def _numbered_by_step(parts: Sequence[Issue]) -> dict[int, Issue]:
 
 def _earlier(view: View, edge: Edge, first: Issue) -> int:
     """Number of the edge's ops on this side before ``first``."""
+    return _count(view, edge, first, "issue_p2p", first.t0_ns)
+
+
+def _completed_before(view: View, edge: Edge, first: Issue) -> int:
+    """Number of the edge's receives that completed before ``first``."""
+    return _count(view, edge, first, "done_p2p", first.done_ns or view.t_ns)
+
+
+def _count(view: View, edge: Edge, first: Issue, name: str, before_ns: int) -> int:
+    """Rows of a table on this edge and side before a time."""
     process = view.ranks[first.rank]
-    table = process.table("issue_p2p")
-    times = table.when
-    row = int(times.searchsorted(first.t0_ns, side="left"))
+    row = int(process.table(name).when.searchsorted(before_ns, side="left"))
     count = 0
-    for key, number, _ in process.totals["issue_p2p"].as_of(row):
+    for key, number, _ in process.totals[name].as_of(row):
         group = process.groups.get(key.group_id)
         op = process.ops.get(key.name_id)
         if (
@@ -113,9 +143,13 @@ def _earlier(view: View, edge: Edge, first: Issue) -> int:
     return count
 
 
-def _row(view: View, edge: Edge, order: int, send: Issue | None, recv: Issue | None) -> P2PRow:
+def _row(
+    view: View, edge: Edge, order: int, send: Issue | None, recv: Issue | None,
+    spans: Mapping[int, Span],
+) -> P2PRow:  # fmt: skip
     one = send if send is not None else recv
     assert one is not None
+    sent_in, taken_in = spans.get(id(send)), spans.get(id(recv))
     done = recv.done_ns if recv is not None else send.done_ns if send is not None else None
     num_bytes = send.bytes if send is not None else one.bytes
     return P2PRow(
@@ -125,12 +159,23 @@ def _row(view: View, edge: Edge, order: int, send: Issue | None, recv: Issue | N
         order=order % _BY_STEP if _has_gaps(view, edge) else order,
         tag=edge[4],
         bytes=num_bytes,
-        label=_label(send, recv),
+        label=_label(send, recv) or _said(sent_in, taken_in),
         send_ns=send.t0_ns if send is not None else None,
         recv_ns=recv.t0_ns if recv is not None else None,
         done_ns=done,
         verdict=_verdict(view, send, recv),
+        phase=sent_in.name if sent_in is not None else "",
+        part=sent_in.part if sent_in is not None else 0,
+        parts=sent_in.parts if sent_in is not None else 0,
+        chunk=sent_in.chunk if sent_in is not None else wire.NONE,
     )
+
+
+def _said(sent_in: Span | None, taken_in: Span | None) -> str:
+    """The chunk is the sender's to say: the receiver's span may be about what it sends itself."""
+    if sent_in is not None:
+        return sent_in.text
+    return taken_in.name if taken_in is not None else ""
 
 
 def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:

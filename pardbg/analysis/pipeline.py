@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pardbg.analysis.actions import Layout, last_round, layouts, running_action, spans
+from pardbg.analysis.actions import Layout, layouts, running_action, step_rows
 from pardbg.analysis.asof import View
-from pardbg.analysis.bounds import bound_fraction, implied_fraction, in_flight_bound
+from pardbg.analysis.bounds import (
+    bound_fraction,
+    implied_fraction,
+    in_flight,
+    in_flight_bound,
+)
 from pardbg.analysis.dependencies import COMPUTE
 from pardbg.analysis.holds import was_held
 from pardbg.analysis.idle import Evidence, busy_intervals, split
@@ -22,8 +26,9 @@ from pardbg.analysis.model import (
     PipelineRank,
     PipelineStep,
     PipelineView,
+    PlanSource,
 )
-from pardbg.analysis.receives import receives, waits
+from pardbg.analysis.receives import calls, receives, waits
 from pardbg.analysis.simulate import uniform_slots
 
 HISTORY = 64
@@ -33,12 +38,16 @@ _SAMPLED_BACK = 1 << 14
 """Actions to look back for a sampled size: one step in a hundred is sampled."""
 
 
-def pipeline_view(view: View) -> PipelineView | None:
-    """The first pipeline at the cursor; None where no rank runs one."""
+def pipeline_view(
+    view: View, rank: int | None = None, history: int = HISTORY
+) -> PipelineView | None:
+    """The pipeline of ``rank`` at the cursor, else the first; None where no rank runs one.
+    ``history``: how many steps' bubbles come with it."""
     found = layouts(view)
     if not found:
         return None
-    layout = found[0]
+    index = next((i for i, layout in enumerate(found) if rank in layout.ranks), 0)
+    layout = found[index]
     newest = newest_step(view, layout)
     current = None if newest is None else pipeline_step(view, layout, newest)
     plan = layout.plan
@@ -52,8 +61,18 @@ def pipeline_view(view: View) -> PipelineView | None:
         paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
         step=current,
         last_complete=_last_complete(view, layout, current),
-        bubble_history=_history(view, layout, newest),
+        bubble_history=_history(view, layout, newest, history),
+        source=_source(layout),
+        index=index,
     )
+
+
+def _source(layout: Layout) -> PlanSource:
+    if layout.chained:
+        return "chain"
+    if not layout.planned or layout.plan is None:
+        return "observed"
+    return "corrected" if layout.plan.source == "corrected" else "schedule"
 
 
 def _group_name(view: View, layout: Layout) -> str:
@@ -70,7 +89,7 @@ def newest_step(view: View, layout: Layout) -> int | None:
         process = view.ranks.get(rank)
         if process is None:
             continue
-        table, visible = view.rows(process, "action")
+        table, visible = view.rows(process, layout.table)
         if visible:
             steps.append(int(table.col("step")[visible - 1]))
         running = running_action(view, rank)
@@ -97,17 +116,18 @@ def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
     counts = []
     for rank in layout.ranks:
         process = view.ranks.get(rank)
-        for name in ("action", "wait", "done_p2p", "issue_p2p"):
+        for name in (layout.table, "wait", "done_p2p", "issue_p2p"):
             if process is None:
                 counts.append(-1)
                 continue
             table, visible = view.rows(process, name)
             counts.append(len(table.step_rows(step, step, visible)))
+        counts.append(_ended_step(view, rank, step))  # without a plan, this makes it complete
     return tuple(counts)
 
 
 def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
-    rows = last_round({rank: spans(view, rank, step) for rank in layout.ranks})
+    rows = step_rows(view, layout, step)
     window = _window(rows, view.t_ns)
     if window is None:
         return None
@@ -199,9 +219,10 @@ def _rank_row(
         stage_rank=layout.stage_rank,
         waits=waits(view, rank, window),
         receives=receives(view, rank, step),
+        calls=calls(view, rank, step, layout.num_stages),
     )
     idles = split(evidence, row, window, None if complete else following)
-    in_flight, peak, per_stage = _in_flight(row)
+    now, peak, per_stage = _in_flight(row)
     return PipelineRank(
         rank=rank,
         stages=layout.stages(rank),
@@ -210,11 +231,12 @@ def _rank_row(
         idles=idles,
         busy_ns=total(clip(busy_intervals(row, window[1]), *window)),
         idle_ns=_sum_idle(idles),
-        in_flight=in_flight,
+        in_flight=now,
         max_in_flight=peak,
         in_flight_bound=in_flight_bound(layout, rank),
         activation_bytes=_activation_bytes(view, rank, per_stage),
         next_action=following,
+        pairs=layout.pairs(rank),
     )
 
 
@@ -232,20 +254,9 @@ def _next_action(layout: Layout, rank: int, row: Sequence[ActionSpan]) -> str | 
 
 
 def _in_flight(row: Sequence[ActionSpan]) -> tuple[int, int, dict[int, int]]:
-    """(now, peak, now per stage) of microbatches forwarded and not yet backwarded.
-
-    A backward split in two frees the activations with W; an I alone counts where no W is seen.
-    """
-    splits = {s.stage for s in row if s.kind == "W"}
-    now: dict[int, int] = defaultdict(int)
-    peak = 0
-    for span in sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0):
-        if span.kind == "F":
-            now[span.stage] += 1
-        elif span.kind in ("B", "W") or (span.kind == "I" and span.stage not in splits):
-            now[span.stage] = max(0, now[span.stage] - 1)
-        peak = max(peak, sum(now.values()))
-    return sum(now.values()), peak, dict(now)
+    """(now, peak, now per stage) of microbatches forwarded and not yet backwarded."""
+    ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
+    return in_flight((span.stage, span.kind) for span in ended)
 
 
 def _activation_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | None:
@@ -282,16 +293,18 @@ def _last_complete(
     return newest
 
 
-def _history(view: View, layout: Layout, newest: int | None) -> tuple[tuple[int, float], ...]:
+def _history(
+    view: View, layout: Layout, newest: int | None, number: int
+) -> tuple[tuple[int, float], ...]:
     """(step, bubble) of the last complete steps that the debugger did not hold."""
     if newest is None:
         return ()
     made = []
-    for step in range(max(0, newest - HISTORY), newest + 1):
+    for step in range(max(0, newest - number), newest + 1):
         bubble = step_bubble(view, layout, step)
         if bubble is not None:
             made.append((step, bubble))
-    return tuple(made[-HISTORY:])
+    return tuple(made[-number:])
 
 
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:
@@ -301,7 +314,7 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     known: tuple[int, float] | None = cache.get(key)
     if known is not None and known[0] <= view.t_ns:
         return known[1]
-    rows = last_round({rank: spans(view, rank, step) for rank in layout.ranks})
+    rows = step_rows(view, layout, step)
     window = _window(rows, view.t_ns)
     if window is None or not _is_complete(view, layout, rows, step):
         return None
@@ -312,5 +325,19 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     bubble = _bubble(busy, len(rows), length)
     newest = newest_step(view, layout)
     if newest is not None and step < newest - 1:  # records of the last steps may still come
-        cache[key] = (window[1], bubble)
+        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble)
     return bubble
+
+
+def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
+    """When the last rank had ended the step (0 where none counts steps): known as complete by
+    then, whatever made it so."""
+    ended = 0
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        if process is not None:
+            table, visible = view.rows(process, "step")
+            rows = table.step_rows(step, step, visible)
+            if len(rows):
+                ended = max(ended, int(table.col("t1_ns")[rows].max()))
+    return ended

@@ -8,8 +8,11 @@ from typing import Any, Final
 from pardbg.analysis.actions import layouts, running_action, state_at, states
 from pardbg.analysis.asof import View
 from pardbg.analysis.holds import was_held
+from pardbg.analysis.losses import LOSS_NAMES
 from pardbg.analysis.memory import history, latest_bytes
-from pardbg.analysis.model import PipelineView, RankNow, RankStateName
+from pardbg.analysis.model import PipelineStep, PipelineView, RankNow, RankStateName
+from pardbg.analysis.pipelines import newest_steps
+from pardbg.analysis.spans import open_span
 from pardbg.analysis.split import last_step_split
 from pardbg.analysis.steps import last_step_rows
 from pardbg.events import fields
@@ -21,21 +24,25 @@ WAITING_NS: Final = 2_000_000
 """An op open for so long, with nothing computed, is a wait."""
 LAST_STEPS: Final = 32
 _HISTORY: Final = 64
+_NEWEST: Final = 64
 
 
 def rank_rows(view: View, pipeline: PipelineView | None) -> tuple[RankNow, ...]:
-    return tuple(_row(view, rank, process, pipeline) for rank, process in view.ranks.items())
+    steps = newest_steps(view)
+    if pipeline is not None and pipeline.last_complete is not None:
+        last = pipeline.last_complete  # one that the debugger did not hold, where there is one
+        steps.update({row.rank: last for row in last.ranks if row.rank in steps})
+    return tuple(_row(view, rank, process, steps.get(rank)) for rank, process in view.ranks.items())
 
 
-def _row(view: View, rank: int, process: Process, pipeline: PipelineView | None) -> RankNow:
+def _row(view: View, rank: int, process: Process, pipeline: PipelineStep | None) -> RankNow:
     said = states(view).get(process.proc, {})
     state, now, since = _now(view, rank, process, said)
     ended = last_step_rows(view, process, LAST_STEPS)
     free = [t1 - t0 for _, t0, t1 in ended if not was_held(view, t0, t1)]
     memory = latest_bytes(view, process)
     kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
-    last_complete = pipeline.last_complete if pipeline is not None else None
-    split = last_step_split(view, rank, process, last_complete) or (None, None, None)
+    split = last_step_split(view, rank, process, pipeline) or (None, None, None)
     return RankNow(
         rank=rank,
         proc=process.proc,
@@ -56,7 +63,19 @@ def _row(view: View, rank: int, process: Process, pipeline: PipelineView | None)
         dropped_records=process.lost(view.t_ns),
         agent_overhead=agent_overhead(view, process),
         clock_error_ns=process.clock_error_ns,
+        node=fields.integer_or_none(process.facts, "group_rank"),
+        metrics=_metrics(view, process),
     )
+
+
+def _metrics(view: View, process: Process) -> tuple[tuple[str, float], ...]:
+    """Newest value of each number that the program logged lately, but the loss."""
+    table, visible = view.rows(process, "metric")
+    part = slice(max(0, visible - _NEWEST), visible)
+    ids = table.col("name_id")[part].tolist()
+    newest = dict(zip(ids, table.col("a")[part].view("<f8").tolist(), strict=True))
+    named = ((process.name(name_id), value) for name_id, value in newest.items())
+    return tuple(sorted((name, value) for name, value in named if name not in LOSS_NAMES))
 
 
 def _stages(view: View, rank: int) -> tuple[int, ...]:
@@ -82,6 +101,8 @@ def _now(
     if said.get("held"):
         held_since = fields.integer_or_none(said, "held_since_ns")
         return "held", _held_text(said), held_since or fields.integer_or_none(said, "since_ns")
+    if fields.text(said, "os") in ("T", "t"):
+        return "stale", "stopped (SIGSTOP)", _newest_visible(view, process)
     silent = _silent_since(view, process, said)
     if silent is not None:
         return "stale", f"no sign of life, last {_doing(view, process, said)}", silent
@@ -90,15 +111,17 @@ def _now(
         return "running", running[1].text, running[1].t0_ns
     open_op = fields.text(said, "open_op")
     open_since = fields.integer_or_none(said, "open_since_ns")
+    span = open_span(view, rank)
+    inside = f" · {span.text}" if span is not None else ""
     if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
-        return "waiting", open_op, open_since
+        return "waiting", open_op + inside, open_since
     finished = _newest_action(view, process)
     if finished is not None and finished[0] > (state_at(view)[0] or 0):
         return "running", f"after {finished[1]}", finished[0]  # newer than what STATE says
     doing = _doing(view, process, said)
     if not said and not doing:
         return "unknown", "", None
-    return "running", doing, fields.integer_or_none(said, "since_ns")
+    return "running", doing + inside, fields.integer_or_none(said, "since_ns")
 
 
 def _held_text(said: Mapping[str, Any]) -> str:
@@ -177,4 +200,4 @@ def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS
         return None
     spent = int(table.col("a")[lo:visible].sum())
     whole = int((table.col("t1_ns")[lo:visible] - table.col("t0_ns")[lo:visible]).sum())
-    return spent / whole if whole > 0 else None
+    return spent / whole if whole > 0 and spent > 0 else None  # 0: nobody measured it

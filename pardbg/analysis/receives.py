@@ -1,10 +1,12 @@
-"""A rank's receives and host waits in one step, as evidence for communication."""
+"""A rank's sends, receives and host waits in one step, as evidence for communication."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from pardbg.analysis.asof import View
+from pardbg.analysis.dependencies import producer
+from pardbg.analysis.idle import Call
 from pardbg.analysis.intervals import Interval, union
 from pardbg_agent import wire
 
@@ -51,6 +53,28 @@ def receives(view: View, rank: int, step: int) -> Receives:
         label = op.reduce if op is not None else ""
         found.setdefault((label, stage, mb), []).append((t0, done.get((group, seq))))
     return found
+
+
+def calls(view: View, rank: int, step: int, num_stages: int) -> list[Call]:
+    """The step's calls that issue a labelled send or receive, by begin."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return []
+    table, visible = view.rows(process, "issue_p2p")
+    rows = table.step_rows(step, step, visible)
+    rows = rows[table.col("microbatch")[rows] >= 0]
+    names = ("name_id", "stage", "microbatch", "t0_ns", "t1_ns", "flags")
+    columns = (table.col(c)[rows].tolist() for c in names)
+    made = []
+    for name, stage, mb, t0, t1, flags in zip(*columns, strict=True):
+        op = process.ops.get(name)
+        label = op.reduce if op is not None else ""
+        # A send's tensor is made by the action of its own label, a receive's by the one before.
+        own = f"{stage}{label}{mb}"
+        source = own if flags & int(wire.Flag.SEND) else producer(own, num_stages)
+        if label and source is not None:
+            made.append(Call(t0, t1, source))
+    return sorted(made)
 
 
 def completions(view: View, rank: int, step: int) -> dict[tuple[int, int], int]:

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import resources
 from statistics import median
 from typing import Any, Final
 
 from pardbg.analysis.actions import Layout, layouts
 from pardbg.analysis.asof import View
+from pardbg.analysis.criticalpath import CriticalPath
 from pardbg.analysis.findings import findings
 from pardbg.analysis.holds import held_ns
 from pardbg.analysis.matching import collectives
 from pardbg.analysis.memory import memory_rows
 from pardbg.analysis.model import PipelineRank, PipelineStep, RankNow
 from pardbg.analysis.p2p import p2p_rows
+from pardbg.analysis.parts import bandwidths, rank_overlaps, stage_times, usual_path
 from pardbg.analysis.pipeline import newest_step, pipeline_step, pipeline_view
+from pardbg.analysis.pipelines import pipeline_summaries
 from pardbg.analysis.ranks import agent_overhead, rank_rows
 from pardbg.analysis.run import run_info
 from pardbg.analysis.steps import step_rows
 from pardbg.analysis.traffic import traffic_view
 from pardbg.store.store import Store
 
-MAX_STEPS: Final = 5_000
-MAX_OPS: Final = 20_000
+MAX_STEPS: Final = 500
+"""Newest steps whose pipeline is split up action by action: some ms each."""
+MAX_OPS: Final = 10_000
 """Newest ones that a report lists; sums in ``traffic`` are over the whole run."""
 Json = dict[str, Any]
 
@@ -49,6 +54,9 @@ def report(store: Store) -> Json:
             for s in step_rows(view, None)
         ],
         "pipeline": _pipeline(view),
+        "pipelines": pipeline_summaries(view),
+        "overlap": [asdict(row) for row in rank_overlaps(view)],
+        "bandwidth": [asdict(row) for row in bandwidths(collectives(view, MAX_OPS))],
         "collectives": _collectives(view),
         "p2p": _p2p(view),
         "traffic": [
@@ -80,6 +88,7 @@ def _run(view: View) -> Json:
         "num_hosts": run.num_hosts,
         "backend": run.backend,
         "truncated": run.truncated,
+        "live": view.store.live,
         "num_records": view.num_records,
         "dropped_records": view.store.lost(None),
         "unknown_records": view.store.unknown,
@@ -91,6 +100,7 @@ def _rank(view: View, row: RankNow) -> Json:
     return {
         "rank": row.rank,
         "host": row.host,
+        "node": row.node,
         "pid": row.pid,
         "state": row.state,
         "num_steps": process.table("step").base + view.visible(process, "step"),
@@ -104,7 +114,7 @@ def _pipeline(view: View) -> Json | None:
     if not found:
         return None
     layout = found[0]
-    steps = _complete_steps(view, layout)
+    steps = complete_steps(view, layout)
     held = {s.step: held_ns(view, layout.ranks, s.t0_ns, s.t1_ns) for s in steps}
     # Time under the debugger says nothing about the schedule: such steps are listed, not averaged.
     free = [step for step in steps if not held[step.step]] or steps
@@ -116,6 +126,9 @@ def _pipeline(view: View) -> Json | None:
         "bubble_fraction": median(s.bubble_fraction for s in free) if free else None,
         "implied_fraction": median(implied) if implied else None,
         "bound_fraction": steps[-1].bound_fraction if steps else None,
+        "num_older_steps": max(0, (newest_step(view, layout) or 0) - MAX_STEPS),
+        "stages": [asdict(row) for row in stage_times(free)],
+        "critical_path": _path(usual_path(free, layout.num_stages)),
         "steps": [
             {
                 "step": step.step,
@@ -130,7 +143,22 @@ def _pipeline(view: View) -> Json | None:
     }
 
 
-def _complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
+def _path(path: CriticalPath | None) -> Json | None:
+    if path is None:
+        return None
+    return {
+        "step": path.step,
+        "compute_ns": path.compute_ns,
+        "tensor_ns": path.tensor_ns,
+        "host_ns": path.host_ns,
+        "hops": path.hops,
+        "ranks": [{"rank": r, "compute_ns": ns} for r, ns in sorted(path.by_rank().items())],
+        "actions": [link.action for link in path.links],
+    }
+
+
+def complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
+    """The last steps whose pipeline ran to its end, oldest first, MAX_STEPS at most."""
     newest = newest_step(view, layout)
     if newest is None:
         return []
@@ -157,6 +185,7 @@ def _collectives(view: View) -> list[Json]:
             "group": row.group,
             "seq": row.seq,
             "op": row.op,
+            "reduce": row.reduce,
             "bytes": row.bytes,
             "skew_ns": row.skew_ns,
             "last_rank": row.last_rank,
@@ -220,6 +249,11 @@ def _findings(view: View) -> list[Json]:
             "seq": f.seq,
             "where": f.where,
             "text": f.text,
+            "advice": f.advice,
+            "cost_ns_per_step": f.cost_ns_per_step,
+            "t_ns": f.t_ns,
+            "first_ns": f.t_ns if f.first_ns is None else f.first_ns,
+            "evidence": None if f.evidence is None else asdict(f.evidence),
         }
         for f in findings(view)
     ]

@@ -35,6 +35,12 @@ def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> di
     }
 
 
+def overlapped(row: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a rank's plan: ``(0F3;1B2)OVERLAP_F_B``."""
+    entries = (compute_actions(entry) for entry in row if entry.startswith("("))
+    return tuple((pair[0], pair[1]) for pair in entries if len(pair) == 2)
+
+
 def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
     """Run the plan: an action begins when its rank is free and what it needs is done.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pardbg.analysis.actions import states
 from pardbg.analysis.asof import View
 from pardbg.analysis.control import control_view
@@ -11,22 +13,31 @@ from pardbg.analysis.matching import collectives
 from pardbg.analysis.memory import memory_rows
 from pardbg.analysis.model import Snapshot
 from pardbg.analysis.p2p import p2p_rows
-from pardbg.analysis.pipeline import pipeline_view
+from pardbg.analysis.pipeline import HISTORY, pipeline_view
+from pardbg.analysis.pipelines import pipeline_names
 from pardbg.analysis.ranks import rank_rows
 from pardbg.analysis.run import run_info
+from pardbg.analysis.sharding import sharding_view
 from pardbg.analysis.steps import current_step, step_rows
 from pardbg.analysis.traffic import traffic_view
 from pardbg.store.store import Store
 
+GLANCE: Final = 8
+"""Steps of history in a snapshot that is not deep."""
 
-def snapshot(store: Store, t_ns: int | None) -> Snapshot:
-    """The run at ``t_ns`` (hub clock); None: at its newest time.
+
+def snapshot(
+    store: Store, t_ns: int | None, rank: int | None = None, *, deep: bool = True
+) -> Snapshot:
+    """The run at ``t_ns`` (hub clock); None: at its newest time. Of several pipelines ``rank``
+    says which is shown in full. Not ``deep``: without findings and most of the bubble's history,
+    which take longest.
 
     The same store and cursor give the same value. Nothing here raises on odd data: what is not
     known is None.
     """
     view = View(store, t_ns)
-    pipeline = pipeline_view(view)
+    pipeline = pipeline_view(view, rank, HISTORY if deep else GLANCE)
     steps = step_rows(view)
     losses = loss_history(view)
     rows = collectives(view)
@@ -49,8 +60,10 @@ def snapshot(store: Store, t_ns: int | None) -> Snapshot:
         p2p=p2p_rows(view),
         traffic=traffic_view(view, rows),
         memory=memory_rows(view),
-        findings=findings(view),
+        findings=findings(view) if deep else (),
         control=control_view(view),
         dropped_records=store.lost(view.t_ns),
         unknown_records=store.unknown,
+        pipelines=pipeline_names(view),
+        sharding=sharding_view(view),
     )

@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.model import LaneSpan
+from pardbg.analysis.sharding import split_name
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
+from pardbg_agent import wire
 
 LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("step", ("step",)),
     ("phase", ("phase",)),
+    ("recomp.", ("phase",)),
     ("compute", ("action",)),
     ("comm", ("done", "done_p2p")),
     ("wait", ("wait",)),
@@ -24,6 +27,10 @@ LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("gate", ("held",)),
 )
 """Lane name -> tables drawn in it."""
+_AGAIN: Final = "recomp."
+"""The lane of forwards that run again inside a backward: in the phases' own lane they would lie
+on top of it."""
+_RECOMPUTE: Final = int(wire.Flag.RECOMPUTE)
 MAX_SPANS: Final = 4096
 """Boxes per lane at most, however much overlaps."""
 Lanes = dict[str, tuple[LaneSpan, ...]]
@@ -45,18 +52,22 @@ def lanes(
     found: dict[int, Lanes] = {}
     for rank, process in store.rank_procs(t1_ns).items():
         if ranks is None or rank in ranks:
-            made = {name: _lane(process, tables, t0_ns, t1_ns, columns) for name, tables in LANES}
+            made = {
+                name: _lane(process, name, tables, t0_ns, t1_ns, columns) for name, tables in LANES
+            }
             found[rank] = {name: spans for name, spans in made.items() if spans}
     return found
 
 
 def _lane(
-    process: Process, tables: Sequence[str], t0_ns: int, t1_ns: int, columns: int
+    process: Process, lane: str, tables: Sequence[str], t0_ns: int, t1_ns: int, columns: int
 ) -> tuple[LaneSpan, ...]:
     spans: list[LaneSpan] = []
     for name in tables:
         table = process.table(name)
         rows = _overlapping(table, t0_ns, t1_ns)
+        if rows is not None and name == "phase":
+            rows = _again(table, rows, lane == _AGAIN)
         if rows is not None:
             spans += _boxes(process, name, table, rows, t0_ns, t1_ns, columns)
     if len(tables) > 1:
@@ -73,6 +84,16 @@ def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
         return slice(lo, hi)
     rows = np.flatnonzero(table.col("t0_ns")[lo:hi] < t1_ns) + lo
     return rows if len(rows) else None
+
+
+def _again(table: Table, rows: Rows, wanted: bool) -> Rows | None:
+    """Of these rows those that are, or are not, a forward run again."""
+    again = (table.col("flags")[rows] & _RECOMPUTE) != 0
+    if bool((again == wanted).all()):
+        return rows
+    every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    chosen: NDArray[np.int64] = every[again == wanted]
+    return chosen if len(chosen) else None
 
 
 def _boxes(
@@ -171,7 +192,14 @@ def _style(process: Process, name: str, name_id: int) -> str:
         return f"phase.{process.name(name_id)}"
     if name.startswith("done"):
         return f"comm.{process.name(name_id)}"
+    if name == "fsdp":
+        verb = split_name(process.name(name_id))[1]
+        return f"fsdp.{verb.partition(' ')[0] or 'other'}"
     return {"span": "user", "held": "gate"}.get(name, name)
+
+
+def _label_span(process: Process, name_id: int, _stage: int, mb: int, *_: Any) -> str:
+    return f"{process.name(name_id)}{f' c{mb}' if mb >= 0 else ''}"
 
 
 def _label_name(process: Process, name_id: int, *_: Any) -> str:
@@ -197,6 +225,7 @@ def _label_p2p(
 
 
 _LABELS: Final[dict[str, Callable[..., str]]] = {
+    "span": _label_span,
     "action": _label_action,
     "step": _label_step,
     "done_p2p": _label_p2p,

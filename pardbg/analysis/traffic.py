@@ -1,4 +1,4 @@
-"""Directed traffic: observed for p2p, modelled as a ring for collectives."""
+"""Directed traffic: observed for p2p and all_to_all, modelled as a ring for other collectives."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pardbg.analysis.asof import View
 from pardbg.analysis.matching import collectives
 from pardbg.analysis.model import CollectiveRow, Edge, GroupView, TrafficView
 from pardbg.analysis.p2p import p2p_rows
+from pardbg.analysis.rings import ring_step
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 
@@ -40,13 +41,18 @@ def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> Tra
     sums = _Sums()
     recent_row = view.t_ns - WINDOW_NS
     _add_p2p(view, sums, recent_row)
+    _add_parts(view, sums, recent_row)
     _add_collectives(view, sums, recent_row)
+    _add_summed(view, sums, recent_row)
     _mark_active(view, sums)
     seconds = min(WINDOW_NS, max(view.t_ns - view.begin_ns, 1)) / 1e9
+    messages = p2p_rows(view)
+    labels = {(row.src, row.dst): row.label for row in messages}
     edges = tuple(
         Edge(
             src, dst, round(s.num_bytes), s.recent_bytes / seconds,
             "observed" if source == "observed" else "modelled", s.num_ops, s.active,
+            labels.get((src, dst), "") if source == "observed" else "",
         )
         for (src, dst, source), s in sorted(sums.edges.items())
     )  # fmt: skip
@@ -55,7 +61,7 @@ def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> Tra
         (name, op, s.num_ops, round(s.num_bytes), busbw.get((name, op)))
         for (_, name, op), s in sorted(sums.ops.items(), key=lambda item: -item[1].num_bytes)
     )
-    return TrafficView(WINDOW_NS, edges, _groups(view, sums), ops)
+    return TrafficView(WINDOW_NS, edges, _groups(view, sums), ops, ring_step(messages))
 
 
 def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
@@ -107,6 +113,16 @@ def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
             sums.edges[src, dst, "observed"] = part
 
 
+def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
+    """What each all_to_all moved from rank to rank: the router's choice, not a ring's shares."""
+    for rank, process in view.ranks.items():
+        for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
+            part = sums.edges[rank, peer, "observed"]
+            part.num_ops += number
+            part.num_bytes += size
+            part.recent_bytes += recent
+
+
 def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
     """Each group's ops once, as its lowest known member issued them."""
     for group in list(view.store.groups.values()):
@@ -125,6 +141,25 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
             part.num_bytes += size
             part.recent_bytes += recent
             _add_ring(sums, group.ranks, name, number, size, recent)
+
+
+def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
+    """Ops recorded as sums per step (level summary): collectives once per group, each send. Who
+    sent to whom is not in them."""
+    for rank, process in view.ranks.items():
+        for name_id, gid, send, _, number, size, recent in _as_of(
+            view, process, "op_sum", since_ns
+        ):
+            group, op = process.groups.get(gid), process.ops.get(name_id)
+            name = op.op if op is not None else "op"
+            if group is None or (not send and (name == "recv" or _witness(view, group) != rank)):
+                continue
+            part = sums.ops[group.key, group.axis or group.name, name]
+            part.num_ops += number
+            part.num_bytes += size
+            part.recent_bytes += recent
+            if not send:
+                _add_ring(sums, group.ranks, name, number, size, recent)
 
 
 def _witness(view: View, group: GroupDef) -> int | None:

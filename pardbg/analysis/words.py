@@ -53,3 +53,8 @@ def ranks_text(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0-2``."""
     known = sorted(set(ranks))
     return f"rank{'s' if len(known) != 1 else ''} {rank_set(known)}"
+
+
+def waits_text(ranks: Iterable[int]) -> str:
+    """The verb that follows ``ranks_text``."""
+    return "wait" if len(set(ranks)) != 1 else "waits"

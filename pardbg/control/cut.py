@@ -6,6 +6,9 @@ time. This moves each rank no further than the causal past of the ops in flight,
 every program that would itself have gone on. The rule looks at issued and incomplete ops, not at
 who is seen waiting: DDP waits for its buckets in C++, where no hook sees it.
 
+A rank that is *pinned* (a breakpoint hit, or it alone was asked to hold) is not released so: who
+waits for it waits on purpose, until the nearest timeout is close (pardbg.control.pins).
+
 A rank is judged only by a state that follows the newest message sent to it. The one exception is
 safe: an op that was open in an older state of a rank that runs cannot have completed without the
 ranks that have not issued it.
@@ -54,6 +57,9 @@ class Settlement:
     """Procs that have not come to a gate, or not answered."""
     stuck: dict[str, str] = field(default_factory=dict)
     """Procs inside an op for which somebody is gone: they will come to no gate. With the reason."""
+    waiting: dict[str, tuple[OpenOp, str]] = field(default_factory=dict)
+    """Procs inside an op that a pinned rank has not issued (or who wait for such a one): the op,
+    and in words."""
 
     @property
     def reached(self) -> bool:
@@ -70,14 +76,18 @@ def settle(
     groups: Mapping[str, tuple[int, ...]],
     ripe: Ripe = lambda view, op: True,
     departed: Collection[int] = (),
+    pinned: Collection[str] = (),
+    free: Collection[str] = (),
 ) -> Settlement:
     """One application of the rule. ``departed``: ranks that were there and are gone; a rank that
-    was never seen may still come."""
+    was never seen may still come. ``pinned``: procs that stay where they are. ``free``: procs
+    that are not to be held at all."""
     release: set[str] = set()
     under_way: list[str] = []
     stuck: dict[str, str] = {}
+    waiting = _waiting(views, groups, ripe, pinned) if pinned else {}
     for view in views.values():
-        if view.held:
+        if view.held or view.proc in waiting:
             continue
         gone = None
         for op in view.state.open if view.state else ():
@@ -91,15 +101,50 @@ def settle(
                 release.update(other.proc for other in behind if other.held)
         if gone is not None and view.fresh:
             stuck[view.proc] = gone
-        else:
+        elif view.proc not in free:
             under_way.append(view.proc)
-    return Settlement(tuple(sorted(release)), tuple(under_way), stuck)
+    return Settlement(tuple(sorted(release.difference(pinned))), tuple(under_way), stuck, waiting)
+
+
+def _waiting(
+    views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]], ripe: Ripe,
+    pinned: Collection[str],
+) -> dict[str, tuple[OpenOp, str]]:  # fmt: skip
+    """Who is inside an op that cannot complete while the pinned ranks stay, directly or through
+    others that wait for them."""
+    waiting: dict[str, tuple[OpenOp, str]] = {}
+    loose = [view for view in views.values() if not view.held and view.fresh and view.state]
+    grew = True
+    while grew:
+        grew = False
+        for view in loose:
+            found = None if view.proc in waiting else _waits_for(
+                view, groups, views, ripe, {*pinned, *waiting}
+            )  # fmt: skip
+            if found is not None:
+                waiting[view.proc] = found
+                grew = True
+    return waiting
+
+
+def _waits_for(
+    view: View, groups: Mapping[str, tuple[int, ...]], views: Mapping[str, View], ripe: Ripe,
+    those: Collection[str],
+) -> tuple[OpenOp, str] | None:  # fmt: skip
+    for op in view.state.open if view.state else ():
+        behind = missing(view, op, views, groups)[0] if ripe(view, op) else []
+        for other in behind:
+            if other.proc in those:
+                return op, f"waits in {words(op)} for rank {other.rank}"
+    return None
 
 
 def missing(
     view: View, op: OpenOp, views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[View], list[int]]:
     """(processes that have not issued their part of the op, ranks of it without a process)."""
+    if op.peer is not None and op.peer < 0:
+        return _nobody_yet(view, op, views, groups)
     behind: list[View] = []
     lost: list[int] = []
     epoch = _epoch(view.proc)
@@ -109,6 +154,24 @@ def missing(
             lost.append(rank)
         behind += [peer for peer in peers if not _issued(peer, op, view.rank)]
     return behind, lost
+
+
+def _nobody_yet(
+    view: View, op: OpenOp, views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]]
+) -> tuple[list[View], list[int]]:
+    """A receive from anybody: all members may yet send what it waits for. It has its message once
+    as many were sent to it, under its tag, as it has asked for, of whomever."""
+    ranks, epoch = _partners(view, op, views, groups), _epoch(view.proc)
+    peers = [v for v in views.values() if v.rank in ranks and _epoch(v.proc) == epoch]
+    mine = view.state.p2p if view.state is not None else {}
+    asked = sum(
+        number
+        for (group, _, tag, send), number in mine.items()
+        if (group, tag, send) == (op.group, op.tag, False)
+    )
+    to_me = (op.group, view.rank, op.tag, True)
+    sent = sum(peer.state.p2p.get(to_me, 0) for peer in peers if peer.state is not None)
+    return ([], []) if sent >= asked else (peers, [] if peers else ranks)
 
 
 def _partners(
@@ -140,7 +203,7 @@ def words(op: OpenOp) -> str:
     """``all_reduce dp #42``, ``recv from 2``."""
     if op.peer is None:
         return f"{op.op} {op.group} #{op.seq}"
-    return f"{op.op} {'to' if op.send else 'from'} {op.peer}"
+    return f"{op.op} {'to' if op.send else 'from'} {'any rank' if op.peer < 0 else op.peer}"
 
 
 class Patience:

@@ -52,3 +52,5 @@ class Command:
     """The rank set as the user wrote it."""
     deadline_ns: int = 0
     """When its sender wants an answer at the latest; 0: whenever."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """What else the verb needs; see Verb."""

@@ -8,17 +8,17 @@ ranks run on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from enum import Enum
-from typing import Any
+from collections.abc import Mapping
 
-from pardbg.control.cut import Patience, Settlement, View, settle
-from pardbg.control.effects import Ack, Command, Effect, Event, ToAgent
-from pardbg.control.lease import Lease
+from pardbg.control.board import Board, Mode
+from pardbg.control.breakpoints import EDITS, Breakpoint, BreakpointError, edit, words_of
+from pardbg.control.cut import View, settle
+from pardbg.control.effects import Ack, Command, ToAgent
+from pardbg.control.expr import ExprError
 from pardbg.control.model import AgentState, Verb
 from pardbg.control.ranksets import spell
-from pardbg.control.steps import HOLD, ONE_OP, Permit, permits, step_target, to_step
-from pardbg_agent.wire import LEASE_NS, Gate, Msg
+from pardbg.control.steps import HOLD, ONE_OP, PASS, permits, step_target, to_step
+from pardbg_agent.wire import Gate, Msg
 
 MAX_QUEUE = 8
 RUN_WAIT_NS = 1_000_000_000
@@ -30,73 +30,8 @@ MAX_ROUNDS = 4
 """``next``: how often ranks that settling left inside the step are sent on to its end."""
 
 
-class Mode(str, Enum):
-    RUNNING = "running"
-    """-> PAUSING by pause."""
-    PAUSING = "pausing"
-    """-> HELD at the cut; -> RUNNING by continue, leave, a lapsed lease or the last rank's end."""
-    HELD = "held"
-    """-> STEPPING by step, tick, next, op; -> PAUSING when a rank joins; -> RUNNING as above."""
-    STEPPING = "stepping"
-    """-> HELD at the new cut; -> RUNNING as above."""
-
-
-class Machine:
+class Machine(Board):
     """One run's control. Call ``tick`` often (20 ms while ``active``)."""
-
-    def __init__(self, first_id: int = 1, patience: Patience | None = None) -> None:
-        self.mode = Mode.RUNNING
-        self.lease = Lease()
-        self.views: dict[str, View] = {}
-        self.groups: dict[str, tuple[int, ...]] = {}
-        """group key -> global ranks, from the definitions."""
-        self.pipelines: dict[str, tuple[int, ...]] = {}
-        """group key -> global ranks by pipeline index, from the plans."""
-        self.reason = ""
-        self.settlement = Settlement()
-        self._patience = patience or Patience()
-        self._out: list[Effect] = []
-        self._next_id = first_id
-        self._current: list[Command] = []
-        self._queue: deque[Command] = deque()
-        self._leaving: list[tuple[Command, int]] = []
-        self._departed: set[int] = set()
-        self._goal: tuple[tuple[int, ...], int, int] | None = None
-        """``next``: (ranks, steps behind them at the end, rounds left)."""
-        self._since = self._renewed = self._reported = 0
-
-    # -- what the hub asks
-
-    @property
-    def active(self) -> bool:
-        """Ranks are (being) held, or an answer is due."""
-        return self.mode is not Mode.RUNNING or bool(self._leaving)
-
-    def drain(self) -> list[Effect]:
-        """Everything to be done since the last call, in order."""
-        out, self._out = self._out, []
-        return out
-
-    def held(self) -> dict[int, str]:
-        """rank -> what comes next there, of ranks that are held for certain."""
-        views = sorted(self.views.values(), key=lambda view: view.rank)
-        return {v.rank: v.state.next for v in views if v.held and v.state is not None}
-
-    def pending(self) -> int:
-        """Ops issued and not complete, over all ranks."""
-        return sum(len(view.state.open) for view in self.views.values() if view.state)
-
-    def status(self, now: int) -> dict[str, Any]:
-        """The fields of ControlView."""
-        return {
-            "mode": self.mode.value,
-            "controller": self.lease.holder,
-            "lease_ns": self.lease.left_ns(now),
-            "reason": self.reason,
-            "held": self.held() if self.active else {},
-            "pending": self.pending() if self.active else 0,
-            "queued": len(self._queue),
-        }
 
     # -- agents
 
@@ -110,7 +45,13 @@ class Machine:
             return
         self.views[proc] = View(proc, rank)
         self._departed.discard(rank)
+        if self.breakpoints:
+            self._tell_breaks([self.views[proc]])
         if self.mode is Mode.RUNNING:
+            return
+        if self._free:
+            self._free.add(proc)
+            self._permit(self.views[proc], PASS, now)
             return
         self._permit(self.views[proc], HOLD, now)
         if self.mode is Mode.HELD:
@@ -128,6 +69,8 @@ class Machine:
             self._event("detach", now, text=f"rank {view.rank} {why}")
             if not self.views:
                 self._run_on("running", "no rank is left", now)
+        if not self.views:
+            self._end_until("the job ended before it was true", now)
         self.tick(now)
 
     def state(self, state: AgentState, now: int) -> None:
@@ -138,6 +81,9 @@ class Machine:
         view.state = state
         if state.rank >= 0:
             view.rank = state.rank
+        self.breakpoints.count(state.proc, state.hits)
+        if state.hit is not None and state.held:
+            self._hit(view, state, state.hit, now)
         self.tick(now)
 
     # -- viewers
@@ -145,13 +91,17 @@ class Machine:
     def command(self, command: Command, now: int, *, keep: bool = False, lease_ns: int = 0) -> None:
         """A control verb. Answered now or later through ``drain``."""
         refusal = self._refusal(command, now)
+        if refusal is None and command.verb in EDITS:
+            refusal = self._edit(command, now, keep, lease_ns)
+            if refusal is None:
+                return
         if refusal is not None:
             self._out.append(Ack(command.viewer, command.re, False, refusal))
             self._event("refused", now, by=command.by, text=f"{command.verb.value}: {refusal}")
             return
         self.lease.grant(command.by, now, keep=keep, period_ns=lease_ns)
         self._pass_lease_on(now)
-        text = f"{command.verb.value} {command.text}".strip()
+        text = words_of(command)
         if command.verb is Verb.CONTINUE:
             self._event("continue", now, by=command.by, text=text)
             self._continue(command, now)
@@ -177,6 +127,14 @@ class Machine:
         held = self.mode is not Mode.RUNNING
         self._run_on("leave", f"{viewer} {text}" if held else "", now, by=viewer)
 
+    def forget(self, viewer: str, now: int) -> None:
+        """A viewer is gone, and its breakpoints with it."""
+        gone = self.breakpoints.forget(viewer)
+        if gone:
+            self._tell_breaks(self.views.values())
+            numbers = ", ".join(map(str, gone))
+            self._event("delete", now, by=viewer, text=f"breakpoint {numbers}: {viewer} is gone")
+
     def renew(self, viewer: str, now: int) -> bool:
         """The holder is still there."""
         if not self.lease.renew(viewer, now):
@@ -200,6 +158,7 @@ class Machine:
             self._watch_held(now)
         if self.mode is not Mode.RUNNING and now - self._renewed >= RENEW_NS:
             self._pass_lease_on(now)
+            self._event("", now)  # no event: what is left of the lease and of the timeouts
         self._expire(now)
 
     # -- verbs
@@ -209,8 +168,8 @@ class Machine:
         if holder is not None and holder != command.by:
             left = (self.lease.left_ns(now) or 0) / 1e9
             return f"{holder} holds control (lease {left:.0f} s): take it over first"
-        if command.verb is Verb.CONTINUE:
-            return None
+        if command.verb is Verb.CONTINUE or command.verb in EDITS:
+            return "no such rank yet" if command.verb is Verb.DELAY and not self.views else None
         if not self.views:
             return "no rank yet: the job has not formed a process group"
         if command.verb is Verb.PAUSE:
@@ -230,6 +189,14 @@ class Machine:
             self._queue.append(command)
 
     def _pause(self, command: Command, now: int) -> None:
+        everybody = {view.rank for view in self.views.values()} <= set(command.ranks)
+        if self.mode is Mode.HELD and everybody and self._free:
+            self._free.clear()  # it held some, now all
+            self.pins.clear()
+            self._enter(Mode.PAUSING, now)
+            for view in self.views.values():
+                if not view.held:
+                    self._permit(view, HOLD, now)
         if self.mode is Mode.HELD:
             self._out.append(Ack(command.viewer, command.re, True, data=self.status(now)))
             return
@@ -238,7 +205,14 @@ class Machine:
             return  # the cut that is being settled is the answer
         self._enter(Mode.PAUSING, now)
         self.reason = "pause"
-        for view in self.views.values():
+        chosen = list(self.views.values()) if everybody else self._of_ranks(command.ranks)
+        if not everybody:
+            self._free = set(self.views) - {view.proc for view in chosen}
+            for proc in self._free:
+                self._permit(self.views[proc], PASS, now)
+            self.pins.procs = {view.proc for view in chosen}
+            self.pins.forever = bool(command.args.get("hold"))
+        for view in chosen:
             self._permit(view, HOLD, now)
 
     def _advance(self, command: Command, now: int) -> None:
@@ -252,8 +226,10 @@ class Machine:
         if command.verb is Verb.NEXT:
             self._goal = (command.ranks, step_target(states), MAX_ROUNDS)
         self._current.append(command)
+        self._why = ""
+        self.pins.procs -= granted.keys()
         self._enter(Mode.STEPPING, now)
-        self.reason = f"{command.verb.value} {command.text}".strip()
+        self.reason = words_of(command)
         for proc, permit in granted.items():
             view = self.views[proc]
             if permit.n or view.state is None or not view.state.held & permit.stop:
@@ -261,9 +237,12 @@ class Machine:
 
     def _continue(self, command: Command, now: int) -> None:
         if self.mode is Mode.RUNNING:
-            self._out.append(Ack(command.viewer, command.re, True, data=self.status(now)))
+            if command.verb is not Verb.UNTIL:  # that one is answered where it stops
+                self._out.append(Ack(command.viewer, command.re, True, data=self.status(now)))
             return
         self._run_on("running", "", now, by=command.by)
+        if command.verb is Verb.UNTIL:
+            return
         self._leaving.append((command, now + RUN_WAIT_NS))
         if self.lease.keep:
             self.lease.drop()  # a script does not stay to give control back
@@ -296,8 +275,11 @@ class Machine:
 
     def _settle(self, now: int) -> None:
         ripe = self._patience.look(self.views, now)
-        found = settle(self.views, self.groups, ripe, self._departed)
+        found = settle(
+            self.views, self.groups, ripe, self._departed, self.pins.procs, self._free
+        )  # fmt: skip
         self.settlement = found
+        self._watch_pins(now)
         for proc in found.release:
             self._permit(self.views[proc], ONE_OP, now)
         if found.reached:
@@ -311,7 +293,7 @@ class Machine:
         if self._pursue(now):
             return
         self._enter(Mode.HELD, now)
-        self.reason = "; ".join(self.settlement.stuck.values())
+        self.reason = "; ".join(filter(None, [self._why, *self.settlement.stuck.values()]))
         current, self._current = self._current, []
         self._event("cut", now, text=self.reason)
         for command in current:
@@ -337,8 +319,16 @@ class Machine:
 
     def _watch_held(self, now: int) -> None:
         """A rank that ran on by itself (its own lease lapsed, the hub was slow) is held again."""
-        loose = [v for v in self.views.values() if v.fresh and not v.held and v.proc not in
-                 self.settlement.stuck]  # fmt: skip
+        if self.pins.procs:
+            ripe = self._patience.look(self.views, now)
+            self.settlement = settle(
+                self.views, self.groups, ripe, self._departed, self.pins.procs, self._free
+            )  # fmt: skip
+            self._watch_pins(now)
+        aside = {*self.settlement.stuck, *self.settlement.waiting, *self._free}
+        loose = [
+            v for v in self.views.values() if v.fresh and not v.held and v.proc not in aside
+        ]  # fmt: skip
         if not loose:
             return
         self._enter(Mode.PAUSING, now)
@@ -362,55 +352,86 @@ class Machine:
 
     def _expire(self, now: int) -> None:
         """Answer who does not want to wait longer; what it asked for goes on."""
-        for waiting in (self._current, self._queue):
+        for waiting in (self._current, self._queue, self._until):
             for command in [c for c in waiting if c.deadline_ns and now >= c.deadline_ns]:
                 waiting.remove(command)
                 error = f"no cut yet: {self._under_way()}; it goes on"
+                if waiting is self._until:
+                    error = f"{command.args.get('expr')} was not true yet; it goes on"
                 self._out.append(Ack(command.viewer, command.re, False, error, self.status(now)))
 
-    # -- small things
+    # -- breakpoints, and ranks that stay where they are
 
-    def _enter(self, mode: Mode, now: int) -> None:
-        if mode is Mode.RUNNING:
-            self._goal = None
-            self._patience.clear()
-            self.settlement = Settlement()
-        self.mode, self._since, self._reported = mode, now, 0
+    def _edit(self, command: Command, now: int, keep: bool, lease_ns: int) -> str | None:
+        """A verb about breakpoints or delays: done at once. What is wrong with it, or None."""
+        try:
+            text = edit(self.breakpoints, command, keep, lease_ns)
+        except (ExprError, BreakpointError) as error:
+            return str(error)
+        if command.verb is Verb.DELAY:
+            delay = {"t": Msg.DELAY.value, "id": self._id(), "ns": int(command.args.get("ns", 0))}
+            self._out += [ToAgent(v.proc, delay) for v in self._of_ranks(command.ranks)]
+        elif command.verb is not Verb.BREAKS:
+            self._tell_breaks(self.views.values())
+        if command.verb is not Verb.BREAKS:
+            self._event(command.verb.value, now, by=command.by, text=text)
+        if command.verb is Verb.UNTIL:
+            self._until.append(command)
+            self._continue(command, now)
+        else:
+            data = {**self.status(now), "text": text}
+            self._out.append(Ack(command.viewer, command.re, True, data=data))
+        return None
 
-    def _permit(self, view: View, permit: Permit, now: int) -> None:
-        view.asked = self._id()
-        message = {
-            "t": Msg.PERMIT.value, "id": view.asked, "count": permit.count, "n": permit.n,
-            "stop": permit.stop, "lease_ns": self._agent_lease(now),
-        }  # fmt: skip
-        self._out.append(ToAgent(view.proc, message))
-
-    def _pass_lease_on(self, now: int) -> None:
-        self._renewed = now
-        if self.mode is Mode.RUNNING:
+    def _hit(self, view: View, state: AgentState, number: int, now: int) -> None:
+        """A rank stopped at a breakpoint: hold the others too, and it where it stands."""
+        known, key = self.breakpoints.get(number), (view.proc, state.held_since_ns)
+        if key in self._hits:
             return
-        message = {"t": Msg.LEASE.value, "lease_ns": self._agent_lease(now)}
-        self._out += [ToAgent(proc, message) for proc in self.views]
+        self._hits = {k for k in self._hits if k[0] != view.proc} | {key}
+        if known is None:  # deleted, or somebody else's once: nobody waits for this any more
+            if self.mode is Mode.RUNNING:
+                view.asked = self._id()
+                self._out.append(ToAgent(view.proc, {"t": Msg.RUN.value, "id": view.asked}))
+            return
+        text = f"breakpoint {number}: rank {view.rank} before {state.next} ({known.text})"
+        self._why = "; ".join(filter(None, [self._why, text]))
+        self.pins.procs.add(view.proc)
+        if self.mode is Mode.RUNNING:
+            self._stop_at_hit(known, now)
+        self._event("hit", now, by=known.by, text=text)
+        if known.once:
+            self.breakpoints.delete([number])
+            self._tell_breaks(self.views.values())
 
-    def _agent_lease(self, now: int) -> int:
-        left = self.lease.left_ns(now)
-        return LEASE_NS if left is None else min(left, LEASE_NS)
+    def _stop_at_hit(self, known: Breakpoint, now: int) -> None:
+        if self.lease.holder is None:
+            self.lease.grant(known.by, now, keep=known.keep, period_ns=known.lease_ns)
+        self._current += self._until
+        self._until = []
+        self._enter(Mode.PAUSING, now)
+        self.reason = self._why
+        for view in self.views.values():
+            self._permit(view, HOLD, now)
 
-    def _id(self) -> int:
-        self._next_id += 1
-        return self._next_id
+    def _end_until(self, text: str, now: int) -> None:
+        for command in self._until:
+            self._out.append(Ack(command.viewer, command.re, False, text, self.status(now)))
+        self._until = []
 
-    def _of_ranks(self, ranks: Iterable[int]) -> list[View]:
-        wanted = set(ranks)
-        return [view for view in self.views.values() if view.rank in wanted]
-
-    def _by_pipeline(self) -> list[list[AgentState]]:
-        """Held ranks' states, one list per pipeline; ranks of none together."""
-        held = {view.rank: view.state for view in self.views.values() if view.held and view.state}
-        lists = [[held[r] for r in ranks if r in held] for ranks in self.pipelines.values()]
-        seen = {state.rank for states in lists for state in states}
-        lists.append([state for rank, state in held.items() if rank not in seen])
-        return [states for states in lists if states]
-
-    def _event(self, event: str, now: int, *, by: str = "", text: str = "") -> None:
-        self._out.append(Event({"event": event, **self.status(now), "by": by, "text": text}))
+    def _watch_pins(self, now: int) -> None:
+        """Let pinned ranks go before somebody's op times out."""
+        if not self.pins.look(self.settlement, self.timeouts, now):
+            return
+        ranks = [self.views[proc].rank for proc in self.pins.procs if proc in self.views]
+        left = (self.pins.left_ns(now) or 0) / 1e9
+        text = f"rank {spell(ranks)} let go: {self._nearest()} times out in {left:.0f} s"
+        procs, self.pins.procs = self.pins.procs, set()
+        if self._free:  # it alone was held, so everything runs on
+            self._run_on("released", text, now)
+            return
+        for proc in procs & self.views.keys():
+            self._permit(self.views[proc], ONE_OP, now)
+        self._enter(Mode.PAUSING, now)
+        self._why = text
+        self._event("released", now, text=text)

@@ -25,10 +25,34 @@ class Verb(str, Enum):
     """To the next collective."""
     WHERE = "where"
     """All ranks' stacks."""
+    BREAK = "break"
+    """Stop where a condition is true: ``expr`` (pardbg.control.expr); on the chosen ranks."""
+    TBREAK = "tbreak"
+    """The same, once."""
+    UNTIL = "until"
+    """``tbreak`` and run on; answered where it stops."""
+    CONDITION = "condition"
+    """Give breakpoint ``number`` another ``expr``."""
+    IGNORE = "ignore"
+    """Let the next ``count`` matches of breakpoint ``number`` pass, on each rank."""
+    DELETE = "delete"
+    """Remove breakpoints ``numbers``; none named: all."""
+    BREAKS = "breaks"
+    """All breakpoints, with how often each matched."""
+    INSPECT = "inspect"
+    """Look into held ranks: ``kind`` (pardbg_agent.evaluate.KINDS), ``expr``, ``frame``."""
+    DELAY = "delay"
+    """Make the chosen ranks ``ns`` later in each step: a planted straggler; 0: no more."""
     RANKS = "ranks"
     """Where each rank is."""
     STATUS = "status"
     """Who holds control, the lease, what is pending."""
+    MARK = "mark"
+    """A bookmark in the recording: ``at_ns`` (now where not given) and ``text``. Changes nothing
+    in the run, so it needs no control."""
+    LEVEL = "level"
+    """``level``: how much the chosen ranks record, off, summary or full; for ``for_s`` seconds
+    where given. Needs no control, as no rank is held."""
     KILL = "kill"
     """End the job: SIGTERM, and SIGKILL to what is left. Needs ``confirm=True``."""
 
@@ -74,6 +98,10 @@ class AgentState:
     """Pipeline compute actions finished in this schedule step, text form, in order."""
     plan: tuple[str, ...] = ()
     """Planned compute actions of this rank's schedule step (empty: no pipeline)."""
+    hit: int | None = None
+    """The breakpoint that stopped it; None: a permit did."""
+    hits: dict[int, int] = field(default_factory=dict)
+    """breakpoint -> matches on this rank so far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class Permit:
 
 
 HOLD = Permit(int(GATE_ALL), 0, int(GATE_ALL))
+PASS = Permit(0, 1, 0)
+"""Held nowhere, but saying where it is: ranks beside one that alone is held."""
 ONE_GATE = Permit(int(GATE_ALL), 1, int(GATE_ALL))
 ONE_OP = Permit(int(GATE_OPS), 1, int(GATE_ALL))
 """Settling to a cut: this rank goes as far as past one op."""

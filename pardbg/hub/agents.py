@@ -10,6 +10,7 @@ from pardbg.events.decode import Malformed
 from pardbg.hub.clock import SAME, ClockEstimate, Offset
 from pardbg.hub.collector import Collector
 from pardbg.hub.history import Definitions
+from pardbg.hub.inquiries import Inquiries
 from pardbg.hub.messages import agent_state
 from pardbg.hub.router import Router
 from pardbg.hub.salvage import SALVAGED, Rings
@@ -33,6 +34,7 @@ class Agents:
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
         """proc -> why: exit, killed or lost."""
+        self.inquiries = Inquiries()
         self.restarted = False
         """This hub took over from a killed one: it may find held ranks it knows nothing of."""
         self._hub_id, self._boot_id = hub_id, boot_id
@@ -60,6 +62,7 @@ class Agents:
             self._machine.joined(proc, self._rank(proc), self._collector.clock())
         elif kind == DefKind.GROUP:
             self._machine.groups = self._definitions.groups
+            self._machine.timeouts = self._definitions.timeouts
         elif kind == DefKind.PLAN:
             self._machine.pipelines = self._definitions.pipelines
 
@@ -80,13 +83,11 @@ class Agents:
 
     def tick(self, now: int) -> None:
         """Look for new rings, dead processes, due pings."""
+        self._gone(self._rings.left(now), now)
         if now - self._scanned_ns >= SCAN_NS:
             self._scanned_ns = now
             self._rings.scan()
-            for proc in self._rings.died(now):
-                self._where.gone(proc)
-                if proc not in self._byes:
-                    self._machine.gone(proc, now, "is gone")
+            self._gone(self._rings.died(now), now)
             self._greet(now)
             self._find_lost(now)
         for proc, ring in list(self._rings.mapped.items()):
@@ -100,6 +101,13 @@ class Agents:
         for proc in list(self._rings.mapped):
             if proc not in self.ended:
                 self._salvage(proc, now)
+
+    def _gone(self, procs: list[str], now: int) -> None:
+        for proc in procs:
+            self._where.gone(proc)
+            self.inquiries.gone(proc)
+            if proc not in self._byes:
+                self._machine.gone(proc, now, "is gone")
 
     # -- messages
 
@@ -140,11 +148,13 @@ class Agents:
         number = message.get("re")
         if isinstance(number, int):
             self._where.answered(number, proc, message)
+            self.inquiries.answered(number, proc, message)
 
     def _on_bye(self, proc: str, message: dict[str, Any], now: int) -> None:
         self._byes[proc] = message
         self._hello.discard(proc)
         self._where.gone(proc)
+        self.inquiries.gone(proc)
         self._machine.gone(proc, now, "ended")
         if proc not in self._rings.mapped:
             self._end(proc, "exit", int(message.get("last_index") or 0),
@@ -165,16 +175,24 @@ class Agents:
             )
             self._collector.records(proc, head + raw, first, count)
         left = proc in self._byes or self._definitions.process(proc).leaving
+        ring = self._rings.mapped[proc]
+        if ring.code is not None:
+            left = ring.code >= 0  # os._exit says no farewell and is no kill
         reason = "exit" if left else "killed"
         self._machine.gone(proc, now, "is gone")
-        self._end(proc, reason, rescued.last_index, rescued.dropped, now)
+        self._end(
+            proc, reason, rescued.last_index, rescued.dropped, ring.dead_ns or now, ring.code
+        )  # fmt: skip
         self._rings.forget(proc)
 
-    def _end(self, proc: str, reason: str, last_index: int, dropped: int, now: int) -> None:
+    def _end(
+        self, proc: str, reason: str, last_index: int, dropped: int, t_ns: int,
+        code: int | None = None,
+    ) -> None:  # fmt: skip
         self.ended[proc] = reason
         self._collector.define(
-            k=DefKind.END.value, proc=proc, t_ns=now, reason=reason, last_index=last_index,
-            dropped=dropped,
+            k=DefKind.END.value, proc=proc, t_ns=t_ns, reason=reason, last_index=last_index,
+            dropped=dropped, code=code,
         )  # fmt: skip
 
     def _find_lost(self, now: int) -> None:

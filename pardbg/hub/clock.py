@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 WINDOW: Final = 16
-"""Pings looked at; the one with the shortest round trip decides."""
+"""Pings looked at; the one whose bound is tightest by now decides."""
+DRIFT: Final = 100e-6
+"""How far two quartz clocks may run apart per second, with room (they are good to 50 ppm)."""
+HOLDS_NS: Final = 2_000_000_000
+"""An offset is told with the error that it will have after so long."""
 PING_NS: Final = 1_000_000_000
 LOST_NS: Final = 5_000_000_000
 """A ping without an answer for so long is forgotten."""
@@ -27,11 +31,18 @@ SAME: Final = Offset(0, 0)
 
 @dataclass(slots=True)
 class ClockEstimate:
-    """One remote process's clock. ``offset`` is None before the first answer."""
+    """One remote process's clock. ``offset`` is None before the first answer.
+
+    A sample bounds the offset when it is taken; from then on the clocks drift apart, so its bound
+    widens. The offset told last stays true within its error as long as the present bound lies in
+    it; where it does not any more, a new one is told.
+    """
 
     offset: Offset | None = None
+    """As told last."""
     _sent: dict[int, int] = field(default_factory=dict)
-    _samples: deque[Offset] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _samples: deque[tuple[int, Offset]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """(when, what it said)"""
     _next_ns: int = 0
 
     def due(self, now: int) -> bool:
@@ -45,18 +56,24 @@ class ClockEstimate:
         self._next_ns = now + (PING_NS if len(self._samples) >= WINDOW // 2 else PING_NS // 10)
 
     def answered(self, ping: int, their_ns: int, now: int) -> Offset | None:
-        """The answer came. The new estimate if it changed by more than the old one's error."""
+        """The answer came. A new estimate if the old one may no longer hold, or is much wider."""
         sent = self._sent.pop(ping, None)
         if sent is None or now < sent:
             return None
         # Their clock was read somewhere between sending and receiving: in the middle, give or
         # take half the round trip.
-        self._samples.append(Offset((sent + now) // 2 - their_ns, (now - sent + 1) // 2))
-        best = min(self._samples, key=lambda sample: sample.error_ns)
-        old = self.offset
-        if old is not None and best.error_ns >= old.error_ns * 0.8:
-            moved = abs(best.offset_ns - old.offset_ns)
-            if moved <= old.error_ns:
+        self._samples.append((now, Offset((sent + now) // 2 - their_ns, (now - sent + 1) // 2)))
+        best = min((_aged(s, now - t) for t, s in self._samples), key=lambda s: s.error_ns)
+        told = _aged(best, HOLDS_NS)
+        old, until_next = self.offset, _aged(best, PING_NS)
+        if old is not None and told.error_ns >= 0.5 * old.error_ns:
+            furthest = abs(best.offset_ns - old.offset_ns) + until_next.error_ns
+            if furthest <= old.error_ns:
                 return None
-        self.offset = best
-        return best
+        self.offset = told
+        return told
+
+
+def _aged(sample: Offset, age_ns: int) -> Offset:
+    """What a sample says so long after."""
+    return Offset(sample.offset_ns, sample.error_ns + round(DRIFT * age_ns))

@@ -13,6 +13,7 @@ import zmq
 
 from pardbg.events.decode import Malformed, frame_head
 from pardbg.hub.history import Definitions, Recent
+from pardbg.session.parts import Parts
 from pardbg.session.writer import SessionWriter
 from pardbg_agent.wire import Key
 
@@ -64,7 +65,7 @@ class Collector:
         self,
         pull: zmq.Socket[bytes],
         pub: zmq.Socket[bytes],
-        writer: SessionWriter | None,
+        writer: SessionWriter | Parts | None,
         definitions: Definitions,
         recent: Recent,
         now: Callable[[], int] = time.monotonic_ns,
@@ -137,11 +138,14 @@ class Collector:
             self.writer.abandon()
             self.writer = None
 
-    def flush(self, now: int) -> None:
-        """Close the session's chunk when it is old enough."""
+    def flush(self, now: int | None) -> None:
+        """Close the session's chunk when it is old enough; None: now."""
         if self.writer is not None:
             try:
-                self.writer.tick(now)
+                if now is None:
+                    self.writer.flush()
+                else:
+                    self.writer.tick(now)
             except OSError as error:
                 self.stop_recording(error)
 

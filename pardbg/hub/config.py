@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import tempfile
 import time
 import uuid
@@ -14,14 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.session.parts import UNLIMITED, PartLimits
 from pardbg.session.writer import RunFacts
 from pardbg_agent import wire
 from pardbg_agent.clock import boot_id
+from pardbg_agent.identity import host_name
 
 VERSION: Final = 1
 MAX_SOCKET_PATH: Final = 100
 """A unix socket's path ends at 107 bytes."""
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
+PART_FILE = "part.json"
+"""{"part": number}: the file of a recording in parts that is being written."""
 HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
 
 
@@ -49,6 +52,13 @@ class RunConfig:
     recipe: str = ""
     owner_pid: int | None = None
     keys: dict[str, Any] | None = None
+    max_part_bytes: int = 0
+    """A recording goes on in a new file at this size; 0: never."""
+    max_part_ns: int = 0
+    keep_parts: int = 0
+    """How many of a recording's files are kept; 0: all."""
+    allow_eval: bool = False
+    """Who has control may run code in held ranks: agents read it here."""
     v: int = VERSION
     dir: Path = field(default=Path(), compare=False)
 
@@ -59,6 +69,10 @@ class RunConfig:
             self.run, self.name, self.host, self.argv, self.cwd, self.recipe, self.t_ns,
             self.wall_ns,
         )  # fmt: skip
+
+    @property
+    def limits(self) -> PartLimits:
+        return PartLimits(self.max_part_bytes, self.max_part_ns, self.keep_parts)
 
     def save(self) -> None:
         """Write run.json, 0600."""
@@ -90,6 +104,8 @@ def make(
     cwd: Path | None = None,
     recipe: str | None = None,
     owner_pid: int | None = None,
+    limits: PartLimits = UNLIMITED,
+    allow_eval: bool = False,
 ) -> RunConfig:
     """Make a run's directories (0700) and its run.json. Raises ConfigError."""
     run = f"{_slug(name)}-{uuid.uuid4().hex[:8]}"
@@ -106,10 +122,14 @@ def make(
         session=str(session),
         t_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
-        host=socket.gethostname(),
+        host=host_name(),
         boot_id=boot_id(),
         recipe=recipe or "",
         owner_pid=owner_pid,
+        max_part_bytes=limits.max_bytes,
+        max_part_ns=limits.max_ns,
+        keep_parts=limits.keep,
+        allow_eval=allow_eval,
         dir=run_dir,
     )
     config.save()

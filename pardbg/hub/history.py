@@ -51,6 +51,8 @@ class Definitions:
     """Group key -> global ranks."""
     axes: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
     """Mesh axis -> group key -> global ranks."""
+    timeouts: dict[str, int] = field(default_factory=dict)
+    """Group key -> ns until its ops time out."""
     pipelines: dict[str, tuple[int, ...]] = field(default_factory=dict)
     left_out: int = 0
     """Definitions that late viewers do not get."""
@@ -124,6 +126,8 @@ class Definitions:
         key, ranks = str(fields["key"]), tuple(int(r) for r in fields["ranks"])
         known.groups[int(fields["id"])] = str(fields.get("name") or key)
         self.groups[key] = ranks
+        if isinstance(fields.get("timeout_ns"), int):
+            self.timeouts[key] = fields["timeout_ns"]
         axis = fields.get("axis")
         if axis:
             self.axes.setdefault(str(axis), {})[key] = ranks

@@ -20,6 +20,7 @@ from typing import Final
 from pardbg.hub import config as files
 from pardbg.hub.config import ConfigError, RunConfig
 from pardbg.hub.salvage import start_time
+from pardbg.session.parts import UNLIMITED, PartLimits, part_path
 from pardbg_agent import wire
 
 START_TIMEOUT_S: Final = 20.0
@@ -51,6 +52,12 @@ class RunHandle:
     def session(self) -> Path:
         """The file it is recorded in."""
         return Path(self.config.session)
+
+    def parts(self) -> list[Path]:
+        """The recording's files that are there, oldest first: one, unless it was cut in parts."""
+        found = files.read_json(self.run_dir / files.PART_FILE) or {}
+        every = [part_path(self.session, n) for n in range(1, int(found.get("part", 1)) + 1)]
+        return [path for path in every if path.exists()] or [self.session]
 
     def ended(self) -> bool:
         """The job has ended (its recording may still be closed)."""
@@ -101,17 +108,22 @@ def start_run(
     owner: bool = False,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    limits: PartLimits = UNLIMITED,
+    allow_eval: bool = False,
 ) -> RunHandle:
     """Start hub and job; returns when both run. Raises LaunchError.
 
     ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
+    ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
+    who has control may run code in held ranks.
     """
     environment = dict(os.environ if env is None else env)
     _check_command(argv, environment, cwd)
     try:
         config = files.make(
             list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
-            owner_pid=os.getpid() if owner else None,
+            owner_pid=os.getpid() if owner else None, limits=limits,
+            allow_eval=allow_eval,
         )  # fmt: skip
     except ConfigError as error:
         raise LaunchError(str(error)) from None

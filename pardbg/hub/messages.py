@@ -45,8 +45,10 @@ def agent_state(proc: str, message: dict[str, Any]) -> AgentState:
             },
             done=tuple(str(text) for text in message.get("done") or ()),
             plan=tuple(str(text) for text in message.get("plan") or ()),
+            hit=int(message["hit"][0]) if message.get("hit") else None,
+            hits={int(n): int(count) for n, count in (message.get("hits") or {}).items()},
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise Malformed(f"state: {error!r}") from error
 
 

@@ -54,6 +54,16 @@ class Tail:
         return lines
 
     @property
+    def stream(self) -> str:
+        """stdout or stderr."""
+        return self._stream
+
+    @property
+    def offset(self) -> int:
+        """Of the first byte not yet given out."""
+        return self._at
+
+    @property
     def at_end(self) -> bool:
         """Everything in the file has been given out."""
         try:

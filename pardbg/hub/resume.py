@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pardbg.events.decode import Malformed, decode_map, frame_head
 from pardbg.hub import config as files
 from pardbg.hub.config import RunConfig
 from pardbg.hub.history import Definitions, Recent
+from pardbg.session.parts import Parts, part_path
 from pardbg.session.writer import SessionWriter, resume
 from pardbg.store.source import Message
+from pardbg.store.store import PART
 from pardbg_agent.wire import DefKind, Key
 
 NUMBER_SKIP: Final = 1_000_000
@@ -58,14 +61,26 @@ class Resumed:
             self.offsets[str(fields.get("stream"))] = int(fields["off"])
         if kind == Key.CONTROL.value and fields.get("event") == "hub_restart":
             self.restarts += 1
+        if kind == Key.CONTROL.value and fields.get("event") == PART:
+            self._part(fields)
+
+    def _part(self, fields: dict[str, Any]) -> None:
+        """Where the part before ended."""
+        for proc, head in dict(fields.get("heads") or {}).items():
+            self.heads[str(proc).encode("ascii")] = int(head)
+        self.offsets.update({str(k): int(v) for k, v in dict(fields.get("offsets") or {}).items()})
+        self.ended.update({str(k): str(v) for k, v in dict(fields.get("ended") or {}).items()})
+        self.restarts = int(fields.get("hub_restarts") or 0)
 
 
 def open_writer(
     config: RunConfig, definitions: Definitions, recent: Recent
-) -> tuple[SessionWriter | None, Resumed, str | None]:
+) -> tuple[SessionWriter | Parts | None, Resumed, str | None]:
     """(writer, what came before, why nothing can be recorded). A hub was here before us if there
     is a ``hub.pid``."""
-    resumed, path = Resumed(), Path(config.session)
+    resumed = Resumed()
+    number = int((files.read_json(config.dir / files.PART_FILE) or {}).get("part", 1))
+    path = part_path(Path(config.session), number)
 
     def seen(message: Message) -> None:
         resumed.saw(message)
@@ -78,7 +93,7 @@ def open_writer(
     resumed.restarted = before is not None
     try:
         if before is None or not path.exists():
-            return SessionWriter(path, config.facts), resumed, None
+            return _in_parts(SessionWriter(path, config.facts), number, config), resumed, None
         size = os.stat(path).st_size
         writer = resume(path, config.facts, seen)
     except OSError as error:
@@ -88,4 +103,14 @@ def open_writer(
     resumed.text = (
         f"hub {before.get('hub')} was lost; its {size} bytes gave {resumed.num_messages} messages"
     )
-    return writer, resumed, None
+    return _in_parts(writer, number, config), resumed, None
+
+
+def _in_parts(
+    writer: SessionWriter, number: int, config: RunConfig
+) -> SessionWriter | Parts:
+    """The writer itself, unless the recording is to go on in another file some day."""
+    if not config.limits:
+        return writer
+    now = time.monotonic_ns()
+    return Parts(writer, number, Path(config.session), config.facts, config.limits, now)

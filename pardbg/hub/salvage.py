@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ RING, DEFS = ".ring", ".defs"
 FRESH_NS: Final = 3_000_000_000
 """A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
 BATCH: Final = 4096
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 SALVAGED: Final = 1
 """FRAME flag: the hub read these records from the ring of a process that had ended."""
 
@@ -35,6 +38,21 @@ class Mapped:
     seen_alive: bool = False
     dead_ns: int = 0
     """When it was found dead; 0: it lives."""
+    os_state: str = ""
+    """The kernel's letter for it: R runs, S sleeps, D blocked, T stopped, t traced."""
+    cpu: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
+    """(when, CPU ticks used) at the last looks."""
+    code: int | None = None
+    """Exit code as subprocess gives it (-9: SIGKILL); None where it was not seen."""
+    exit_fd: int = -1
+    """Becomes readable when the process ends."""
+
+    def busy(self) -> float | None:
+        """Cores used over the last looks."""
+        if len(self.cpu) < 2 or self.cpu[-1][0] - self.cpu[0][0] < 400_000_000:
+            return None
+        (t0, used0), (t1, used1) = self.cpu[0], self.cpu[-1]
+        return (used1 - used0) / TICKS_PER_S / ((t1 - t0) / 1e9)
 
     @property
     def buffer(self) -> Any:
@@ -82,18 +100,34 @@ class Rings:
             ring = Mapped(proc, self._dir / name, reader, reader.header.pid)
             ring.started = start_time(ring.pid)
             ring.seen_alive = bool(ring.started)
+            if ring.seen_alive:
+                ring.exit_fd = _watch_exit(ring.pid)
             self.mapped[proc] = ring
             new.append(proc)
         return new
 
     def died(self, now: int) -> list[str]:
-        """Processes found dead since the last call."""
+        """Processes found dead since the last call: looks at each."""
         found = []
         for ring in self.mapped.values():
             if not ring.dead_ns and not self._lives(ring, now):
-                ring.dead_ns = now
+                ring.dead_ns, ring.code = now, exit_code(ring.pid, ring.started)
                 found.append(ring.proc)
         return found
+
+    def left(self, now: int) -> list[str]:
+        """Processes that have just ended, by one system call: who was first is told from whom a
+        launcher ended after it."""
+        by_fd = {r.exit_fd: r for r in self.mapped.values() if r.exit_fd >= 0 and not r.dead_ns}
+        if not by_fd:
+            return []
+        poll = select.poll()
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        gone = [by_fd[fd] for fd, _ in poll.poll(0)]
+        for ring in gone:
+            ring.dead_ns, ring.code = now, exit_code(ring.pid, ring.started)
+        return [ring.proc for ring in gone]
 
     def rows(self, now: int) -> dict[str, dict[str, Any]]:
         """STATE's ``ranks``: what each status block says."""
@@ -128,8 +162,7 @@ class Rings:
     def forget(self, proc: str) -> None:
         """Unmap and remove a dead process's files."""
         ring = self.mapped.pop(proc)
-        with contextlib.suppress(BufferError, ValueError):
-            ring.reader.close()
+        _close(ring)
         for path in (ring.path, ring.path.with_suffix(DEFS)):
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -140,8 +173,7 @@ class Rings:
             if remove:
                 self.forget(proc)
             else:
-                with contextlib.suppress(BufferError, ValueError):
-                    self.mapped.pop(proc).reader.close()
+                _close(self.mapped.pop(proc))
         if remove:
             for path in _leftovers(self._dir):
                 with contextlib.suppress(OSError):
@@ -150,8 +182,11 @@ class Rings:
                 self._dir.rmdir()
 
     def _lives(self, ring: Mapped, now: int) -> bool:
-        started = start_time(ring.pid)
+        fields = _stat(ring.pid)
+        started = fields[19] if fields else ""
         if started:
+            ring.os_state = fields[0]
+            ring.cpu.append((now, int(fields[11]) + int(fields[12])))
             if not ring.seen_alive:
                 ring.seen_alive, ring.started = True, started
             return started == ring.started
@@ -186,13 +221,14 @@ class Rings:
             "held": held, "held_since_ns": held_since if held else 0,
             "next": names.get(next_id, "") if held else "",
             "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
-            "level": level, "hook_ns": hook_ns,
+            "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
         }  # fmt: skip
 
 
 def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
     if flags & wire.Flag.P2P:
-        return f"{op} {'to' if flags & wire.Flag.SEND else 'from'} {peer}"
+        other = "any rank" if peer < 0 else str(peer)
+        return f"{op} {'to' if flags & wire.Flag.SEND else 'from'} {other}"
     return f"{op} {group} #{seq}".replace("  ", " ")
 
 
@@ -203,9 +239,42 @@ def _leftovers(ring_dir: Path) -> Iterator[Path]:
 
 def start_time(pid: int) -> str:
     """When a process started (kernel ticks, as text); empty if it is not there or a zombie."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def exit_code(pid: int, started: str) -> int | None:
+    """How a process ended that its parent has not reaped yet; None if it is too late."""
+    fields = _stat(pid, ended=True)
+    if len(fields) < 50 or fields[19] != started or fields[0] not in "ZX":
+        return None
+    status = int(fields[49])
+    return -(status & 0x7F) if status & 0x7F else status >> 8
+
+
+def _stat(pid: int, *, ended: bool = False) -> list[str]:
+    """/proc/PID/stat from the state on; empty if the process is not there, or a zombie unless
+    ``ended``."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            stat = file.read()
     except OSError:
-        return ""
+        return []
     fields = stat.rpartition(")")[2].split()
-    return "" if not fields or fields[0] in "ZX" else fields[19]
+    return [] if len(fields) < 20 or (fields[0] in "ZX" and not ended) else fields
+
+
+def _watch_exit(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends; -1 where there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return -1
+
+
+def _close(ring: Mapped) -> None:
+    with contextlib.suppress(BufferError, ValueError):
+        ring.reader.close()
+    if ring.exit_fd >= 0:
+        os.close(ring.exit_fd)
+        ring.exit_fd = -1

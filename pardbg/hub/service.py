@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
 import zmq
 
 from pardbg import __version__
@@ -18,15 +19,18 @@ from pardbg.hub import config as files
 from pardbg.hub.agents import Agents
 from pardbg.hub.collector import MAX_MESSAGE_BYTES, Collector
 from pardbg.hub.config import RunConfig
-from pardbg.hub.history import Definitions, Recent
+from pardbg.hub.history import Definitions, Recent, Wire
 from pardbg.hub.messages import MAX_CTRL_BYTES
 from pardbg.hub.output import Line, Tail
 from pardbg.hub.resume import Resumed, open_writer
 from pardbg.hub.router import Router
 from pardbg.hub.salvage import Rings, start_time
 from pardbg.hub.security import Role, ServerSecurity, check_endpoints, load_keys
+from pardbg.hub.standstill import Standstill, ask
 from pardbg.hub.viewers import Viewers
 from pardbg.hub.where import Where
+from pardbg.session.parts import Parts
+from pardbg.store.store import PART
 from pardbg_agent.wire import DefKind, Key, Msg
 
 MS: Final = 1_000_000
@@ -45,7 +49,7 @@ LINGER_MS: Final = 1_000
 GAP_NS: Final = 1_000 * MS
 PULL_HWM: Final = 256
 PUB_HWM: Final = 2_000
-_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns")
+_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 
 
 class Hub:
@@ -83,6 +87,8 @@ class Hub:
         writer, resumed, problem = open_writer(self.config, self._definitions, self._recent)
         self._resumed = resumed
         self._collector = Collector(pull, self._pub, writer, self._definitions, self._recent)
+        if isinstance(writer, Parts):
+            writer.repeat = self._begin_part
         self._collector.write_error = problem
         self._collector.number = resumed.number
         self._collector.heads.next = resumed.heads
@@ -143,6 +149,7 @@ class Hub:
         self._rings = Rings(Path(self.config.ring_dir), self._definitions)
         self._router = Router(ctrl, self._security)
         self._where = Where()
+        self._standstill, self._stall_number = Standstill(), 0
         self._agents = Agents(
             self.id, self.config.boot_id, self._router, self._collector, self._definitions,
             self._rings, self._machine, self._where,
@@ -154,6 +161,7 @@ class Hub:
             self._recent, self._rings, self._agents, self._machine, self._where, self._signal_job,
         )  # fmt: skip
         self._machine.groups = self._definitions.groups
+        self._machine.timeouts = self._definitions.timeouts
         self._machine.pipelines = self._definitions.pipelines
         self._collector.on_definition = self._agents.defined
         self._router.on_agent = self._from_agent
@@ -169,7 +177,7 @@ class Hub:
         )  # fmt: skip
         if resumed.restarted:
             self._control_event("hub_restart", resumed.text)
-            self._collector.flush(now=1 << 62)  # known even if this hub dies at once, too
+            self._collector.flush(None)  # known even if this hub dies at once, too
         if self._collector.write_error:
             self._control_event("error", self._collector.write_error)
             self._told_write_error = True
@@ -192,6 +200,7 @@ class Hub:
             self._machine.tick(now)
         self._carry_out()
         self._where.tick(now)
+        self._viewers.tick(now)
         self._router.tick(now)
         self._say_output(now)
         self._say_gaps(now)
@@ -248,6 +257,7 @@ class Hub:
         if not self._force_state and waited < rate:
             return
         rows = self._rings.rows(now)
+        self._watch_standstill(rows, now)
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
         }
@@ -255,6 +265,18 @@ class Hub:
             return
         self._state, self._state_ns, self._force_state = seen, now, False
         self._collector.say(Key.STATE, hub=self.id, ranks=rows)
+
+    def _watch_standstill(self, rows: dict[str, dict[str, Any]], now: int) -> None:
+        due = self._standstill.due(rows, now)
+        if not due:
+            return
+        self._stall_number -= 1  # viewers' questions count upwards
+        number = self._stall_number
+        pids = {proc: self._agents.pid(proc) for proc in due}
+        ask(self._where, number, rows, pids, lambda said: self._collector.say(Key.CONTROL, **said),
+            now)  # fmt: skip
+        for proc in due:
+            self._router.send(proc, {"t": Msg.WHERE.value, "id": number})
 
     def _say_output(self, now: int) -> None:
         if now - self._output_ns < OUTPUT_NS:
@@ -292,6 +314,23 @@ class Hub:
             self._told_write_error = True
             print(self._collector.write_error, flush=True)
             self._control_event("error", self._collector.write_error)
+
+    def _begin_part(self, number: int) -> list[Wire]:
+        """What the recording's part ``number`` begins with: all that is needed to read it alone,
+        and to go on with it if this hub dies."""
+        files.write_json(self.config.dir / files.PART_FILE, {"part": number})
+        heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
+        offsets = {tail.stream: tail.offset for tail in self._tails}
+        self._collector.number += 1
+        now = time.monotonic_ns()
+        event = {
+            "n": self._collector.number, "t_ns": now, "event": PART, "by": "", "part": number,
+            "text": f"part {number} of {Path(self.config.session).name}", "heads": heads,
+            "offsets": offsets, "ended": self._agents.ended,
+            "hub_restarts": self._resumed.restarts, **self._machine.status(now),
+        }  # fmt: skip
+        self._force_state = True
+        return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]
 
     # -- the end
 

@@ -11,20 +11,25 @@ from pardbg.control.cut import View
 from pardbg.control.effects import Command
 from pardbg.control.machine import Machine
 from pardbg.control.model import Verb
-from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve
+from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve, spell
+from pardbg.control.recording import LEVELS
 from pardbg.events.decode import Malformed
 from pardbg.hub.agents import Agents
 from pardbg.hub.collector import Collector
 from pardbg.hub.config import RunConfig
 from pardbg.hub.history import Definitions, Recent
+from pardbg.hub.levels import Levels, number_of
 from pardbg.hub.router import Router
 from pardbg.hub.salvage import Rings
 from pardbg.hub.security import Role
 from pardbg.hub.where import Where
+from pardbg.store.bookmarks import BOOKMARK, MAX_TEXT, UNMARK
 from pardbg_agent.wire import Key, Msg
 
 QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
+RECORDING: Final = (Verb.MARK, Verb.LEVEL)
 SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM}
+MAX_EXPR: Final = 2_000
 SCRIPT: Final = "ctl"
 """Who holds control where each command is a process of its own."""
 
@@ -42,6 +47,13 @@ class Viewers:
         self._rings, self._agents = rings, agents
         self._machine, self._where, self._signal_job = machine, where, signal_job
         self._number = 0
+        self._levels = Levels(router.send)
+
+    def tick(self, now: int) -> None:
+        """Levels that were raised for a while go back; questions nobody answers end."""
+        self._agents.inquiries.tick(now)
+        for level in dict.fromkeys(level for _, level in self._levels.tick(now)):
+            self._said("level", "", f"back to {LEVELS[level]}", now)
 
     def message(self, viewer: str, message: dict[str, Any], role: Role, now: int) -> None:
         """One message of a viewer. Raises Malformed."""
@@ -51,6 +63,7 @@ class Viewers:
             return
         if kind == Msg.LEAVE:
             self._machine.leave(viewer, now)
+            self._machine.forget(viewer, now)
             return
         if not isinstance(number, int):
             raise Malformed("request without id")
@@ -67,6 +80,7 @@ class Viewers:
     def left(self, viewer: str, now: int) -> None:
         """A viewer cannot be reached any more: what it held runs on."""
         self._machine.leave(viewer, now, "is gone: everything runs on")
+        self._machine.forget(viewer, now)
 
     # -- joining
 
@@ -107,6 +121,12 @@ class Viewers:
             return
         if verb in QUESTIONS:
             self._question(viewer, number, verb, ranks, now)
+        elif verb in RECORDING:
+            if self._may(viewer, number, role):
+                self._record(viewer, number, verb, ranks, args, now)
+        elif verb is Verb.INSPECT:
+            if self._may(viewer, number, role):
+                self._inspect(viewer, number, ranks, args, now)
         elif self._may(viewer, number, role):
             self._steer(viewer, number, verb, ranks, text, args, now)
 
@@ -118,7 +138,7 @@ class Viewers:
         timeout, lease = _seconds(args.get("timeout_s")), _seconds(args.get("lease_s"))
         command = Command(
             viewer, SCRIPT if keep else viewer, number, verb, ranks, text or "",
-            now + timeout if timeout else 0,
+            now + timeout if timeout else 0, args,
         )  # fmt: skip
         self._machine.command(command, now, keep=keep, lease_ns=lease)
 
@@ -144,6 +164,44 @@ class Viewers:
         answer = {"t": Msg.ACK.value, "re": number, "ok": error is None, "error": error}
         self._router.send(viewer, answer)
 
+    # -- about the recording
+
+    def _record(
+        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], args: dict[str, Any],
+        now: int,
+    ) -> None:  # fmt: skip
+        """A bookmark, or how much is recorded: nobody is held, so nobody needs control."""
+        if verb is Verb.MARK:
+            at, text = args.get("at_ns"), str(args.get("text") or "")[:MAX_TEXT]
+            event = UNMARK if not text and at is not None else BOOKMARK
+            at_ns = at if isinstance(at, int) and 0 <= at <= now else now
+            self._collector.say(
+                Key.CONTROL, event=event, by=viewer, at_ns=at_ns, text=text or "bookmark"
+            )
+            self._answer(viewer, number, {"at_ns": at_ns})
+            return
+        level = number_of(args.get("level"))
+        if level is None:
+            self._refuse(viewer, number, f"a level is {', '.join(LEVELS)}", usage=True)
+            return
+        rows, known = self._rings.rows(now), self._agents.known()
+        present = {
+            proc: int(rows.get(proc, {}).get("level", len(LEVELS) - 1))
+            for proc, rank in known.items() if rank in ranks
+        }  # fmt: skip
+        for_ns = _seconds(args.get("for_s"))
+        asked = self._levels.ask(present, level, for_ns, now)
+        while_ = f" for {for_ns / 1e9:g} s" if for_ns else ""
+        why = f": {str(args['why'])[:MAX_TEXT]}" if args.get("why") else ""
+        ranks_ = f"{len(asked)} rank" + "s" * (len(asked) != 1)
+        if asked:
+            self._said("level", viewer, f"{LEVELS[level]}{while_} on {ranks_}{why}", now)
+        self._answer(viewer, number, {"level": LEVELS[level], "asked": len(asked)})
+
+    def _said(self, event: str, by: str, text: str, now: int) -> None:
+        status = self._machine.status(now)
+        self._collector.say(Key.CONTROL, event=event, by=by, text=text, **status)
+
     # -- questions
 
     def _question(
@@ -167,6 +225,26 @@ class Viewers:
         )  # fmt: skip
         for proc in procs:
             self._router.send(proc, {"t": Msg.WHERE.value, "id": self._number})
+
+    def _inspect(
+        self, viewer: str, number: int, ranks: tuple[int, ...], args: dict[str, Any], now: int
+    ) -> None:
+        """Something to be looked at in the ranks' own frames: said in the audit trail, as it may
+        change them."""
+        kind, expr = str(args.get("kind", ""))[:20], str(args.get("expr") or "")[:MAX_EXPR]
+        frame = args.get("frame")
+        procs = {p: r for p, r in self._agents.known().items() if r in ranks}
+        self._number += 1
+        message = {
+            "t": Msg.ASK.value, "id": self._number, "kind": kind, "expr": expr,
+            "frame": frame if isinstance(frame, int) else 0,
+        }  # fmt: skip
+        self._said("inspect", viewer, f"{kind} {expr} on rank {spell(ranks)}"[:300], now)
+        self._agents.inquiries.ask(
+            self._number, procs, lambda data: self._answer(viewer, number, data), now
+        )
+        for proc in procs:
+            self._router.send(proc, message)
 
     def status(self) -> dict[str, Any]:
         """Who holds control, what is held, how the hub is."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +19,8 @@ WAIT_NS: Final = 1_000_000_000
 """An agent that is silent for so long is looked at from outside: something holds its GIL."""
 PY_SPY_S: Final = 5.0
 MAX_FRAMES: Final = 256
+MAX_OUTSIDE: Final = 32
+"""Processes looked at from outside for one question."""
 
 Stack = list[list[Any]]
 """[[file, line, function], …], outermost first."""
@@ -34,8 +38,8 @@ class Asked:
     """rank -> threads"""
     source: dict[int, str] = field(default_factory=dict)
     """rank -> agent, py-spy or why not."""
-    outside: bool = False
-    """py-spy has been started."""
+    threads: dict[str, threading.Thread] = field(default_factory=dict)
+    """proc -> who looks at it from outside."""
 
 
 class Where:
@@ -58,9 +62,12 @@ class Where:
         procs: dict[str, tuple[int, int]],
         answer: Callable[[dict[str, Any]], None],
         now: int,
+        silent: Iterable[str] = (),
     ) -> None:
-        """The agents were asked with id ``number``."""
-        self._asked[number] = Asked(answer, dict(procs), now)
+        """The agents were asked with id ``number``; ``silent`` ones are known not to answer."""
+        asked = self._asked[number] = Asked(answer, dict(procs), now)
+        for proc in silent:
+            self._go_outside(number, asked, proc)
         self.tick(now)
 
     def answered(self, number: int, proc: str, message: dict[str, Any]) -> None:
@@ -87,13 +94,20 @@ class Where:
         for number, asked in list(self._asked.items()):
             if not asked.waiting:
                 self._finish(number)
-            elif not asked.outside and now - asked.since_ns >= WAIT_NS:
-                asked.outside = True
-                for proc, (_, pid) in asked.waiting.items():
-                    arguments = (number, proc, pid)
-                    threading.Thread(target=self._look, args=arguments, daemon=True).start()
+            elif now - asked.since_ns >= WAIT_NS:
+                for proc in list(asked.waiting):
+                    self._go_outside(number, asked, proc)
         while not self._results.empty():
             self._found(*self._results.get())
+
+    def _go_outside(self, number: int, asked: Asked, proc: str) -> None:
+        if len(asked.threads) >= MAX_OUTSIDE and proc not in asked.threads:
+            self._results.put((number, proc, f"no answer; {MAX_OUTSIDE} others are looked at"))
+        elif proc in asked.waiting and proc not in asked.threads:
+            arguments = (number, proc, asked.waiting[proc][1])
+            thread = threading.Thread(target=self._look, args=arguments, daemon=True)
+            asked.threads[proc] = thread
+            thread.start()
 
     def _look(self, number: int, proc: str, pid: int) -> None:
         try:
@@ -134,8 +148,9 @@ def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def py_spy(pid: int) -> list[dict[str, Any]]:
     """Threads of a process, read from outside without stopping it. Raises OSError or ValueError."""
-    beside = Path(sys.executable).with_name("py-spy")
-    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    program = shutil.which("py-spy", path=os.pathsep.join(map(str, beside)))
+    program = program or shutil.which("py-spy")
     if program is None:
         raise OSError("not installed (pip install py-spy)")
     argv = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
@@ -149,6 +164,7 @@ def py_spy(pid: int) -> list[dict[str, Any]]:
         {
             "thread": str(thread.get("thread_name") or thread.get("thread_id")),
             "main": thread.get("thread_name") == "MainThread",
+            "inside": "gil" if thread.get("owns_gil") else "",
             "frames": [
                 [frame.get("filename"), frame.get("line"), frame.get("name")]
                 for frame in reversed(thread.get("frames", [])[:MAX_FRAMES])

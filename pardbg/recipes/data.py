@@ -30,3 +30,11 @@ class Text:
         starts = torch.randint(last, (BATCH, 1), generator=generator)
         pieces = self._tokens[starts + torch.arange(CONTEXT + 1)].long().to(self._device)
         return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
+
+
+def share(index: int, count: int) -> slice:
+    """The sequences of one of ``count`` ranks. Where the batch does not divide evenly, the first
+    ones take one more."""
+    size, extra = divmod(BATCH, count)
+    first = index * size + min(index, extra)
+    return slice(first, first + size + (index < extra))

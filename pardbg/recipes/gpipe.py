@@ -20,11 +20,10 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import loss
 from pardbg.recipes.pipeline import train_pipeline
-from pardbg.recipes.shape import MICROBATCHES
 
 
-def make_schedule(stages: list[PipelineStage]) -> ScheduleGPipe:
-    return ScheduleGPipe(stages[0], MICROBATCHES, loss_fn=loss)
+def make_schedule(stages: list[PipelineStage], microbatches: int) -> ScheduleGPipe:
+    return ScheduleGPipe(stages[0], microbatches, loss_fn=loss)
 
 
 def train(world: World, options: Options) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pardbg.recipes.paced import Paced
+from pardbg.recipes.paced import Paced, PacedLinear
 from pardbg.recipes.shape import BLOCKS, CONTEXT, HEADS, VOCABULARY, WIDTH
 
 
@@ -37,11 +37,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, time, _ = x.shape
-        heads = self.qkv(x).view(batch, time, 3, HEADS, WIDTH // HEADS)
+        # -1 heads: all of them here, a rank's own where tensor parallelism cuts qkv (tp.py).
+        heads = self.qkv(x).unflatten(-1, (3, -1, WIDTH // HEADS))
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out(seen.transpose(1, 2).reshape(batch, time, WIDTH))
+        return self.out(seen.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -52,10 +52,11 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(WIDTH)
         self.attention = Attention()
         self.norm2 = nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-        )
-        self.paced = Paced(pace_ms) if pace_ms > 0 else nn.Identity()
+        paced = pace_ms > 0
+        last = PacedLinear(4 * WIDTH, WIDTH, pace_ms) if paced else nn.Linear(4 * WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), last)
+        # Backward sleeps as long for the input's gradient, here, and for the weights', above.
+        self.paced = Paced(pace_ms, backward=1.0) if paced else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))

@@ -26,11 +26,10 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import loss
 from pardbg.recipes.pipeline import train_pipeline
-from pardbg.recipes.shape import MICROBATCHES
 
 
-def make_schedule(stages: list[PipelineStage]) -> Schedule1F1B:
-    return Schedule1F1B(stages[0], MICROBATCHES, loss_fn=loss)
+def make_schedule(stages: list[PipelineStage], microbatches: int) -> Schedule1F1B:
+    return Schedule1F1B(stages[0], microbatches, loss_fn=loss)
 
 
 def train(world: World, options: Options) -> None:

@@ -8,13 +8,13 @@ What travels: between neighbours and per microbatch, one activation forward and 
 2 sequences × 64 positions × 64 numbers × 4 bytes = 32 KiB each: nothing like the 1.7 MB that DDP
 moves, and never to more than two other ranks. What it costs is the bubble: the last rank has
 nothing to do until the first microbatch arrives, the first one nothing while the last gradient is
-on its way. A schedule is the order in which a rank takes its microbatches, and all that gpipe.py,
-onef1b.py and interleaved.py differ in.
+on its way. A schedule is the order in which a rank takes its microbatches, and, with its stages,
+all that the recipes of the seven schedules differ in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,16 +24,34 @@ from pardbg.recipes.data import Text
 from pardbg.recipes.launch import Options, World
 from pardbg.recipes.model import gpt, stage
 
-MakeSchedule = Callable[[list[PipelineStage]], Any]
-"""This rank's stages in, a schedule of torch.distributed.pipelining out."""
+MakeSchedule = Callable[[list[PipelineStage], int], Any]
+"""This rank's stages and the number of microbatches in, a schedule of
+torch.distributed.pipelining out."""
+Place = Callable[[int, int], Sequence[int]]
+"""(rank, number of ranks) -> the stages of that rank."""
+
+
+def one_each(rank: int, size: int) -> Sequence[int]:
+    """0, 1, 2, 3."""
+    return [rank]
+
+
+def loop(rank: int, size: int) -> Sequence[int]:
+    """0 and 4, 1 and 5, 2 and 6, 3 and 7: a microbatch goes round the ranks twice."""
+    return [rank, size + rank]
+
+
+def v_shape(rank: int, size: int) -> Sequence[int]:
+    """0 and 7, 1 and 6, 2 and 5, 3 and 4: a microbatch goes down the ranks and back up."""
+    return [rank, 2 * size - 1 - rank]
 
 
 def train_pipeline(
-    world: World, options: Options, make_schedule: MakeSchedule, stages_per_rank: int = 1
+    world: World, options: Options, make_schedule: MakeSchedule, place: Place = one_each
 ) -> None:
-    """Train with stage r, r + n, r + 2n, … on rank r of n: round the ranks, as often as needed."""
-    num_stages = world.size * stages_per_rank
-    mine = range(world.rank, num_stages, world.size)
+    """Train with the stages on this rank that ``place`` says."""
+    mine = place(world.rank, world.size)
+    num_stages = world.size * len(mine)
     first, last = 0 in mine, num_stages - 1 in mine
 
     # Every rank makes the whole model from the same seed and keeps its part. A model that fits on
@@ -44,7 +62,7 @@ def train_pipeline(
         PipelineStage(part, index, num_stages, world.device)
         for part, index in zip(parts, mine, strict=True)
     ]
-    schedule = make_schedule(stages)
+    schedule = make_schedule(stages, options.own["microbatches"])
     # A rank's optimizer knows the rank's own parameters, nothing else: no gradient is averaged
     # with anybody's.
     optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=options.lr)

@@ -18,3 +18,7 @@ BATCH: Final = 16
 which they are."""
 MICROBATCHES: Final = 8
 """A pipeline cuts the batch into this many pieces of BATCH / MICROBATCHES sequences."""
+
+EXPERTS: Final = 8
+"""MLPs that stand for one, in each of MOE_BLOCKS."""
+MOE_BLOCKS: Final = (2, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 try:
@@ -14,6 +15,20 @@ def log(**numbers: float) -> None:
     """Numbers of this step, for the screen: ``log(loss=2.5)``."""
     if pardbg_agent is not None:
         pardbg_agent.log(**numbers)
+
+
+def span(
+    name: str, part: int = 0, parts: int = 0, chunk: int = -1
+) -> AbstractContextManager[object]:
+    """``with span("push"):`` names a piece of time, and the messages sent and received in it.
+    ``part`` of ``parts``, from 1, and ``chunk``: what an algorithm of many messages is at."""
+    return nullcontext() if pardbg_agent is None else pardbg_agent.span(name, part, parts, chunk)
+
+
+def step(number: int | None = None) -> None:
+    """A training step ended, on a rank that has no optimizer to show it."""
+    if pardbg_agent is not None:
+        pardbg_agent.step(number)
 
 
 def note(key: str, value: str) -> None:

@@ -24,6 +24,8 @@ class Mode:
     following: bool = True
     playing: bool = False
     ended: bool = False
+    looking: bool = False
+    """Findings of this moment are still looked for."""
 
 
 def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Line:
@@ -43,7 +45,7 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         (4, _bubble(snapshot)),
         (7, _loss(snapshot)),
         (8, _agent(snapshot.ranks)),
-        (2, _trouble(snapshot)),
+        (2, _trouble(snapshot, mode.looking)),
     ]
     wall = snapshot.run.wall_ns + snapshot.t_ns - snapshot.run.t0_ns
     clock = line(Run(f"{words.clock(wall)} ", "dim"))
@@ -79,7 +81,11 @@ def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
 
 def _size(snapshot: Snapshot) -> str:
     run = snapshot.run
-    parts = [words.plural(len(snapshot.ranks), "rank"), words.plural(run.num_hosts, "host")]
+    nodes = len({rank.node for rank in snapshot.ranks})
+    where = words.plural(run.num_hosts, "host")
+    if nodes > run.num_hosts:  # several launchers on one machine
+        where = words.plural(nodes, "node")
+    parts = [words.plural(len(snapshot.ranks), "rank"), where]
     return "·".join([*parts, run.backend] if run.backend else parts)
 
 
@@ -102,11 +108,12 @@ def _agent(ranks: Sequence[RankNow]) -> Line:
     return line(Run("agent ", "dim"), Run(words.percent(max(costs)))) if costs else ()
 
 
-def _trouble(snapshot: Snapshot) -> Line:
-    parts: list[Run] = []
-    if snapshot.findings:
-        worst = any(finding.severity == "error" for finding in snapshot.findings)
-        parts.append(Run(f"⚠{len(snapshot.findings)}", "bad" if worst else "warn"))
+def _trouble(snapshot: Snapshot, looking: bool) -> Line:
+    parts = [Run("⚠…", "dim")] if looking else []
+    for severity, sign, style in (("error", "✗", "bad"), ("warning", "⚠", "warn")):
+        number = sum(finding.severity == severity for finding in snapshot.findings)
+        if number:
+            parts.append(Run(f"{sign}{number}", style))
     if snapshot.dropped_records:
         parts.append(Run(f"lost {words.count(snapshot.dropped_records)}", "bad"))
     if snapshot.unknown_records:

@@ -60,7 +60,8 @@ def rows_of(snapshot: Snapshot, look: Look) -> Sequence[CollectiveRow | P2PRow]:
 
 def _text(row: CollectiveRow | P2PRow) -> str:
     if isinstance(row, CollectiveRow):
-        return f"{row.group} {row.axis} {row.op} {row.dtype} {row.verdict} {row.detail}".lower()
+        texts = (row.group, row.axis, operation(row), row.dtype, row.verdict, row.detail)
+        return " ".join(map(str, texts)).lower()
     return f"{row.group} {row.src}→{row.dst} {row.src}->{row.dst} {row.label} {row.verdict}".lower()
 
 
@@ -82,7 +83,7 @@ def collectives(snapshot: Snapshot, cells: int, rows: int, look: Look | None = N
     focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
     current = listed[focus if focus is not None else -1]
     foot = _closer(current, snapshot, cells, rows) if rows >= 16 else ()
-    columns = choose(_p2p_columns() if p2p else _columns(listed, cells), cells - 3)
+    columns = choose(_p2p_columns(cells) if p2p else _columns(listed, cells), cells - 3)
     names = line("  ", *(Run(c.cell(c.title) + "  ", "dim") for c in columns))
     body = tuple(_row(row, columns, snapshot, row is current, cells) for row in listed)
     return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
@@ -108,7 +109,8 @@ def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int) -> list[Colum
     most = max(len(row.arrivals) for row in listed if isinstance(row, CollectiveRow))
     strip = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
     return [
-        Column("pg", 8, 4), Column("seq", 6, align="right"), Column("op", 14),
+        Column("pg", 8, 4), Column("seq", 6, align="right"),
+        Column("op", max(14, min(22, cells - 96))),
         Column("bytes", 8, 2, "right"), Column("arrival", max(7, strip)),
         Column("last", 5, 3, "right"), Column("skew", 8, 1, "right"),
         Column("wait", 8, 6, "right"), Column("transfer", 8, 4, "right"),
@@ -117,9 +119,10 @@ def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int) -> list[Colum
     ]  # fmt: skip
 
 
-def _p2p_columns() -> list[Column]:
+def _p2p_columns(cells: int) -> list[Column]:
     return [
-        Column("pg", 8, 5), Column("edge", 8), Column("what", 10, 1), Column("n", 6, 4, "right"),
+        Column("pg", 8, 5), Column("edge", 8), Column("what", max(10, min(24, cells - 76)), 1),
+        Column("n", 6, 4, "right"),
         Column("bytes", 8, 2, "right"), Column("sent", 9, 3, "right"),
         Column("receiver waited", 15, 4, "right"), Column("under way", 9, 2, "right"),
         Column("verdict", 14),
@@ -144,7 +147,7 @@ def _cell(column: Column, row: CollectiveRow) -> Line:
                     "dim" if verdict(row) == "matched" else "warn"),)  # fmt: skip
     text, style = {
         "pg": (clean(row.axis or row.group), "dim"), "seq": (str(row.seq), ""),
-        "op": (clean(row.op), "strong"), "bytes": (words.size(row.bytes), ""),
+        "op": (operation(row, column.size), "strong"), "bytes": (words.size(row.bytes), ""),
         "last": ("" if row.last_rank is None else f"r{row.last_rank}", ""),
         "skew": (words.duration(row.skew_ns), "warn" if _skewed(row) else ""),
         "wait": (words.duration(row.wait_ns), "dim"),
@@ -153,6 +156,12 @@ def _cell(column: Column, row: CollectiveRow) -> Line:
         "in words": (clean(row.detail), "bad" if bad else "dim"),
     }[column.title]  # fmt: skip
     return (Run(column.cell(text), style),)
+
+
+def operation(row: CollectiveRow, cells: int = 99) -> str:
+    """``all_reduce max``; without its reduction where there is no room for it."""
+    text = f"{row.op} {row.reduce}".rstrip()
+    return clean(text if len(text) <= cells else row.op)
 
 
 def _skewed(row: CollectiveRow) -> bool:
@@ -237,7 +246,7 @@ def _closer(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: i
 
 def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[Line, ...]:
     """One op over time, a line per rank: when it came, how long it waited, when it was done."""
-    name = f"{clean(row.op)} {clean(row.axis or row.group)} #{row.seq}"
+    name = f"{operation(row)} {clean(row.axis or row.group)} #{row.seq}"
     facts = f"{words.size(row.bytes)} {clean(row.dtype)}"
     head = line(" ", rule(f"{name}  {facts}", cells - 2, clip(clean(row.detail), cells // 2)))
     times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]

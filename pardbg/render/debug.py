@@ -83,8 +83,9 @@ def _status(snapshot: Snapshot, look: Look, cells: int) -> Line:
     control = snapshot.control
     if not look.can_control and control.mode == "running":
         return line(Run("  a recording: nothing to control; ←→ moves in time", "dim"))
+    held = "‖ held" if control.waiting else "‖ held at a cut"
     sign, style = {"running": ("▶ running", "good"), "pausing": ("◌ pausing", "held"),
-                   "held": ("‖ held at a cut", "held"), "stepping": ("▹ stepping", "held"),
+                   "held": (held, "held"), "stepping": ("▹ stepping", "held"),
                    }[control.mode]  # fmt: skip
     parts = [Run("  "), Run(sign, style)]
     if control.controller:
@@ -92,6 +93,9 @@ def _status(snapshot: Snapshot, look: Look, cells: int) -> Line:
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
         parts += [Run("  lease ", "dim"), Run(words.seconds(control.lease_ns), style)]
+    if control.timeout_ns is not None:
+        style = "bad" if control.timeout_ns < 60e9 else "warn"
+        parts += [Run("  first timeout in ", "dim"), Run(words.seconds(control.timeout_ns), style)]
     pending = words.plural(control.pending, "pending op") if control.pending else "no pending op"
     parts += [Run(f"  {pending}", "warn" if control.pending else "dim")]
     if control.reason:
@@ -109,13 +113,30 @@ def _ranks(snapshot: Snapshot, cells: int, look: Look) -> tuple[list[Line], int 
     focus = None
     nexts = _nexts(snapshot)
     for rank in snapshot.ranks:
-        made = _rank(rank, snapshot, nexts.get(rank.rank, ""), now_size)
+        coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
+        made = _rank(rank, snapshot, coming, now_size, max(22, cells - now_size - 27))
         if rank.rank == look.selected:
             focus = len(lines)
             made = fit(selected(made), cells, "+sel")
         lines.append(made)
         places.append(rank.rank)
-    return lines, focus, places
+    lines += _breaks(snapshot, cells)
+    return lines, focus, places + [-1] * (len(lines) - len(places))
+
+
+def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
+    """The breakpoints, with how often each matched; nothing where none is set."""
+    lines: list[Line] = []
+    for one in snapshot.control.breaks:
+        matched = f"matched {one.hits} ×" if one.hits else "not matched yet"
+        where = "" if one.ranks == "all" else f"on {one.ranks}  "
+        once = "once  " if one.once else ""
+        made = line(
+            Run(f"  ●{one.number:>3}  ", "held"), Run(clean(one.condition), "strong"),
+            Run(f"  {where}{once}{matched}", "dim"),
+        )  # fmt: skip
+        lines.append(fit(made, cells))
+    return lines
 
 
 def _nexts(snapshot: Snapshot) -> dict[int, str]:
@@ -128,7 +149,7 @@ def _nexts(snapshot: Snapshot) -> dict[int, str]:
     return {**found, **snapshot.control.held}
 
 
-def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int) -> Line:
+def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, room: int) -> Line:
     sign, style = SIGNS[rank.state]
     since = "" if rank.since_ns is None else words.duration(
         max(0, snapshot.t_ns - rank.since_ns))  # fmt: skip
@@ -137,7 +158,7 @@ def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int) -> Line
     return line(
         Run(f"  {rank.rank:>4}  ", "strong"), Run(f"{stages:<5}  ", "dim"), Run(f"{sign} ", style),
         Run(left(text, now_size - 2), "" if rank.state == "running" else style),
-        Run(f"  {since:>8}  ", "dim"), Run(clip(clean(coming), 22), "strong"),
+        Run(f"  {since:>8}  ", "dim"), Run(clip(clean(coming), room), "strong"),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from pardbg.analysis.criticalpath import CriticalPath
 from pardbg.analysis.model import (
     CAUSES,
     ActionSpan,
@@ -75,6 +76,20 @@ def _busy(share: float, cells: int = 4) -> Run:
 
 def _loud(cause: Cause, share: dict[Cause, float]) -> str:
     return "warn" if cause in _TELLING and share[cause] >= 0.05 else "dim"
+
+
+def path_words(path: CriticalPath) -> Line:
+    """What the step's length rests on, in one line."""
+    whole = max(path.window_ns, 1)
+    most = sorted(path.by_rank().items(), key=lambda item: -item[1])[:4]
+    ranks = ", ".join(f"r{rank} {ns / whole:.0%}" for rank, ns in most)
+    return line(
+        Run("• ", "accent"), Run(f"critical path of step {path.step}: compute ", "dim"),
+        Run(f"{path.compute_ns / whole:.0%}", "strong"), Run(f" ({ranks})", "dim"),
+        Run("  tensors on their way ", "dim"), Run(f"{path.tensor_ns / whole:.0%}", "strong"),
+        Run(f" in {path.hops} hops", "dim"), Run("  host ", "dim"),
+        Run(f"{path.host_ns / whole:.0%}", "strong"),
+    )  # fmt: skip
 
 
 def flight(rank: PipelineRank, cells: int) -> Line:

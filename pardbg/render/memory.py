@@ -6,8 +6,20 @@ from dataclasses import dataclass
 
 from pardbg.analysis.model import MemoryRow, Snapshot
 from pardbg.render import words
-from pardbg.render.cells import Line, Picture, Row, Run, fit, left, line, right, selected
+from pardbg.render.cells import (
+    Line,
+    Picture,
+    Row,
+    Run,
+    fit,
+    left,
+    line,
+    line_width,
+    right,
+    selected,
+)
 from pardbg.render.empty import empty
+from pardbg.render.sharding import legend, sharding
 from pardbg.render.sparks import resample, shares, spark
 
 CATEGORIES = (
@@ -19,6 +31,8 @@ SHORT = {
     "other": "other",
 }  # fmt: skip
 GUTTER = 6
+SMALL = 24
+"""Below so many rows there is no line to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +64,8 @@ def memory(snapshot: Snapshot, cells: int, rows: int, chosen: int | None = None)
     each = 13 if cells >= 140 else 10 if cells >= 110 else 0
     tail = each * len(CATEGORIES) + 14
     scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
-    density = 3 if len(snapshot.memory) * 3 <= rows - 5 else 1
-    if density == 3 and len(snapshot.memory) * 4 <= rows - 5:
-        density = 4
+    drawn = _sharding(snapshot, cells, rows)
+    density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
     body: list[Line] = []
     places: list[int] = []
     for row in snapshot.memory:
@@ -60,8 +73,25 @@ def memory(snapshot: Snapshot, cells: int, rows: int, chosen: int | None = None)
         body += lines
         places += [row.rank] * len(lines)
     focus = places.index(chosen) if chosen in places else None
-    return Picture(_head(snapshot, scale, cells), tuple(body), _foot(cells, rows, snapshot),
+    foot = (*drawn, *_foot(cells, rows, snapshot, bool(drawn)))
+    return Picture(_head(snapshot, scale, cells), tuple(body), foot,
                    focus=focus, rows=tuple(places))  # fmt: skip
+
+
+def _density(ranks: int, rows: int) -> int:
+    """Lines per rank: bar, expectation and history, and a line between where there is room."""
+    return 4 if ranks * 4 <= rows else 3 if ranks * 3 <= rows else 1
+
+
+def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
+    """The picture of a sharded step, in what a line per rank leaves; half of the page at least
+    where that is enough."""
+    if snapshot.sharding is None:
+        return []
+    taken = (3 if rows < SMALL else 5) + len(snapshot.memory)
+    room = max(rows - taken, rows // 2 - 2)
+    drawn = sharding(snapshot.sharding, cells, min(room, len(snapshot.sharding.units) + 5))
+    return [(), *drawn] if drawn and rows >= SMALL else drawn
 
 
 def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
@@ -145,23 +175,52 @@ def _expected(row: MemoryRow, scale: _Scale) -> Line:
 
 
 def _history(row: MemoryRow, size: int) -> Line:
-    """The total over the run; its own scale, said beside it."""
+    """The total over the run on its own scale, said beside it; what else moves within a step."""
     values = resample([value for _, value in row.history], min(size - 26, 120))
     if len(values) < 2:
-        return ()
+        return (Run(_moves(row).lstrip(), "dim"),)
     low, high = min(values), max(values)
     span = f"  {words.memory(low)} – {words.memory(high)}"
-    return line(Run(spark(values, len(values)), "spark"), Run(span, "faint"))
+    return line(Run(spark(values, len(values)), "spark"), Run(span, "faint"),
+                Run(_moves(row), "dim"))  # fmt: skip
 
 
-def _foot(cells: int, rows: int, snapshot: Snapshot) -> tuple[Line, ...]:
+def _moves(row: MemoryRow) -> str:
+    """What the bar cannot say: it stands for the moment between two steps."""
+    said = ""
+    if row.gathered_peak_bytes:
+        said += f"   a step gathers up to {words.memory(row.gathered_peak_bytes)} beside P"
+    least, peak = row.activations_least_bytes, row.activations_peak_bytes
+    if least is not None and peak is not None and least < 0.9 * peak:
+        said += f"   activations {words.memory(least)} to {words.memory(peak)}, by step"
+    return said
+
+
+def _letters() -> list[Run]:
+    """The legend where one line must do."""
+    parts_: list[Run] = [Run(" ")]
+    for letter, word in CATEGORIES[:4]:
+        parts_ += [Run(letter, f"mem.{letter}"), Run(f" {SHORT[word]} ", "dim")]
+    return [*parts_, Run("┃", "expected"), Run(" expected", "dim")]
+
+
+def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:
     parts_: list[Run] = [Run("  ")]
     for letter, word in CATEGORIES:
         parts_ += [Run(f" {letter} ", f"mem.{letter}"), Run(f" {word}  ", "dim")]
-    parts_ += [Run("▲┃", "expected"), Run(" expected", "dim")]
+    moment = " between steps" if cells >= 100 else ""
+    parts_ += [Run("▲┃", "expected"), Run(f" expected{moment}", "dim")]
     note = ""
     if any(row.total_kind == "rss" for row in snapshot.memory):
         note = "   other is not in the bar"
     if cells < 100:
         parts_ = [run for run in parts_ if run.text not in (" U ", " other  ")]
-    return ((), fit((*parts_, Run(note, "faint")), cells)) if rows >= 12 else ()
+    if rows < 12:
+        return ()
+    if line_width(parts_) + len(note) > cells:
+        note = ""
+    if sharded and rows < SMALL:
+        return (fit((*legend(), *_letters()), cells),)
+    if sharded:
+        return (fit(legend(), cells), fit((*parts_, Run(note, "faint")), cells))
+    return ((), fit((*parts_, Run(note, "faint")), cells))

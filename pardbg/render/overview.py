@@ -74,12 +74,16 @@ def overview(
 def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
     wide = cells >= 150
     staged = any(rank.stages for rank in snapshot.ranks)
+    nodes = len({rank.node for rank in snapshot.ranks}) > 1
+    logged = max((width(_logged(rank)) for rank in snapshot.ranks), default=0)
     return [
         Column("rank", 4, align="right"),
+        *([Column("node", 4)] if nodes else []),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])), 6),
         *([Column("stage", 5, 5)] if staged else []),
         Column("now", 36 if wide else 28 if cells >= 110 else 24),
         Column("step", 6, 1, "right"),
+        *([Column("logged", max(6, min(logged, 28)), 2)] if logged else []),
         Column("step ms", 8, 2, "right"),
         Column("trend", 24 if wide else 12, 7),
         Column("▇comp ▄wait ▂comm", 24 if wide else 17, 3),
@@ -101,7 +105,8 @@ def _rank(rank: RankNow, now_ns: int, columns: tuple[Column, ...]) -> Line:
 
 def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
     text = {
-        "rank": str(rank.rank), "host": clean(rank.host),
+        "rank": str(rank.rank), "host": clean(rank.host), "logged": _logged(rank),
+        "node": "" if rank.node is None else f"n{rank.node}",
         "stage": ",".join(map(str, rank.stages)),
         "step": "" if rank.step is None else str(rank.step),
         "memory": words.memory(rank.memory_bytes), "lag": words.duration(rank.lag_ns),
@@ -125,6 +130,11 @@ def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
     if column.title == "history":
         return (Run(_trend(rank.memory_history, column.size), "spark"),)
     return _split(rank, column.size)
+
+
+def _logged(rank: RankNow) -> str:
+    """``staleness 3``: the newest of what the program logs, but the loss."""
+    return clean(" · ".join(f"{name} {words.number(value)}" for name, value in rank.metrics[:4]))
 
 
 def _trend(values: Sequence[int], cells: int) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pardbg.analysis.criticalpath import CriticalPath, critical_path
 from pardbg.analysis.model import PipelineRank, PipelineStep, PipelineView, Snapshot
 from pardbg.render import ledger, words
 from pardbg.render.axis import BREAK_CELLS, Axis, gaps, ruler
 from pardbg.render.cells import Line, Picture, Run, crop, fit, left, line, line_width, spread
 from pardbg.render.empty import empty
 from pardbg.render.plan import Planned, lay_out, makespan
+from pardbg.render.replicas import choices, lacks
 from pardbg.render.schedule import (
     duration_row,
     flight_row,
@@ -21,6 +23,8 @@ from pardbg.render.schedule import (
 )  # fmt: skip
 from pardbg.render.sparks import bounds, line_chart, spark
 
+PATH_ROWS = 26
+"""From so many rows on there is one for what the marks of the critical path mean."""
 GUTTER = 15
 """Cells of the marker, rank, stage and row name."""
 
@@ -47,6 +51,8 @@ class _Frame:
     boxes: Mapping[int, tuple[Planned, ...]]
     held: dict[int, str]
     look: Look
+    path: CriticalPath | None
+    """Of the step that the figures are of."""
 
     @property
     def cursor(self) -> int:
@@ -61,16 +67,22 @@ def pipeline(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None
     """The page at ``cells`` x ``rows``."""
     look = look or Look()
     view = snapshot.pipeline
+    if view is None and snapshot.live and not any(rank.step for rank in snapshot.ranks):
+        return empty(cells, rows, "No pipeline yet: the job is starting.",
+                     "torch alone takes some seconds to load on each rank.")  # fmt: skip
     if view is None:
         return empty(
             cells, rows, "No pipeline in this run.",
             "Its steps are on 3 Timeline, its collectives on 4.",
         )  # fmt: skip
     step = view.step or view.last_complete
+    title = (*_title(view, cells), *choices(snapshot, cells), *lacks(view, cells))
     if step is None:
-        return Picture(head=_title(view, cells), body=_waiting(view))
+        return Picture(head=title, body=_waiting(view))
     frame = _frame(snapshot, view, step, cells, look)
-    head = (*_title(view, cells), *_heads(frame, rows))
+    if rows < PATH_ROWS:
+        frame = replace(frame, path=None)
+    head = (*title, *_heads(frame, rows))
     foot = _foot(frame, rows)
     room = rows - len(head) - len(foot) - 1
     body, places = _ranks(frame, room)
@@ -104,7 +116,8 @@ def _frame(
     # The breaks keep some cells of their own, taken from the others.
     span *= width / max(8, width - BREAK_CELLS * len(breaks))
     axis = Axis(step.t0_ns, span * 1.005, width, breaks)
-    return _Frame(view, step, measured, axis, now, cells, boxes, snapshot.control.held, look)
+    path = critical_path(step if step.complete else measured, view.num_stages)
+    return _Frame(view, step, measured, axis, now, cells, boxes, snapshot.control.held, look, path)
 
 
 def _title(view: PipelineView, cells: int) -> tuple[Line, ...]:
@@ -112,7 +125,7 @@ def _title(view: PipelineView, cells: int) -> tuple[Line, ...]:
     shape += f" v={view.num_virtual}" if view.num_virtual > 1 else ""
     short = view.schedule.removeprefix("Schedule")
     name = [
-        Run(view.schedule if cells >= 100 else short, "strong"),
+        Run((view.schedule if cells >= 100 else short) or "no schedule", "strong"),
         Run(f"  {shape}", "dim"),
         Run("  paced compute" if cells >= 100 and view.paced else "  paced" if view.paced else "",
             "dim"),
@@ -140,9 +153,10 @@ def _figures(view: PipelineView) -> Line:
 
 def _waiting(view: PipelineView) -> tuple[Line, ...]:
     plan = f"The plan of {view.schedule} is known: {view.num_ranks} ranks, "
+    known = f" {plan}{view.num_microbatches} microbatches." if view.schedule else ""
     return (
         (),
-        line(Run(f" {plan}{view.num_microbatches} microbatches.", "dim")),
+        line(Run(known, "dim")),
         line(Run(" No action has run yet.", "dim")),
     )
 
@@ -182,7 +196,7 @@ class _Density:
         return self.plan + 1 + self.tall + self.flight + self.gap
 
 
-_DENSITIES = (
+_DENSITIES: tuple[_Density, ...] = (
     _Density(tall=3, flight=1, gap=2, spare=8), _Density(tall=2, flight=1, gap=1, spare=6),
     _Density(tall=1, flight=1, gap=1), _Density(tall=1, gap=1), _Density(gap=1), _Density(),
     _Density(plan=0),
@@ -192,9 +206,10 @@ _DENSITIES = (
 def _ranks(frame: _Frame, room: int) -> tuple[tuple[Line, ...], tuple[int, ...]]:
     """Rows of all ranks at the richest density that fits, and which rank each row shows."""
     total = len(frame.step.ranks)
-    density = next(
-        (d for d in _DENSITIES if total * d.lines - d.gap + d.spare <= room), _DENSITIES[-1]
-    )
+    fitting = _DENSITIES
+    if not any(rank.plan for rank in frame.step.ranks):
+        fitting = tuple(replace(density, plan=0) for density in _DENSITIES)
+    density = next((d for d in fitting if total * d.lines - d.gap + d.spare <= room), fitting[-1])
     body: list[Line] = []
     places: list[int] = []
     for rank in frame.step.ranks:
@@ -210,21 +225,27 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
     figures = ledger.figures(ended, frame.cells)
     flight = ledger.flight(rank, frame.cells)
     axis = frame.axis
-    seen = seen_row(rank, axis, frame.now_ns, frame.many, frame.held.get(rank.rank)).line()
+    marked = frame.path.actions if frame.path is not None and frame.step.complete else ()
+    held = frame.held.get(rank.rank)
+    seen = seen_row(rank, axis, frame.now_ns, frame.many, held, marked).line()
     chosen = rank.rank == frame.look.selected
     stages = ",".join(map(str, rank.stages))
-    if not density.plan:
-        return [_row(frame, _name(rank.rank, stages, chosen, ""), seen, figures)]
-    # The plan knows no breaks: it lies on the same scale, uninterrupted.
-    whole = Axis(axis.t0_ns, axis.span_ns, axis.cells)
-    plan = plan_row(frame.boxes.get(rank.rank, ()), whole, frame.many, frame.cursor)
-    lines = [
-        _row(frame, _name(rank.rank, stages, chosen, "plan"), plan.line(), flight),
-        _row(frame, _name(None, "", chosen, "seen"), seen, figures),
-    ]
+    lines = []
+    if density.plan:
+        # The plan knows no breaks: it lies on the same scale, uninterrupted.
+        whole = Axis(axis.t0_ns, axis.span_ns, axis.cells)
+        boxes = frame.boxes.get(rank.rank, ())
+        plan = plan_row(boxes, whole, frame.many, frame.cursor, rank.pairs)
+        name = _name(rank.rank, stages, chosen, "plan")
+        lines.append(_row(frame, name, plan.line(), flight))
+    first = not lines
+    name = _name(rank.rank if first else None, stages if first else "", chosen,
+                 "" if density == _DENSITIES[-1] else "seen")  # fmt: skip
+    lines.append(_row(frame, name, seen, figures))
     for at in range(density.tall):
         low = duration_row(rank, axis, frame.now_ns, words_in=at == 0).line()
-        lines.append(_row(frame, _name(None, "", chosen, ""), low, ()))
+        tail = flight if first and at == 0 else ()
+        lines.append(_row(frame, _name(None, "", chosen, ""), low, tail))
     if density.flight:
         curve = flight_row(rank, axis, frame.now_ns).line()
         lines.append(_row(frame, _name(None, "", chosen, "flight"), curve, ()))
@@ -254,12 +275,14 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
     if found is not None:
         step, idle, largest = found
         lines.append(crop(ledger.explain(step, idle, largest, cells), cells))
+    if frame.path is not None:
+        lines.append(crop(ledger.path_words(frame.path), cells))
     if rows >= 18:
         kinds = sorted({a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"},
                        key="FBIW".index)  # fmt: skip
-        lines += [(), line("  ", legend(kinds, cells - 2))] if rows >= 26 else [
-            line("  ", legend(kinds, cells - 2))
-        ]  # fmt: skip
+        paired = any(rank.pairs for rank in frame.step.ranks)
+        lines += [()] if rows >= 26 else []
+        lines.append(line("  ", legend(kinds, cells - 2, paired, frame.many)))
     return tuple(lines)
 
 

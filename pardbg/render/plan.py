@@ -94,11 +94,13 @@ def makespan(boxes: Mapping[int, Sequence[Planned]]) -> float:
 
 def in_flight_curve(rank: PipelineRank) -> list[tuple[int, int]]:
     """(t_ns, microbatches forwarded and not yet backwarded) at each change."""
-    changes = [
-        (action.t1_ns, 1 if action.kind == "F" else -1)
-        for action in rank.actions
-        if action.t1_ns is not None and action.kind in ("F", "B", "I")
-    ]
+    splits = {action.stage for action in rank.actions if action.kind == "W"}
+    changes = []
+    for action in rank.actions:
+        # A backward in two parts lets its activations go with W.
+        last = "W" if action.stage in splits else "I"
+        if action.t1_ns is not None and action.kind in ("F", "B", last):
+            changes.append((action.t1_ns, 1 if action.kind == "F" else -1))
     level, curve = 0, []
     for t_ns, change in sorted(changes):
         level += change

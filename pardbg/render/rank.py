@@ -16,7 +16,8 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         return Picture(body=(line(Run(f"  rank {number} is not in this run", "dim")),))
     facts: list[tuple[str, str]] = [
         ("now", f"{clean(now.now)} ({now.state})"),
-        ("process", f"{clean(now.proc)} · pid {now.pid} on {clean(now.host)}"),
+        ("process", f"{clean(now.proc)} · pid {now.pid} on {clean(now.host)}"
+                    f"{'' if now.node is None else f' · node {now.node}'}"),
         ("stages", ",".join(map(str, now.stages)) or "no pipeline"),
         ("step", "–" if now.step is None else str(now.step)),
         ("last step", words.duration(now.step_ns[-1] if now.step_ns else None)),
@@ -25,6 +26,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         ("records lost", str(now.dropped_records)),
         ("agent's share", words.percent(now.agent_overhead, 2)),
         ("clock", _clock(now.clock_error_ns)),
+        *((clean(name)[:17], words.number(value)) for name, value in now.metrics[:8]),
         *_pipeline(snapshot, number), *_memory(snapshot, number),
     ]  # fmt: skip
     body = [line(Run("  " + left(name, 18), "dim"), Run(text)) for name, text in facts]

@@ -18,7 +18,25 @@ def text(verb: Verb, data: dict[str, Any]) -> str:
         return _stacks(data)
     if verb is Verb.KILL:
         return "the job was told to end"
-    return _status(data)
+    if verb is Verb.LEVEL:
+        return f"{words.plural(int(data.get('asked', 0)), 'rank')} asked for level {data['level']}"
+    if verb is Verb.MARK:
+        return "bookmark kept"
+    if verb is Verb.BREAKS:
+        return "\n".join(breakpoints(data))
+    return str(data["text"]) if data.get("text") else _status(data)
+
+
+def breakpoints(data: dict[str, Any]) -> list[str]:
+    """One line each: number, condition, ranks, matches."""
+    lines = []
+    for one in data.get("breaks") or []:
+        parts = [f"{one['number']:>3}  {one['condition']}", f"rank {one['ranks']}"]
+        parts += [f"matched {one['hits']} ×" if one["hits"] else "not matched yet"]
+        parts += ["once"] if one.get("once") else []
+        parts += [f"the next {one['ignore']} pass"] if one.get("ignore") else []
+        lines.append(" · ".join(parts))
+    return lines or ["no breakpoint is set: break action==B and mb==3"]
 
 
 def _status(data: dict[str, Any]) -> str:

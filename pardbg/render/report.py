@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from pardbg.analysis.words import binary_size, duration, size
+from pardbg.render.parts import bandwidth_lines, overlap_lines, path_lines, stage_lines
 
 WIDTH: Final = 80
 MAX_RANKS: Final = 32
@@ -33,8 +34,9 @@ def text(report: Json) -> str:
 def _run(report: Json) -> list[str]:
     run, ranks = report["run"], report["ranks"]
     parts = [run["name"] or "run", _count(len(ranks), "rank")]
-    if run["num_hosts"] > 1:
-        parts.append(f"{run['num_hosts']} hosts")
+    nodes = len({rank.get("node") for rank in ranks})
+    if max(nodes, run["num_hosts"]) > 1:  # several launchers may share a host
+        parts.append(f"{nodes} nodes" if nodes > run["num_hosts"] else f"{run['num_hosts']} hosts")
     if run["backend"]:
         parts.append(run["backend"])
     steps = report["steps"]
@@ -43,8 +45,7 @@ def _run(report: Json) -> list[str]:
         parts.append(f"{_count(len(steps), 'step')} of {duration(middle)}")
     parts.append(duration(run["duration_ns"]))
     code = run["exit_code"]
-    ended = "cut off" if run["truncated"] else "still running"
-    parts.append(ended if code is None else f"exit code {code}")
+    parts.append(_ended(report) if code is None else f"exit code {code}")
     lines = ["  ".join(parts)]
     if run["argv"]:
         lines += _wrapped("$ " + " ".join(run["argv"]), "  ")
@@ -56,6 +57,16 @@ def _run(report: Json) -> list[str]:
     return lines
 
 
+def _ended(report: Json) -> str:
+    """How a run without an exit code stands."""
+    if report["run"]["truncated"]:
+        return "cut off"
+    if report["run"]["live"]:
+        return "still running"
+    states = {rank["state"] for rank in report["ranks"]}
+    return "killed" if states and states <= {"lost", "ended"} else "end not known"
+
+
 def _findings(report: Json) -> list[str]:
     found = report["findings"]
     if not found:
@@ -63,7 +74,9 @@ def _findings(report: Json) -> list[str]:
     lines: list[str] = []
     for finding in found[:12]:
         mark = _MARKS.get(finding["severity"], "·")
-        lines += _wrapped(f"{mark} {finding['text']}", "  ")
+        text, where = finding["text"], finding["where"]
+        place = f" Place: {where}." if where and where not in text else ""
+        lines += _wrapped(f"{mark} {text}{place} {finding['advice']}".rstrip(), "  ")
     if len(found) > 12:
         lines.append(f"· and {len(found) - 12} more (--json has all)")
     return _titled("Findings", lines)
@@ -88,9 +101,11 @@ def _pipeline(report: Json) -> list[str]:
     if pipeline is None:
         return []
     measured, implied = pipeline["bubble_fraction"], pipeline["implied_fraction"]
-    title = f"Pipeline  {pipeline['schedule'] or 'schedule not known'}"
+    title = f"Pipeline  {pipeline['schedule'] or 'without a schedule object'}"
     shape = f"{pipeline['num_stages']} stages, {pipeline['num_microbatches']} microbatches"
     lines = [f"{shape}, {_count(len(pipeline['steps']), 'complete step')}"]
+    if pipeline["num_older_steps"]:
+        lines[0] += f" (the newest; {pipeline['num_older_steps']:,} older ones are not in here)"
     if measured is None:
         return _titled(title, lines)
     said = [
@@ -103,8 +118,28 @@ def _pipeline(report: Json) -> list[str]:
     held = len(pipeline["steps"]) - len(free)
     if free and held:
         lines[0] += f" ({held} left out: held by the debugger)"
-    lines += ["   ".join(said), "", *_idle_table(free or pipeline["steps"])]
-    return _titled(title, lines)
+    lines += ["   ".join(said), *path_lines(pipeline["critical_path"]), ""]
+    lines += [*_idle_table(free or pipeline["steps"]), "", *stage_lines(pipeline["stages"])]
+    return _titled(title, lines + _others(report))
+
+
+def _others(report: Json) -> list[str]:
+    """All pipelines of a run that has several; the figures above are the first one's."""
+    pipelines = report.get("pipelines", ())
+    if len(pipelines) < 2:
+        return []
+    rows = [("pipeline", "ranks", "bubble")]
+    for one in pipelines[:MAX_RANKS]:
+        ranks = ",".join(map(str, one["ranks"]))
+        rows.append((one["label"], ranks, _percent(one["bubble_fraction"])))
+    known = [one for one in pipelines if one["bubble_fraction"] is not None]
+    worst = max(known, key=lambda one: float(one["bubble_fraction"]), default=None)
+    said = f"the figures above are those of {pipelines[0]['label']}"
+    if worst is pipelines[0]:
+        said += ", which has the largest bubble"
+    elif worst is not None:
+        said += f"; the largest bubble is that of {worst['label']}"
+    return ["", *_table(rows, left=(0, 1)), said]
 
 
 def _idle_table(steps: Sequence[Json]) -> list[str]:
@@ -168,6 +203,12 @@ def _collectives(report: Json) -> list[str]:
         )  # fmt: skip
     lines = _table(rows, left=(0, 1))
     lines.append(_verdicts(report["collectives"]))
+    beside = overlap_lines(report["overlap"])
+    if beside:
+        lines += ["", "per step, beside compute:", *beside]
+    sizes = bandwidth_lines(report["bandwidth"])
+    if len(sizes) > len(rows):
+        lines += ["", "by size:", *sizes]
     return _titled("Collectives (medians)", lines)
 
 
@@ -211,7 +252,7 @@ def _memory(report: Json) -> list[str]:
     for row in known[:MAX_RANKS]:
         rows.append((str(row["rank"]), *(_bytes(row[name]) for name, _ in names)))
     lines = _table(rows) + _more(known)
-    lines.append("expected: parameters, gradients and optimizer state at the model's ZeRO level")
+    lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
 
 

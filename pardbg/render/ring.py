@@ -1,7 +1,8 @@
 """The traffic page: who sends to whom, how fast, seen or modelled.
 
-Up to a dozen ranks lie on a ring, neighbours joined by their traffic both ways; more make a
-matrix. ``━━`` was observed (p2p), ``┄┄`` is modelled: what a ring algorithm would move.
+Ranks that talk to their neighbours lie on a ring, those that all talk to one make a star, and
+everything else is a matrix. ``━━`` was observed (p2p), ``┄┄`` is modelled: what a ring algorithm
+would move.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pardbg.analysis.model import Edge, Snapshot, TrafficView
+from pardbg.analysis.model import Edge, RingStep, Snapshot, TrafficView
 from pardbg.render import words
 from pardbg.render.bars import Column, choose, rule
-from pardbg.render.cells import Line, Picture, Row, Run, clean, fit, line, selected
+from pardbg.render.cells import Line, Picture, Run, clean, clip, fit, line, selected
+from pardbg.render.circle import Links, dash, hub_of, ring, star
 from pardbg.render.empty import empty
+from pardbg.render.exchange import exchange, exchanged, loads
 from pardbg.render.sparks import thin
 
-NODE = 5
-LINK = 20
+MOST = 16
+"""Ranks on a ring."""
 HEAT = " ▁▂▃▄▅▆▇█"
 
 
@@ -44,6 +47,8 @@ def traffic(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None)
                      "algorithm would move them.")  # fmt: skip
     ranks = sorted({rank for edge in edges for rank in (edge.src, edge.dst)})
     drawn = _drawing(view, ranks, cells, rows, look)
+    if exchanged(view, ranks):
+        drawn += loads(snapshot.ranks, cells, min(5, rows - len(drawn) - 5))
     head = (_title(view, cells), (), *drawn, *([()] if drawn else []))
     ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
     columns = choose(_columns(cells), cells - 3)
@@ -74,86 +79,58 @@ def _title(view: TrafficView, cells: int) -> Line:
 def _drawing(
     view: TrafficView, ranks: Sequence[int], cells: int, rows: int, look: Look
 ) -> list[Line]:
-    """Ring or matrix, whichever fits and is asked for; nothing where neither does."""
+    """Ring, star or matrix, whichever the traffic is and fits; nothing where none does."""
     if len(ranks) < 2:
         return []
     edges = {(edge.src, edge.dst): edge for edge in view.edges}
-    across = -(-len(ranks) // 2) if len(ranks) > 2 else 2
-    height = 3 if len(ranks) == 2 else 8
-    fits = 4 + across * NODE + (across - 1) * LINK <= cells and len(ranks) % 2 == 0
-    if fits and not look.matrix and rows >= height + 10:
-        return ring(ranks, edges, cells)
+    links = Links(edges, _chunks(view))
+    drawn: list[Line] = []
+    if not look.matrix and exchanged(view, ranks):
+        drawn = exchange(view, ranks, cells)
+    elif not look.matrix and _is_ring(ranks, view.edges):
+        drawn = ring(ranks, links, cells)
+    elif not look.matrix and (hub := hub_of(ranks, edges)) is not None:
+        drawn = star(hub, ranks, links, cells)
+    elif not look.matrix and all(edge.source == "modelled" for edge in view.edges):
+        drawn = exchange(view, ranks, cells)
+    if drawn and rows >= len(drawn) + 10:
+        return [*drawn, *_where(view.ring, cells)]
     if rows >= len(ranks) + 9 or look.matrix:
-        return matrix(ranks, edges, cells, max(4, rows - 9))
-    return []
+        return [*matrix(ranks, edges, cells, max(4, rows - 9)), *_where(view.ring, cells)]
+    return _where(view.ring, cells)
 
 
-def ring(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: int) -> list[Line]:
-    """An even number of ranks on two rows, read clockwise."""
-    half = len(ranks) // 2 if len(ranks) > 2 else 2
-    top, bottom = ranks[:half], list(reversed(ranks[half:]))
-    left = max(2, min((cells - half * NODE - (half - 1) * LINK) // 2, 8))
-    lines = _ring_row(top, edges, left)
-    if bottom:
-        lines += _ring_sides(top, bottom, edges, left, half)
-        lines += _ring_row(bottom, edges, left)
-    return [row.line() for row in lines]
+def _is_ring(ranks: Sequence[int], edges: Sequence[Edge]) -> bool:
+    """Do neighbours on the circle talk to each other, and nobody else?"""
+    place = {rank: at for at, rank in enumerate(ranks)}
+    apart = ((place[edge.dst] - place[edge.src]) % len(ranks) for edge in edges)
+    return len(ranks) <= MOST and all(step in (1, len(ranks) - 1) for step in apart)
 
 
-def _ring_row(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], left: int) -> list[Row]:
-    size = left + len(ranks) * NODE + (len(ranks) - 1) * LINK
-    rows = [Row(size) for _ in range(3)]
-    for at, rank in enumerate(ranks):
-        x = left + at * (NODE + LINK)
-        for row, text in zip(rows, ("╭───╮", f"│{rank:^3}│", "╰───╯"), strict=True):
-            row.put(x, text, "dim")
-        rows[1].put(x + 1, f"{rank:^3}", "strong")
-        if at + 1 < len(ranks):
-            _link(rows, x + NODE + 1, edges.get((rank, ranks[at + 1])), 0, True)
-            _link(rows, x + NODE + 1, edges.get((ranks[at + 1], rank)), 2, False)
-    return rows
+def _chunks(view: TrafficView) -> dict[tuple[int, int], int]:
+    return {(m.src, m.dst): m.chunk for m in view.ring.moves} if view.ring is not None else {}
 
 
-def _link(rows: list[Row], x: int, edge: Edge | None, row: int, right: bool) -> None:
-    if edge is None:
-        return
-    size = LINK - 2
-    char, style = _dash(edge)
-    rows[row].fill(x, x + size, char, style)
-    rows[row].put(x + size - 1 if right else x, "▶" if right else "◀", style)
-    text = f" {words.rate(edge.rate_bps)} "
-    rows[row].put(x + (size - len(text)) // 2, text, "strong" if edge.active else "")
-
-
-def _dash(edge: Edge) -> tuple[str, str]:
-    char, style = ("━", "observed") if edge.source == "observed" else ("┄", "modelled")
-    return char, "active" if edge.active else style
-
-
-def _ring_sides(top: Sequence[int], bottom: Sequence[int], edges: Mapping[tuple[int, int], Edge],
-                left: int, half: int) -> list[Row]:  # fmt: skip
-    """The two vertical links: down at the right, up at the left, and their opposites."""
-    rows = [Row(left + half * NODE + half * LINK) for _ in range(2)]
-    ends = [(left + (half - 1) * (NODE + LINK), top[-1], bottom[-1])]
-    if half > 1:
-        ends.append((left, top[0], bottom[0]))
-    for x, upper, lower in ends:
-        down, up = edges.get((upper, lower)), edges.get((lower, upper))
-        both = down is not None and up is not None
-        if down is not None:
-            _side(rows, x + (1 if both else 2), down, "▼", 1, x + NODE, 0)
-        if up is not None:
-            _side(rows, x + (3 if both else 2), up, "▲", 0, x + NODE, 1)
-    return rows
-
-
-def _side(rows: list[Row], x: int, edge: Edge, tip: str, at: int, label: int, line_at: int) -> None:
-    _, style = _dash(edge)
-    for row in rows:
-        row.put(x, "┃" if edge.source == "observed" else "┆", style)
-    rows[at].put(x, tip, style)
-    rows[line_at].put(label + 1, f"{tip} {words.rate(edge.rate_bps)}",
-                      "strong" if edge.active else "")  # fmt: skip
+def _where(step: RingStep | None, cells: int) -> list[Line]:
+    """``step 2/6 reduce-scatter   chunk 0▶1 c3  1▶2 c0``, and the slowest link."""
+    if step is None:
+        return []
+    made = [
+        Run("  step ", "dim"), Run(f"{step.part}/{step.parts} ", "strong"),
+        Run(clean(step.phase), "strong"), Run("   chunk ", "dim"),
+    ]  # fmt: skip
+    for move in step.moves:
+        made += [Run(f" {move.src}▶{move.dst} ", "dim"), Run(f"c{move.chunk} ")]
+    lines = [fit(line(*made), cells)]
+    if step.slowest is not None:
+        sizes = sorted({move.bytes for move in step.moves}, reverse=True)
+        src, dst = step.slowest
+        lines.append(fit(line(
+            Run("  a chunk is ", "dim"), Run(words.size(sizes[0])),
+            Run("   slowest link ", "dim"), Run(f"{src}▶{dst} "),
+            Run(f"{words.rate(step.slowest_bps)} while it sends", "dim"),
+        ), cells))  # fmt: skip
+    return lines
 
 
 def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: int, rows: int
@@ -190,13 +167,14 @@ def _heat(edge: Edge | None, own: bool, top: float, each: int) -> Run:
 def _columns(cells: int) -> list[Column]:
     return [
         Column("edge", 11), Column("rate", 11, align="right"),
-        Column("", max(8, min(40, cells - 84)), 3), Column("bytes", 9, 2, "right"),
+        Column("what", max(8, min(24, cells - 96)), 5),
+        Column("", max(8, min(40, cells - 108)), 3), Column("bytes", 9, 2, "right"),
         Column("ops", 7, 3, "right"), Column("source", 9, 1), Column("now", 9, 4),
     ]  # fmt: skip
 
 
 def _cell(column: Column, edge: Edge, top: float) -> Line:
-    char, style = _dash(edge)
+    char, style = dash(edge)
     if column.title == "edge":
         return line(Run(f"{edge.src:>3} ", "strong"), Run(f"{char}{char}▶", style),
                     Run(f"{edge.dst:>3}", "strong"))  # fmt: skip
@@ -206,6 +184,7 @@ def _cell(column: Column, edge: Edge, top: float) -> Line:
         return (Run(thin(share, column.size), plain_style),)
     text, style = {
         "rate": (words.rate(edge.rate_bps), ""), "bytes": (words.size(edge.bytes), "dim"),
+        "what": (clip(clean(edge.label), column.size), ""),
         "ops": (words.count(edge.num_ops), "dim"), "source": (edge.source, "dim"),
         "now": ("● moving" if edge.active else "", "active"),
     }[column.title]  # fmt: skip

@@ -8,7 +8,8 @@ in a brighter shade that grows; and, where the rank is held, what comes next beh
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from pardbg.analysis.dependencies import parse
 from pardbg.analysis.model import ActionSpan, Cause, PipelineRank
@@ -31,6 +32,12 @@ CAUSE_SHORT: dict[Cause, str] = {
 }  # fmt: skip
 KIND_WORD = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 HELD = "‖"
+_SHORTEST_DURATION = 3
+"""Cells of a box in which one can be read: ``45`` and an edge."""
+PAIRED = "═"
+ON_PATH = "•"
+AT_ONCE = "▚"
+"""Two actions of a rank at the same time."""
 _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
 
 
@@ -40,39 +47,61 @@ def token(kind: str, microbatch: int) -> str:
     return f"action.{base}.{'odd' if microbatch % 2 else 'even'}"
 
 
-def label(stage: int, kind: str, microbatch: int, cells: int, many_stages: bool) -> str:
-    """The longest form that fits: ``4F5``, ``F5``, ``F``."""
+def label(
+    stage: int, kind: str, microbatch: int, cells: int, many_stages: bool, later: bool = False
+) -> str:
+    """The longest form that fits: ``4F5``, ``F5``, ``F``; without its number a stage that is not
+    the rank's first one is ``f5``, ``f``."""
     short = kind if len(kind) == 1 else {"UNSHARD": "U", "RESHARD": "R"}.get(kind, "G")
     number = str(microbatch) if microbatch >= 0 else ""
-    forms = [short + number, short]
+    letter = short.lower() if later else short
+    forms = [letter + number, letter]
     if many_stages:
         forms.insert(0, f"{stage}{short}{number}")
     return next((form for form in forms if len(form) <= cells), "")
 
 
+def even(sizes: Iterable[int]) -> int:
+    """How long labels in a row may be, so that most boxes have the same form."""
+    known = sorted(size for size in sizes if size > 0)
+    return known[len(known) // 4] if known else 0
+
+
 def plan_row(
-    boxes: Sequence[Planned], axis: Axis, many_stages: bool, cursor: int | None = None
+    boxes: Sequence[Planned],
+    axis: Axis,
+    many_stages: bool,
+    cursor: int | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
 ) -> Row:
-    """The plan: a label where the action would begin and a thin line as long as it would last."""
+    """The plan: a label where the action would begin and a thin line as long as it would last; a
+    double one where a forward and a backward are one overlapped action."""
     row = Row(axis.cells)
     painted = 0
+    paired = {action for pair in pairs for action in pair}
+    lowest = min((box.stage for box in boxes), default=0)
+    most = even(axis.x(axis.t0_ns + b.t1_ns) - axis.x(axis.t0_ns + b.t0_ns) for b in boxes)
     for box in boxes:
         start, end = axis.x(axis.t0_ns + box.t0_ns), axis.x(axis.t0_ns + box.t1_ns)
         start = max(start, painted)
         if end <= start:
             continue
         style = f"plan.{box.kind if box.kind in 'FBIW' else 'X'}"
-        row.fill(start, end, "─", style)
-        row.put(start, label(box.stage, box.kind, box.microbatch, end - start, many_stages), style)
+        row.fill(start, end, PAIRED if box.text in paired else "─", style)
+        size, later = min(end - start, max(1, most)), box.stage > lowest
+        text = label(box.stage, box.kind, box.microbatch, size, many_stages, later)
+        row.put(start, text, style)
         painted = end
     _mark_cursor(row, cursor)
     return row
 
 
 def seen_row(
-    rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool, held_next: str | None = None
-) -> Row:
-    """What ran, up to ``now_ns``, over its idle stretches."""
+    rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool, held_next: str | None = None,
+    path: Collection[str] = (),
+) -> Row:  # fmt: skip
+    """What ran, up to ``now_ns``, over its idle stretches; actions of the critical path have a
+    mark at their end, where there is room for it."""
     row = Row(axis.cells)
     for idle in rank.idles:
         start, end = axis.x(idle.t0_ns), axis.x(min(idle.t1_ns, now_ns))
@@ -80,8 +109,20 @@ def seen_row(
         if idle.producer and end - start >= len(idle.producer) + 3:
             row.put(start + 1, f"◂{idle.producer}", f"idle.{idle.cause}")
     end = 0
+    lowest = min(rank.stages, default=0)
+    most = even(axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None)
     for action in rank.actions:
-        end = _box(row, action, axis, now_ns, many_stages, end)
+        begin = axis.x(action.t0_ns)
+        if end - begin >= 2:  # an edge shared by rounding is one cell
+            style = token(action.kind, action.microbatch)
+            row.fill(begin + 1, end, AT_ONCE, style)
+            if action.t1_ns is not None and axis.x(action.t1_ns) <= end:  # within the other one
+                text = label(action.stage, action.kind, action.microbatch, end - begin - 1, False)
+                row.put(begin + 1, text, style)
+        named = _Named(many_stages, most, action.stage > lowest)
+        end = _box(row, action, axis, now_ns, named, end)
+        if action.text in path and 0 < end <= row.size and row.chars[end - 1] == " ":
+            row.chars[end - 1] = ON_PATH
     mark_breaks(row, axis)
     if held_next:
         mark = f"{HELD}{short_next(held_next, many_stages)}"
@@ -102,8 +143,24 @@ def short_next(text: str, many_stages: bool) -> str:
     return clip(clean(text), 20)
 
 
+class _Named(NamedTuple):
+    """How a box is called."""
+
+    many_stages: bool
+    most: int
+    """Characters."""
+    later: bool
+    """Its stage is not the rank's first one."""
+
+    def text(self, action: ActionSpan, cells: int) -> str:
+        size = min(cells, max(1, self.most)) if action.t1_ns is not None else cells
+        return label(
+            action.stage, action.kind, action.microbatch, size, self.many_stages, self.later
+        )
+
+
 def _box(
-    row: Row, action: ActionSpan, axis: Axis, now_ns: int, many_stages: bool, painted: int
+    row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: _Named, painted: int
 ) -> int:
     """Paint one action; the end of what is painted so far comes back."""
     running = action.t1_ns is None
@@ -117,7 +174,7 @@ def _box(
     if running:
         style = style.rsplit(".", 1)[0] + ".now"
     row.fill(start, end, " ", style)
-    text = label(action.stage, action.kind, action.microbatch, end - start, many_stages)
+    text = named.text(action, end - start)
     row.put(start, text, style)
     if running and end - start > len(text):
         row.put(end - 1, "▸", style)
@@ -125,8 +182,10 @@ def _box(
 
 
 def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = True) -> Row:
-    """The boxes' lower part: each action's own duration, where it fits and is wanted."""
+    """The boxes' lower part: each action's own duration, where it is wanted and most fit."""
     row = Row(axis.cells)
+    sizes = [axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None]
+    words_in = words_in and even(sizes) >= _SHORTEST_DURATION
     for idle in rank.idles:
         end = axis.x(min(idle.t1_ns, now_ns))
         row.fill(axis.x(idle.t0_ns), end, " ", f"idle.{idle.cause}")
@@ -173,11 +232,17 @@ def gap_row(axis: Axis, cursor: int | None) -> Row:
     return row
 
 
-def legend(kinds: Sequence[str], cells: int) -> Line:
+def legend(
+    kinds: Sequence[str], cells: int, paired: bool = False, many_stages: bool = False
+) -> Line:
     """What letters and shadings mean, as far as it fits."""
     parts: list[Run] = []
     for kind in kinds:
         parts += [Run(kind, f"plan.{kind}"), Run(f" {KIND_WORD.get(kind, kind)}  ", "dim")]
+    if many_stages:
+        parts += [Run("f", "plan.F"), Run(" later stage  ", "dim")]
+    if paired:
+        parts += [Run(PAIRED * 2, "plan.F"), Run(" planned to overlap  ", "dim")]
     parts.append(Run("idle: ", "dim"))
     for cause, char in CAUSE_CHAR.items():
         parts += [Run(char * 2, f"idle.{cause}"), Run(f" {CAUSE_WORD[cause]}  ", "dim")]

@@ -16,6 +16,11 @@ from pardbg.render.schedule import KIND_WORD
 from pardbg.render.schedule import label as short
 
 GUTTER = 15
+SHORT = {
+    "all_reduce": "AR", "all_gather": "AG", "reduce_scatter": "RS", "all_to_all": "A2A",
+    "broadcast": "BC", "barrier": "BA", "gather": "GA", "scatter": "SC", "reduce": "RE",
+}  # fmt: skip
+"""What stands in a box that is too narrow for the op's name."""
 HATCHED = ("wait",)
 """Style roots drawn with a character instead of a fill."""
 
@@ -120,8 +125,11 @@ def _shown(label: str, style: str, size: int) -> str:
     action = parse(label) if root == "action" else None
     if action is not None:
         label = short(action.stage, action.kind, action.microbatch, size, False)
+    elif root == "comm" and len(label) > size and label in SHORT:
+        label = SHORT[label] if len(SHORT[label]) <= size else ""
     elif len(label) > size:
-        label = clean(label)[:size] if size >= 4 else ""
+        first = clean(label).partition(" ")[0]
+        label = first if len(first) <= size else clean(label)[:size] if size >= 4 else ""
     else:
         label = clean(label)
     return left(label, size)
@@ -153,6 +161,7 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
         root, _, name = style.partition(".")
         sample = "░░" if root in HATCHED else "  "
         word = KIND_WORD.get(name, name or root) if root == "action" else name or root
+        word = f"{SHORT[word]} {word}" if root == "comm" and word in SHORT else word
         text = f" {clean(word).replace('_', ' ')}   "
         if used + len(text) + 2 > cells:
             break

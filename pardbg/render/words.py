@@ -47,7 +47,8 @@ def seconds(ns: float) -> str:
 def offset(ns: float, resolution_ns: float = 1e6) -> str:
     """A time on a ruler: as fine as the ruler's steps need, ``218 ms``, ``1.25 s``, ``2m03.5s``."""
     if resolution_ns < 1e6:
-        return duration(ns)
+        fine = next((d for d in range(1, 6) if resolution_ns >= 10 ** (6 - d)), 6)
+        return duration(ns) if abs(ns) < 1e6 else f"{ns / 1e6:.{fine}f} ms"
     if ns < 9_999_500_000 and resolution_ns < 1e9:
         return f"{ns / 1e6:.0f} ms"
     digits = 0 if resolution_ns >= 1e9 else 1 if resolution_ns >= 1e8 else 2

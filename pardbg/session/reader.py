@@ -23,14 +23,21 @@ from mcap.records import Channel, Chunk, Footer, Header, Metadata
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import StreamReader
 
+from pardbg.events.limits import MAX_NUMBER
+from pardbg.session import pack
+from pardbg.session.summary import read_summary
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED, Limits, Store
 from pardbg_agent import wire
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Newest file format this reader knows."""
 PROFILE: Final = "pardbg"
 RUN_METADATA: Final = "pardbg.run"
+PACK_TOPIC: Final = "messages"
+PACK_ENCODING: Final = "x-pardbg-pack"
+PACK_KEY: Final = b"P"
+"""In place of a key: the channel's messages are packs of many."""
 MAX_CHUNK_BYTES: Final = 64 << 20
 """Chunks are about 1 MiB; a larger one than this is damage or malice."""
 MAX_CHANNELS: Final = 1 << 16
@@ -62,7 +69,10 @@ class SessionSource:
         self.truncated = False
         """The file ends without its summary; known once it is finished."""
         self.num_bytes = os.fstat(file.fileno()).st_size
+        self.end_ns: int | None = None
+        """When the last message came, as the summary says it; None without one."""
         self._file = file
+        self._summary = read_summary(file)
         self._finished = False
         self._keys: dict[int, bytes] = {}
         reader = StreamReader(
@@ -129,6 +139,10 @@ class SessionSource:
         facts["recipe"] = said.get("recipe") or None
         facts["t_ns"], facts["wall_ns"] = _number(said.get("t_ns")), _number(said.get("wall_ns"))
         facts["argv"] = _words(said.get("argv", ""))
+        counted = self._summary.statistics if self._summary is not None else None
+        if counted is not None and counted.message_count:
+            end_ns = counted.message_end_time - facts["wall_ns"] + facts["t_ns"]
+            self.end_ns = end_ns if 0 < end_ns < MAX_NUMBER else None
         return Message(wire.Key.DEFINITION.value, msgpack.packb(facts), facts["t_ns"])
 
     def _next(self) -> list[Message]:
@@ -144,17 +158,8 @@ class SessionSource:
 
     def _take(self, record: Any) -> list[Message]:
         if isinstance(record, Chunk):
-            return list(self._messages(_unpack(record)))
-        return list(self._messages([record]))
-
-    def _messages(self, records: list[Any]) -> Iterator[Message]:
-        for record in records:
-            if isinstance(record, Channel):
-                if len(self._keys) < MAX_CHANNELS:
-                    self._keys[record.id] = _key(record)
-            elif isinstance(record, McapMessage):
-                key = self._keys.get(record.channel_id, b"?")
-                yield Message(key, record.data, record.publish_time)
+            return list(messages_of(_unpack(record), self._keys))
+        return list(messages_of([record], self._keys))
 
     def _end(self, truncated: bool) -> list[Message]:
         self._finished = True
@@ -207,6 +212,24 @@ def load(path: str | Path, limits: Limits | None = None, *, growing: bool = Fals
     if growing:
         store.truncated, store.live = False, True
     return store
+
+
+def messages_of(records: list[Any], keys: dict[int, bytes]) -> Iterator[Message]:
+    """The messages of a chunk's MCAP records; ``keys``, by channel, learns of those in it."""
+    packs = 0
+    for record in records:
+        if isinstance(record, Channel):
+            if len(keys) < MAX_CHANNELS:
+                keys[record.id] = _key(record)
+        elif isinstance(record, McapMessage):
+            key = keys.get(record.channel_id, b"?")
+            if key != PACK_KEY:
+                yield Message(key, record.data, record.publish_time)
+                continue
+            packs += 1
+            if packs > 1:
+                raise ValueError("a chunk has one pack: its limit is the chunk's")
+            yield from pack.unpack(record.data)
 
 
 def _check_magic(path: Path, file: BinaryIO) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+SPEEDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Offered by ``faster`` and ``slower``; ``set_speed`` takes any up to MAX_SPEED, negative too."""
 MAX_SPEED: Final = 1000.0
 

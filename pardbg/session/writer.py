@@ -11,35 +11,44 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
+from mcap.data_stream import RecordBuilder
 from mcap.exceptions import McapError
 from mcap.records import Channel, Chunk
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import CRCValidationError, StreamReader, breakup_chunk
-from mcap.writer import CompressionType, IndexType, Writer
 from zstandard import ZstdError
 
 from pardbg import __version__
+from pardbg.session import container, pack
+from pardbg.session.reader import (
+    FORMAT,
+    PACK_ENCODING,
+    PACK_KEY,
+    PACK_TOPIC,
+    PROFILE,
+    RUN_METADATA,
+    messages_of,
+)
 from pardbg.store.source import Message
 from pardbg_agent import wire
 from pardbg_agent.wire import Key
 
-FORMAT: Final = 1
-PROFILE: Final = "pardbg"
-RUN_METADATA: Final = "pardbg.run"
 END_METADATA: Final = "pardbg.end"
 CHUNK_BYTES: Final = 1 << 20
-FLUSH_NS: Final = 500_000_000
-"""A chunk is closed after this long, so a killed hub loses less than a second."""
-RECORDS_ENCODING: Final = "x-pardbg-records"
-TOPICS: Final = {
-    b"R": ("records", "pardbg.records.v1"),
-    b"D": ("defs", "pardbg.definition.v1"),
-    b"O": ("output", "pardbg.output.v1"),
-    b"C": ("control", "pardbg.control.v1"),
-    b"S": ("state", "pardbg.state.v1"),
-}
+"""Payloads of a chunk, together, before they are packed."""
+FLUSH_NS: Final = 2_000_000_000
+"""A chunk is closed after this long. Records that a killed hub had in it are in the rings, output
+is in its files: the next hub takes them again."""
+CONTROL_FLUSH_NS: Final = 500_000_000
+"""After a CONTROL message, which nobody else has."""
+_MAX_NS: Final = 1 << 62
+_CHANNEL: Final = Channel(
+    id=1, topic=PACK_TOPIC, message_encoding=PACK_ENCODING, schema_id=0,
+    metadata={"key": PACK_KEY.decode(), "proc": ""},
+)  # fmt: skip
+"""In every chunk, so that each can be read alone."""
 _DAMAGED: Final = (
     McapError, CRCValidationError, ZstdError, ValueError, KeyError, struct.error, OSError,
 )  # fmt: skip
@@ -77,41 +86,57 @@ class SessionWriter:
         self.path = path
         self.num_messages = 0
         self._to_wall = facts.wall_ns - facts.t_ns
-        self._channels: dict[bytes, int] = {}
-        self._schemas: dict[bytes, int] = {}
-        self._flushed_ns = 0
-        self._dirty = False
+        self._waiting: list[Message] = []
+        self._waiting_bytes = 0
+        self._close_ns = 0
+        """When the chunk in progress is old enough."""
         self._last_ns = 0
         self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open as long as the writer
-        self._writer: Any = Writer(  # its methods carry no types
-            self._file, chunk_size=CHUNK_BYTES, compression=CompressionType.ZSTD,
-            index_types=IndexType.ALL, enable_crcs=True,
-        )  # fmt: skip
-        self._writer.start(profile=PROFILE, library=f"pardbg {__version__}")
-        self._writer.add_metadata(RUN_METADATA, facts.metadata())
+        self._summary = container.begin(self._file, PROFILE, f"pardbg {__version__}")
+        self._summary.channels.append(_CHANNEL)
+        container.write_metadata(self._file, self._summary, RUN_METADATA, facts.metadata())
         self._file.flush()
 
     def write(self, key: bytes, payload: bytes, received_ns: int) -> None:
         """Record one message."""
-        received_ns = self._last_ns = max(received_ns, self._last_ns)
-        channel = self._channels.get(key) or self._channel(key)
-        self._writer.add_message(
-            channel, received_ns + self._to_wall, payload, received_ns,
-            self.num_messages & 0xFFFFFFFF,
-        )  # fmt: skip
+        received_ns = self._last_ns = max(min(received_ns, _MAX_NS), self._last_ns)
+        if not self._waiting:
+            self._close_ns = received_ns + FLUSH_NS
+        if key == Key.CONTROL.value:
+            self._close_ns = min(self._close_ns, received_ns + CONTROL_FLUSH_NS)
+        self._waiting.append(Message(key, payload, received_ns))
+        self._waiting_bytes += len(payload)
         self.num_messages += 1
-        if not self._dirty:
-            self._dirty, self._flushed_ns = True, received_ns
+        if self._waiting_bytes >= CHUNK_BYTES or len(self._waiting) >= pack.MAX_MESSAGES:
+            self.flush()
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file so far, less the chunk in progress (at most CHUNK_BYTES, packed)."""
+        return self._file.tell()
 
     def tick(self, now: int) -> None:
         """Close the chunk in progress when it is old enough."""
-        if self._dirty and now - self._flushed_ns >= FLUSH_NS:
+        if self._waiting and now >= self._close_ns:
             self.flush()
 
     def flush(self) -> None:
         """Close the chunk in progress; what was written so far survives a killed hub."""
-        self._writer.flush()
-        self._dirty = False
+        messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if messages:
+            begin, end = messages[0].received_ns, messages[-1].received_ns
+            out = RecordBuilder()
+            _CHANNEL.write(out)
+            McapMessage(
+                channel_id=_CHANNEL.id, log_time=begin + self._to_wall,
+                publish_time=begin, sequence=(self.num_messages - len(messages)) & 0xFFFFFFFF,
+                data=pack.pack(messages),
+            ).write(out)  # fmt: skip
+            container.write_chunk(
+                self._file, self._summary, container.built(out), {_CHANNEL.id: 1},
+                begin + self._to_wall, end + self._to_wall,
+            )  # fmt: skip
+        self._file.flush()
 
     def close(self, code: int | None = None, hub_restarts: int = 0) -> None:
         """End the file properly: metadata, index, summary."""
@@ -120,9 +145,9 @@ class SessionWriter:
             "hub_restarts": str(hub_restarts),
             "num_messages": str(self.num_messages),
         }
-        self._writer.flush()
-        self._writer.add_metadata(END_METADATA, facts)
-        self._writer.finish()
+        self.flush()
+        container.write_metadata(self._file, self._summary, END_METADATA, facts)
+        container.write_summary(self._file, self._summary)
         self._file.close()
 
     def abandon(self) -> None:
@@ -132,29 +157,6 @@ class SessionWriter:
         except OSError:
             pass
 
-    def _channel(self, key: bytes) -> int:
-        kind, proc = key[:1], key[1:].decode("ascii")
-        topic, _ = TOPICS[kind]
-        if kind in (b"R", b"D"):
-            topic = f"{topic}/{proc or 'hub'}"
-        encoding = RECORDS_ENCODING if kind == Key.RECORDS.value else "msgpack"
-        metadata = {"key": kind.decode(), "proc": proc}
-        channel: int = self._writer.register_channel(topic, encoding, self._schema(kind), metadata)
-        self._channels[key] = channel
-        return channel
-
-    def _schema(self, kind: bytes) -> int:
-        known = self._schemas.get(kind, 0)
-        if not known:
-            name = TOPICS[kind][1]
-            if kind == Key.RECORDS.value:
-                layout = {"frame": wire.FRAME.format, "record": wire.RECORD_FIELDS}
-                known = self._writer.register_schema(name, "x-pardbg", json.dumps(layout).encode())
-            else:
-                known = self._writer.register_schema(name, "", b"")
-            self._schemas[kind] = known
-        return known
-
 
 def whole_messages(path: Path) -> Iterator[Message]:
     """Messages of a file that may be cut off anywhere, up to its last whole chunk."""
@@ -163,18 +165,9 @@ def whole_messages(path: Path) -> Iterator[Message]:
         with open(path, "rb") as file:
             for record in StreamReader(file, emit_chunks=True, record_size_limit=1 << 30).records:
                 if isinstance(record, Chunk):
-                    yield from _messages(breakup_chunk(record, validate_crc=True), keys)
+                    yield from messages_of(breakup_chunk(record, validate_crc=True), keys)
     except _DAMAGED:
         return
-
-
-def _messages(records: list[Any], keys: dict[int, bytes]) -> Iterator[Message]:
-    for record in records:
-        if isinstance(record, Channel):
-            meta = record.metadata
-            keys[record.id] = (meta["key"] + meta["proc"]).encode("ascii")
-        elif isinstance(record, McapMessage):
-            yield Message(keys[record.channel_id], record.data, record.publish_time)
 
 
 def resume(

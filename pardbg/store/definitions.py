@@ -56,6 +56,50 @@ class ModelDef:
     shards: int
     parameters_bytes: int
     optimizer: str
+    parameters_sharded: bool = False
+    """Between steps a rank has only its part of the parameters, whatever the level says."""
+
+
+Frame = tuple[str, int, str]
+"""(file, line, function)"""
+MAX_FRAMES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that nobody caught."""
+
+    t_ns: int
+    """Hub clock."""
+    type: str
+    text: str
+    """Its last line."""
+    thread: str
+    frames: tuple[Frame, ...]
+    """Outermost first."""
+    step: int
+
+
+def frames_of(value: Any) -> tuple[Frame, ...]:
+    """A stack as it travels, [[file, line, function], ...]; odd frames are left out."""
+    if not isinstance(value, (list, tuple)):
+        return ()
+    return tuple(
+        (str(frame[0])[:4096], frame[1] if isinstance(frame[1], int) else 0, str(frame[2])[:256])
+        for frame in value[:MAX_FRAMES]
+        if isinstance(frame, (list, tuple)) and len(frame) >= 3
+    )
+
+
+def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
+    return Failure(
+        t_ns=fields.integer(values, "t_ns", 0) + offset_ns,
+        type=fields.text(values, "type", "Exception"),
+        text=fields.text(values, "text"),
+        thread=fields.text(values, "thread", "MainThread"),
+        frames=frames_of(values.get("frames")),
+        step=fields.integer(values, "step", -1),
+    )
 
 
 def op_def(values: Mapping[Any, Any]) -> OpDef:
@@ -116,4 +160,5 @@ def model_def(values: Mapping[Any, Any]) -> ModelDef:
         shards=max(1, fields.integer(values, "shards", 1)),
         parameters_bytes=fields.integer(values, "parameters_bytes", 0),
         optimizer=fields.text(values, "optimizer"),
+        parameters_sharded=bool(values.get("parameters_sharded")),
     )

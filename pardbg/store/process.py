@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, Head, records_from, usable
-from pardbg.store.definitions import GroupDef, ModelDef, OpDef
+from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.table import Table
 from pardbg.store.totals import Totals
 from pardbg_agent import wire
 
 ISSUE_COLLECTIVE: Final = "issue"
+SUMMED: Final = "op_sum"
 ISSUE_P2P: Final = "issue_p2p"
 DONE_COLLECTIVE: Final = "done"
 DONE_P2P: Final = "done_p2p"
+PART: Final = "part"
 _SPLIT: Final = {
     int(wire.Kind.OP_ISSUE): (ISSUE_COLLECTIVE, ISSUE_P2P),
     int(wire.Kind.OP_DONE): (DONE_COLLECTIVE, DONE_P2P),
@@ -28,6 +30,10 @@ _TABLES: Final = {
     if kind not in (wire.Kind.OP_ISSUE, wire.Kind.OP_DONE, wire.Kind.LOST)
 }
 """Table names: ``action``, ``wait``, ``step``, ``phase``, ``span``, ``metric``, ``memory`` ..."""
+TABLE_NAMES: Final = (
+    *_TABLES.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P,
+)  # fmt: skip
+"""Every table of a process."""
 FLUSH_BYTES: Final = 4 << 20
 _MAX_GAPS: Final = 4096
 
@@ -54,8 +60,12 @@ class Process:
         self.newest_ns: int | None = None
         self.ends: list[tuple[int, str]] = []
         """(t_ns, reason), as told by the hub."""
+        self.exit_code: int | None = None
+        """As subprocess gives it (-9: SIGKILL), where the hub saw it."""
         self.errors: list[tuple[int, str, str]] = []
         """(t_ns, hook, text): hooks that failed and were disabled."""
+        self.failures: list[Failure] = []
+        """Exceptions that nobody caught."""
         self.unknown = 0
         self.malformed = 0
         self.missed_before = 0
@@ -68,13 +78,15 @@ class Process:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_received = 0
-        names = [*_TABLES.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P]
         self._tables = {
-            name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit) for name in names
+            name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit)
+            for name in TABLE_NAMES
         }
         self.totals = {
-            name: Totals(self._tables[name]) for name in (ISSUE_COLLECTIVE, ISSUE_P2P)
+            name: Totals(self._tables[name]) for name in (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P)
         }
+        self.totals[PART] = Totals(self._tables[PART])
+        self.totals[SUMMED] = Totals(self._tables[SUMMED], sums=True)
 
     # ------------------------------------------------------------------ reading
 
@@ -97,6 +109,11 @@ class Process:
             return self._gaps[-1][1]
         at = bisect_right(self._gaps, (t_ns, 1 << 62))
         return self._gaps[at - 1][1] if at else 0
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """(when it was known, records lost so far)."""
+        return tuple(self._gaps)
 
     @property
     def pending(self) -> bool:

@@ -9,9 +9,11 @@ from typing import Any, Final
 from pardbg.events import fields
 from pardbg.events.decode import Malformed, decode_map, frame_head, split_key
 from pardbg.events.limits import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
+from pardbg.store.bookmarks import Bookmarks
 from pardbg.store.definitions import (
     GroupDef,
     PlanDef,
+    failure,
     group_def,
     model_def,
     op_def,
@@ -25,6 +27,9 @@ from pardbg_agent import wire
 _MAX_PLANS: Final = 1024
 _MAX_DEFINITION_BYTES: Final = 512 << 20
 _MAX_TEXT: Final = 4096
+PART: Final = "part"
+"""CONTROL event at the begin of each further file of a recording in parts, and the NOTE of which
+part this is."""
 NOTE_TRUNCATED: Final = "session.truncated"
 """Key of the NOTE that a reader adds at the end of a file that ends early."""
 
@@ -74,6 +79,7 @@ class Store:
         self.states = StateHistory(self.limits.states)
         self.controls = History(self.limits.controls)
         self.output = History(self.limits.output_lines)
+        self.bookmarks = Bookmarks()
         self.malformed = 0
         self.unknown_messages = 0
         self.over_limit = 0
@@ -82,6 +88,7 @@ class Store:
         self._num_records = 0
         self._definition_bytes = 0
         self._first_ns: int | None = None
+        self._part_begin_ns: int | None = None
         self._output_offsets: dict[str, int] = {}
         self._apply: dict[bytes, Callable[[str, Message], bool]] = {
             wire.Key.RECORDS.value: self._records,
@@ -99,6 +106,7 @@ class Store:
             wire.DefKind.STAGE.value: self._define_stage,
             wire.DefKind.MODEL.value: self._define_model,
             wire.DefKind.ERROR.value: self._define_error,
+            wire.DefKind.EXCEPTION.value: self._define_exception,
         }
 
     # ------------------------------------------------------------------ writing
@@ -129,14 +137,16 @@ class Store:
 
     @property
     def begin_ns(self) -> int:
-        """Start of the run by the hub's clock: the RUN definition's, else the first seen."""
+        """Start of the run by the hub's clock: the RUN definition's, else the first seen. Of a
+        recording's later part: where that begins."""
         known = [p.started_ns for p in self.procs.values() if p.started_ns is not None]
         run = fields.integer_or_none(self.run, "t_ns")
         if run is not None:
             known.append(run)
         if self._first_ns is not None and not known:
             known.append(self._first_ns)
-        return min(known, default=0)
+        begin = min(known, default=0)
+        return begin if self._part_begin_ns is None else max(begin, self._part_begin_ns)
 
     @property
     def end_ns(self) -> int:
@@ -223,6 +233,11 @@ class Store:
     def _control(self, _proc: str, message: Message) -> bool:
         if (found := self._hub_map(message, self.controls)) is None:
             return False
+        if self.bookmarks.take(found[1]):
+            return True
+        if fields.text(found[1], "event") == PART:
+            self._part_begin_ns = found[0]
+            self.notes[PART] = fields.integer(found[1], "part", 1)
         self.controls.add(*found, len(message.payload))
         return True
 
@@ -274,6 +289,7 @@ class Store:
         said = (t_ns, fields.text(values, "reason", "exit"))
         if said not in process.ends and len(process.ends) < 64:
             process.ends.append(said)
+            process.exit_code = fields.integer_or_none(values, "code")
 
     def _define_process(self, process: Process, values: Mapping[str, Any]) -> None:
         start = fields.integer_or_none(values, "start_ns")
@@ -335,3 +351,8 @@ class Store:
         )
         if said not in process.errors and len(process.errors) < 1024:
             process.errors.append(said)
+
+    def _define_exception(self, process: Process, values: Mapping[str, Any]) -> None:
+        said = failure(values, process.offset_ns)
+        if said not in process.failures and len(process.failures) < 64:
+            process.failures.append(said)

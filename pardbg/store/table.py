@@ -25,6 +25,7 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
 )
 ROW_BYTES: Final = sum(np.dtype(code).itemsize for _, code in COLUMNS)
 _MIN_ROWS: Final = 256
+_LAST_STEP: Final = 0xFFFFFFFF
 
 
 class Table:
@@ -64,14 +65,16 @@ class Table:
         """Number of rows visible at ``t_ns`` (all for None)."""
         if t_ns is None:
             return len(self)
-        return int(np.searchsorted(self.when, t_ns, side="right"))
+        return int(self.when.searchsorted(t_ns, side="right"))
 
     def step_rows(self, first: int, last: int, visible: int) -> Array:
         """Indices of the visible rows with first <= step <= last."""
         steps = self.col("step")[:visible]
         if self.step_sorted:
-            lo = int(np.searchsorted(steps, first, side="left"))
-            hi = int(np.searchsorted(steps, last, side="right"))
+            # A plain int would have numpy copy the whole column as int64 first.
+            low, high = (np.uint32(min(max(n, 0), _LAST_STEP)) for n in (first, last))
+            lo = int(steps.searchsorted(low, side="left"))
+            hi = int(steps.searchsorted(high, side="right"))
             return np.arange(lo, hi)
         return np.flatnonzero((steps >= first) & (steps <= last))
 

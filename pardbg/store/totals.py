@@ -36,8 +36,10 @@ class _Mark:
 class Totals:
     """Number and bytes per (op, group, peer, direction) over the first rows of a table."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, sums: bool = False) -> None:
         self._table = table
+        self._sums = sums
+        """The rows are sums themselves: seq says of how many ops, a their bytes."""
         self._codes: dict[int, int] = {}
         self._keys: list[OpKey] = []
         self._marks: list[_Mark] = [_Mark(0, np.zeros(0, np.int64), np.zeros(0, np.int64))]
@@ -91,14 +93,17 @@ class Totals:
             return mark
         packed = pack(self._table, lo, hi)
         keys, inverse = np.unique(packed, return_inverse=True)
-        sizes = np.maximum(self._table.col("a")[lo:hi], self._table.col("b")[lo:hi])
+        sizes = self._table.col("a")[lo:hi]
+        if not self._sums:
+            sizes = np.maximum(sizes, self._table.col("b")[lo:hi])
         sizes = np.clip(sizes, 0, 1 << 50)
         index = np.array([self._code(int(key)) for key in keys], dtype=np.int64)
         counts = np.zeros(len(self._keys), np.int64)
         total = np.zeros(len(self._keys), np.int64)
         counts[: len(mark.counts)] = mark.counts
         total[: len(mark.sizes)] = mark.sizes
-        np.add.at(counts, index[inverse], 1)
+        numbers = self._table.col("seq")[lo:hi] if self._sums else 1
+        np.add.at(counts, index[inverse], numbers)
         np.add.at(total, index[inverse], sizes)
         return _Mark(row, counts, total)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pardbg.control.model import Verb
+from pardbg.control.recording import USAGE as LEVEL_USAGE
+from pardbg.control.wording import USAGE
 
 Context = Literal["any", "live", "replay"]
 Group = Literal["control", "time", "screens", "look", "app"]
@@ -46,7 +48,7 @@ class Action:
     hint: int = 0
     """Place in the hints line, 1 first; 0: not there."""
     hinted: tuple[str, str] | None = None
-    """Keys and label as the hints line has them, where they differ."""
+    """Keys and label as the hints line has them, where they differ; no label: it moves."""
 
 
 def _control(
@@ -59,6 +61,24 @@ def _control(
 def _screen(number: int, id_: str, help_: str) -> Action:
     return Action(f"show_{id_}", (str(number),), str(number), id_.capitalize(), help_,
                   "screens", command=id_)  # fmt: skip
+
+
+INSPECTIONS: tuple[tuple[str, str], ...] = (
+    ("p", "A value in the frame where the rank is held (--allow-eval)."),
+    ("pp", "The same, spread over lines."),
+    ("whatis", "The type of a value."),
+    ("tensor", "Shape, dtype, range, norm, NaN and infinities, a histogram."),
+    ("compare", "A value on every held rank, differences marked; --hash params|grads|EXPR."),
+    ("list", "The source around the place where the rank is held."),
+    ("args", "The arguments of the function it is held in."),
+    ("locals", "All local variables there."),
+    ("exec", "Run a statement there; !STATEMENT for short."),
+)
+
+
+def _inspect(word: str, help_: str) -> Action:
+    usage = "[on RANKS]" if word in ("list", "args", "locals") else "EXPR [on RANKS]"
+    return Action(f"inspect_{word}", (), "", word, help_, "control", "live", word, usage)
 
 
 SCREENS: tuple[tuple[int, str, str], ...] = (
@@ -78,7 +98,27 @@ ACTIONS: tuple[Action, ...] = (
            "control", "live", hint=1),
     Action("play", ("space",), "space", "play", "Play the recording, or stop.",
            "time", "replay", "play", hint=1),
-    _control(Verb.PAUSE, (), "", "Stop every rank at its next gate and settle to a cut."),
+    _control(Verb.PAUSE, (), "",
+             "Stop every rank at its next gate and settle to a cut; or RANKS alone.",
+             usage=USAGE[Verb.PAUSE]),
+    _control(Verb.BREAK, (), "", "Stop where EXPR is true: action==2B3, op==send and step>5.",
+             usage=USAGE[Verb.BREAK]),
+    _control(Verb.TBREAK, (), "", "The same, once.", usage=USAGE[Verb.TBREAK]),
+    _control(Verb.UNTIL, (), "", "Run on to where EXPR is true.", usage=USAGE[Verb.UNTIL]),
+    _control(Verb.CONDITION, (), "", "Give breakpoint N another condition.",
+             usage=USAGE[Verb.CONDITION]),
+    _control(Verb.IGNORE, (), "", "Let the next COUNT matches of breakpoint N pass.",
+             usage=USAGE[Verb.IGNORE]),
+    _control(Verb.DELETE, (), "", "Remove breakpoints; without N all.", usage=USAGE[Verb.DELETE]),
+    _control(Verb.BREAKS, (), "", "List the breakpoints and how often each matched."),
+    _control(Verb.DELAY, (), "", "Make RANKS later by TIME in each step: a straggler.",
+             usage=USAGE[Verb.DELAY]),
+    *(_inspect(word, help_) for word, help_ in INSPECTIONS),
+    Action("frame_up", (), "", "up", "The caller's frame, for p, list, args and locals.",
+           "control", "live", "up"),
+    Action("frame_down", (), "", "down", "The frame below again.", "control", "live", "down"),
+    Action("break_here", ("b",), "b", "break here", "Break before what is selected comes again.",
+           "control", "live"),
     _control(Verb.CONTINUE, (), "", "Let every rank run on."),
     _control(Verb.STEP, ("s",), "s", "One action of the selected rank, or of RANKS.", 2, "[RANKS]"),
     _control(Verb.TICK, ("t",), "t", "Each pipeline rank whose input is there runs one action.", 3),
@@ -87,6 +127,8 @@ ACTIONS: tuple[Action, ...] = (
     _control(Verb.WHERE, ("w",), "w", "All ranks' stacks, merged (7 Debug).", 5),
     _control(Verb.RANKS, (), "", "Where each rank is."),
     _control(Verb.STATUS, (), "", "Who holds control, the lease, what is pending."),
+    _control(Verb.LEVEL, (), "", "How much ranks record; for a while if a time is given.",
+             usage=LEVEL_USAGE),
     _control(Verb.KILL, (), "", "End the job. It asks for `kill yes`; q only leaves.", usage="yes"),
     Action("take", (), "", "take", "Take control over from another viewer.", "control", "live",
            "take"),
@@ -95,24 +137,37 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", ("left",), "←", "back", "Back in time (live: look back).", "time",
            hint=6, hinted=("← →", "time")),
     Action("forward", ("right",), "→", "forward", "Forward in time.", "time"),
-    Action("step_back", ("shift+left", "comma"), "shift ← ,", "step back",
-           "Back by one training step.", "time"),
-    Action("step_forward", ("shift+right", "full_stop"), "shift → .", "step on",
-           "Forward by one training step.", "time"),
+    Action("step_back", ("shift+left",), "shift ←", "step back",
+           "Back by the time of one training step.", "time"),
+    Action("step_forward", ("shift+right",), "shift →", "step on",
+           "On by the time of one training step.", "time"),
+    Action("last", ("comma",), ",", "last", "To the last step, action, op, finding or bookmark.",
+           "time", hint=7, hinted=(", .", "")),
+    Action("following", ("full_stop",), ".", "next",
+           "To the next one; actions and ops are those of the selected rank.", "time"),
+    Action("unit", ("u",), "u", "unit",
+           "What , and . move by: step, action, op, finding or bookmark.", "time",
+           command="unit", usage="step|action|op|finding|bookmark"),
+    Action("goto", (), "", "goto",
+           "To a place: step 42, 2B5, finding 3, mark 1, 18:22:07.3, 2m03s, +250ms, 40%, end.",
+           "time", command="goto", usage="PLACE"),
+    Action("mark", ("m",), "m", "bookmark", "Bookmark this moment, with a note; kept in the file.",
+           "time", command="mark", usage="[NOTE]"),
+    Action("unmark", (), "", "unmark", "Take bookmark N away.", "time", command="unmark",
+           usage="N"),
+    Action("marks", (), "", "marks", "List the bookmarks.", "time", command="marks"),
     Action("begin", ("home",), "home", "begin", "To the begin of the run.", "time"),
     Action("end", ("end",), "end", "end", "To the end of the recording (live: follow).", "time"),
     Action("follow", ("f",), "f", "follow", "Follow the live run again.", "time", "live",
-           "follow", hint=7),
-    Action("slower", ("left_square_bracket",), "[", "slower", "Play at half the speed.", "time",
-           "replay", hint=3),
-    Action("faster", ("right_square_bracket",), "]", "faster", "Play at twice the speed.", "time",
-           "replay", hint=4),
+           "follow", hint=5),
+    Action("slower", ("less_than_sign",), "<", "slower", "Play slower, down to 0.01×.", "time",
+           "replay", hint=3, hinted=("< >", "speed")),
+    Action("faster", ("greater_than_sign",), ">", "faster", "Play faster, up to 100×.", "time",
+           "replay"),
     Action("reverse", ("r",), "r", "reverse", "Play the other way.", "time", "replay", "reverse",
            hint=5),
     Action("speed", (), "", "speed", "Play FACTOR times as fast as it ran.", "time", "replay",
            "speed", "FACTOR"),
-    Action("seek", (), "", "seek", "To a time from the run's begin: 12.5, 2m03s or 40%.", "time",
-           command="seek", usage="TIME"),
     Action("zoom_in", ("plus", "equals_sign"), "+", "zoom", "Half as much time across the screen.",
            "time", command="zoom", usage="in|out|all"),
     Action("zoom_out", ("minus",), "−", "zoom out", "Twice as much time across the screen.",
@@ -128,13 +183,20 @@ ACTIONS: tuple[Action, ...] = (
     Action("detail", ("enter",), "enter", "detail", "More about the selected one.", "look"),
     Action("escape", ("escape",), "esc", "back", "Close, clear the filter, or follow again.",
            "look"),
-    Action("other", ("p",), "p", "p2p", "Collectives or p2p (4), ring or matrix (5).", "look"),
+    Action("other", ("p",), "p", "p2p",
+           "Schedule or what-if (2), collectives or p2p (4), ring or matrix (5).", "look"),
+    Action("turn_back", ("left_square_bracket",), "[", "pipeline before",
+           "The pipeline before, where a run has several.", "look"),
+    Action("turn_on", ("right_square_bracket",), "]", "next pipeline",
+           "The next pipeline, where a run has several.", "look"),
     Action("filter", ("slash",), "/", "filter", "Show only what contains TEXT.", "look",
            command="filter", usage="[TEXT]", hint=8),
     Action("rank", (), "", "rank", "Select rank N.", "look", command="rank", usage="N"),
     Action("command", ("colon",), ":", "command", "Type a command; tab completes.", "app", hint=9),
     Action("help", ("question_mark", "f1"), "?", "help", "This list.", "app", command="help",
            hint=10),
+    Action("picture", ("ctrl+s",), "ctrl s", "picture", "Save this screen as an SVG file.", "app",
+           command="picture", usage="[FILE]"),
     Action("theme", (), "", "theme", "Colours: dark, light or 16 (the terminal's own).", "app",
            command="theme", usage="dark|light|16"),
     Action("quit", ("q", "ctrl+c", "ctrl+q"), "q", "leave", "Leave; the job goes on.", "app",

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import BindingType
 
 from pardbg.control.model import ControlPort, Reply, Verb
+from pardbg.session.bookmarks import add_bookmarks
+from pardbg.session.reader import SessionError
 from pardbg.session.replay import ReplayClock
+from pardbg.store.bookmarks import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
 from pardbg.ui.cursor import TimeCursor
 from pardbg.ui.desk import Desk
-from pardbg.ui.engine import Engine, Eyes, Frame
-from pardbg.ui.messages import Answered, FrameReady, Loading, Trouble
+from pardbg.ui.engine import Engine, Eyes, Frame, Second
+from pardbg.ui.messages import Answered, Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.palette import THEMES
+from pardbg.ui.places import Journey
 from pardbg.ui.screens.main import MainScreen
+from pardbg.ui.screens.timekeys import Links
+
+ARRIVED_S = 3.0
+"""Where a journey ended is said for so long: it stands where the time bar is."""
 
 
 class PardbgApp(App[None]):
@@ -37,16 +47,22 @@ class PardbgApp(App[None]):
         replay: ReplayClock | None = None,
         store: Any = None,
         eyes: Eyes | None = None,
+        second: tuple[str, Source] | None = None,
     ) -> None:
+        """``second``: name and source of a recording to show under this one, step by step."""
         super().__init__()
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
         self.desk = Desk(control if live else None, self._in_thread, self._answered)
         self._eyes = eyes
+        self._second = Second(*second, Store()) if second is not None else None
         self._store = store if store is not None else Store(live=live)
         self._source = source
+        self._keeping = threading.Lock()
+        """One copy of the file at a time."""
         self.engine: Engine | None = None
-        self.main = MainScreen(title, self.cursor, self.desk, start_screen, self._want, self._wake)
+        links = Links(self._want, self._wake, self._go, self._mark)
+        self.main = MainScreen(title, self.cursor, self.desk, start_screen, links)
 
     def get_default_screen(self) -> MainScreen:
         return self.main
@@ -60,7 +76,9 @@ class PardbgApp(App[None]):
             self._source, self._store, self._eyes or Eyes.real(), self.cursor,
             self._post_frame,
             lambda text: self.post_message(Trouble(text)),
-            lambda messages: self.post_message(Loading(messages)),
+            lambda share: self.post_message(Loading(share)),
+            lambda text: self.post_message(Arrived(text)),
+            self._second,
         )  # fmt: skip
         self.engine.want(self.main.page.want())
         self.engine.start()
@@ -80,11 +98,19 @@ class PardbgApp(App[None]):
 
     # ---- to the main screen
 
+    def on_key(self, event: events.Key) -> None:
+        if self.screen is self.main and self.main.typed_ahead(event):
+            event.stop()
+            event.prevent_default()
+
     def on_frame_ready(self, event: FrameReady) -> None:
         self.main.take_frame(event.frame)
 
     def on_loading(self, event: Loading) -> None:
-        self.main.take_loading(event.messages)
+        self.main.take_loading(event.share)
+
+    def on_arrived(self, event: Arrived) -> None:
+        self.main.say(event.text, seconds=ARRIVED_S)
 
     def on_trouble(self, event: Trouble) -> None:
         self.main.on_trouble(event)
@@ -101,6 +127,32 @@ class PardbgApp(App[None]):
     def _wake(self) -> None:
         if self.engine is not None:
             self.engine.wake()
+
+    def _go(self, journey: Journey) -> None:
+        if self.engine is not None:
+            self.engine.go(journey)
+
+    def _mark(self, mark: Bookmark) -> None:
+        """Into the run's recording: through the hub, or into the file that is open."""
+        if self.cursor.replay:
+            if self.engine is not None:
+                self.engine.mark(mark)
+            self._in_thread(lambda: self._keep(mark))
+        else:
+            self.main.refused(self.desk.mark(mark.t_ns, mark.text))
+
+    def _keep(self, mark: Bookmark) -> None:
+        path, end_ns = getattr(self._source, "path", None), self._store.end_ns
+        if path is None:
+            return
+        try:
+            with self._keeping:
+                add_bookmarks(path, [mark], end_ns)
+        except SessionError as error:
+            self.post_message(Trouble(str(error)))
+        else:
+            what = f"bookmark kept in {path.name}: {mark.text}" if mark.text else "bookmark removed"
+            self.post_message(Arrived(what))
 
     def _in_thread(self, work: Any) -> None:
         self.run_worker(work, thread=True, exit_on_error=False)

@@ -1,14 +1,15 @@
-"""The ``:`` line: words to actions, completion, and times as people write them."""
+"""The ``:`` line: words to actions, and completion."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from pardbg.control.wording import PDB
+from pardbg.session.goto import FORMS as PLACES
 from pardbg.ui.actions import Action, by_command, for_mode
 
-_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)(s|ms)?)?")
+__all__ = ["PLACES", "Command", "CommandError", "candidates", "complete", "factor", "parse"]
 _MODE_ONLY = {"live": "a live run", "replay": "a recording"}
 
 
@@ -24,8 +25,11 @@ class Command:
 
 def parse(text: str, live: bool) -> Command:
     """``step 0-2`` -> the step action with ``0-2``; raises CommandError."""
-    word, _, argument = text.strip().partition(" ")
-    word = word.lower()
+    text = text.strip()
+    if text.startswith("!"):
+        text = f"exec {text[1:]}"
+    word, _, argument = text.partition(" ")
+    word = PDB.get(word.lower(), word.lower())
     found = by_command(word, live)
     if len(found) == 1:
         return Command(found[0], argument.strip())
@@ -55,21 +59,6 @@ def candidates(text: str, live: bool) -> list[tuple[str, str]]:
     if " " in text:
         found = [a for a in found if a.command == word]
     return [(f"{a.command} {a.usage}".strip(), a.help) for a in found]
-
-
-def time_ns(text: str, total_ns: int) -> int:
-    """``12.5``, ``2m03s``, ``1h2m``, ``300ms`` or ``40%`` of the run, ns from its begin."""
-    text = text.strip().lower().replace(" ", "")
-    if text.endswith("%"):
-        share = _number(text[:-1])
-        return round(min(max(share, 0.0), 100.0) / 100 * total_ns)
-    match = _TIME.fullmatch(text)
-    if not text or match is None or not any(match.groups()):
-        raise CommandError(f"no time {text!r}: write 12.5, 2m03s, 300ms or 40%")
-    hours, minutes, number, unit = match.groups()
-    value = _number(number) if number else 0.0
-    seconds = value / 1000 if unit == "ms" else value
-    return round((int(hours or 0) * 3600 + int(minutes or 0) * 60 + seconds) * 1e9)
 
 
 def _number(text: str) -> float:

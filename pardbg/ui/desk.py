@@ -63,8 +63,17 @@ class Desk:
         words = _UNDER_WAY.get(verb, f"{verb.value}…")
         if verb is Verb.STEP and ranks:
             words = f"stepping rank {ranks}…"
-        self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS)
+        self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.LEVEL)
         self._run(verb, words, lambda: port.command(verb, ranks, **args))
+        return None
+
+    def mark(self, t_ns: int, text: str) -> Reply | None:
+        """A bookmark in the run's recording; without text: taken away."""
+        port = self._port
+        if port is None:
+            return Reply(False, "no hub to keep the bookmark: this viewer only looks", {})
+        call = lambda: port.command(Verb.MARK, at_ns=t_ns, text=text)  # noqa: E731
+        self._run(Verb.MARK, "keeping the bookmark…", call)
         return None
 
     def take(self) -> Reply | None:

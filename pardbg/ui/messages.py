@@ -22,13 +22,13 @@ class FrameReady(Message):
 
 
 class Loading(Message):
-    """A recording is being read: messages so far."""
+    """A recording is being read: how much of it is."""
 
     bubble = False
 
-    def __init__(self, messages: int) -> None:
+    def __init__(self, share: float) -> None:
         super().__init__()
-        self.messages = messages
+        self.share = share
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Loading)
@@ -36,6 +36,16 @@ class Loading(Message):
 
 class Trouble(Message):
     """One line about something that failed in the viewer."""
+
+    bubble = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
+class Arrived(Message):
+    """Where a journey in time ended, in words."""
 
     bubble = False
 

@@ -92,11 +92,20 @@ phase.backward     | #fbe8d0 #7d5626      | #432a08 #f3d0a2      | black yellow
 phase.optimizer    | #dcf2e4 #2f6a48      | #0c3219 #b4ddc2      | black green
 phase.data         | #dfe4ea #4b5664      | #2c343d #ccd2d9      | black white
 phase.pipeline     | #cdd5de #333f4d      | #2c343d #e0e4e8      | black white
+phase.recompute    | #d5e6f7 #3d4f86      | #0c2a47 #c3c8ef      | white magenta
 step               | #8592a0 #1d2630      | #5d6874 #eceff1      | white -
 comm               | #e0f4f6 #1f6f7c      | #ffffff #1f8796      | black cyan
+comm.all_gather    | #dff3e6 #2d6e5b      | #08301f #a9d9c5      | black green
+comm.reduce_scatter | #fbe3d0 #8a4a2c     | #43200a #f3c3a2      | black yellow
+comm.all_to_all    | #eee6fa #5d4d86      | #ffffff #75619f      | black magenta
 comm.send          | #e0f4f6 #1f6f7c      | #ffffff #1f8796      | black bright_cyan
 comm.recv          | #d8ecee #2c5560      | #0e3f46 #a3d3d9      | black cyan
 wait               | #8a7c55 #1d2026      | #8a7431 #f3efe2      | yellow -
+fsdp               | #d3dde6 #2f4453      | #1b2a35 #c4d3dd      | black white
+fsdp.unshard       | #dff3e6 #2d6e5b      | #08301f #a9d9c5      | black green
+fsdp.wait          | #8a7c55 #1d2026      | #8a7431 #f3efe2      | yellow -
+fsdp.reshard       | #cdd5de #47525f      | #2c343d #c3cad1      | black white
+fsdp.reduce        | #fbe8d0 #7d5626      | #432a08 #f3d0a2      | black yellow
 user               | #eee6fa #5d4d86      | #ffffff #75619f      | black magenta
 gate               | #f1e6fd #6b4694 bold | #ffffff #7c4db5 bold | black bright_magenta bold
 many               | #8592a0 #2b3541      | #5d6874 #d3d8dd      | black white

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pardbg.control.expr import gates, parse
+from pardbg_agent.breaks import breaks_of
 from pardbg_agent.defs import Defs
 from pardbg_agent.gate import GateControl
 from pardbg_agent.optable import OpTable
@@ -26,10 +28,13 @@ def main() -> list[Figure]:
         defs = Defs(None)
         ops = OpTable(ring.status.op)
         gate = GateControl(record=ring.record, name=defs.name, status=ring.status.gate)
+        watched = GateControl(record=ring.record, name=defs.name, status=ring.status.gate)
+        watched.set_breaks(breaks_of([_break(n) for n in range(10)]))
         return [
             _figure("record", 0.5, lambda n: _records(ring, n)),
             _figure("record with a float", 0.5, lambda n: _float_records(ring, n)),
             _figure("open gate", 0.1, lambda n: _gates(gate, n)),
+            _figure("gate, 10 breakpoints that do not match", 2.0, lambda n: _breaks(watched, n)),
             _figure("known name looked up", None, lambda n: _names(defs, n)),
             _figure("op issued and completed (table, status)", None, lambda n: _ops(ops, n)),
         ]
@@ -65,6 +70,18 @@ def _gates(gate: GateControl, n: int) -> None:
     for _ in range(n):
         if gate.closed:
             gate.wait(Gate.COLLECTIVE, "never")
+
+
+def _break(number: int) -> dict[str, object]:
+    tree = parse(f"action==B and mb=={10 + number} and stage==2")
+    return {"n": number, "gates": gates(tree), "tree": tree}
+
+
+def _breaks(gate: GateControl, n: int) -> None:
+    known = {"action": "B", "stage": 2, "mb": 3}
+    for _ in range(n):
+        if gate.closed:
+            gate.wait(Gate.ACTION, "2B3", lambda: known)
 
 
 def _names(defs: Defs, n: int) -> None:

@@ -10,11 +10,21 @@ import sys
 
 import pytest
 
-COMMANDS = {"demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor"}
+COMMANDS = {
+    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "export", "check", "diff",
+    "postmortem", "repair", "import",
+}  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list"},
     "run": {"--output"},
-    "report": {"--json"},
+    "report": {"--json", "--html"},
+    "export": {"--to", "--output", "--force"},
+    "check": {"--junit", "--skip", "--list"},
+    "diff": {"--json", "--skip"},
+    "postmortem": {"--output", "--force"},
+    "repair": {"--output", "--force"},
+    "import": {"--output", "--force"},
+    "ls": {"--json", "--dead"},
     "ctl": {"--json"},
 }
 
@@ -58,6 +68,13 @@ def test_a_command_explains_itself(command: str) -> None:
         ("demo", "no-such-recipe"),
         ("no-such-command",),
         ("replay", "/no/such/file.mcap"),
+        ("export", "--to", "csv", "-o", "x", "/no/such/file.mcap"),
+        ("export", "--to", "csv", "-o", "x", "/"),
+        ("check", "/no/such/file.mcap", "bubble<12"),
+        ("diff", "/no/such/a.mcap", "/no/such/a.mcap"),
+        ("postmortem", "-o", "x.mcap", "no-such-run"),
+        ("repair", "-o", "x.mcap", "/no/such/file.mcap"),
+        ("import", "-o", "x.mcap", "/no/such/file.json"),
         ("demo", "1f1b", "--nproc", "9"),
     ],
     ids=" ".join,

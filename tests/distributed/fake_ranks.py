@@ -53,11 +53,13 @@ def rank(number: int, size: int, steps: int, seconds: float, barrier: Barrier) -
         collective(agent, group, op, barrier)
         value = (value * 48271 + step) % 2147483647
         if number == 0:
-            print(f"step {step} value {value}", flush=True)
+            sys.stdout.write(f"step {step} value {value}\n")
+            sys.stdout.flush()
         gate(agent, Gate.OPTIMIZER, "optimizer")
         agent.step_end()
         gate(agent, Gate.STEP, f"step {step + 1}")
-    print(f"[rank{number}]: done", file=sys.stderr, flush=True)
+    # One write: print() may write the line and its end apart, and ranks tear each other's lines.
+    sys.stderr.write(f"[rank{number}]: done\n")
     core.shutdown()
 
 

@@ -80,7 +80,7 @@ def wait_ranks(control: Any, count: int) -> None:
     """Until the hub knows that many ranks."""
     wait_until(
         lambda: len(control.command("status").data.get("ranks", ())) == count,
-        20, f"{count} ranks",
+        60, f"{count} ranks",
     )  # fmt: skip
 
 

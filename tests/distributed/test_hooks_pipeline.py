@@ -1,4 +1,4 @@
-"""All seven schedules of torch.distributed.pipelining on four real ranks."""
+"""All seven schedules of torch.distributed.pipelining on four real ranks, in one run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed.pipelining.schedules import _Action
 
-from pardbg_agent.hooks.plan import one_f_one_b
+from pardbg_agent.hooks.plan import one_by_one, one_f_one_b, texts
 from pardbg_agent.wire import Flag, Kind
 from tests.distributed.programs.watched import Rank, Record, make_run, read_run
 from tests.processes import Finished
@@ -38,21 +39,32 @@ def watched_run(torchrun: Torchrun, run_dir: Path, name: str) -> tuple[Finished,
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_runs_as_planned_with_the_same_losses(
-    torchrun: Torchrun, run_dir: Path, name: str
-) -> None:
-    done, ranks = watched_run(torchrun, run_dir, name)
-    plain = torchrun(PROGRAM, name, "2", nproc=4)
+def test_schedules_run_as_planned_with_the_same_losses(torchrun: Torchrun, run_dir: Path) -> None:
+    names = ",".join(SCHEDULES)
+    done, ranks = watched_run(torchrun, run_dir, names)
+    plain = torchrun(PROGRAM, names, "2", nproc=4)
     assert sorted(done.out.splitlines()) == sorted(plain.out.splitlines())
     for number, rank in ranks.items():
-        (plan,) = rank.defined("plan")
-        for step in (0, 1):
-            assert ran(rank, step) == plan["order"][str(number)]
-        assert [r.step for r in rank.of(Kind.PHASE, "pipeline")] == [0, 1]
-        assert [r.step for r in rank.of(Kind.STEP)] == [0, 1]
+        plans = rank.defined("plan")
+        assert [plan["schedule"] for plan in plans] == [
+            "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleLoopedBFS",
+            "ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble", "ScheduleDualPipeV",
+        ]  # fmt: skip
+        for turn, plan in enumerate(plans):
+            for step in (2 * turn, 2 * turn + 1):
+                assert ran(rank, step) == one_by_one(plan["order"][str(number)])
+        assert [r.step for r in rank.of(Kind.PHASE, "pipeline")] == list(range(14))
+        assert [r.step for r in rank.of(Kind.STEP)] == list(range(14))
         stages = {d["stage"] for d in rank.defined("stage")}
         assert {r.stage for r in rank.of(Kind.ACTION, "REDUCE_GRAD")} == stages
+
+
+def test_a_pair_stays_one_entry_of_the_plan() -> None:
+    """DualPipeV's OVERLAP_F_B: two actions that torch runs one after the other."""
+    pair = _Action.from_str("(0F7;7B3)OVERLAP_F_B")
+    plan = texts([_Action.from_str("7F3"), pair, None, _Action.from_str("7SEND_B3")])
+    assert plan == ["7F3", "(0F7;7B3)OVERLAP_F_B"]
+    assert one_by_one(plan) == ["7F3", "0F7", "7B3"]
 
 
 @pytest.mark.timeout(150)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pardbg.recipes.catalogue import RECIPES, command
-from tests.processes import rank_env, run_argv, run_ranks
+from pardbg.recipes.catalogue import RECIPES, Kind, command
+from tests.distributed.recorded import launched, recorded
+from tests.processes import Finished, rank_env, run_argv, torchrun_argv
 
-PROGRAM = Path(__file__).parent / "programs" / "recipes_twice.py"
+PROGRAM = str(Path(__file__).parent / "programs" / "recipes_in_one.py")
 STEPS = 10
-# One torchrun start and 80 steps of 4 ranks, in the first test that asks: slow where cores are few.
-pytestmark = pytest.mark.timeout(150)
+WATCHED_STEPS = 3
+"""Enough to see a difference in the last bit: the second step computes with the first one's."""
+APART = ("dp", "tour", "ps-async", "3d")
+"""Needs GPUs; trains nothing; nobody knows who is first; needs 8 ranks. Each has its own test."""
+ALL = [r.name for r in RECIPES.values() if r.kind is not Kind.FAULT and r.name not in APART]
+FOLLOW = [name for name in ALL if RECIPES[name].follows_single]
+# One torchrun start and 10 steps of each recipe, in the first test that asks.
+pytestmark = pytest.mark.timeout(240)
 
-Losses = dict[str, dict[str, list[str]]]
-"""recipe → "first" or "again" → the losses as printed: nine digits, so equal text is equal bits."""
+Losses = dict[str, list[str]]
+"""recipe → its losses as printed: nine digits, so equal text is equal bits."""
 
 
 @pytest.fixture(scope="module")
@@ -29,35 +37,64 @@ def single() -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def losses() -> Losses:
-    options = ("--steps", str(STEPS), "--pace", "0")
-    done = run_ranks(str(PROGRAM), *options, nproc=4, timeout_s=120)
-    assert done.code == 0, done.err
-    found: Losses = {name: {"first": [], "again": []} for name in RECIPES}
-    for rank in range(4):
-        name = turn = ""
-        for line in done.lines(rank):
-            if match := re.fullmatch(r"step \d+ loss (\S+)", line):
-                found[name][turn].append(match[1])
-            else:
-                name, turn = line.split()
+def plain() -> Losses:
+    """Without an agent."""
+    return losses(run_argv(job(STEPS), env=rank_env(), timeout_s=220))
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+    """Under pardbg."""
+    session = tmp_path_factory.mktemp("losses") / "s.mcap"
+    run = [sys.executable, "-m", "pardbg.cli", "run", "-o", str(session), "--"]
+    found = losses(run_argv([*run, *job(WATCHED_STEPS)], env=rank_env(), timeout_s=220))
+    assert session.stat().st_size > 0
     return found
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_losses_follow_the_single_process(
-    name: str, single: list[float], losses: Losses
-) -> None:
+def job(steps: int) -> list[str]:
+    options = ("--steps", str(steps), "--pace", "0")
+    return torchrun_argv(PROGRAM, ",".join(ALL), *options, nproc=4)
+
+
+def losses(done: Finished) -> Losses:
+    assert done.code == 0, done.err
+    found: Losses = {name: [] for name in ALL}
+    for rank in range(4):
+        name = ""
+        for line in done.lines(rank):
+            if match := re.fullmatch(r"step \d+ loss (\S+)", line):
+                found[name].append(match[1])
+            elif match := re.fullmatch(r"recipe (\S+)", line):
+                name = match[1]
+    return found
+
+
+def follows(found: Sequence[str], single: list[float]) -> bool:
+    return [float(text) for text in found] == pytest.approx(single, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", FOLLOW)
+def test_losses_follow_the_single_process(name: str, single: list[float], plain: Losses) -> None:
     assert len(single) == STEPS
     # Guessing costs log 256 = 5.55 nats and a bit; ten steps learn which bytes are frequent.
     assert 5.4 < single[0] < 6.0 and single[-1] < 4.7
-    assert [float(text) for text in losses[name]["first"]] == pytest.approx(single, rel=1e-4)
+    assert follows(plain[name], single)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_rerun_is_the_same_to_the_last_bit(name: str, losses: Losses) -> None:
-    assert len(losses[name]["again"]) == STEPS
-    assert losses[name]["again"] == losses[name]["first"]
+@pytest.mark.parametrize("name", ALL)
+def test_the_agent_changes_no_bit(name: str, plain: Losses, watched: Losses) -> None:
+    assert len(watched[name]) == WATCHED_STEPS
+    assert watched[name] == plain[name][:WATCHED_STEPS]
+
+
+def test_three_dimensions_follow_the_single_process_too(single: list[float]) -> None:
+    argv = [*launched("3d", None, STEPS), "--pace", "0"]
+    done = run_argv(argv, env=rank_env(), timeout_s=120)
+    assert done.code == 0, done.err
+    alone = [line.split()[-1] for line in done.lines(2) if "loss" in line]
+    assert follows(alone, single)
+    assert recorded("3d", steps=WATCHED_STEPS).loss_texts == alone[:WATCHED_STEPS]
 
 
 @pytest.mark.parametrize("name", ["ddp", "interleaved"])

@@ -9,6 +9,8 @@ from typing import Any
 
 from pardbg.analysis.model import Snapshot
 from pardbg.control.model import Reply, Verb
+from pardbg.store.bookmarks import Bookmarks
+from pardbg.store.history import History
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.engine import Eyes
@@ -43,6 +45,15 @@ class FakeStore:
     def __init__(self, snapshot: Snapshot) -> None:
         self.now = snapshot
         self.revision = 1
+        self.procs: dict[str, Any] = {}
+        self.run: dict[str, Any] = {}
+        self.bookmarks = Bookmarks()
+        self.controls = History(10)
+        self.pipelines_of: list[int | None] = []
+        """The ranks whose pipeline was asked for."""
+
+    def settle(self) -> None:
+        pass
 
     @property
     def begin_ns(self) -> int:
@@ -88,7 +99,8 @@ class FakePort:
 def eyes(at: Callable[[Snapshot, int | None], Snapshot] | None = None) -> Eyes:
     """The analysis of a FakeStore; ``at`` makes the snapshot at a chosen time."""
 
-    def snapshot(store: FakeStore, t_ns: int | None) -> Snapshot:
+    def snapshot(store: FakeStore, t_ns: int | None, rank: int | None) -> Snapshot:
+        store.pipelines_of.append(rank)
         return at(store.now, t_ns) if at else store.now
 
     return Eyes(

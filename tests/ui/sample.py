@@ -16,6 +16,7 @@ from pardbg.analysis.model import (
     CollectiveRow,
     ControlView,
     Edge,
+    Evidence,
     Finding,
     GroupView,
     Idle,
@@ -216,9 +217,11 @@ def snapshot_1f1b(until: int | None = 218 * MS, p: int = 4, m: int = 8) -> Snaps
                t0 + (src * 11 + i * 10 + 11) * MS if i < 3 else None,
                "matched" if i < 3 else "incomplete")
         for i in range(4) for src, dst in [(r, r + 1) for r in range(p - 1)])  # fmt: skip
-    finding = Finding("slow stage", "warning", (2,), (2,), None, None, "train.py:88", t - 4 * S,
-                      "Stage 2 runs 12% over the other stages' median since step 114; it adds "
-                      "3.9% to the bubble. Move a layer from stage 2 to stage 3.")  # fmt: skip
+    finding = Finding(
+        kind="slow-stage", severity="warning", ranks=(2,), culprits=(2,), where="train.py:88",
+        t_ns=t - 4 * S, text="Stage 2 runs 12% over the other stages' median since step 114; it "
+        "adds 3.9% to the bubble.", advice="Move a layer from stage 2 to stage 3.",
+        cost_ns_per_step=16 * MS, evidence=Evidence(t - 4 * S, 2, "pipeline"))  # fmt: skip
     return Snapshot(
         7, True, t, T0, t, _run("gpt-1f1b", T0), 128, 412 * MS, 0.6071,
         tuple((s, 4.2 * 0.985**s) for s in range(128)), _rank_rows(p, t, True), view, _steps(64),
@@ -273,7 +276,9 @@ def snapshot_ddp(p: int = 4) -> Snapshot:
     base = snapshot_1f1b()
     finding = replace(base.findings[0], kind="straggler", severity="error", where="train.py:61",
                       text="Rank 2 has not issued all_reduce dp #43; 3 ranks wait in it "
-                           "since 4.1 s. It is in next(loader).")  # fmt: skip
+                           "since 4.1 s. It is in next(loader).",
+                      advice="Look at its data loader.",
+                      evidence=Evidence(t - 4 * S, 2, "collectives"))  # fmt: skip
     return replace(
         base, run=replace(base.run, name="ddp", backend="gloo"), t_ns=t, t_end_ns=t, pipeline=None,
         ranks=_rank_rows(p, t, False), collectives=tuple(rows), p2p=(), traffic=traffic,

@@ -8,7 +8,7 @@ import pytest
 
 from pardbg.analysis.model import Snapshot
 from pardbg.control.model import Reply
-from pardbg.ui.actions import ACTIONS, SCREENS, ctl_help, for_mode
+from pardbg.ui.actions import ACTIONS, INSPECTIONS, SCREENS, ctl_help, for_mode
 from pardbg.ui.app import PardbgApp
 from tests.ui import sample
 from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
@@ -22,7 +22,7 @@ WORDS = {
     "traffic": ("observed", "12.4 MB/s"),
     "memory": ("resident set", "expected", "394 MiB"),
     "debug": ("audit trail", "stacks", "since"),
-    "findings": ("slow stage", "Move a layer"),
+    "findings": ("slow-stage", "Move a layer"),
     "output": ("step 39 loss", "UserWarning"),
 }
 
@@ -124,8 +124,8 @@ async def test_the_command_line_completes_runs_and_explains() -> None:
         await shows(app, "no command 'memori': did you mean 'memory'?")
         await pilot.press("colon", *"play", "enter")
         await shows(app, "'play' works only in a recording")
-        await pilot.press("colon", "s")
-        await shows(app, "seek TIME")
+        await pilot.press("colon", *"go")
+        await shows(app, "goto PLACE")
         await pilot.press("escape")
         await shows(app, "space pause")
 
@@ -152,6 +152,7 @@ def test_every_action_can_be_done_and_keys_do_not_collide() -> None:
         assert len(keys) == len(set(keys))
     for action in ACTIONS:
         done = action.verb is not None or action.id.startswith("show_")
+        done = done or action.id.removeprefix("inspect_") in dict(INSPECTIONS)
         assert done or hasattr(MainScreen, f"do_{action.id}"), action.id
     assert {verb for verb, _, _ in ctl_help()} >= {"pause", "continue", "step", "tick", "next"}
 
@@ -248,9 +249,9 @@ async def test_a_recording_seeks_plays_and_stops() -> None:
 
     async with app.run_test(size=(100, 30)) as pilot:
         await shows(app, "‖ replay")
-        await pilot.press("colon", *"seek", "space", *"10", "enter")
+        await pilot.press("colon", *"goto", "space", *"10", "enter")
         await until(lambda: now() == 10 * sample.S, "ten seconds")
-        await pilot.press("right_square_bracket", "space")
+        await pilot.press("greater_than_sign", "space")
         await shows(app, "▶ play 2×")
         await until(lambda: now() > 10 * sample.S, "time moves")
         await pilot.press("space")
@@ -261,7 +262,7 @@ async def test_a_recording_seeks_plays_and_stops() -> None:
         await until(lambda: now() == made.t_end_ns - made.t_begin_ns, "the end")
         await pilot.press("space")
         await shows(app, "◀ back")
-        await pilot.press("colon", *"seek", "space", *"soon", "enter")
+        await pilot.press("colon", *"goto", "space", *"soon", "enter")
         await shows(app, "no time 'soon'")
 
 

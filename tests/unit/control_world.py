@@ -17,7 +17,8 @@ from typing import Any
 from pardbg.control.effects import Ack, Command, Event, ToAgent
 from pardbg.control.machine import Machine
 from pardbg.control.model import AgentState, OpenOp, Verb
-from pardbg_agent.wire import Gate
+from pardbg_agent.breaks import Breaks, breaks_of
+from pardbg_agent.wire import GATE_ALL, Gate
 
 GATES = {"send": Gate.SEND, "recv": Gate.RECV, "coll": Gate.COLLECTIVE, "opt": Gate.OPTIMIZER,
          "step": Gate.STEP, "begin": Gate.STEP}  # fmt: skip
@@ -45,6 +46,9 @@ class Rank:
     open: list[OpenOp] = field(default_factory=list)
     issued: dict[str, int] = field(default_factory=dict)
     p2p: dict[tuple[str, int, int, bool], int] = field(default_factory=dict)
+    breaks: Breaks = field(default_factory=lambda: breaks_of([]))
+    hit: int | None = None
+    late_ns: int = 0
 
     @property
     def proc(self) -> str:
@@ -55,7 +59,15 @@ class Rank:
         return self.program[self.at] if self.at < len(self.program) else "end"
 
     def message(self, message: dict[str, Any]) -> None:
-        """PERMIT or RUN, as the agent's gate does it."""
+        """PERMIT, RUN, BREAKS or DELAY, as the agent does it."""
+        if message["t"] == "breaks":
+            new = breaks_of(message["breaks"])
+            new.keep_counts(self.breaks)
+            self.breaks = new
+        elif message["t"] == "delay":
+            self.late_ns = message["ns"]
+        elif message["t"] in ("permit", "run"):
+            self.hit = None
         if message["t"] == "permit":
             self.closed, self.reply_to = True, message["id"]
             self.count, self.left, self.stop = message["count"], message["n"], message["stop"]
@@ -85,12 +97,24 @@ class Rank:
             self.at += 1
             return True
         gate = GATES.get(word, Gate.ACTION)
+        if (found := self.breaks.look(gate, self._facts)) is not None:
+            self.hit, self.closed = found.number, True
+            self.count = self.stop = GATE_ALL
+            self.left = 0
         self.step += word == "step"  # counted, then the gate, as the agent does it
         if self.closed and not self._passes(gate):
             self.held = int(gate)
         else:
             self._issue()
         return True
+
+    def _facts(self) -> dict[str, Any]:
+        """What comes next, field by field."""
+        known: dict[str, Any] = {"rank": self.rank, "step": self.step}
+        if self.next[0].isdigit():
+            return {**known, "stage": int(self.next[0]), "action": self.next[1],
+                    "mb": int(self.next[2:])}  # fmt: skip
+        return {**known, "op": {"coll": "all_reduce"}.get(self.next.split()[0], "")}
 
     def _passes(self, gate: int) -> bool:
         if self.left > 0:
@@ -118,7 +142,8 @@ class Rank:
         self.serial += 1
         return AgentState(
             proc=self.proc, rank=self.rank, serial=self.serial, reply_to=self.reply_to,
-            held=self.held, held_since_ns=0, next=self.next, step=self.step,
+            held=self.held, held_since_ns=self.at, next=self.next, step=self.step,
+            hit=self.hit, hits=self.breaks.hits(),
             open=tuple(self.open), issued=dict(self.issued), p2p=dict(self.p2p),
             done=tuple(self.done), plan=self.plan,
         )  # fmt: skip
@@ -141,11 +166,14 @@ class World:
             self.machine.joined(rank.proc, rank.rank, self.now)
         self.machine.groups = {"dp": tuple(range(len(programs))), "pp": tuple(range(len(programs)))}
 
-    def command(self, verb: str, ranks: list[int] | None = None, by: str = "view-a") -> int:
+    def command(
+        self, verb: str, ranks: list[int] | None = None, by: str = "view-a", **args: Any
+    ) -> int:
         """Send a command; settle; its request id."""
         self._request += 1
         chosen = tuple(range(len(self.ranks)) if ranks is None else ranks)
-        command = Command(by, by, self._request, Verb(verb), chosen)
+        text = "" if ranks is None else "some"
+        command = Command(by, by, self._request, Verb(verb), chosen, text, args=args)
         self.machine.command(command, self.now)
         self.settle()
         return self._request

@@ -177,17 +177,23 @@ def test_level_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, 
 
 
 def test_the_programs_own_words(core: Core) -> None:
-    with pardbg_agent.span("tokenize"):
+    with pardbg_agent.span("tokenize", part=2, parts=6, chunk=1):
         pass
     pardbg_agent.log(loss=2.5, lr=1)
     pardbg_agent.step()
     pardbg_agent.step(7)
     kinds = [row[0] for row in records(core)]
-    assert kinds == [Kind.SPAN, Kind.METRIC, Kind.METRIC, Kind.STEP, Kind.STEP]
+    assert kinds == [
+        Kind.SPAN_BEGIN, Kind.SPAN, Kind.METRIC, Kind.METRIC, Kind.STEP, Kind.STEP,
+    ]  # fmt: skip
+    begin, end = records(core)[:2]
+    assert begin[4:6] == (end[4], end[4]) and end[5] >= end[4]  # t0, t1
+    assert begin[3] == end[3] and begin[10] == end[10] == 1  # name, chunk
+    assert begin[12:14] == end[12:14] == (2, 6)  # part, parts
     raw = RingReader(core.ring.buffer).read()
     assert raw is not None
-    assert wire.RECORD_F.unpack(raw[1][64:128])[12] == 2.5
-    assert [row[6] for row in records(core)[3:]] == [0, 7]
+    assert wire.RECORD_F.unpack(raw[1][128:192])[12] == 2.5
+    assert [row[6] for row in records(core)[4:]] == [0, 7]
     assert core.explicit_steps
     assert core.step == 8
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pardbg.control.expr import gates, parse
+from pardbg_agent.breaks import Breaks, breaks_of
 from pardbg_agent.gate import GateControl
 from pardbg_agent.inspect import frames_of
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, LEASE_NS, Gate, Kind
@@ -28,14 +30,17 @@ class World:
     names: list[str] = field(default_factory=list)
     status: list[tuple[int, int, int]] = field(default_factory=list)
     wakes: int = 0
+    step: int = 7
+    slept: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate = GateControl(
             record=lambda *fields: self.records.append(fields),
             name=self._name,
             status=lambda *fields: self.status.append(fields),
-            step=lambda: 7,
+            step=lambda: self.step,
             now=lambda: self.now_ns,
+            sleep=self.slept.append,
         )
         self.gate.wake = self._woken
 
@@ -51,9 +56,12 @@ class World:
         self.gate.permit(message_id, 0, 0, stop, LEASE_NS)
 
     @contextmanager
-    def thread_at(self, gate: int, text: str = "2F4") -> Iterator[threading.Thread]:
+    def thread_at(
+        self, gate: int, text: str = "2F4", facts: dict[str, Any] | None = None
+    ) -> Iterator[threading.Thread]:
         """A thread that goes through one gate."""
-        thread = threading.Thread(target=self.gate.wait, args=(gate, text), daemon=True)
+        args = (gate, text, lambda: facts or {})
+        thread = threading.Thread(target=self.gate.wait, args=args, daemon=True)
         thread.start()
         try:
             yield thread
@@ -310,3 +318,59 @@ def test_the_stack_of_a_held_thread_ends_where_it_met_the_gate() -> None:
             time.sleep(0.001)
         functions = [f[2] for f in frames_of(sys._current_frames()[thread.ident or 0])]
     assert functions[-1] == "run"  # threading's, which called the gate: nothing inside it
+
+
+# ------------------------------------------------------------------ breakpoints and delays
+
+
+def _breaks(text: str) -> Breaks:
+    tree = parse(text)
+    return breaks_of([{"n": 3, "gates": gates(tree), "tree": tree}])
+
+
+def test_a_breakpoint_closes_the_gate_by_itself_and_says_which() -> None:
+    world = World()
+    world.gate.set_breaks(_breaks("action==B and mb==3"))
+    assert world.gate.closed and not world.gate.holding
+    assert world.gate.wait(Gate.ACTION, "2B2", lambda: {"action": "B", "mb": 2}) == 0
+    with world.thread_at(Gate.ACTION, "2B3", {"action": "B", "mb": 3}) as thread:
+        until(lambda: world.gate.state().held == Gate.ACTION)
+        assert world.gate.state().hit == (3, "2B3") and world.gate.holding
+        world.gate.run(1)
+        thread.join(5)
+        assert not thread.is_alive() and world.gate.state().hit is None
+        assert world.gate.closed and not world.gate.holding, "the breakpoint stays"
+        world.gate.set_breaks(breaks_of([]))
+        assert not world.gate.closed
+
+
+def test_a_breakpoint_that_nobody_answers_lets_go_after_the_lease() -> None:
+    world = World()
+    world.gate.set_breaks(_breaks("op==all_reduce"))
+    facts = {"op": "all_reduce"}
+    with world.thread_at(Gate.COLLECTIVE, "all_reduce", facts) as thread:
+        until(lambda: world.gate.state().held == Gate.COLLECTIVE)
+        world.now_ns += LEASE_NS
+        assert world.gate.check_lease()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_a_delay_comes_once_in_each_step_and_is_not_the_agents_cost() -> None:
+    world = World()
+    world.gate.set_delay(50_000_000)
+    late = []
+    for step in (1, 1, 2):
+        world.step = step
+        late.append(world.gate.wait(Gate.ACTION, "x"))
+    assert late == [50_000_000, 0, 50_000_000] and world.slept == [0.05, 0.05]
+    world.gate.set_delay(0)
+    assert not world.gate.closed
+
+
+def test_the_end_forgets_breakpoints_and_delays() -> None:
+    world = World()
+    world.gate.set_breaks(_breaks("op==all_reduce"))
+    world.gate.set_delay(1)
+    world.gate.end()
+    assert not world.gate.closed

@@ -337,8 +337,8 @@ def test_hook_errors_and_exit_codes_are_findings() -> None:
     trace.ranks[0].step(0, 0, 1)
     trace.end(9, code=1)
     store = trace.store()
-    assert [f.kind for f in snapshot(store, ns(3)).findings] == ["hook error"]
-    assert [f.kind for f in snapshot(store, None).findings] == ["exit code", "hook error"]
+    assert [f.kind for f in snapshot(store, ns(3)).findings] == ["hook-error"]
+    assert [f.kind for f in snapshot(store, None).findings] == ["exit-code", "hook-error"]
 
 
 def test_a_healthy_run_has_no_findings() -> None:

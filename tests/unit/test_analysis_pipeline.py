@@ -212,7 +212,7 @@ def test_interleaved_bound() -> None:
     # (p-1)/(v·m+p-1) = 1/(2·2 + 1)
     assert step.bound_fraction == pytest.approx(1 / 5)
     assert step.ranks[0].stages == (0, 2)
-    assert step.ranks[0].in_flight_bound is None
+    assert step.ranks[0].in_flight_bound == 4  # the plan has four F and no B
     assert step.bubble_fraction == pytest.approx(1 / 5)  # 4 of 5 ms on each rank
 
 
@@ -276,3 +276,27 @@ def test_busy_and_idle_make_the_window(seed: int) -> None:
             ends = [(i.t0_ns, i.t1_ns) for i in row.idles]
             assert all(a[1] <= b[0] for a, b in pairwise(ends))
         assert 0.0 <= step.bubble_fraction <= 1.0
+
+
+def test_time_inside_a_call_is_communication_once_its_tensor_exists() -> None:
+    """r0 computes 0F0 from 0 to 1 and 0F1 from 4 to 5; r1 computes 1F0 from 2 to 3.
+
+    Between 1 and 4 r0 is inside two calls: from 1 to 1.5 it sends 0F0's output, which exists; from
+    1.5 to 3.5 it posts the receive of 1B0's gradient. That is done at 3, so the call is the host's
+    up to 3 and moves the gradient from 3 to 3.5.
+    """
+    trace = Trace(2)
+    r0, r1 = trace.ranks
+    r0.action("0F0", 0, 1)
+    r0.action("0F1", 4, 5)
+    r1.action("1F0", 1.5, 2)
+    r1.action("1I0", 2, 3)  # the gradient travels under the label B
+    r0.p2p("world", 1, True, 1, 1.6, stage=0, mb=0, label="F", issued=1.5)
+    r0.p2p("world", 1, False, 1.5, 3.6, stage=0, mb=0, label="B", issued=3.5)
+    for proc in trace.ranks:
+        proc.step(0, 0, 6)
+    step = step_of(trace)
+    # host: 1.5-3 posting ahead, 3.5-4 nothing seen
+    assert idle_ms(step, 0) == {"communication": 1.0, "host": 2.0}
+    moving = [i for i in step.ranks[0].idles if i.cause == "communication"]
+    assert [(i.producer, i.producer_rank) for i in moving] == [("0F0", 0), ("1I0", 1)]

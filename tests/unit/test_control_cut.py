@@ -47,6 +47,22 @@ def test_held_ranks_may_keep_their_own_ops_open() -> None:
     assert settle(views(view(0, Gate.ACTION, (recv(1, 0),)), view(1, Gate.SEND)), GROUPS).reached
 
 
+def from_anybody(order: int) -> OpenOp:
+    return OpenOp("dp", "recv", 0, -1, False, 9, order, since_ns=0)
+
+
+def test_a_receive_from_anybody_waits_for_all_until_one_has_sent() -> None:
+    """Rank 0 asked for 3 messages under tag 9 (2 from anybody, 1 from rank 1). Two were sent: both
+    others may send the third. Then rank 2 has: nobody moves any more."""
+    asked = {("dp", -1, 9, False): 2, ("dp", 1, 9, False): 1, ("dp", 1, 7, False): 5}
+    server = view(0, 0, (from_anybody(1),), p2p=asked)
+    one = view(1, Gate.SEND, p2p={("dp", 0, 9, True): 2, ("dp", 0, 7, True): 5})
+    found = settle(views(server, one, view(2, Gate.SEND)), GROUPS)
+    assert found.release == ("0.n0.1", "0.n0.2")
+    sent = view(2, Gate.SEND, p2p={("dp", 0, 9, True): 1})
+    assert settle(views(server, one, sent), GROUPS).release == ()
+
+
 def test_ddp_in_backward_releases_just_those_who_have_not_issued() -> None:
     """Rank 0 waits in C++ for buckets 3 and 4. Rank 1 has issued 3, rank 2 neither; both held."""
     found = settle(

@@ -157,7 +157,7 @@ def test_gates_stand_before_the_optimizer_and_after_the_step(
 ) -> None:
     asked: list[tuple[int, str]] = []
 
-    def wait(gate: int, describe: str) -> int:
+    def wait(gate: int, describe: str, facts: object = None) -> int:
         asked.append((gate, describe))
         return 0
 
@@ -239,6 +239,26 @@ def test_programs_that_forbid_saved_tensor_hooks_run_and_end_the_sampling(c: cor
     assert saved.begin(c, torch.nn.Identity()) is None
 
 
+def test_the_programs_own_saved_tensor_hooks_end_where_it_ends_them(c: core.Core) -> None:
+    """A count that begins inside the program's own context and outlives it would be what the
+    context takes off: the program's hooks would stay on autograd for good."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(saved.FIRST + 3):  # with sampled steps among them
+        packed: list[Any] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, p=packed: p.append(t) or t,
+                                                      lambda t: t):  # fmt: skip
+            model(torch.randn(2, 2)).square().sum().backward()
+        assert packed
+        del packed[:]
+        model(torch.randn(2, 2)).square().sum()
+        assert not packed, "outside its context nothing of the program's is called"
+        optimizer.step()
+        optimizer.zero_grad()
+    training.stop_counting()
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
 def test_a_wrapper_passes_results_errors_and_its_own_failures(c: core.Core) -> None:
     class Owner:
         def run(self, x: int) -> int:
@@ -266,11 +286,13 @@ def test_the_plan_of_one_f_one_b_has_its_first_forward() -> None:
     assert plan.one_f_one_b(2, 3, 4) == ["2F0", "2B0", "2F1", "2B1", "2F2", "2B2", "2F3", "2B3"]
 
 
-def test_plan_texts_are_compute_actions_with_pairs_taken_apart() -> None:
+def test_plan_texts_are_compute_actions_and_a_pair_is_one_entry_until_taken_apart() -> None:
     from torch.distributed.pipelining.schedules import _Action
 
     actions = [_Action.from_str(s) for s in ("0UNSHARD", "0F1", "(0F2;3B0)OVERLAP_F_B", "1SEND_F0")]
-    assert plan.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")]) == ["0F1", "0F2", "3B0"]
+    texts = plan.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")])
+    assert texts == ["0F1", "(0F2;3B0)OVERLAP_F_B"]
+    assert plan.one_by_one(texts) == ["0F1", "0F2", "3B0"]
 
 
 def test_a_context_belongs_to_one_core(c: core.Core) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from pardbg.events.decode import Malformed
 from pardbg.hub import config as files
-from pardbg.hub.clock import ClockEstimate
 from pardbg.hub.collector import Heads
 from pardbg.hub.config import ConfigError
 from pardbg.hub.history import Definitions, Recent
@@ -92,18 +91,6 @@ def test_reading_goes_on_at_the_offset_of_the_last_line(tmp_path: Path) -> None:
 )
 def test_the_rank_in_front_of_a_line(text: str, want: tuple[str, int | None]) -> None:
     assert split_rank(text) == want
-
-
-def test_the_shortest_round_trip_decides_the_clock() -> None:
-    """Their clock is 1000 ahead. A ping of 10 ns gives ±5, one of 100 ns ±50 is not believed."""
-    clock = ClockEstimate()
-    clock.sent(1, 100)
-    first = clock.answered(1, 1105, 110)
-    assert first is not None and (first.offset_ns, first.error_ns) == (-1000, 5)
-    clock.sent(2, 200)
-    assert clock.answered(2, 1290, 300) is None
-    assert clock.answered(2, 1290, 300) is None  # answered twice
-    assert clock.offset == first
 
 
 def test_gaps_are_between_what_was_there_and_what_came_next() -> None:

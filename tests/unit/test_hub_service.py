@@ -255,7 +255,7 @@ def test_a_killed_hubs_successor_goes_on_in_the_same_file(rig: Rig) -> None:
     agent.records(0, 8)
     rig.until(lambda: rig.hub._collector.counters.records == 8, "records")
     rig.until(lambda: recorded(rig, b"O"), "the output in the file")
-    rig.until(lambda: rig.hub._collector.writer and not rig.hub._collector.writer._dirty, "a flush")
+    rig.hub._collector.flush(None)
     last = rig.hub._collector.number
     writer, rig.hub._collector.writer = rig.hub._collector.writer, None
     assert writer is not None

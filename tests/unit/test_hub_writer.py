@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from mcap.reader import make_reader
 
-from pardbg.session.writer import FLUSH_NS, RunFacts, SessionWriter, resume, whole_messages
+from pardbg.session.writer import (
+    CONTROL_FLUSH_NS,
+    FLUSH_NS,
+    RunFacts,
+    SessionWriter,
+    resume,
+    whole_messages,
+)
 from pardbg.store.source import Message
 
 FACTS = RunFacts("run-1", "1f1b", "n0", ("torchrun", "x.py"), "/w", "", t_ns=1_000, wall_ns=9_000)
@@ -45,16 +52,12 @@ def test_the_file_says_what_it_is_to_any_mcap_reader(tmp_path: Path) -> None:
     assert about["pardbg.run"]["argv"] == '["torchrun", "x.py"]'
     assert about["pardbg.end"] == {"code": "3", "hub_restarts": "1", "num_messages": "4"}
     assert summary is not None and summary.statistics is not None
-    assert summary.statistics.message_count == 4
-    topics = [(topic, encoding) for topic, encoding, _ in found]
-    assert topics == [
-        ("defs/hub", "msgpack"), ("records/0.n0.1", "x-pardbg-records"), ("output", "msgpack"),
-        ("records/0.n0.2", "x-pardbg-records"),
-    ]  # fmt: skip
-    # wall = monotonic + (9000 - 1000)
-    assert [(m.publish_time, m.log_time) for _, _, m in found] == [
-        (1_100, 9_100), (1_200, 9_200), (1_200, 9_200), (1_300, 9_300),
-    ]  # fmt: skip
+    assert summary.statistics.message_count == 1  # the pack of all four
+    assert [(topic, encoding) for topic, encoding, _ in found] == [("messages", "x-pardbg-pack")]
+    # wall = monotonic + (9000 - 1000); from the first message to the last one
+    assert [(m.publish_time, m.log_time) for _, _, m in found] == [(1_100, 9_100)]
+    (index,) = summary.chunk_indexes
+    assert (index.message_start_time, index.message_end_time) == (9_100, 9_300)
 
 
 def test_times_never_go_back(tmp_path: Path) -> None:
@@ -65,14 +68,19 @@ def test_times_never_go_back(tmp_path: Path) -> None:
     assert [m.received_ns for m in whole_messages(path)] == [1_100, 1_200, 1_200, 1_300, 1_300]
 
 
-def test_a_chunk_is_closed_after_half_a_second(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "after_ns"), [(b"O", FLUSH_NS), (b"R0.n0.1", FLUSH_NS), (b"C", CONTROL_FLUSH_NS)]
+)
+def test_a_chunk_is_closed_in_time(tmp_path: Path, key: bytes, after_ns: int) -> None:
+    """What nobody else has, sooner: what was done to the run."""
     path = tmp_path / "s.mcap"
     writer = SessionWriter(path, FACTS)
-    writer.write(b"O", b"a", 0)
-    writer.tick(FLUSH_NS - 1)
+    writer.write(b"S", b"s", 1_000)
+    writer.write(key, b"a", 1_000)
+    writer.tick(1_000 + after_ns - 1)
     assert list(whole_messages(path)) == []
-    writer.tick(FLUSH_NS)
-    assert [m.payload for m in whole_messages(path)] == [b"a"]
+    writer.tick(1_000 + after_ns)
+    assert [m.payload for m in whole_messages(path)] == [b"s", b"a"]
     writer.close()
 
 

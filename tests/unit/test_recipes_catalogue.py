@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from pardbg.recipes.catalogue import DEFAULT, RECIPES, RecipeError, command
+from pardbg.recipes.catalogue import (
+    DEFAULT,
+    RECIPES,
+    Kind,
+    Option,
+    Recipe,
+    RecipeError,
+    by_kind,
+    command,
+)
 
 
 def test_the_first_four() -> None:
     assert set(RECIPES) >= {"ddp", "gpipe", "1f1b", "interleaved"}
     assert DEFAULT == "1f1b"
     assert all(recipe.name == name for name, recipe in RECIPES.items())
-    assert {name for name, recipe in RECIPES.items() if recipe.pipeline} >= {"gpipe", "1f1b"}
+    assert {r.name for r in by_kind()[Kind.PIPELINE]} >= {"gpipe", "1f1b", "interleaved"}
+    assert sum(map(len, by_kind().values())) == len(RECIPES)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -40,7 +51,7 @@ def test_the_command_of_the_default() -> None:
 @pytest.mark.parametrize(
     ("name", "nproc", "says"),
     [
-        ("1f2b", 4, "there are 1f1b, gpipe, interleaved, ddp"),
+        ("1f2b", 4, "`pardbg demo --list` shows them"),
         ("1f1b", 1, "take 2 to 8 ranks"),  # a pipeline of one stage sends nothing
         ("1f1b", 9, "take 2 to 8 ranks"),  # 8 blocks
         ("interleaved", 5, "take 2 to 4 ranks"),  # 2 stages each of 8 blocks
@@ -53,3 +64,39 @@ def test_what_does_not_fit_is_said_in_one_line(name: str, nproc: int, says: str)
         command(name, nproc)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def recipe_with_options() -> Recipe:
+    late = Option("staleness", 4, "how late", least=0)
+    backend = Option("backend", "gloo", "who sends", type=str, choices=("gloo", "nccl"))
+    return Recipe("x", Kind.DATA, "a test's", "nowhere", options=(late, backend))
+
+
+def test_a_recipes_own_options() -> None:
+    recipe = recipe_with_options()
+    assert recipe.read([]) == {"staleness": 4, "backend": "gloo"}
+    assert recipe.read(["--backend=nccl", "--staleness", "2"]) == {
+        "staleness": 2,
+        "backend": "nccl",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--staleness", "-1"], "--staleness -1: it needs a number of 0 or more"),
+        (["--staleness", "two"], "--staleness two: it needs a number of 0 or more"),
+        (["--staleness"], "--staleness of x: it needs a number of 0 or more"),
+        (["--backend", "smoke"], "--backend smoke: take one of gloo, nccl"),
+        (["--speed", "9"], "x has no option --speed: it has --staleness, --backend"),
+        (["staleness", "9"], "x has no option staleness: it has --staleness, --backend"),
+    ],
+)
+def test_a_wrong_option_is_said_in_one_line(words: list[str], says: str) -> None:
+    with pytest.raises(RecipeError, match=f"^{re.escape(says)}$"):
+        recipe_with_options().read(words)
+
+
+def test_a_recipe_without_options_says_so() -> None:
+    with pytest.raises(RecipeError, match="ddp has no option --speed: it has none of its own"):
+        command("ddp", own=["--speed", "9"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from pardbg.recipes.data import Text
-from pardbg.recipes.model import gpt, loss, share, stage
+from pardbg.recipes.model import Block, gpt, loss, share, stage
 from pardbg.recipes.paced import Paced
 
 CPU = torch.device("cpu")
@@ -66,3 +67,21 @@ def test_pace_sleeps_in_forward_and_twice_in_backward(monkeypatch: pytest.Monkey
     y.sum().backward()
     assert slept == [0.004, 0.008]
     assert torch.equal(x.grad, torch.ones(2))
+
+
+def test_a_block_sleeps_apart_for_its_input_and_for_its_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One pace forward; backward one for the input's gradient, I, and one for the weights', W."""
+    slept: list[float] = []
+    monkeypatch.setattr("pardbg.recipes.paced.time.sleep", slept.append)
+    block = Block(4.0)
+    x = torch.ones(1, 2, 64, requires_grad=True)
+    y = block(x)
+    assert slept == [0.004]
+    _, groups = stage_backward_input([y], [torch.ones_like(y)], [x], block.parameters())
+    assert slept == [0.004] * 2
+    stage_backward_weight(block.parameters(), groups)
+    assert slept == [0.004] * 3
+    block(x).sum().backward()  # both at once
+    assert slept == [0.004] * 6

@@ -21,8 +21,9 @@ from pardbg.render.overview import Look, overview
 from pardbg.render.ring import Look as TrafficLook
 from pardbg.render.ring import traffic
 from pardbg.render.stacks import stacks_of, tree
-from pardbg.render.timebar import Playing, time_bar
+from pardbg.render.timebar import Playing, legend, time_bar
 from pardbg.render.timeline import Window, timeline
+from pardbg.session.marks import Mark
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
 from tests.ui.sample import output as printed
 
@@ -77,7 +78,7 @@ def test_the_overview_says_what_each_rank_does() -> None:
     assert "▶ 0F5" in text
     assert "‖ held before 2F4" in text
     assert "◷ recv 2→3 mb4 1.2 s" in text
-    assert "slow stage" in text and "loss" in text
+    assert "slow-stage" in text and "loss" in text
 
 
 def test_a_filter_keeps_matching_ranks() -> None:
@@ -160,7 +161,8 @@ def test_output_cannot_reach_the_terminal() -> None:
 
 def test_findings_are_wrapped_in_full() -> None:
     text = text_of(findings(snapshot_ddp(), 80, 20))
-    assert "culprit rank 2" in text and "next(loader)" in text
+    assert "culprit  rank 2" in text and "next(loader)" in text
+    assert "Look at its data loader." in text and "enter goes to the moment on Coll" in text
 
 
 def test_the_header_keeps_what_matters_when_narrow() -> None:
@@ -192,12 +194,26 @@ def test_the_control_line_says_what_was_acknowledged() -> None:
 
 def test_the_time_bar_marks_place_and_events() -> None:
     made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=100 * S, t_ns=50 * S)
-    made = replace(made, findings=(replace(made.findings[0], t_ns=25 * S),))
-    text = plain(time_bar(made, Playing(True, 2.0, True), 100))
+    marks = (Mark(25 * S, 25 * S, "warning", "rank 2 is slow"), Mark(75 * S, 80 * S, "pause"))
+    text = plain(time_bar(made, Playing(True, 2.0, True, marks=marks), 100))
     assert text.startswith(" ▶ play 2×") and "50.00 s" in text and "step 128" in text
     track = text[text.index("━") : text.rindex("─") + 1]
     assert abs(track.index("●") / len(track) - 0.5) < 0.03
     assert abs(track.index("▲") / len(track) - 0.25) < 0.03
+    assert abs(track.index("‖") / len(track) - 0.75) < 0.03
+    assert abs(track.rindex("‖") / len(track) - 0.80) < 0.04
+    words = plain(legend(replace(made, t_ns=25 * S), Playing(True, 2.0, True, marks=marks), 120))
+    assert "▲ 1 warning" in words and "‖ 1 held" in words and "▲ rank 2 is slow" in words
+    assert ", . by step (u changes)" in words and "bookmark" not in words
+
+
+def test_the_time_bar_says_what_is_not_read_yet() -> None:
+    made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=40 * S, t_ns=20 * S)
+    state = Playing(False, 1.0, True, 0, 100 * S, (), "step", 0.42, None)
+    text = plain(time_bar(made, state, 100))
+    assert "loaded 42%" in text and "1m40" in text  # of the whole session, not of what is read
+    text = plain(time_bar(made, replace(state, awaited_ns=90 * S), 100))
+    assert "wait 42%" in text and "shown: 20.00 s" in text
 
 
 def test_a_timeline_lane_draws_boxes_with_labels() -> None:

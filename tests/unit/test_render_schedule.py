@@ -9,8 +9,8 @@ from pardbg.render.axis import Axis, gaps, nice_step, ruler
 from pardbg.render.cells import plain
 from pardbg.render.ledger import explain, figures
 from pardbg.render.pipeline import Look, pipeline
-from pardbg.render.plan import lay_out, makespan
-from pardbg.render.schedule import label, plan_row, seen_row, short_next
+from pardbg.render.plan import Planned, in_flight_curve, lay_out, makespan
+from pardbg.render.schedule import even, label, plan_row, seen_row, short_next
 from tests.ui.sample import MS, held, pipeline_step, snapshot_1f1b, snapshot_ddp
 
 
@@ -115,3 +115,41 @@ def test_the_page_fits_every_terminal(cells: int, rows: int, ranks: int) -> None
 def test_a_run_without_a_pipeline_says_where_to_look() -> None:
     text = "\n".join(plain(row) for row in pipeline(snapshot_ddp(), 80, 20).body)
     assert "No pipeline in this run." in text and "3 Timeline" in text
+
+
+def test_a_ranks_later_stage_is_written_small_where_its_number_does_not_fit() -> None:
+    assert label(4, "F", 5, 3, True, later=True) == "4F5"
+    assert label(4, "F", 5, 2, True, later=True) == "f5"
+    assert label(4, "I", 5, 1, True, later=True) == "i"
+
+
+def test_boxes_of_a_row_are_called_alike() -> None:
+    """Three boxes of 1 cell and one of 2: all say their letter, none its number too."""
+    spans = [ActionSpan(0, 0, "F", i, i, i + 1) for i in range(3)]
+    row = seen_row(_rank([*spans, ActionSpan(0, 0, "B", 0, 3, 5)], []), Axis(0, 5, 5), 5, False)
+    assert plain(row.line()) == "FFFB "
+    assert even([1, 0, 1, 1, 2]) == 1
+
+
+def test_a_planned_pair_has_a_double_line() -> None:
+    """DualPipeV: 0F7 and 1B3 are one action; 0F8 is not in a pair."""
+    boxes = (
+        Planned("0F7", 0, "F", 7, 0, 4), Planned("1B3", 1, "B", 3, 4, 10),
+        Planned("0F8", 0, "F", 8, 10, 14),
+    )  # fmt: skip
+    row = plan_row(boxes, Axis(0, 14, 14), True, pairs=(("0F7", "1B3"),))
+    assert plain(row.line()) == "0F7═1B3═══0F8─"
+
+
+def test_two_actions_at_once_are_both_there() -> None:
+    """0F1 from 0 to 6 and, by a function of the program's own, 1B0 from 2 to 10."""
+    rank = _rank([ActionSpan(0, 0, "F", 1, 0, 6), ActionSpan(0, 0, "B", 0, 2, 10)], [])
+    assert plain(seen_row(rank, Axis(0, 10, 10), 10, False).line()) == "F1 ▚▚▚B0  "
+
+
+def test_a_backward_in_two_parts_keeps_its_activations_until_w() -> None:
+    spans = [
+        ActionSpan(0, 0, "F", 0, 0, 1), ActionSpan(0, 0, "I", 0, 1, 2),
+        ActionSpan(0, 0, "W", 0, 4, 5),
+    ]  # fmt: skip
+    assert in_flight_curve(_rank(spans, [])) == [(1, 1), (5, 0)]

@@ -50,3 +50,10 @@ def test_rates_choose_their_unit() -> None:
     assert words.rate(12_400_000) == "12.4 MB/s"
     assert words.busbw(0.31) == "0.31 GB/s"
     assert words.busbw(0.041) == "41 MB/s"
+
+
+def test_a_ruler_finer_than_a_millisecond_tells_its_ticks_apart() -> None:
+    assert words.offset(7_559_123_456, 2e5) == "7559.1 ms"
+    assert words.offset(7_559_123_456, 5e3) == "7559.123 ms"
+    assert words.offset(7_559_123_456, 20) == "7559.12346 ms"
+    assert words.offset(250_000, 5e4) == "250 µs"

@@ -127,10 +127,10 @@ def test_another_programs_mcap(tmp_path: Path) -> None:
         open_session(foreign(tmp_path / "a.mcap", "ros2", {}))
 
 
-@pytest.mark.parametrize("name", ["format", "wire"])
-def test_newer_versions_are_refused(tmp_path: Path, name: str) -> None:
-    path = foreign(tmp_path / "a.mcap", "pardbg", {name: "2"})
-    with pytest.raises(SessionError, match=f"newer pardbg .{name} 2"):
+@pytest.mark.parametrize(("name", "number"), [("format", "3"), ("wire", "2")])
+def test_newer_versions_are_refused(tmp_path: Path, name: str, number: str) -> None:
+    path = foreign(tmp_path / "a.mcap", "pardbg", {name: number})
+    with pytest.raises(SessionError, match=f"newer pardbg .{name} {number}"):
         open_session(path)
 
 

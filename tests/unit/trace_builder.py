@@ -156,7 +156,9 @@ class Proc:
         stage: int = -1,
         mb: int = -1,
         label: str = "",
+        issued: float | None = None,
     ) -> None:
+        """``issued``: when the call that issued it returned; at once otherwise."""
         flags = Flag.P2P | (Flag.SEND if send else 0)
         common: dict[str, Any] = {
             "lane": Lane.COMM, "step": step, "seq": self._next(key, True),
@@ -164,7 +166,8 @@ class Proc:
             "stage": stage, "mb": mb,
         }  # fmt: skip
         op_id = self.op("send" if send else "recv", reduce=label, tag=tag)
-        self.record(Kind.OP_ISSUE, t0, t0 + 0.01, op_id, flags=flags, **common)
+        back = t0 + 0.01 if issued is None else issued
+        self.record(Kind.OP_ISSUE, t0, back, op_id, flags=flags, **common)
         if done is not None:
             self.record(Kind.OP_DONE, t0, done, op_id, flags=flags | Flag.DONE_WAITED, **common)
 

@@ -9,6 +9,8 @@ preferred from 2.14 on) leave it as it is.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,21 +19,22 @@ from torch.library import Library
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, groups, works
+from pardbg_agent.hooks import context, groups, probes, works
 from pardbg_agent.hooks.context import LOCAL, Context, Group, Op, Signature, State
-from pardbg_agent.hooks.ops import REDUCE, SPECS, Args, Spec
+from pardbg_agent.hooks.ops import REDUCE, SPECS, Args, Parts, Spec
 from pardbg_agent.hooks.patching import unseen, wait_gate
-from pardbg_agent.wire import NONE, Flag, Gate, Kind, Lane
+from pardbg_agent.wire import MAX_PARTS, NONE, Flag, Gate, Kind, Lane
 
 KERNEL_NS = 4_500
 """What the way through a Python kernel costs by itself (boxing, unboxing), measured with
 tests/bench/bench_collective.py: added to the hooks' own cost, which cannot see it."""
 
-_ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
+_ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)
 _ASYNC, _P2P, _SEND, _FAILED = int(Flag.ASYNC), int(Flag.P2P), int(Flag.SEND), int(Flag.FAILED)
 _key = torch._C.DispatchKey.BackendSelect
 _AFTER = torch._C._dispatch_keyset_full_after(_key)
 _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
+_PROBED = probes.LEAST_BYTES
 _new_op = tuple.__new__
 """Op's own constructor is a Python function: twice as slow, and this runs for every op."""
 num_kernel_calls = 0
@@ -142,13 +145,31 @@ def gate_of(spec: Spec) -> int:
 def make_begin(spec: Spec) -> Any:
     """What happens before the op goes to the backend. Gives its Op, or None for one that is not
     real (a fake tensor)."""
-    return _begin_p2p(spec) if spec.p2p else _begin_collective(spec)
+    begin = _begin_p2p(spec) if spec.p2p else _begin_collective(spec)
+    return begin if spec.parts is None else _with_parts(spec.parts, spec.group, begin)
+
+
+def _with_parts(parts: Parts, group_at: int, begin: Any) -> Any:
+    """``begin``, and how much goes to whom."""
+
+    def tell(c: _core.Core, op: Op, args: Args, state: State) -> None:
+        pg = _unbox(args[group_at]) if state.group is None else state.group
+        group = groups.group_of(context.of(c), pg)
+        tell_parts(c, op, group, parts(args, len(group.ranks)))
+
+    def begin_and_tell(c: _core.Core, args: Args, state: State) -> Op | None:
+        op: Op | None = begin(c, args, state)
+        if op is not None:
+            c.guard.call("c10d.parts", tell, c, op, args, state)
+        return op
+
+    return begin_and_tell
 
 
 def _begin_collective(spec: Spec) -> Any:
     gate, op_name, name = gate_of(spec), spec.op, spec.torch_name
     tensors_of, group_at, root_at, async_at = spec.tensors, spec.group, spec.root, spec.is_async
-    reduces = spec.reduces
+    reduces, probed = spec.reduces, probes.probed(spec)
 
     def begin(c: _core.Core, args: Args, state: State) -> Op | None:
         tensor, a, b = tensors_of(args)
@@ -170,14 +191,22 @@ def _begin_collective(spec: Spec) -> Any:
             known = _sign(x, spec, key, pg, dtype, reduce, root, 0)
         _, group_key, group_id, name_id, root, next_seq = known
         if c.gate.closed and not state.coalescing:
-            wait_gate(c, gate, partial(next_text, c, spec, groups.group_of(x, pg), root, "", NONE))
+            group = groups.group_of(x, pg)
+            wait_gate(
+                c, gate, partial(next_text, c, spec, group, root, "", NONE),
+                partial(next_facts, c, spec, group, dtype, max(a, b), root, "", NONE, NONE),
+            )  # fmt: skip
+        bad = probes.look(c, tensor) if probed and on_cpu and a >= _PROBED and probes.on else None
         flags = _ASYNC if len(args) <= async_at or args[async_at] else 0
         seq = next_seq()
         t0 = now_ns()
         token = c.ops.issued(group_key, group_id, op_name, seq, False, False, root, 0, name_id, t0)
-        return _new_op(
+        op: Op = _new_op(
             Op, (token, name_id, t0, c.step, seq, group_id, flags, NONE, NONE, root, a, b, on_cpu)
         )
+        if bad is not None:
+            probes.tell(c, op, bad)
+        return op
 
     return begin
 
@@ -208,15 +237,35 @@ def _begin_p2p(spec: Spec) -> Any:
             known = _sign(x, spec, key, pg, dtype, label, peer, tag)
         _, group_key, group_id, name_id, peer, next_seq = known
         if c.gate.closed and not state.coalescing:
-            wait_gate(c, gate, partial(next_text, c, spec, groups.group_of(x, pg), peer, label, mb))
+            group = groups.group_of(x, pg)
+            wait_gate(
+                c, gate, partial(next_text, c, spec, group, peer, label, mb),
+                partial(next_facts, c, spec, group, dtype, max(a, b), peer, label, stage, mb),
+            )  # fmt: skip
+        bad = probes.look(c, tensor) if send and on_cpu and a >= _PROBED and probes.on else None
         seq = next_seq()
         t0 = now_ns()
         token = c.ops.issued(group_key, group_id, op_name, seq, True, send, peer, tag, name_id, t0)
-        return _new_op(
+        op: Op = _new_op(
             Op, (token, name_id, t0, c.step, seq, group_id, flags, stage, mb, peer, a, b, on_cpu)
         )
+        if bad is not None:
+            probes.tell(c, op, bad)
+        return op
 
     return begin
+
+
+def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> None:
+    """How much of an op goes to whom."""
+    if c.level < 2 or len(parts) != len(group.ranks) or len(parts) > MAX_PARTS:
+        return
+    for peer, num_bytes in zip(group.ranks, parts, strict=True):
+        if num_bytes and peer != c.identity.rank:
+            c.record(
+                _PART, _COMM, 0, op.name_id, op.t0, op.t0, op.step, op.seq, op.group_id, NONE,
+                NONE, peer, num_bytes, 0,
+            )  # fmt: skip
 
 
 def _sign(
@@ -271,6 +320,69 @@ def next_text(c: _core.Core, spec: Spec, group: Group, peer: int, label: str, mb
     if label:
         return f"{spec.op.upper()}_{label} {ends} mb{mb}"
     return f"{spec.op} {ends}"
+
+
+def next_facts(
+    c: _core.Core, spec: Spec, group: Group, dtype: Any, num_bytes: int, peer: int, label: str,
+    stage: int, mb: int,
+) -> dict[str, Any]:  # fmt: skip
+    """What comes next, field by field, for breakpoints; what is not known is None."""
+    return {
+        "op": spec.op,
+        "pg": group.name,
+        "axis": group.axis,
+        "seq": None if spec.p2p else c.ops.num_issued(group.key),
+        "bytes": num_bytes,
+        "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+        "peer": None if peer < 0 else peer,
+        "action": f"{spec.op.upper()}_{label}" if label else None,
+        "stage": None if stage < 0 else stage,
+        "mb": None if mb < 0 else mb,
+    }
+
+
+_MONITORED = Spec(
+    "monitored_barrier", "monitored_barrier", lambda _: (None, 0, 0), group=0, is_async=1
+)
+
+
+def monitored(original: Any) -> Any:
+    """gloo's ``ProcessGroup.monitored_barrier``: no dispatcher op and no Work, only this method."""
+    begin, hook = make_begin(_MONITORED), "monitored_barrier"
+
+    @unseen
+    @functools.wraps(original)
+    def barrier(self: Any, *args: Any, **kwargs: Any) -> Any:
+        c, op = _core.CURRENT, None
+        if c is not None and c.level and hook not in c.guard.disabled:
+            op = c.guard.call(hook, _enter, c, begin, self)
+        if c is None or op is None:
+            return original(self, *args, **kwargs)
+        refused = True
+        try:
+            result = original(self, *args, **kwargs)
+            refused = False
+        finally:
+            c.guard.call(hook, works.waited, c, op, op.t0, now_ns(), refused)
+        return result
+
+    return barrier
+
+
+def _enter(c: _core.Core, begin: Any, pg: Any) -> Op:
+    """The issue of an op that waits inside its call: recorded before, as a wait has no end yet."""
+    state = LOCAL.state
+    state.group = pg
+    try:
+        op: Op = begin(c, (pg, False), state)
+    finally:
+        state.group = None
+    if c.level > 1:
+        c.record(
+            _ISSUE, _COMM, op.flags, op.name_id, op.t0, op.t0, op.step, op.seq, op.group_id,
+            NONE, NONE, NONE, 0, 0,
+        )  # fmt: skip
+    return op
 
 
 def watch_waits() -> Any:

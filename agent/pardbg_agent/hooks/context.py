@@ -42,6 +42,7 @@ class Group(NamedTuple):
     backend: str
     ref: Any
     """Weak reference to the ProcessGroup: the id in the cache is only good while it lives."""
+    axis: str | None = None
 
 
 class Signature(NamedTuple):
@@ -61,8 +62,8 @@ class State:
     """Per thread: what encloses the code that runs now."""
 
     __slots__ = (
-        "action", "backward", "coalescing", "forward", "fsdp", "futures", "group", "op",
-        "optimizer", "pipeline", "reduce", "sync_id", "sync_op", "unscaled",
+        "action", "backward", "coalescing", "forward", "fsdp", "futures", "group", "op", "open",
+        "optimizer", "pipeline", "recompute", "reduce", "sync_id", "sync_op", "unscaled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -82,9 +83,13 @@ class State:
         """Depth of pipeline actions."""
         self.pipeline = 0
         self.backward = 0
+        self.recompute = 0
+        """Depth of checkpointed regions that run again."""
         self.forward = 0
         self.fsdp: Any = None
         """What before_forward gave for the FSDP root whose forward runs."""
+        self.open: Any = None
+        """A count of activations that began behind a step and ends with the next backward."""
         self.optimizer: Any = None
         """Outermost optimizer whose step() runs, and since when."""
         self.unscaled: float | None = None
@@ -127,11 +132,21 @@ class Context:
     loss: float = 0.0
     """Sum of what backward was called on since an optimizer stepped: the loss that its gradients
     belong to, also with gradient accumulation."""
+    loss_step: int = NONE
+    """The step in which that was."""
+    saved: Any = None
+    """On sampled steps, from a forward's end to its backward's: what it saved (saved.Count)."""
+    recomputed_bytes: int = 0
+    """The most that one recomputed region held in that backward."""
+    wrapped: bool = False
+    """A wrapped model's forward was seen: activations are counted there."""
     begun: bool = False
     optimizers: Any = field(default_factory=weakref.WeakSet)
     fsdp_groups: Any = field(default_factory=weakref.WeakSet)
     fsdp_units: Any = field(default_factory=weakref.WeakKeyDictionary)
-    """FSDPParamGroup -> its bytes and name ids"""
+    """FSDPParamGroup -> its bytes, name ids and state"""
+    gathered_bytes: int = 0
+    """Unsharded parameters of all units, now."""
     schedules: Any = field(default_factory=weakref.WeakKeyDictionary)
     """schedule -> {has_backward: this rank's planned compute actions}"""
 

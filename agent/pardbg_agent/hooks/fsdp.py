@@ -25,40 +25,91 @@ def install(patches: Patches, late: LateImports) -> None:
 
 def _hook_units(patches: Patches, module: ModuleType) -> None:
     unit = module.FSDPParamGroup
-    for name, verb in (
-        ("unshard", "unshard"),
-        ("wait_for_unshard", "wait unshard"),
-        ("reshard", "reshard"),
-        ("post_backward", "reduce"),
+    for name, verb, moves in (
+        ("unshard", "unshard", _gathers),
+        ("wait_for_unshard", "wait unshard", _waits),
+        ("reshard", "reshard", _has_whole),
+        ("post_backward", "reduce", _reduces),
     ):
-        patches.around(unit, name, f"fsdp.{name}", _before(verb), _after)
+        patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
 
 
-def _before(verb: str) -> Any:
+# Will this call do anything? FSDP calls these in pairs, and most of them find it done.
+
+
+def _gathers(unit: Any) -> bool:
+    return unit._all_gather_result is None and not unit.is_unsharded
+
+
+def _waits(unit: Any) -> bool:
+    return unit._all_gather_result is not None
+
+
+def _has_whole(unit: Any) -> bool:
+    return bool(unit.is_unsharded)
+
+
+def _reduces(unit: Any) -> bool:
+    return bool(unit.reduce_grads)
+
+
+class _Unit:
+    """What is known of a unit: FSDP gathers and throws away its parameters together."""
+
+    __slots__ = ("names", "num_bytes", "resharded_ns", "whole")
+
+    def __init__(self, unit: Any) -> None:
+        self.num_bytes = _unit_bytes(unit)
+        self.names: dict[str, int] = {}
+        """verb -> name id"""
+        self.whole = False
+        """Its parameters are unsharded, as far as these records say."""
+        self.resharded_ns = 0
+
+
+def _before(verb: str, moves: Any) -> Any:
     def before(c: _core.Core, unit: Any, *_: Any, **__: Any) -> Any:
+        if not moves(unit):
+            return None
         x = context.of(c)
         known = x.fsdp_units.get(unit)
         if known is None:
             x.fsdp_groups.add(unit)
-            known = x.fsdp_units[unit] = {"bytes": _unit_bytes(unit)}
-        name = known.get(verb)
-        if name is None:
-            fqn = getattr(unit, "_module_fqn", None)
-            name = c.defs.name(f"{fqn or 'root'} {verb}")
-            if fqn is not None:  # names come with the first forward
-                known[verb] = name
-        return name, known["bytes"], now_ns()
+            known = x.fsdp_units[unit] = _Unit(unit)
+        return verb, unit, known, now_ns()
 
     return before
 
 
 def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-    name, num_bytes, t0 = what
+    verb, unit, known, t0 = what
+    x = context.of(c)
+    whole = bool(unit.is_unsharded)
+    if whole != known.whole:
+        known.whole = whole
+        x.gathered_bytes += known.num_bytes if whole else -known.num_bytes
+    if verb == "reshard":
+        if whole:
+            return  # kept for backward
+        known.resharded_ns = t1
+    elif verb == "reduce":
+        t0 = max(t0, known.resharded_ns)  # it resharded first, which has a record of its own
     if c.level > 1:
         c.record(
-            _FSDP, _COMM, _FAILED if failed else 0, name, t0, t1, c.step, 0, NO_GROUP, NONE, NONE,
-            NONE, num_bytes, 0,
+            _FSDP, _COMM, _FAILED if failed else 0, _name(c, unit, known, verb), t0, t1, c.step, 0,
+            NO_GROUP, NONE, NONE, NONE, known.num_bytes, x.gathered_bytes,
         )  # fmt: skip
+
+
+def _name(c: _core.Core, unit: Any, known: _Unit, verb: str) -> int:
+    """``layers.0 unshard``; names of modules come with the first forward."""
+    name = known.names.get(verb)
+    if name is None:
+        fqn = getattr(unit, "_module_fqn", None)
+        name = c.defs.name(f"{fqn or 'root'} {verb}")
+        if fqn is not None:
+            known.names[verb] = name
+    return name
 
 
 def _unit_bytes(unit: Any) -> int:

@@ -14,6 +14,10 @@ from pardbg_agent.hooks.context import Context, Group
 _axes: dict[str, str] = {}
 """group name -> mesh axis, as DeviceMesh objects said it."""
 _MAX_AXES = 4096
+_AXES = frozenset(
+    ("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep")
+)
+"""What programs call the axes of their meshes: a group described as one is that."""
 source = ""
 """How ops are seen: "dispatcher" or "public". PROCESS says it."""
 _generation = 0
@@ -81,10 +85,10 @@ def _meet(x: Context, pg: Any) -> Group:
     axis = _axis(pg, torch_name)
     name = axis or ("default" if pg is c10d._world.default_pg else _described(pg, torch_name))
     backend = _backend(pg)
-    group_id = c.defs.group(key, name, axis, ranks, backend)
+    group_id = c.defs.group(key, name, axis, ranks, backend, _timeout_ns(pg))
     x.groups = {i: g for i, g in x.groups.items() if g.ref() is not None}
     x.signatures = {k: s for k, s in x.signatures.items() if s.ref() is not None}
-    group = x.groups[id(pg)] = Group(key, group_id, name, ranks, backend, weakref.ref(pg))
+    group = x.groups[id(pg)] = Group(key, group_id, name, ranks, backend, weakref.ref(pg), axis)
     _identify(c, pg)
     return group
 
@@ -127,6 +131,8 @@ def _axis(pg: Any, torch_name: str) -> str | None:
         description = str(pg.group_desc)
     except (RuntimeError, AttributeError):
         return None
+    if description in _AXES:  # new_group(group_desc="ep")
+        return description
     axis = description.removeprefix("mesh_")
     if axis == description or axis == "default" or axis.startswith("dim_"):
         return None
@@ -142,11 +148,22 @@ def _described(pg: Any, torch_name: str) -> str:
     return torch_name if description in ("", "undefined") else description
 
 
+def _timeout_ns(pg: Any) -> int | None:
+    """After how long its ops give up; None where the backend does not say (fake ones)."""
+    try:
+        options = pg._get_backend(pg._device_types[0]).options
+        return int(options._timeout.total_seconds() * 1e9)
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return None
+
+
 def _backend(pg: Any) -> str:
     known = c10d._world.pg_map.get(pg)
-    if known:
-        return str(known[0])
-    try:
-        return str(pg.name())
-    except RuntimeError:
-        return "?"
+    name = str(known[0]) if known else ""
+    if name not in ("", "undefined"):
+        return name
+    try:  # init_process_group() without a backend: each kind of device has its own
+        kinds = {str(pg._get_backend(device).name()) for device in pg._device_types}
+        return "+".join(sorted(kinds)) or str(pg.name())
+    except (AttributeError, RuntimeError):
+        return name or "?"

@@ -19,7 +19,9 @@ from pardbg_agent.hooks import (
     memory,
     patching,
     pipeline,
+    probes,
     public,
+    recompute,
     saved,
     training,
     works,
@@ -64,13 +66,21 @@ class Installed:
         self._ops.install()
         works.install(self._patches)
         saved.install(self._patches)
+        group = c10d.ProcessGroup
+        if hasattr(group, "monitored_barrier"):
+            self._patches.set(
+                group, "monitored_barrier", collectives.monitored(group.monitored_barrier)
+            )
         self._patches.set(c10d, "_update_default_pg", _then(
             c10d._update_default_pg, groups.default_made))  # fmt: skip
         mesh = device_mesh.DeviceMesh
         self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
+        # Before training's: a step's number moves on there.
+        self._handles += probes.install(self._patches, self._late)
         self._handles += training.install(self._patches, self._late)
         pipeline.install(self._patches, self._late)
         fsdp.install(self._patches, self._late)
+        recompute.install(self._patches, self._late)
         default = c10d._world.default_pg
         if default is not None:  # attached in the middle of a program
             groups.default_made(default)
@@ -78,6 +88,7 @@ class Installed:
     def uninstall(self) -> None:
         """Take them off, newest first."""
         self._late.stop()
+        training.stop_counting()
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -93,6 +104,7 @@ def _start_over() -> None:
     works.forget()
     context.forget()
     memory.reset()
+    probes.reset()
     saved.reset()
     training.reset()
 

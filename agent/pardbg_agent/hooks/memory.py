@@ -48,9 +48,9 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
         _exact(c, x, t)
 
 
-def activations(c: _core.Core, num_bytes: int, t: int) -> None:
-    """What a whole forward saved."""
-    _record(c, "activations", num_bytes, num_bytes, t)
+def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
+    """What a whole forward saved; while a region is recomputed, its inside comes on top."""
+    _record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
 
 
 def _record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None:
@@ -92,16 +92,20 @@ def _counts(x: Context) -> tuple[int, int]:
 
 
 def _state(optimizer: Any) -> Any:
-    """The state kept on this rank: ZeroRedundancyOptimizer has it in its local optimizer."""
+    """The state kept on this rank."""
+    return _inner(optimizer).state
+
+
+def _inner(optimizer: Any) -> Any:
+    """ZeroRedundancyOptimizer has a local optimizer for this rank's share."""
     inner = getattr(optimizer, "optim", None)
-    if isinstance(inner, torch.optim.Optimizer):
-        return inner.state
-    return optimizer.state
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _exact(c: _core.Core, x: Context, t: int) -> None:
     seen: set[int] = set()
     parameters = gradients = state = whole = 0
+    _, shards = _sharding(x)
     for optimizer in x.optimizers:
         for group in optimizer.param_groups:
             for p in group["params"]:
@@ -109,7 +113,7 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
                     continue
                 seen.add(id(p))
                 parameters += _bytes(p)
-                whole += p.numel() * p.element_size()
+                whole += _whole(p, shards)
                 if p.grad is not None:
                     gradients += _bytes(p.grad)
         for values in _state(optimizer).values():
@@ -126,14 +130,22 @@ def _bytes(tensor: Any) -> int:
     return int(getattr(tensor, "_local_tensor", tensor).nbytes)
 
 
+def _whole(p: Any, shards: int) -> int:
+    """Bytes of a parameter once its shards are gathered. On a mesh of several dimensions tensor
+    parallelism has cut it before, and numel() counts what other ranks keep for good."""
+    if shards > 1 and hasattr(p, "_local_tensor") and p.device_mesh.ndim > 1:
+        return _bytes(p) * shards
+    return int(p.numel() * p.element_size())
+
+
 def _define_model(c: _core.Core, x: Context, parameters_bytes: int) -> None:
     """MODEL, when what it says changed."""
     global _model
     zero, shards = _sharding(x)
-    names = sorted({type(optimizer).__name__ for optimizer in x.optimizers})
+    names = sorted({type(_inner(optimizer)).__name__ for optimizer in x.optimizers})
     fields = {
         "zero": zero, "shards": shards, "parameters_bytes": parameters_bytes,
-        "optimizer": ", ".join(names),
+        "optimizer": ", ".join(names), "parameters_sharded": bool(x.fsdp_groups),
     }  # fmt: skip
     if fields != _model:
         _model = fields

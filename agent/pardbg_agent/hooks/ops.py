@@ -11,6 +11,8 @@ REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "
 
 Tensors = Sequence[Any]
 Args = Sequence[Any]
+Parts = Callable[[Args, int], Sequence[int]]
+"""(arguments, number of ranks) -> bytes for each"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Spec:
     reduces: bool = False
     functional: bool = False
     """torch._c10d_functional issues it too, and waits by output tensor."""
+    parts: Parts | None = None
+    """Bytes that go to each rank of the group, where that is more than one number."""
 
 
 def num_bytes(tensors: Tensors) -> int:
@@ -70,6 +74,22 @@ def _many_in(args: Args) -> tuple[Any, int, int]:
     return (outs or (None,))[0], sum(num_bytes(part) for part in ins), num_bytes(outs)
 
 
+def _parts_of_list(args: Args, num_ranks: int) -> Sequence[int]:
+    return [t.nbytes for t in args[1]]
+
+
+def _parts_of_one(args: Args, num_ranks: int) -> Sequence[int]:
+    return parts_of(args[1], args[4], num_ranks)
+
+
+def parts_of(tensor: Any, rows: Sequence[int], num_ranks: int) -> Sequence[int]:
+    """A tensor cut along its first dimension; equally where no numbers of rows are given."""
+    if not rows:
+        return [tensor.nbytes // num_ranks] * num_ranks
+    row = tensor.nbytes // max(1, tensor.shape[0])
+    return [n * row for n in rows]
+
+
 def _barrier(args: Args) -> tuple[Any, int, int]:
     return args[0], 0, 0
 
@@ -92,8 +112,9 @@ SPECS: Final = (
          functional=True, future=False, coalesced=True),
     Spec("gather_", "gather", _many_out, 2, root=3, is_async=4),
     Spec("scatter_", "scatter", _many_in, 2, root=3, is_async=4),
-    Spec("alltoall_", "all_to_all", _lists, 2, is_async=3),
-    Spec("alltoall_base_", "all_to_all", _two, 2, is_async=5, functional=True),
+    Spec("alltoall_", "all_to_all", _lists, 2, is_async=3, parts=_parts_of_list),
+    Spec("alltoall_base_", "all_to_all", _two, 2, is_async=5, functional=True,
+         parts=_parts_of_one),
     Spec("barrier", "barrier", _barrier, 1, is_async=3),
     Spec("send", "send", _in_place, 1, root=2, tag=3, p2p=True, send=True, future=False),
     Spec("recv_", "recv", _in_place, 1, root=2, tag=3, p2p=True, future=False),

@@ -101,9 +101,10 @@ def spend(c: _core.Core, since: int) -> None:
     c.hook_calls += 1
 
 
-def wait_gate(c: _core.Core, gate: int, describe: Any) -> None:
-    """Pass a gate that is closed. Being held is not the agent's cost."""
-    c.hook_ns -= c.gate.wait(gate, describe)
+def wait_gate(c: _core.Core, gate: int, describe: Any, facts: Any = None) -> None:
+    """Pass a gate that is closed. Being held is not the agent's cost. ``facts`` gives what comes
+    next field by field, if a breakpoint asks."""
+    c.hook_ns -= c.gate.wait(gate, describe, facts)
 
 
 def _never() -> bool:

@@ -96,7 +96,8 @@ def _before(verb_of: Any, sampled: bool) -> Any:
             mb = args[0] if args else next(iter(kwargs.values()))
         index = stage.stage_index
         if c.gate.closed:
-            wait_gate(c, Gate.ACTION, text(index, verb, mb))
+            known = {"action": verb, "stage": index, "mb": None if mb < 0 else mb}
+            wait_gate(c, Gate.ACTION, text(index, verb, mb), lambda: known)
         name = c.defs.name(verb)
         count = saved.begin(c, stage.submod) if sampled and saved.due(c.step) else None
         t0 = now_ns()

@@ -10,16 +10,26 @@ COMPUTE = ("F", "B", "I", "W")
 
 
 def texts(actions: Any) -> list[str]:
-    """Compute actions of one rank in order, text form; an overlapped pair is its two parts."""
+    """Compute actions of one rank in order, text form; an overlapped pair stays one entry,
+    ``(0F7;7B3)OVERLAP_F_B``."""
     out: list[str] = []
     for action in actions or ():
         if action is None:
             continue
         if action.sub_actions is not None:
-            out += texts(action.sub_actions)
+            parts = texts(action.sub_actions)
+            out.append(f"({';'.join(parts)}){action.computation_type.value}")
         elif action.computation_type.value in COMPUTE:
             out.append(f"{action.stage_index}{action.computation_type.value}"
                        f"{action.microbatch_index}")  # fmt: skip
+    return out
+
+
+def one_by_one(order: list[str]) -> list[str]:
+    """The actions of a rank's plan, a pair as its two."""
+    out: list[str] = []
+    for entry in order:
+        out += entry[1 : entry.index(")")].split(";") if entry.startswith("(") else [entry]
     return out
 
 
@@ -60,7 +70,7 @@ def stages_of(schedule: Any) -> list[Any]:
 
 
 def definition(schedule: Any, group_key: str) -> tuple[dict[str, Any], list[str]]:
-    """(fields of PLAN, this rank's planned actions)."""
+    """(fields of PLAN, this rank's planned actions one by one)."""
     stage = stages_of(schedule)[0]
     group = stage.group or c10d._get_default_group()
     ranks = c10d.get_process_group_ranks(group)
@@ -77,7 +87,7 @@ def definition(schedule: Any, group_key: str) -> tuple[dict[str, Any], list[str]
         "source": source,
         "paced": any(is_paced(s.submod) for s in stages_of(schedule)),
     }
-    return fields, by_rank.get(str(ranks[stage.group_rank]), [])
+    return fields, one_by_one(by_rank.get(str(ranks[stage.group_rank]), []))
 
 
 def is_paced(module: Any) -> bool:

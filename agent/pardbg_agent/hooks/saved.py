@@ -6,13 +6,15 @@ would have kept (the same storage) and count it: each part once, parameters left
 What must not change, and how: an output that is saved would form a cycle with its own node if it
 were returned as it is, so what has a grad_fn is detached (as autograd itself does); the check that
 nobody wrote to a saved tensor, which autograd leaves out under hooks, is made in ``_unpack``;
-programs that forbid saved-tensor hooks (torch.func, some compiled code) find ours taken off first.
+programs that forbid saved-tensor hooks (torch.func, some compiled code) find ours taken off first,
+and a forward inside the program's own hooks is not counted.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -22,7 +24,8 @@ from pardbg_agent.hooks.patching import Patches, unseen
 
 EVERY: Final = 100
 FIRST: Final = 1
-"""Step 1, then steps 100, 200, ...: the same on all ranks."""
+"""Steps 1 and 2, then 100 and 101, 200 and 201, ...: the same on all ranks. Two, as a program may
+do every other step in another way."""
 
 _autograd: Any = torch._C._autograd
 _never = False
@@ -36,26 +39,34 @@ class _Counting(threading.local):
 class Count:
     """One forward's saved bytes."""
 
-    __slots__ = ("_counted", "_parameters", "_seen", "num_bytes", "pushed")
+    __slots__ = ("_core", "_counted", "_parameters", "_seen", "num_bytes", "pushed")
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, c: _core.Core, parameters: frozenset[int]) -> None:
         self.num_bytes = 0
         self.pushed = False
+        self._core = c
         self._seen: set[tuple[int, int]] = set()
         self._counted: dict[int, int] = {}
-        self._parameters = {_storage(p).data_ptr() for p in module.parameters()}
+        self._parameters = parameters
+        """Addresses of storages that are no activations."""
 
     @unseen
     def pack(self, tensor: Any) -> Any:
-        """Keep and count."""
-        self._add(tensor)
+        """Keep and count. This runs inside the program's own operations: an error of the counting
+        must not become one of theirs."""
+        self._core.guard.call("saved", self.add, tensor)
         kept = tensor if tensor.grad_fn is None else tensor.detach()
         return kept, kept._version
 
-    def _add(self, tensor: Any) -> None:
+    def beside(self) -> Count:
+        """A new count of what is not in this one."""
+        return Count(self._core, self._parameters | self._counted.keys())
+
+    def add(self, tensor: Any) -> None:
         """Each part of a storage once: a view saves its own bytes (a microbatch is a view of the
         batch), all views of a storage together at most the whole of it."""
-        local, storage = _local(tensor), _storage(tensor)
+        local = _local(tensor)
+        storage = local.untyped_storage()
         address, part = storage.data_ptr(), (local.data_ptr(), local.nbytes)
         if part in self._seen or address in self._parameters or _is_parameter(tensor):
             return
@@ -83,14 +94,19 @@ _counting = _Counting()
 
 def due(step: int) -> bool:
     """Is this a sampled step?"""
-    return step == FIRST or (step > 0 and step % EVERY == 0)
+    return FIRST <= step <= FIRST + 1 or (step >= EVERY and step % EVERY <= 1)
 
 
 def begin(c: _core.Core, module: Any) -> Count | None:
     """Count from here on, if this step is sampled and it is safe. Give the result to ``end``."""
-    if not due(c.step) or c.level < 2 or not _safe(module):
+    return begin_without(c, module.parameters)
+
+
+def begin_without(c: _core.Core, parameters: Callable[[], Iterable[Any]]) -> Count | None:
+    """The same, where no module says what its parameters are."""
+    if not due(c.step) or c.level < 2 or "saved" in c.guard.disabled or not _safe():
         return None
-    count = Count(module)
+    count = Count(c, addresses(parameters()))
     _autograd._push_saved_tensors_default_hooks(count.pack, _unpack)
     count.pushed = True
     _counting.count = count
@@ -106,11 +122,21 @@ def end(c: _core.Core, count: Count) -> int:
     return count.num_bytes
 
 
-def _safe(module: Any) -> bool:
+def take_off(c: _core.Core, count: Count) -> int | None:
+    """``end`` for a count that the program's own hooks may have come on top of: None where they
+    have; then ask again later."""
+    if count.pushed and not _is_on_top(count):
+        return None
+    return end(c, count)
+
+
+def _safe() -> bool:
     if _never or _counting.count is not None or not torch.is_grad_enabled():
         return False
     if not _autograd._saved_tensors_hooks_is_enabled():
         return False
+    if _autograd._top_saved_tensors_default_hooks(True) is not None:
+        return False  # the program's own (save_on_cpu): ours above them would put them out of use
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is not None and getattr(frames, "FRAME_COUNTER", False):
         return False  # hooks around compiled code would have it compiled again
@@ -144,12 +170,18 @@ def reset() -> None:
     _never = False
 
 
+def addresses(parameters: Iterable[Any]) -> frozenset[int]:
+    """Where the storages begin."""
+    return frozenset(_local(p).untyped_storage().data_ptr() for p in parameters)
+
+
 def _local(tensor: Any) -> Any:
-    return getattr(tensor, "_local_tensor", tensor)
-
-
-def _storage(tensor: Any) -> Any:
-    return _local(tensor).untyped_storage()
+    """What holds the bytes: a DTensor's shard, and the result of a functional collective that
+    nobody has waited for yet."""
+    for inside in ("_local_tensor", "elem"):
+        if type(tensor) is not torch.Tensor:
+            tensor = getattr(tensor, inside, tensor)
+    return tensor
 
 
 def _is_parameter(tensor: Any) -> bool:

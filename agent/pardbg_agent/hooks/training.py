@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
 _FAILED, _INFERRED = int(Flag.FAILED), int(Flag.INFERRED)
 _MIN_INFERRED_NS = 1_000
+_SEEN = int(Flag.FLOAT | Flag.INFERRED)
+"""A number that a hook saw and the program did not log."""
 
 
 class Cycle:
@@ -137,16 +140,19 @@ def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
         c.status.now(c.step, 0, 0, NONE, NONE, t1)
         return
     phase_ends(c, x, "data", t0, t1)
-    _anchor(x, t1)
+    _anchor(c, x, t1)
 
 
 def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
     """A wrapped model's outermost forward (DDP, FSDP)."""
     if local().forward or local().action or local().backward:
         return None
+    x = context.of(c)
+    x.wrapped = True
+    _take_off(c, x, 0)
     count = saved.begin(c, module) if torch.is_grad_enabled() else None
     t0 = now_ns()
-    phase_begins(c, context.of(c), "forward", t0)
+    phase_begins(c, x, "forward", t0)
     local().forward += 1
     return t0, count
 
@@ -157,6 +163,7 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     local().forward -= 1
     x = context.of(c)
     if count is not None:
+        x.saved, x.recomputed_bytes = count, 0
         memory.activations(c, saved.end(c, count), t1)
     x.forward_seen = True
     phase_ends(c, x, "forward", t0, t1, failed)
@@ -167,13 +174,16 @@ def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
         return None  # reentrant checkpointing; or a pipeline stage's own
     x = context.of(c)
     t0 = now_ns()
+    _take_off(c, x, t0)
     if not x.forward_seen and 0 < x.anchor_ns < t0 - _MIN_INFERRED_NS:
         context.phase_record(c, _PHASE, _LANE, _INFERRED, "forward", x.anchor_ns, t0)
     unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors):
         value = tensors.item() if unscaled is None else unscaled
-        # A closure (LBFGS) evaluates the same batch again: that is no accumulation.
-        x.loss = value if local().optimizer is not None else x.loss + value
+        # A closure (LBFGS) evaluates the same batch again: that is no accumulation. Nor is a step
+        # that ends without an optimizer (a parameter server's worker).
+        again = local().optimizer is not None or x.loss_step != c.step
+        x.loss, x.loss_step = value if again else x.loss + value, c.step
         log_loss(c, x.loss)
     phase_begins(c, x, "backward", t0)
     local().backward += 1
@@ -185,8 +195,12 @@ def _after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     if local().futures:
         works.backward_ended(c, t1)
     x = context.of(c)
+    if x.saved is not None:
+        if x.recomputed_bytes:
+            memory.activations(c, x.saved.num_bytes, t1, x.recomputed_bytes)
+        x.saved = None
     phase_ends(c, x, "backward", t0, t1, failed)
-    _anchor(x, t1)
+    _anchor(c, x, t1)
 
 
 def _before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
@@ -199,9 +213,41 @@ def _after_scale(*_: Any) -> None:
     """Nothing."""
 
 
-def _anchor(x: Context, t: int) -> None:
-    """From here on the host may be in a forward."""
+def _anchor(c: _core.Core, x: Context, t: int) -> None:
+    """From here on the host may be in a forward. Where nothing wraps the model, what autograd saves
+    from here to the backward are its activations."""
     x.anchor_ns, x.forward_seen = t, False
+    if x.wrapped or x.schedules or local().open is not None or not torch.is_grad_enabled():
+        return
+    local().open = saved.begin_without(c, lambda: _parameters(x))
+
+
+def _parameters(x: Context) -> Iterator[Any]:
+    """All that the optimizers know."""
+    for optimizer in x.optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
+def stop_counting() -> None:
+    """Before our hooks go: none of ours may stay on autograd."""
+    c = _core.CURRENT
+    if c is not None:
+        _take_off(c, context.of(c), 0)
+
+
+def _take_off(c: _core.Core, x: Context, t: int) -> None:
+    """The count that ``_anchor`` began ends; 0 for ``t``: it was for nothing."""
+    count = local().open
+    if count is None:
+        return
+    num_bytes = saved.take_off(c, count)
+    if num_bytes is None:
+        return  # the program's own hooks are above it
+    local().open = None
+    if t and num_bytes:
+        x.saved, x.recomputed_bytes = count, 0
+        memory.activations(c, num_bytes, t)
 
 
 # -- losses
@@ -214,10 +260,11 @@ def is_plain_scalar(tensor: Any) -> bool:
 
 def log_loss(c: _core.Core, value: float) -> None:
     """METRIC loss of the current step. A program that logs its own comes later and so wins."""
+    c.loss = value
     t = now_ns()
     c.record_f(
-        int(Kind.METRIC), int(Lane.COUNTER), int(Flag.FLOAT), c.defs.name("loss"), t, t, c.step, 0,
-        NO_GROUP, NONE, NONE, NONE, value, 0,
+        int(Kind.METRIC), int(Lane.COUNTER), _SEEN, c.defs.name("loss"), t, t, c.step, 0, NO_GROUP,
+        NONE, NONE, NONE, value, 0,
     )  # fmt: skip
 
 
@@ -251,6 +298,7 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
         if c.gate.closed:
             wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
         t0 = now_ns()
+        _take_off(c, context.of(c), 0)
         local().optimizer = (weakref.ref(optimizer), t0)
         phase_begins(c, context.of(c), "optimizer", t0)
     except Exception as error:  # noqa: BLE001 - the guard
@@ -276,7 +324,7 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
             spend(c, t1)
             step_ended(c, x)
             t1 = now_ns()
-        _anchor(x, now_ns())
+        _anchor(c, x, now_ns())
     except Exception as error:  # noqa: BLE001 - the guard
         c.guard.failed("optimizer", error)
     spend(c, t1)

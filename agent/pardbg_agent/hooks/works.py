@@ -29,7 +29,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.context import LOCAL, Op, local
+from pardbg_agent.hooks.context import LOCAL, Op, local, of
 from pardbg_agent.hooks.patching import Patches, unseen, wait_gate
 from pardbg_agent.wire import Flag, Kind, Lane
 
@@ -75,11 +75,15 @@ on_refusal: Any = None
 def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
     """The op is complete; the first one to see it writes the record."""
     token, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
-    if c.ops.completed(token) and c.level > 1:
+    if not c.ops.completed(token):
+        return
+    if c.level > 1:
         c.record(
             _DONE, _COMM, flags | source, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
             a, b,
         )  # fmt: skip
+    else:
+        c.sums.add((name_id, group_id, flags, max(a, b), t1 - t0))
 
 
 def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
@@ -246,7 +250,7 @@ def _method(original: Any, reduces: bool, has_future: bool) -> Any:
     return issue
 
 
-_ASYNC = int(Flag.ASYNC)
+_ASYNC, _P2P = int(Flag.ASYNC), int(Flag.P2P)
 
 
 def _wait(original: Any) -> Any:
@@ -269,6 +273,8 @@ def _wait(original: Any) -> Any:
         finally:
             t1 = now_ns()
             try:
+                if op.peer < 0 and op.flags & _P2P and not failed:
+                    op = c.guard.call("any source", _came, c, op, self) or op
                 waited(c, op, t0, t1, failed)
             except Exception as error:  # noqa: BLE001 - the guard
                 c.guard.failed("wait", error)
@@ -276,6 +282,12 @@ def _wait(original: Any) -> Any:
         return result
 
     return wait
+
+
+def _came(c: _core.Core, op: Op, work: Any) -> Op:
+    """A receive from anybody is complete: its Work knows from whom, by rank in the group."""
+    ranks = next(g.ranks for g in of(c).groups.values() if g.group_id == op.group_id)
+    return op._replace(peer=ranks[work._source_rank()])
 
 
 def wait_tensor(c: _core.Core, tensor: Any) -> Op | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual import events
 
-from pardbg.analysis.model import Snapshot
+from pardbg.analysis.model import Evidence, Snapshot
+from pardbg.render.beside import beside
 from pardbg.render.cells import Picture
 from pardbg.render.empty import empty
 from pardbg.render.rank import rank as rank_page
@@ -28,6 +29,8 @@ class Page(PicturePane):
     """A page. Subclasses draw; they may select rows of their own, zoom, and open a detail."""
 
     name_ = ""
+    twofold = False
+    """Of two runs the page shows both, one over the other."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(id=self.name_)
@@ -52,7 +55,20 @@ class Page(PicturePane):
         if frame is None:
             self.show_picture(empty(cells, rows, self.shared.loading))
         else:
-            self.show_picture(self.draw(frame, cells, rows))
+            self.show_picture(self._drawn(frame, cells, rows))
+
+    def _drawn(self, frame: Frame, cells: int, rows: int) -> Picture:
+        """The page; of two runs, where it can show both, one over the other."""
+        other = frame.other
+        if other is None or not self.twofold:
+            return self.draw(frame, cells, rows)
+
+        def draw(snapshot: Snapshot, width: int, height: int) -> Picture:
+            return self.draw(replace(frame, snapshot=snapshot, other=None), width, height)
+
+        return beside(
+            frame.snapshot, other.snapshot, other.name, other.by, other.note, draw, cells, rows
+        )
 
     def on_show(self, _event: events.Show) -> None:
         self.redraw()
@@ -86,6 +102,10 @@ class Page(PicturePane):
         """Switch to the page's other form; False where it has none."""
         return False
 
+    def turn(self, by: int) -> bool:
+        """To what the page shows one of several of, +1 on or -1 back; False where it does not."""
+        return False
+
     def follow(self) -> None:
         """Back to the newest."""
         self.follow_end()
@@ -97,6 +117,10 @@ class Page(PicturePane):
     def time_step_ns(self, snapshot: Snapshot) -> int:
         """How far one press of an arrow moves: a twentieth of a step unless a page knows better."""
         return max(1, (snapshot.step_ns or 100_000_000) // 20)
+
+    def jump(self, frame: Frame) -> Evidence | None:
+        """Where enter goes to; None: it opens the detail."""
+        return None
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
         """Title and picture of the detail panel; the selected rank unless a page has better."""

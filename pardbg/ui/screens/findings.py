@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+from pardbg.analysis.model import Evidence, Finding
 from pardbg.render.cells import Picture
-from pardbg.render.findings import findings
+from pardbg.render.findings import findings, ordered
 from pardbg.ui.engine import Frame
 from pardbg.ui.screens.base import Page, Shared
 
+Chosen = tuple[str, tuple[int, ...], str | None, int | None]
+
 
 class FindingsPage(Page):
-    """What is wrong, in words."""
+    """What is wrong, in words; enter goes to the moment and the place that show it."""
 
     name_ = "findings"
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._at = 0
+        self._chosen: Chosen | None = None
+        """What is chosen: findings come and go around it."""
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        self._at = min(self._at, max(0, len(frame.snapshot.findings) - 1))
+        found = [_name(f) for f in ordered(frame.snapshot.findings)]
+        if self._chosen in found:
+            self._at = found.index(self._chosen)
+        self._at = min(self._at, max(0, len(found) - 1))
         return findings(frame.snapshot, cells, rows, self._at)
 
     def move(self, by: int) -> None:
-        self._at = max(0, self._at + by)
-        self.redraw()
+        self.choose(self._at + by)
 
     def choose(self, index: int) -> None:
-        self._at = max(0, index)
+        frame = self.shared.frame
+        found = ordered(frame.snapshot.findings) if frame is not None else []
+        self._at = min(max(0, index), max(0, len(found) - 1))
+        self._chosen = _name(found[self._at]) if found else None
         self.redraw()
+
+    def jump(self, frame: Frame) -> Evidence | None:
+        found = ordered(frame.snapshot.findings)
+        return found[self._at].evidence if self._at < len(found) else None
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
         return None
+
+
+def _name(finding: Finding) -> Chosen:
+    return finding.kind, finding.culprits, finding.group, finding.seq

@@ -5,7 +5,6 @@ Keys and commands reach ``do_<action id>``; the registry in ``pardbg.ui.actions`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -15,24 +14,26 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
-from pardbg.control.model import Reply, Verb
+from pardbg.control.model import Verb
 from pardbg.render import chrome
 from pardbg.render.cells import Line, Picture, Run, fit, line
-from pardbg.render.timebar import Playing, time_bar
-from pardbg.ui import commands
+from pardbg.render.timebar import Playing, legend, time_bar
+from pardbg.ui import commands, pictures
 from pardbg.ui.actions import ACTIONS, SCREENS, Action, for_mode, hints
 from pardbg.ui.desk import Desk
-from pardbg.ui.engine import Frame, Want
-from pardbg.ui.messages import Answered, Trouble
+from pardbg.ui.engine import Frame
+from pardbg.ui.messages import Trouble
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.collectives import CollectivesPage
+from pardbg.ui.screens.controlkeys import ControlKeys
 from pardbg.ui.screens.debug import DebugPage
 from pardbg.ui.screens.findings import FindingsPage
 from pardbg.ui.screens.memory import MemoryPage
 from pardbg.ui.screens.output import OutputPage
 from pardbg.ui.screens.overview import OverviewPage
-from pardbg.ui.screens.panel import Panel, help_panel
+from pardbg.ui.screens.panel import Draw, Panel, help_panel
 from pardbg.ui.screens.pipeline import PipelinePage
+from pardbg.ui.screens.timekeys import NOTE, Links, TimeKeys
 from pardbg.ui.screens.timeline import TimelinePage
 from pardbg.ui.screens.traffic import TrafficPage
 from pardbg.ui.widgets.chrome import Tabs
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from pardbg.ui.cursor import TimeCursor
 
 LEAST_CELLS, LEAST_ROWS = 60, 15
+LEGEND_ROWS = 30
+"""From so many rows on the time bar has a legend below it."""
 _MESSAGE_S = 8.0
 _PAGES: tuple[type[Page], ...] = (
     OverviewPage, PipelinePage, TimelinePage, CollectivesPage, TrafficPage, MemoryPage, DebugPage,
@@ -52,7 +55,7 @@ _PAGES: tuple[type[Page], ...] = (
 _VERBS = frozenset(verb.value for verb in Verb)
 
 
-class MainScreen(Screen[None]):
+class MainScreen(TimeKeys, ControlKeys, Screen[None]):
     """Header, tabs, one page, control line or time bar, key hints."""
 
     AUTO_FOCUS = ""
@@ -68,18 +71,17 @@ class MainScreen(Screen[None]):
         cursor: TimeCursor,
         desk: Desk,
         start_screen: str,
-        want: Callable[[Want], None],
-        wake: Callable[[], None],
+        links: Links,
     ) -> None:
         super().__init__()
         self._title, self._cursor, self._desk = title, cursor, desk
-        self._want, self._wake = want, wake
+        self._links, self._want, self._wake = links, links.want, links.wake
         self._live = not cursor.replay
         self._by_key = {key: a for a in for_mode(self._live) for key in a.keys}
         self._message = ("", "")
         self._message_number = 0
         self._small = False
-        self._cells = 0
+        self._cells = self._rows = 0
         self.shared = Shared(can_control=desk.present)
         self.pages = {page.name_: page(self.shared) for page in _PAGES}
         self._active = start_screen if start_screen in self.pages else "overview"
@@ -131,8 +133,8 @@ class MainScreen(Screen[None]):
             if isinstance(screen, Panel):
                 screen.redraw()
 
-    def take_loading(self, messages: int) -> None:
-        self.shared.loading = f"reading the recording … {messages} messages"
+    def take_loading(self, share: float) -> None:
+        self.shared.loading = f"reading the recording … {share:.0%}"
         self.page.redraw()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -142,7 +144,7 @@ class MainScreen(Screen[None]):
         if self._small:
             text = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {size.width}×{size.height}"
             self._too_small.show((line(Run(text, "warn")),))
-        self._cells = size.width
+        self._cells, self._rows = size.width, size.height
         self.paint()
         self.call_after_refresh(lambda: self._want(self.page.want()))
 
@@ -154,14 +156,20 @@ class MainScreen(Screen[None]):
         snapshot = frame.snapshot if frame else None
         mode = chrome.Mode(
             not self._live, frame.following if frame else True, frame.playing if frame else False,
-            frame.finished if frame else False,
+            frame.finished if frame else False, frame is not None and not frame.whole,
         )  # fmt: skip
         header = chrome.header(self._title, snapshot, mode, cells)
         self._header.show((header,))
-        self._status.show((self._status_line(cells),))
+        status = self._status_lines(cells)
+        self._status.styles.height = len(status)
+        self._status.show(status)
         if not self._prompting:
-            items = [a.hinted or (a.shown, self._label(a)) for a in hints(self._live)]
+            items = [self._hint(action) for action in hints(self._live)]
             self._hints.show((chrome.hints(items, cells),))
+
+    def _hint(self, action: Action) -> tuple[str, str]:
+        keys, label = action.hinted or (action.shown, "")
+        return keys, label or self._label(action)
 
     def _label(self, action: Action) -> str:
         frame = self.shared.frame
@@ -170,26 +178,39 @@ class MainScreen(Screen[None]):
             return "pause" if control.mode == "running" and not control.held else "continue"
         if action.id == "play" and frame is not None and frame.playing:
             return "stop"
+        if action.id == "last":
+            return self.unit
         return action.label
 
-    def _status_line(self, cells: int) -> Line:
+    def _status_lines(self, cells: int) -> tuple[Line, ...]:
+        """What is said, else the time bar (with its legend where there is room), else control."""
         frame = self.shared.frame
+        if frame is not None and (not self._live or not frame.following):
+            state = Playing(
+                frame.playing, frame.speed, not self._live, frame.begin_ns, frame.end_ns,
+                frame.marks, self.unit, frame.loaded, frame.awaited_ns,
+            )  # fmt: skip
+            bar = [time_bar(frame.snapshot, state, cells)]
+            if self._rows >= LEGEND_ROWS:
+                bar.append(legend(frame.snapshot, state, cells))
+            words = self._message if self._message[0] else (self._desk.under_way, "held")
+            if words[0]:
+                bar[-1] = fit(line(" ", Run(*words)), cells)
+            return tuple(bar)
         if self._message[0] or frame is None:
             text, style = self._message
-            return fit(line(" ", Run(text, style)), cells)
-        if (not self._live or not frame.following) and not self._desk.under_way:
-            state = Playing(frame.playing, frame.speed, not self._live)
-            return time_bar(frame.snapshot, state, cells)
-        return chrome.control_line(frame.snapshot.control, self._desk.under_way, ("", ""), cells)
+            return (fit(line(" ", Run(text, style)), cells),)
+        control = frame.snapshot.control
+        return (chrome.control_line(control, self._desk.under_way, ("", ""), cells),)
 
-    def say(self, text: str, style: str = "dim") -> None:
+    def say(self, text: str, style: str = "dim", seconds: float = _MESSAGE_S) -> None:
         """One line at the bottom, for a while or until the next key."""
         self._message = (text, style)
         self._message_number += 1
         number = self._message_number
         self.paint()
         if text:
-            self.set_timer(_MESSAGE_S, lambda: self._unsay(number))
+            self.set_timer(seconds, lambda: self._unsay(number))
 
     def _unsay(self, number: int) -> None:
         if number == self._message_number:
@@ -219,6 +240,8 @@ class MainScreen(Screen[None]):
         try:
             if action.verb is not None:
                 self._verb(action.verb, argument)
+            elif action.id.startswith("inspect_"):
+                self.inspect(action.id.removeprefix("inspect_"), argument)
             elif action.id.startswith("show_"):
                 self.show_page(action.id.removeprefix("show_"))
             else:
@@ -230,6 +253,9 @@ class MainScreen(Screen[None]):
         self._asking(False)
         if event.kind == "/":
             self.do_filter(event.text or "", asked=True)
+        elif event.kind == NOTE:
+            if event.text is not None:
+                self.bookmark(event.text)
         elif event.text:
             self.pages["debug"].say(f"(pardbg) {event.text}", "strong")  # type: ignore[attr-defined]
             try:
@@ -239,11 +265,23 @@ class MainScreen(Screen[None]):
                 return
             self.perform(found.action, found.argument)
 
+    def typed_ahead(self, event: events.Key) -> bool:
+        """A character typed before the prompt had the focus is meant for it. (The prompt itself
+        lets no character pass, so none comes here twice; enter finds it by its bindings.)"""
+        meant = self._prompting and event.is_printable
+        if meant:
+            self._prompt.post_message(events.Key(event.key, event.character))
+        return meant
+
     def on_prompt_edited(self, event: Prompt.Edited) -> None:
         if not self._prompting:
             return
         if event.kind == "/":
             self._filter(event.text)
+            return
+        if event.kind == NOTE:
+            self._hints.show((fit(line(" ", Run("enter", "key"), " keep   ", Run("esc", "key"),
+                                       " not"), self._cells),))  # fmt: skip
             return
         found = commands.candidates(event.text, self._live)
         cells = self._cells
@@ -253,13 +291,17 @@ class MainScreen(Screen[None]):
             shown = fit(line(" ", *(Run(f"{usage}  ", "key") for usage, _ in found)), cells)
         self._hints.show((shown,))
 
+    def ask(self, kind: str, text: str = "") -> None:
+        """Open the prompt: ``:``, ``/`` or NOTE, with ``text`` already in it."""
+        self._asking(True, kind, text)
+
     def _asking(self, on: bool, kind: str = ":", text: str = "") -> None:
         self._prompting = on
         self.query_one("#asking").display = on
         self._status.display = not on
         prompt = self._prompt
         if on:
-            sign = Run(" (pardbg) " if kind == ":" else " filter / ", "prompt")
+            sign = Run({":": " (pardbg) ", "/": " filter / "}.get(kind, "  note ◆  "), "prompt")
             self._sign.show((line(sign),))
             prompt.ask(kind, text)
             self.on_prompt_edited(Prompt.Edited(kind, text))
@@ -268,140 +310,8 @@ class MainScreen(Screen[None]):
             self.set_focus(None)
             self.paint()
 
-    # ---------------------------------------------------------------- control
-
-    def _verb(self, verb: Verb, argument: str) -> None:
-        ranks = argument or None
-        if verb is Verb.STEP and ranks is None:
-            ranks = str(self.shared.rank)
-        if verb is Verb.WHERE:
-            self.show_page("debug")
-        self._refused(self._desk.send(verb, ranks))
-
-    def do_toggle(self, _argument: str) -> None:
-        frame = self.shared.frame
-        if frame is not None:
-            self._refused(self._desk.toggle(frame.snapshot.control))
-
-    def do_take(self, _argument: str) -> None:
-        self._refused(self._desk.take())
-
-    def do_leave(self, _argument: str) -> None:
-        self._refused(self._desk.leave())
-
-    def _refused(self, reply: Reply | None) -> None:
-        if reply is not None and reply.error:
-            self.say(reply.error, "bad")
-        self.paint()
-
-    def on_answered(self, event: Answered) -> None:
-        """The hub's answer: an error is said; stacks and lists go to the debug page."""
-        debug = self.pages["debug"]
-        assert isinstance(debug, DebugPage)
-        name = event.verb.value if event.verb else "control"
-        if not event.reply.ok:
-            text = event.reply.error or f"{name}: the hub refused"
-            debug.say(text, "bad")
-            self.say(text, "bad")
-            return
-        if event.verb is Verb.WHERE:
-            if not debug.stacks(event.reply.data):
-                self.say("no rank answered with a stack", "warn")
-        elif event.verb in (Verb.RANKS, Verb.STATUS):
-            for key, value in sorted(event.reply.data.items(), key=str):
-                debug.say(f"{key}: {value}")
-            self.show_page("debug")
-        else:
-            debug.say(f"{name}: ok")
-        self.paint()
-
     def on_trouble(self, event: Trouble) -> None:
         self.say(event.text, "bad")
-
-    # ---------------------------------------------------------------- time
-
-    def do_play(self, _argument: str) -> None:
-        self._cursor.toggle()
-        self._wake()
-
-    def _move(self, by_ns: int) -> None:
-        frame = self.shared.frame
-        if frame is not None:
-            self._cursor.stop()
-            self._cursor.move(by_ns, frame.snapshot.t_ns)
-            self._wake()
-
-    def _one(self, whole_step: bool) -> int:
-        frame = self.shared.frame
-        if frame is None:
-            return 0
-        if whole_step:
-            return frame.snapshot.step_ns or 1_000_000_000
-        return self.page.time_step_ns(frame.snapshot)
-
-    def do_back(self, _argument: str) -> None:
-        self._move(-self._one(False))
-
-    def do_forward(self, _argument: str) -> None:
-        self._move(self._one(False))
-
-    def do_step_back(self, _argument: str) -> None:
-        self._move(-self._one(True))
-
-    def do_step_forward(self, _argument: str) -> None:
-        self._move(self._one(True))
-
-    def do_begin(self, _argument: str) -> None:
-        frame = self.shared.frame
-        if frame is not None:
-            self._cursor.stop()
-            self._cursor.seek(frame.snapshot.t_begin_ns)
-            self._wake()
-
-    def do_end(self, _argument: str) -> None:
-        self.do_follow("")
-
-    def do_follow(self, _argument: str) -> None:
-        self._cursor.follow()
-        self.page.follow()
-        self._wake()
-
-    def do_slower(self, _argument: str) -> None:
-        self._cursor.change_speed(-1)
-        self._wake()
-
-    def do_faster(self, _argument: str) -> None:
-        self._cursor.change_speed(1)
-        self._wake()
-
-    def do_reverse(self, _argument: str) -> None:
-        self._cursor.set_speed(-self._cursor.speed)
-        self._wake()
-
-    def do_speed(self, argument: str) -> None:
-        self._cursor.set_speed(commands.factor(argument))
-        self._wake()
-
-    def do_seek(self, argument: str) -> None:
-        frame = self.shared.frame
-        if frame is None:
-            return
-        snapshot = frame.snapshot
-        total = snapshot.t_end_ns - snapshot.t_begin_ns
-        self._cursor.stop()
-        self._cursor.seek(snapshot.t_begin_ns + commands.time_ns(argument, total))
-        self._wake()
-
-    def do_zoom_in(self, argument: str) -> None:
-        by = {"": 1, "in": 1, "out": -1, "all": 0}.get(argument)
-        if by is None:
-            raise commands.CommandError("zoom in, zoom out or zoom all")
-        if not self.page.zoom(by):
-            self.say("zoom works on 3 Timeline")
-        self._want(self.page.want())
-
-    def do_zoom_out(self, _argument: str) -> None:
-        self.do_zoom_in("out")
 
     # ---------------------------------------------------------------- looking around
 
@@ -429,6 +339,10 @@ class MainScreen(Screen[None]):
 
     def do_detail(self, _argument: str) -> None:
         frame = self.shared.frame
+        evidence = self.page.jump(frame) if frame else None
+        if evidence is not None:
+            self.jump_to(evidence)
+            return
         found = self.page.detail(frame, 80, 20) if frame else None
         if found is None:
             return
@@ -439,7 +353,11 @@ class MainScreen(Screen[None]):
             made = page.detail(now, cells, rows) if now else None
             return made[1] if made else Picture()
 
-        self.app.push_screen(Panel(found[0], draw))
+        self.open_panel(found[0], draw)
+
+    def open_panel(self, title: str, draw: Draw) -> None:
+        """Show a framed picture over the page."""
+        self.app.push_screen(Panel(title, draw))
 
     def do_escape(self, _argument: str) -> None:
         if self.page.contains:
@@ -449,8 +367,10 @@ class MainScreen(Screen[None]):
             self.page.redraw()
 
     def do_other(self, _argument: str) -> None:
-        if not self.page.other():
-            self.say("p switches on 4 Collectives and 5 Traffic")
+        if self.page.other():
+            self._want(self.page.want())
+        else:
+            self.say("p switches on 2 Pipeline, 4 Collectives and 5 Traffic")
 
     def do_filter(self, argument: str, asked: bool = False) -> None:
         if argument or asked:
@@ -463,10 +383,21 @@ class MainScreen(Screen[None]):
         self._want(self.page.want())
 
     def do_rank(self, argument: str) -> None:
-        if not argument.isdigit() or int(argument) not in self.page.ranks():
+        frame = self.shared.frame
+        known = {row.rank for row in frame.snapshot.ranks} if frame else set()
+        if not argument.isdigit() or int(argument) not in known:
             raise commands.CommandError(f"no rank {argument!r} in this run")
         self.shared.rank = int(argument)
+        self._want(self.page.want())
         self.page.redraw()
+
+    def do_turn_back(self, _argument: str) -> None:
+        self.do_turn_on("", -1)
+
+    def do_turn_on(self, _argument: str, by: int = 1) -> None:
+        if not self.page.turn(by):
+            self.say("[ and ] go through the pipelines of a run that has several, on 2 Pipeline")
+        self._want(self.page.want())
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
         self.page.choose(event.index)
@@ -481,6 +412,20 @@ class MainScreen(Screen[None]):
 
     def do_help(self, _argument: str) -> None:
         self.app.push_screen(help_panel(self._live))
+
+    def do_picture(self, argument: str) -> None:
+        frame = self.shared.frame
+        at = frame.snapshot.t_ns - frame.snapshot.t_begin_ns if frame is not None else 0
+        self.say("")
+        try:
+            path = pictures.save(
+                self.app.export_screenshot(title=self._title), self._title, self._active, at,
+                argument,
+            )  # fmt: skip
+        except OSError as error:
+            self.say(f"no picture: {error.filename}: {error.strerror}", "bad")
+        else:
+            self.say(f"saved {path}")
 
     def do_theme(self, argument: str) -> None:
         if argument not in ("dark", "light", "16"):

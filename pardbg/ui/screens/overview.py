@@ -14,6 +14,7 @@ class OverviewPage(Page):
     """Every rank in a row."""
 
     name_ = "overview"
+    twofold = True
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         look = Look(self.shared.rank, self.contains)

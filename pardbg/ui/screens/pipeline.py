@@ -5,18 +5,44 @@ from __future__ import annotations
 from pardbg.analysis.model import Snapshot
 from pardbg.render.cells import Picture
 from pardbg.render.pipeline import Look, pipeline
-from pardbg.ui.engine import Frame
-from pardbg.ui.screens.base import Page
+from pardbg.render.whatif import whatif
+from pardbg.ui.engine import Frame, Want
+from pardbg.ui.screens.base import Page, Shared
 
 
 class PipelinePage(Page):
-    """The schedule as planned and as seen."""
+    """The schedule as planned and as seen; or what other schedules would take."""
 
     name_ = "pipeline"
+    twofold = True
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._whatif = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        if self._whatif:
+            return whatif(frame.whatif, cells, rows)
         look = Look(self.shared.rank, at_cursor=not frame.following)
         return pipeline(frame.snapshot, cells, rows, look)
+
+    def want(self) -> Want:
+        return Want(whatif=self._whatif, pipeline_of=self.shared.rank)
+
+    def turn(self, by: int) -> bool:
+        """To the pipeline before or after this one; False where there is one at most."""
+        frame = self.shared.frame
+        names = frame.snapshot.pipelines if frame else ()
+        view = frame.snapshot.pipeline if frame else None
+        if len(names) < 2 or view is None:
+            return False
+        self.shared.rank = names[(view.index + by) % len(names)].ranks[0]
+        return True
+
+    def other(self) -> bool:
+        self._whatif = not self._whatif
+        self.redraw()
+        return True
 
     def ranks(self) -> list[int]:
         frame = self.shared.frame

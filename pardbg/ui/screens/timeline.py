@@ -8,7 +8,7 @@ from pardbg.render.timeline import Window, columns, timeline
 from pardbg.ui.engine import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 
-_LEAST_NS, _MOST_NS = 100_000, 24 * 3600 * 1_000_000_000
+_LEAST_NS, _MOST_NS = 1_000, 24 * 3600 * 1_000_000_000
 
 
 class TimelinePage(Page):

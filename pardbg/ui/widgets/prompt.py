@@ -43,7 +43,7 @@ class Prompt(Input):
         self.value = text
         self.cursor_position = len(text)
         self._at = len(self._history)
-        self.focus()
+        self.screen.set_focus(self)  # at once: focus() would let the next keys go elsewhere
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()

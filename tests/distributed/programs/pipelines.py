@@ -1,8 +1,9 @@
-"""``pipelines.py SCHEDULE [STEPS]``: a small pipeline under torchrun. Prints exact losses, and each
-stage's compute calls in the order in which this rank ran them (seen without pardbg)."""
+"""``pipelines.py SCHEDULE[,SCHEDULE] [STEPS]``: small pipelines under torchrun, one after another.
+Prints exact losses and, at the end of each, the sum of the parameters."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -30,8 +31,15 @@ def say(rank: int, text: str) -> None:
 
 
 def main() -> None:
-    name, steps = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    names, steps = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2
     dist.init_process_group("gloo")
+    for name in names.split(","):
+        train(name, steps)
+        gc.collect()  # the next one's optimizer is to be the only one
+    dist.destroy_process_group()
+
+
+def train(name: str, steps: int) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     count = size * STAGES_PER_RANK.get(name, 2)
     microbatches = 2 * count if name in V_SHAPED else 8
@@ -61,8 +69,7 @@ def main() -> None:
         if last:
             say(rank, f"losses {[loss.item().hex() for loss in losses]}")
     total = sum(p.double().sum().item() for p in parameters)
-    say(rank, f"parameters {total.hex()}")
-    dist.destroy_process_group()
+    say(rank, f"{name} parameters {total.hex()}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""The exception that ends a thread of this process, told before the process is gone.
+
+``sys.excepthook`` and ``threading.excepthook`` are chained: what was there before runs as always.
+A child of ``multiprocessing`` (``mp.spawn``) never gets that far, since its last line of defence
+prints the exception itself: there a finalizer looks at what is on its way out. Only what nobody
+caught is told; the values of variables are not looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from pardbg_agent import clock, core
+from pardbg_agent.inspect import is_own
+from pardbg_agent.wire import DefKind
+
+MAX_TEXT: Final = 500
+MAX_FRAMES: Final = 48
+MAX_TOLD: Final = 16
+"""Exceptions told per process: threads of a program may fail by the thousand."""
+
+_before: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+"""The hooks that were there; None: ours are not in place."""
+_told = 0
+
+
+def install() -> None:
+    """Chain the hooks. Again: does nothing."""
+    global _before, _told
+    if _before is None:
+        _before, _told = (sys.excepthook, threading.excepthook), 0
+        sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
+        _watch_child()
+
+
+def uninstall() -> None:
+    """Put back what was there, unless somebody chained onto ours: then ours only passes on."""
+    global _before
+    if _before is None or sys.excepthook is not _uncaught:
+        return
+    if threading.excepthook is _uncaught_in_thread:
+        (sys.excepthook, threading.excepthook), _before = _before, None
+
+
+def _watch_child() -> None:
+    """In a process that multiprocessing started: look once when it ends."""
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, _child_ends, exitpriority=1000)
+
+
+def _child_ends() -> None:
+    """multiprocessing calls it in a ``finally``: an exception may be on its way out. mp.spawn has
+    turned it into SystemExit by then."""
+    _, value, _ = sys.exc_info()
+    if isinstance(value, SystemExit) and value.code:
+        value = value.__context__
+    if value is not None and not isinstance(value, SystemExit):
+        _tell(type(value), value, value.__traceback__, "MainThread")
+
+
+def _uncaught(
+    kind: type[BaseException], value: BaseException, trace: TracebackType | None
+) -> None:
+    _tell(kind, value, trace, "MainThread")
+    before = _before[0] if _before is not None else sys.__excepthook__
+    before(kind, value, trace)
+
+
+def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    name = args.thread.name if args.thread is not None else "thread"
+    if args.exc_value is not None:
+        _tell(args.exc_type, args.exc_value, args.exc_traceback, name)
+    before = _before[1] if _before is not None else threading.__excepthook__
+    before(args)
+
+
+def _tell(
+    kind: type[BaseException], value: BaseException, trace: TracebackType | None, thread: str
+) -> None:
+    """One EXCEPTION definition. It is in the definitions' file at once, so a kill that follows
+    does not take it along."""
+    global _told
+    c = core.CURRENT
+    if c is None or c.run is None or _told >= MAX_TOLD:
+        return
+    _told += 1
+    try:
+        c.defs.put(
+            DefKind.EXCEPTION, t_ns=clock.now_ns(), type=kind.__name__, text=_last_line(value),
+            thread=thread, frames=frames_of(trace), step=c.step,
+        )  # fmt: skip
+    except Exception as error:  # noqa: BLE001 - the guard: the program's own hook runs anyway
+        c.guard.failed("excepthook", error)
+
+
+def _last_line(value: BaseException) -> str:
+    lines = [line.strip() for line in traceback.format_exception_only(value)]
+    text = next((line for line in lines if line and not line.startswith("File ")), "")
+    return text.splitlines()[0][:MAX_TEXT] if text else type(value).__name__
+
+
+def frames_of(trace: TracebackType | None) -> list[list[Any]]:
+    """[file, line, function], outermost first; the innermost MAX_FRAMES, without our own."""
+    found = [
+        [frame.f_code.co_filename, number, frame.f_code.co_name]
+        for frame, number in traceback.walk_tb(trace)
+        if not is_own(frame.f_code.co_filename)
+    ]
+    return found[-MAX_FRAMES:]

@@ -1,0 +1,70 @@
+"""Activation checkpointing: forwards that run again in backward, and the bytes they hold then.
+
+``torch.utils.checkpoint`` without reentrance runs a forward again inside ``_recomputation_hook``,
+one object per region and backward. (The reentrant way has no such place and is not seen.)
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.context import local
+from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.wire import Flag, Kind, Lane
+
+NAME = "recompute"
+
+
+def install(patches: Patches, late: LateImports) -> None:
+    """Hook the regions as soon as the program imports them."""
+    late.when_imported("torch.utils.checkpoint", functools.partial(_hook, patches))
+
+
+def _hook(patches: Patches, module: ModuleType) -> None:
+    region = getattr(module, "_recomputation_hook", None)
+    if region is None:
+        return
+    patches.around(region, "__init__", NAME, _made, _nothing)
+    patches.around(region, "__enter__", NAME, _begins, _nothing)
+    patches.around(region, "__exit__", NAME, _ends, _nothing)
+
+
+def _nothing(*_: Any) -> None:
+    """``around`` never comes here: the hooks below have nothing to do afterwards."""
+
+
+def _made(c: _core.Core, region: Any, frame: Any, gid: Any) -> None:
+    region._pardbg_where = frame, gid
+
+
+def _begins(c: _core.Core, region: Any) -> None:
+    local().recompute += 1
+    region._pardbg_t0 = now_ns()
+
+
+def _ends(c: _core.Core, region: Any, *_: Any) -> None:
+    t0 = vars(region).pop("_pardbg_t0", None)
+    if t0 is None:
+        return  # begun before us
+    local().recompute -= 1
+    if local().recompute:
+        return  # a region within a region is part of it
+    context.phase_record(
+        c, int(Kind.PHASE), int(Lane.PHASE), int(Flag.RECOMPUTE), NAME, t0, now_ns()
+    )
+    x = context.of(c)
+    if x.saved is not None:
+        x.recomputed_bytes = max(x.recomputed_bytes, _held(x.saved, *region._pardbg_where))
+
+
+def _held(saved: Any, frame: Any, gid: Any) -> int:
+    """Bytes that autograd holds for the region now, beside what it held since the forward."""
+    region, count = frame(), saved.beside()
+    for tensor in region.recomputed[gid].values() if region is not None else ():
+        count.add(tensor)
+    return int(count.num_bytes)

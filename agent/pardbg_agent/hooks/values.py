@@ -1,0 +1,123 @@
+"""Tensors in words and in numbers, for a person who looks into a held rank."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks import context
+
+WORDS: Final = ("params", "grads", "optimizer")
+"""What ``hash`` knows without an expression: everything the optimizers of the program have."""
+BINS: Final = 20
+_BARS: Final = " ▁▂▃▄▅▆▇█"
+MAX_TENSORS: Final = 4_000
+
+
+def describe(value: Any) -> dict[str, Any] | None:
+    """Shape, dtype, device, min, mean, max, norm, how many NaN and infinities, a histogram. None:
+    no tensor. It waits for the device: only at a gate, when asked."""
+    tensor = _local(value)
+    if tensor is None:
+        return None
+    with torch.no_grad():
+        head = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {tensor.device}"
+        if not tensor.numel():
+            return {"text": f"{head}  empty"}
+        values = tensor.detach().flatten().to(torch.float64 if tensor.is_cpu else torch.float32)
+        if torch.is_complex(tensor):
+            values = tensor.detach().abs().flatten()
+        finite = values[torch.isfinite(values)]
+        nan, bad = int(torch.isnan(values).sum()), values.numel() - finite.numel()
+        lines = [head]
+        if finite.numel():
+            low, high = float(finite.min()), float(finite.max())
+            mean, norm = float(finite.mean()), float(finite.norm())
+            lines.append(f"min {low:.6g}  mean {mean:.6g}  max {high:.6g}  norm {norm:.6g}")
+            if high > low:
+                lines.append(f"{low:.3g} ▕{_histogram(finite, low, high)}▏ {high:.3g}")
+        if bad:
+            lines.append(f"{nan} NaN, {bad - nan} infinite of {values.numel()}")
+    return {"text": "\n".join(lines), "not_finite": bad, **(measure(value) or {})}
+
+
+def measure(value: Any) -> dict[str, Any] | None:
+    """{"hash", and "number" of a single element}; None: no tensor."""
+    tensor = _local(value)
+    if tensor is None:
+        return None
+    out: dict[str, Any] = {"hash": digest(tensor)}
+    if tensor.numel() == 1 and not torch.is_complex(tensor):
+        number = float(tensor.item())
+        if math.isfinite(number):
+            out["number"] = number
+    return out
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Of the bits, the shape and the dtype: equal replicas give equal ones."""
+    with torch.no_grad():
+        data = tensor.detach().cpu().contiguous()
+        body = data.view(torch.uint8) if data.dim() else data.reshape(1).view(torch.uint8)
+        head = f"{tuple(data.shape)} {data.dtype}".encode()
+        return hashlib.blake2b(body.numpy().tobytes() + head, digest_size=8).hexdigest()
+
+
+def named(value: Any) -> dict[str, str]:
+    """name -> digest of a tensor, a module's parameters and buffers, or a dict or list of tensors.
+    Raises TypeError."""
+    if isinstance(value, torch.nn.Module):
+        pairs = [*value.named_parameters(), *value.named_buffers()]
+    elif isinstance(value, dict):
+        pairs = [(str(name), item) for name, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        pairs = [(str(at), item) for at, item in enumerate(value)]
+    else:
+        pairs = [("value", value)]
+    found = {name: digest(t) for name, item in pairs if (t := _local(item)) is not None}
+    if not found:
+        raise TypeError(f"{type(value).__name__} holds no tensor")
+    return dict(list(found.items())[:MAX_TENSORS])
+
+
+def known(word: str) -> dict[str, str]:
+    """name -> digest of what the program's optimizers have: parameters, their gradients, or the
+    optimizer's own state. By place, as all replicas make them in the same order."""
+    c = _core.CURRENT
+    optimizers = list(context.of(c).optimizers) if c is not None else []
+    if not optimizers:
+        raise TypeError("no optimizer has stepped yet: name what to hash, as in `hash model`")
+    found: dict[str, str] = {}
+    for optimizer in optimizers:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for at, parameter in enumerate(parameters):
+            for name, item in _of(word, optimizer, parameter):
+                tensor = _local(item)
+                if tensor is not None and len(found) < MAX_TENSORS:
+                    found[f"{at}{name} {tuple(parameter.shape)}"] = digest(tensor)
+    return found
+
+
+def _of(word: str, optimizer: Any, parameter: Any) -> list[tuple[str, Any]]:
+    if word == "params":
+        return [("", parameter)]
+    if word == "grads":
+        return [("", parameter.grad)]
+    return [(f".{key}", item) for key, item in optimizer.state.get(parameter, {}).items()]
+
+
+def _local(value: Any) -> torch.Tensor | None:
+    """The tensor, of a DTensor the rank's own part (no collective is called)."""
+    value = getattr(value, "_local_tensor", value)
+    return value if isinstance(value, torch.Tensor) and not value.is_meta else None
+
+
+def _histogram(finite: torch.Tensor, low: float, high: float) -> str:
+    counts = torch.histc(finite, BINS, low, high)
+    most = float(counts.max())
+    steps = len(_BARS) - 1
+    return "".join(_BARS[math.ceil(steps * float(n) / most)] for n in counts)

@@ -1,0 +1,248 @@
+"""Ranks that others wait for, now or when the job fell apart; deadlocks; ops that never end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Final
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.control import control_view
+from pardbg.analysis.findings.reasons import Reason, past, reason
+from pardbg.analysis.findings.shared import bad_ends, is_transport, mismatched
+from pardbg.analysis.model import Evidence, Finding
+from pardbg.analysis.places import place
+from pardbg.analysis.standstill import seen
+from pardbg.analysis.waitgraph import PATIENCE_NS, Blame, OpenOp, WaitGraph, wait_graph
+from pardbg.analysis.words import duration, ranks_text, waits_text
+
+LONGEST_PATIENCE_NS: Final = 60_000_000_000
+STUCK_NS: Final = 5_000_000_000
+"""An op that all its ranks issued and that does not end for so long."""
+BEFORE_NS: Final = 200_000_000
+"""Ops of a hang end, one by one, some time before the first exception is told."""
+INTO_NS: Final = 250_000_000
+"""So long after a wait began one sees both what came before and that it waits."""
+_STEPS: Final = 32
+
+
+def hangs(view: View) -> Iterable[Finding]:
+    """What holds ranks up at the cursor; once the job fell apart, what did just before."""
+    ended = view.run_end
+    if ended is not None and not ended[1]:
+        return
+    first = min((t for _, t, _ in bad_ends(view)), default=None)
+    found: list[Finding] = []
+    if first is not None:
+        found = list(_at(View(view.store, first - BEFORE_NS), over=first))
+    if not found and ended is None:
+        found = list(_at(view, over=None))
+    yield from found
+
+
+def _at(view: View, *, over: int | None) -> Iterable[Finding]:
+    """What holds ranks up at the view's cursor. ``over``: when it ended, if it has."""
+    if control_view(view).mode != "running":
+        return  # held on purpose: who waits for a held rank waits for the debugger
+    graph = wait_graph(view)
+    if not graph.waits and not graph.issued_by_all:
+        return
+    explained = mismatched(view)
+    missing: dict[tuple[str, str], list[tuple[Blame, Reason]]] = {}
+    for blame in graph.blames:
+        if any(wait.op.key in explained for wait in blame.waits):
+            continue
+        if any(seen(view, rank).held for rank in blame.ranks):
+            continue  # at a breakpoint: on purpose
+        if blame.cycle:
+            yield _deadlock(view, graph, blame, over)
+            continue
+        if blame.ranks[0] in {rank for rank, _, _ in bad_ends(view)}:
+            continue  # how it ended is a finding of its own, and says who waits for it
+        why = reason(view, blame.ranks[0])
+        if why.fault or view.t_ns - blame.since_ns >= patience_ns(view):
+            missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
+    for blamed in missing.values():
+        yield _missing(view, blamed, over)
+    for ops in graph.issued_by_all:
+        if ops[0].key not in explained:
+            yield from _stuck(view, ops, over)
+
+
+def patience_ns(view: View) -> int:
+    """How long a rank may take before others' wait for it is worth a line: a wait that is shorter
+    than a step is no news."""
+    steps = []
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "step")
+        part = slice(max(0, visible - _STEPS), visible)
+        steps += (table.col("t1_ns")[part] - table.col("t0_ns")[part]).tolist()
+    typical = int(median(steps)) if steps else 0
+    return max(PATIENCE_NS, min(typical, LONGEST_PATIENCE_NS))
+
+
+def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | None) -> Finding:
+    """Ranks that do not come to one op, for like reasons."""
+    culprits = tuple(sorted(blame.ranks[0] for blame, _ in blamed))
+    blame, why = blamed[0]
+    direct = tuple(sorted({wait.rank for wait in blame.waits}))
+    indirect = tuple(r for r in blame.victims if r not in direct and r not in culprits)
+    op, waited = blame.waits[0].op, (over or view.t_ns) - blame.since_ns
+    reasons = sorted({past(why.text) if over else why.text for _, why in blamed})
+    waits = "waited" if over else waits_text(direct)
+    text = (
+        f"{ranks_text(direct)} {waits} {duration(waited)} in {op.text} for "
+        f"{ranks_text(culprits)}, which {' or '.join(reasons[:3])}."
+    )
+    if indirect:
+        text += f" {ranks_text(indirect).capitalize()} {waits_text(indirect)} in turn."
+    where = why.where
+    return Finding(
+        kind=why.kind,
+        severity="error" if over and _gave_up(view, direct) else why.severity,
+        ranks=tuple(sorted({*direct, *indirect})),
+        culprits=culprits,
+        group=op.name,
+        seq=op.seq,
+        where=where,
+        t_ns=blame.since_ns,
+        text=text,
+        advice=why.advice,
+        evidence=Evidence(blame.since_ns + INTO_NS, culprits[0], "timeline", op=op.text),
+        first_ns=blame.since_ns,
+    )
+
+
+def _gave_up(view: View, ranks: Sequence[int]) -> bool:
+    """One of these ranks then ended with a timeout or a lost connection: nobody ended the job."""
+    failures = (f for r in ranks for f in view.ranks[r].failures)
+    return any(is_transport(failure.text) for failure in failures)
+
+
+def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> Finding:
+    """Ranks that wait for each other, each with its op."""
+    kind, culprits = _name(blame)
+    sure = not set(blame.ranks) & set(graph.unsure)
+    waits = {rank: next(w for w in blame.waits if w.rank == rank) for rank in blame.ranks}
+    by_op: dict[str, list[int]] = {}
+    for rank, wait in waits.items():
+        by_op.setdefault(wait.op.text, []).append(rank)
+    parts = [f"{ranks_text(ranks)} in {text}" for text, ranks in by_op.items()]
+    text = f"{ranks_text(blame.ranks)} wait for each other: {'; '.join(parts[:6])}."
+    if kind.startswith("unpaired"):
+        wait = waits[culprits[0]]
+        verb = "is not received" if wait.op.send else "is not sent"
+        text = (
+            f"rank {wait.rank} waits in {wait.op.text}, which {verb}: rank {wait.op.peer} is in "
+            f"{waits[wait.op.peer].op.text}."
+        )
+    others = tuple(r for r in blame.victims if r not in blame.ranks)
+    if others:
+        text += f" {ranks_text(others).capitalize()} {waits_text(others)} for them."
+    since = blame.since_ns
+    where = _places(view, culprits)
+    return Finding(
+        kind=kind,
+        severity="error" if sure or over else "warning",
+        ranks=tuple(sorted({*blame.ranks, *others})),
+        culprits=culprits,
+        group=blame.waits[0].op.name,
+        seq=blame.waits[0].op.seq,
+        where=where,
+        t_ns=since,
+        text=text,
+        advice=_ADVICE[kind],
+        evidence=Evidence(
+            since + INTO_NS, culprits[0], "timeline", op=waits[culprits[0]].op.text
+        ),
+        first_ns=since,
+    )
+
+
+_ADVICE: Final = {
+    "deadlock": "Call the groups' ops in the same order on all ranks, or issue one of them with "
+    "async_op=True and wait later.",
+    "p2p-cycle": "Have one side send first, or use isend/irecv or batch_isend_irecv for both.",
+    "unpaired-recv": "Either the receive is too many or the send is missing: compare the two "
+    "places.",
+    "unpaired-send": "Either the send is too many or the receive is missing: compare the two "
+    "places.",
+}  # fmt: skip
+
+
+def _name(blame: Blame) -> tuple[str, tuple[int, ...]]:
+    """(kind, culprits). Where most ranks of the cycle stand in one op, those who do not are the
+    ones that took another order; else nobody can be told from the others."""
+    ops = {wait.rank: wait.op for wait in blame.waits}
+    p2p = [rank for rank, op in ops.items() if op.p2p]
+    if len(p2p) == len(ops):
+        return "p2p-cycle", blame.ranks
+    by_op: dict[tuple[object, ...], list[int]] = {}
+    for rank, op in ops.items():
+        by_op.setdefault((*op.key, op.seq, op.p2p, op.rank if op.p2p else None), []).append(rank)
+    most = max(by_op.values(), key=len)
+    odd = tuple(sorted(set(blame.ranks) - set(most)))
+    if len(p2p) == 1 and ops[p2p[0]].peer in ops and not ops[ops[p2p[0]].peer].p2p:
+        op = ops[p2p[0]]
+        return f"unpaired-{'send' if op.send else 'recv'}", (op.rank, op.peer)
+    return "deadlock", odd if 2 * len(most) > len(ops) else blame.ranks
+
+
+def _places(view: View, ranks: Sequence[int]) -> str | None:
+    """The first of them whose place in the code is known."""
+    return next((at for r in ranks if (at := place(seen(view, r).frames))), None)
+
+
+def _stuck(view: View, ops: Sequence[OpenOp], over: int | None) -> Iterable[Finding]:
+    """A collective that each rank issued and that does not end."""
+    since = max(op.since_ns for op in ops)
+    if view.t_ns - since < STUCK_NS:
+        return
+    op = ops[0]
+    unseen = tuple(rank for rank in op.group.ranks if rank not in view.ranks)
+    if unseen:
+        yield _unseen(view, op, tuple(sorted(o.rank for o in ops)), unseen, since)
+        return
+    broken = tuple(
+        rank
+        for rank in op.group.ranks
+        if rank in view.ranks
+        and (view.proc_end(view.ranks[rank]) is not None or seen(view, rank).stopped)
+    )
+    waiting = tuple(sorted(op.rank for op in ops))
+    for_whom = f"; {ranks_text(broken)} {reason(view, broken[0]).text}" if broken else ""
+    yield Finding(
+        kind="stuck-op",
+        severity="error" if broken else "warning",
+        ranks=waiting,
+        culprits=broken,
+        group=op.name,
+        seq=op.seq,
+        where=_places(view, waiting),
+        t_ns=since,
+        text=f"{op.text} has been issued by every rank and does not end on {ranks_text(waiting)} "
+        f"for {duration((over or view.t_ns) - since)}{for_whom}.",
+        advice="Nobody is missing, so it is the transport: the network between these ranks, a "
+        "firewall, a backend that waits. A large transfer takes its time, too.",
+        evidence=Evidence(since, waiting[0], "collectives", op=op.text),
+        first_ns=since,
+    )
+
+
+def _unseen(
+    view: View, op: OpenOp, waiting: tuple[int, ...], unseen: tuple[int, ...], since: int
+) -> Finding:
+    """Whether these ranks have issued it is not known."""
+    return Finding(
+        kind="unseen-rank",
+        severity="warning",
+        ranks=waiting,
+        group=op.name,
+        seq=op.seq,
+        t_ns=since,
+        text=f"{ranks_text(waiting)} {waits_text(waiting)} {duration(view.t_ns - since)} in "
+        f"{op.text}. Nothing is known of {ranks_text(unseen)} of that group: no record has come.",
+        advice="It may not have started, or runs without the agent: see `pardbg doctor` there.",
+        evidence=Evidence(since, waiting[0], "collectives", op=op.text),
+        first_ns=since,
+    )

@@ -1,0 +1,217 @@
+"""Memory that grows, that one rank has more of, or that is nearly full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.findings.windows import Window, kept
+from pardbg.analysis.memory import latest_bytes
+from pardbg.analysis.model import Evidence, Finding
+from pardbg.analysis.words import binary_size, duration
+from pardbg.store.process import Process
+from pardbg.store.table import Array
+
+IMBALANCE: Final = 0.25
+"""Above the median of the ranks."""
+IMBALANCE_BYTES: Final = 64 << 20
+CREEP_STEPS: Final = 10
+"""Steps that growth must be seen over."""
+CREEP_BYTES: Final = 16 << 20
+CREEP_SHARE: Final = 0.02
+PARTS: Final = 5
+"""Growth is steady if each fifth of the time is above the one before by its share, within half."""
+NEAR: Final = 0.92
+_ROWS: Final = 8192
+_TOTALS: Final = ("allocated", "rss")
+
+
+def memory(view: View) -> Iterable[Finding]:
+    """Creep, imbalance, near the limit."""
+    return kept(view, "memory", _memory)
+
+
+def _memory(view: View, looked_at: Window) -> Iterable[Finding]:
+    creeping = list(_creep(view, looked_at))
+    yield from creeping
+    told = {rank for finding in creeping for rank in finding.culprits}
+    yield from (f for f in _imbalance(view, looked_at) if not told.issuperset(f.culprits))
+    yield from _near(view, looked_at)
+
+
+def _total(view: View, process: Process) -> tuple[str, int] | None:
+    """(allocated or rss, newest bytes)."""
+    latest = latest_bytes(view, process)
+    for kind in _TOTALS:
+        if latest.get(kind, (0, 0))[0] > 0:
+            return kind, latest[kind][0]
+    return None
+
+
+def _series(
+    view: View, process: Process, kind: str, since: int
+) -> tuple[Array, Array]:
+    """(steps, bytes) of the last totals."""
+    table, visible = view.rows(process, "memory")
+    lo = max(0, visible - _ROWS)
+    ids = [i for i, name in process.names.items() if name == kind]
+    rows = np.flatnonzero(np.isin(table.col("name_id")[lo:visible], ids)) + lo
+    steps = table.col("step")[rows].astype(np.int64)
+    keep = steps >= since
+    return steps[keep], table.col("a")[rows][keep]
+
+
+def _creep(view: View, looked_at: Window) -> Iterable[Finding]:
+    for rank, process in view.ranks.items():
+        total = _total(view, process)
+        if total is None:
+            continue
+        kind, now = total
+        steps, sizes = _series(view, process, kind, since=5)
+        grown = growth(steps, sizes)
+        if grown is None:
+            continue
+        per_step, over, since = grown
+        if per_step * over < max(CREEP_BYTES, CREEP_SHARE * now):
+            continue
+        latest = latest_bytes(view, process)
+        known = sum(latest.get(n, (0, 0))[0] for n in ("parameters", "gradients", "optimizer"))
+        step_s = looked_at.step_ns / 1e9
+        yield Finding(
+            kind="memory-creep",
+            severity="warning",
+            ranks=(rank,),
+            culprits=(rank,),
+            t_ns=looked_at.end_ns,
+            first_ns=_begin_of(view, process, since),
+            text=f"rank {rank}'s memory grows by {binary_size(per_step)} a step, steadily since "
+            f"step {since}: {binary_size(now)} now ({kind}), of which parameters, gradients and "
+            f"optimizer are {binary_size(known)}; another GiB every "
+            f"{duration((1 << 30) / per_step * step_s * 1e9)}.",
+            advice="Look for lists that keep tensors over steps: losses without .item(), outputs "
+            "kept for logging, graphs held by a tensor that needs grad.",
+            evidence=Evidence(looked_at.end_ns, rank, "memory"),
+        )
+
+
+def growth(steps: Array, sizes: Array) -> tuple[float, int, int] | None:
+    """(bytes a step, steps it was seen over, first of them) of a steady growth up to the end: of
+    all that is there, else of its last three quarters, else of its last half."""
+    if len(steps) < 2 * PARTS or steps[-1] - steps[0] < CREEP_STEPS:
+        return None
+    length = int(steps[-1] - steps[0])
+    for share in (1.0, 0.75, 0.5):
+        first = int(steps[-1]) - max(CREEP_STEPS, int(share * length))
+        found = _steady(steps[steps >= first], sizes[steps >= first])
+        if found is not None:
+            return found, int(steps[-1]) - first, first
+    return None
+
+
+def _steady(steps: Array, sizes: Array) -> float | None:
+    """Bytes a step, if the median of each of PARTS is above the one before by half to twice the
+    mean rise."""
+    if len(steps) < 2 * PARTS:
+        return None
+    middles = [float(np.median(part)) for part in np.array_split(sizes, PARTS)]
+    rises = np.diff(middles)
+    mean = (middles[-1] - middles[0]) / (PARTS - 1)
+    if mean <= 0 or bool((rises < 0.5 * mean).any()) or bool((rises > 2 * mean).any()):
+        return None
+    at = np.array_split(steps, PARTS)
+    between = float(np.median(at[-1]) - np.median(at[0]))
+    return (middles[-1] - middles[0]) / max(between, 1.0)
+
+
+def _begin_of(view: View, process: Process, step: int) -> int:
+    table, visible = view.rows(process, "step")
+    rows = table.step_rows(step, step, visible)
+    return int(table.col("t0_ns")[rows[0]]) if len(rows) else process.started_ns or 0
+
+
+def _imbalance(view: View, looked_at: Window) -> Iterable[Finding]:
+    """One rank has much more than the others, now and in the middle of the window."""
+    middle = looked_at.steps[len(looked_at.steps) // 2]
+    newest: dict[int, int] = {}
+    before: dict[int, int] = {}
+    kinds = set()
+    for rank, process in view.ranks.items():
+        total = _total(view, process)
+        if total is None:
+            return
+        kinds.add(total[0])
+        steps, sizes = _series(view, process, total[0], since=0)
+        early = sizes[steps <= middle]
+        if not len(early):
+            return
+        newest[rank], before[rank] = total[1], int(early[-1])
+    if len(newest) < 2 or len(kinds) != 1:
+        return
+    over = [rank for rank in newest if _above(newest, rank) and _above(before, rank)]
+    if not over or len(over) * 2 > len(newest):
+        return
+    usual = median(newest.values())
+    rank = max(over, key=lambda r: newest[r])
+    parts = _what(view, rank)
+    yield Finding(
+        kind="memory-imbalance",
+        severity="warning",
+        ranks=tuple(newest),
+        culprits=tuple(over),
+        t_ns=looked_at.end_ns,
+        first_ns=looked_at.begin_ns,
+        text=f"rank {rank} uses {binary_size(newest[rank])} ({kinds.pop()}), "
+        f"{newest[rank] / usual - 1:.0%} above the median of the ranks ({binary_size(usual)}); "
+        f"{parts}.",
+        advice="The fullest rank decides what batch and model fit: move layers, the embedding or "
+        "evaluation off it, or look for what it alone keeps.",
+        evidence=Evidence(looked_at.end_ns, rank, "memory"),
+    )
+
+
+def _above(sizes: dict[int, int], rank: int) -> bool:
+    others = median(size for other, size in sizes.items() if other != rank)
+    return sizes[rank] - others >= max(IMBALANCE_BYTES, IMBALANCE * others)
+
+
+def _what(view: View, rank: int) -> str:
+    """What the rank has more of than the median."""
+    names = ("parameters", "gradients", "optimizer", "activations")
+    latest = {r: latest_bytes(view, process) for r, process in view.ranks.items()}
+    more = {
+        name: latest[rank].get(name, (0, 0))[0]
+        - median(latest[r].get(name, (0, 0))[0] for r in latest)
+        for name in names
+    }
+    largest = max(more, key=lambda name: more[name])
+    if more[largest] < IMBALANCE_BYTES / 2:
+        return "its parameters, gradients, optimizer state and activations are as the others' are"
+    return f"its {largest} are {binary_size(more[largest])} above the median"
+
+
+def _near(view: View, looked_at: Window) -> Iterable[Finding]:
+    """Where the limit is known (MEMORY ``limit``)."""
+    for rank, process in view.ranks.items():
+        latest, total = latest_bytes(view, process), _total(view, process)
+        limit = latest.get("limit", (0, 0))[0]
+        if total is None or limit <= 0:
+            continue
+        used = max(total[1], latest.get("reserved", (0, 0))[0])
+        if used < NEAR * limit:
+            continue
+        yield Finding(
+            kind="memory-near-limit",
+            severity="warning",
+            ranks=(rank,),
+            culprits=(rank,),
+            t_ns=looked_at.end_ns,
+            text=f"rank {rank} uses {binary_size(used)} of {binary_size(limit)} "
+            f"({used / limit:.0%}): one more allocation may fail.",
+            advice="Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what "
+            "7 Memory shows as the largest part.",
+            evidence=Evidence(looked_at.end_ns, rank, "memory"),
+        )

@@ -1,0 +1,264 @@
+"""Numbers that went wrong: where NaN begins, and replicas that are no longer equal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.losses import LOSS_NAMES
+from pardbg.analysis.model import Evidence, Finding
+from pardbg.analysis.words import ranks_text
+from pardbg.store.process import Process
+from pardbg_agent import wire
+
+_P2P: Final = int(wire.Flag.P2P)
+_SUMS_BACK: Final = 4096
+"""Checksum records per rank that are compared; a step has at most 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One value that is not finite."""
+
+    rank: int
+    step: int
+    t_ns: int
+    what: str
+    """loss, op or grad"""
+    op: str
+    key: tuple[Any, ...]
+    """Equal for the inputs of one collective on all its ranks."""
+    name: str = ""
+    """Parameter."""
+
+
+def nan_origin(view: View) -> Iterable[Finding]:
+    """The rank whose numbers were not finite first."""
+    seen = [one for rank, process in view.ranks.items() for one in _not_finite(view, rank, process)]
+    begun = [one for one in seen if one.what != "grad"]
+    if not begun:
+        return
+    step = min(one.step for one in begun)
+    at_first = sorted((one for one in begun if one.step == step), key=lambda one: one.t_ns)
+    losses = sorted({one.rank for one in at_first if one.what == "loss"})
+    first = at_first[0]
+    culprits, how = _origin(at_first, losses, len(view.ranks))
+    names = sorted(
+        (one for one in seen if one.what == "grad" and one.step in (step, step + 1)),
+        key=lambda one: (one.step, one.rank not in culprits),
+    )
+    later = {one.step for one in begun if one.step > step}
+    lasts = bool(later) or _newest_step(view) <= step + 1
+    if step == 0 and not later and not losses and not names:
+        # torch's pipelining runs its stages once on memory nobody wrote to. A NaN of the training
+        # itself is in the gradients or the loss by the end of the step.
+        return
+    parameter = f" The parameter closest to it: {names[0].name}." if names else ""
+    spread = f" Since then {_spread(begun, step)}." if later else ""
+    yield Finding(
+        kind="nan",
+        severity="error" if lasts else "info",
+        ranks=tuple(sorted({one.rank for one in begun})),
+        culprits=tuple(culprits),
+        where=names[0].name if names else None,
+        t_ns=first.t_ns,
+        text=f"{how} in step {step}.{parameter}{spread}"
+        + ("" if lasts else " No later step has any."),
+        advice="Look at that rank's batch of this step (empty, masked out, a bad value), at "
+        "divisions by counts, logs and square roots; torch.autograd.set_detect_anomaly(True) "
+        "there names the operation."
+        if culprits
+        else "All ranks at once is seldom one rank's data: a learning rate too high, an overflow "
+        "in half precision, a division by a count that is zero everywhere.",
+        evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
+    )
+
+
+def _origin(
+    at_first: Sequence[_Seen], losses: Sequence[int], num_ranks: int
+) -> tuple[list[int], str]:
+    """(culprits, in words). Inputs of one collective are what ranks had before it mixed them."""
+    first = at_first[0]
+    if first.what == "loss":
+        together = losses
+        what, where = "a loss", "loss"
+    else:
+        together = sorted({one.rank for one in at_first if one.key == first.key})
+        where = f"input to {first.op}"
+        what = f"an {where}"
+    if len(together) == num_ranks and num_ranks > 1:
+        return [], f"on all ranks at once the {where} is not finite"
+    return list(together), f"{ranks_text(together)} had {what} that is not finite first,"
+
+
+def _spread(begun: Sequence[_Seen], step: int) -> str:
+    ranks = sorted({one.rank for one in begun if one.step > step})
+    return f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} it too"
+
+
+def _newest_step(view: View) -> int:
+    newest = 0
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "step")
+        if visible:
+            newest = max(newest, int(table.col("step")[visible - 1]))
+    return newest
+
+
+def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
+    yield from _losses(view, rank, process)
+    table, visible = view.rows(process, "probe")
+    wanted = {i: n for i, n in process.names.items() if n == "nan" or n.startswith("nan grad ")}
+    if not wanted or not visible:
+        return
+    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[:256]
+    for row in rows.tolist():
+        name = wanted[int(table.col("name_id")[row])]
+        step, t = int(table.col("step")[row]), int(table.when[row])
+        if name != "nan":
+            yield _Seen(rank, step, t, "grad", "", (), name.removeprefix("nan grad "))
+            continue
+        yield _op_seen(process, rank, step, t, {
+            c: int(table.col(c)[row]) for c in ("group_id", "seq", "flags", "stage", "microbatch",
+                                                "peer")
+        })  # fmt: skip
+
+
+def _op_seen(
+    process: Process, rank: int, step: int, t: int, of: Mapping[str, int]
+) -> _Seen:
+    group = process.groups.get(of["group_id"])
+    name = "?" if group is None else group.axis or group.name
+    if of["flags"] & _P2P:
+        stage = f", stage {of['stage']} microbatch {of['microbatch']}" if of["stage"] >= 0 else ""
+        return _Seen(rank, step, t, "op", f"send {rank}→{of['peer']}{stage}", (rank, of["seq"]))
+    key = (group.key if group is not None else "", of["seq"])
+    return _Seen(rank, step, t, "op", f"a collective of {name}, #{of['seq']}", key)
+
+
+def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
+    """The first step in which the rank's own loss (its first value in a step: a mean over ranks
+    may follow) was not finite."""
+    names = [i for i, name in process.names.items() if name in LOSS_NAMES]
+    table, visible = view.rows(process, "metric")
+    if not names or not visible:
+        return
+    values = table.col("a")[:visible].view("<f8")
+    odd = np.flatnonzero(~np.isfinite(values) & np.isin(table.col("name_id")[:visible], names))
+    seen: set[int] = set()
+    for row in odd.tolist()[:256]:
+        step = int(table.col("step")[row])
+        if step in seen:
+            continue
+        seen.add(step)
+        before = [
+            values[r] for r in table.step_rows(step, step, visible).tolist()
+            if r < row and int(table.col("name_id")[r]) in names
+        ]  # fmt: skip
+        if any(math.isfinite(value) for value in before):
+            continue  # its own was finite; this one came from others
+        yield _Seen(rank, step, int(table.when[row]), "loss", "", ("loss", step))
+
+
+# -- replicas
+
+
+def divergence(view: View) -> Iterable[Finding]:
+    """Ranks whose replicated parameters are no longer the others', bit by bit."""
+    by_key: dict[tuple[str, int, int], dict[int, tuple[int, int, str]]] = defaultdict(dict)
+    times: dict[int, int] = {}
+    for rank, process in view.ranks.items():
+        for key, sums, t in _checksums(view, process):
+            by_key[key][rank] = sums
+            times[key[1]] = min(t, times.get(key[1], t))
+    groups = {key[0] for key in by_key}
+    for group in sorted(groups):
+        yield from _diverged(view, group, by_key, times)
+
+
+def _diverged(
+    view: View, group: str,
+    by_key: Mapping[tuple[str, int, int], Mapping[int, tuple[int, int, str]]],
+    times: Mapping[int, int],
+) -> Iterable[Finding]:
+    steps: dict[int, list[Mapping[int, tuple[int, int, str]]]] = defaultdict(list)
+    for (g, step, _), by_rank in sorted(by_key.items()):
+        if g == group and len(by_rank) > 1:
+            steps[step].append(by_rank)
+    different = [s for s, parts in steps.items() if any(_differs(part) for part in parts)]
+    if not different:
+        return
+    step, newest = different[0], max(steps)
+    equal_before = [s for s in steps if s < step]
+    again = newest not in different
+    odd: Counter[int] = Counter()
+    for part in steps[step]:
+        odd.update(_odd(part))
+    culprits = tuple(sorted(odd))
+    names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
+    which = f": {names[0]}" + (f" and {len(names) - 1} more parts" if names[1:] else "")
+    since = f"in step {step}"
+    if equal_before:
+        since = f"after step {equal_before[-1]} and by step {step}"
+    who = f"{ranks_text(culprits)} differ{'s' if len(culprits) == 1 else ''} from the others" \
+        if culprits else "no two sides are larger than the other"  # fmt: skip
+    ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
+    sure = len(different) > 1 and not again
+    yield Finding(
+        kind="replica-divergence",
+        severity="info" if again else "error" if sure or newest == step else "warning",
+        ranks=ranks,
+        culprits=culprits,
+        where=names[0] if names else None,
+        t_ns=times[step],
+        text=f"the replicas of the model on {ranks_text(ranks)} are no longer equal, bit by bit, "
+        f"{since}; {who}{which if names else ''}."
+        + (f" They are equal again in step {newest}." if again else ""),
+        advice="Replicas stay equal only if they start equal and take equal updates: look at what "
+        "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "
+        "parameters outside DDP, and at a no_sync without a synchronized backward after it.",
+        evidence=Evidence(times[step], culprits[0] if culprits else None, "timeline"),
+    )
+
+
+def _differs(part: Mapping[int, tuple[int, int, str]]) -> bool:
+    return len({(whole, parts) for whole, parts, _ in part.values()}) > 1
+
+
+def _odd(part: Mapping[int, tuple[int, int, str]]) -> list[int]:
+    """Ranks that say something else than most; none where no side is larger."""
+    counts = Counter(whole for whole, _, _ in part.values())
+    (most, n), *rest = counts.most_common()
+    if not rest or rest[0][1] == n:
+        return []
+    return [rank for rank, (whole, _, _) in part.items() if whole != most]
+
+
+def _parts(part: Mapping[int, tuple[int, int, str]]) -> list[str]:
+    """Names of the parts whose byte differs."""
+    names = next(iter(part.values()))[2].split(" ")[1:]
+    bytes_ = [parts.to_bytes(8, "little", signed=True) for _, parts, _ in part.values()]
+    return [name for i, name in enumerate(names[:8]) if len({b[i] for b in bytes_}) > 1]
+
+
+def _checksums(
+    view: View, process: Process
+) -> Iterable[tuple[tuple[str, int, int], tuple[int, int, str], int]]:
+    """((group, step, which), (sum, bytes, name), time) of the last records."""
+    table, visible = view.rows(process, "probe")
+    wanted = {i: n for i, n in process.names.items() if n.startswith("checksum ")}
+    if not wanted or not visible:
+        return
+    lo = max(0, visible - _SUMS_BACK)
+    columns = (table.col(c)[lo:visible].tolist()
+               for c in ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns"))  # fmt: skip
+    for name_id, gid, step, seq, a, b, t in zip(*columns, strict=True):
+        group = process.groups.get(gid)
+        if name_id in wanted and group is not None:
+            yield (group.key, step, seq), (a, b, wanted[name_id]), t

@@ -1,0 +1,122 @@
+"""Why a rank does not come: what is known of it, as a kind, a severity and words."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.places import busy, in_pdb, place
+from pardbg.analysis.standstill import Seen, seen
+from pardbg.analysis.words import duration
+
+Severity = Literal["error", "warning", "info"]
+_IDLE_CORES: Final = 0.1
+"""Cores used; below that it sleeps or waits."""
+UNKNOWN: Final = "has not come"
+_PHASES: Final = {
+    "data": "loads data", "forward": "is in forward", "backward": "is in backward",
+    "optimizer": "is in the optimizer's step", "pipeline": "is in the pipeline's step",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a rank does not come, and whether it still can."""
+
+    kind: str
+    severity: Severity
+    """error: it cannot come by itself. warning: it may."""
+    text: str
+    """``is in forward at train.py:88 in step``, to follow "rank 2, which"."""
+    where: str | None
+    advice: str
+    fault: bool = True
+    """It is out of order whatever the others wait for; else it only takes its time."""
+
+
+def reason(view: View, rank: int) -> Reason:
+    """Of a rank that others wait for."""
+    end = view.proc_end(view.ranks[rank])
+    if end is not None:
+        return _ended(view, rank, end[1])
+    now = seen(view, rank)
+    where = place(now.frames)
+    at = f" at {where}" if where else ""
+    if now.os_state == "T":
+        return Reason("rank-stopped", "error", f"is stopped (SIGSTOP){at}", where,
+                      f"`kill -CONT {view.ranks[rank].pid}` lets it run on.")  # fmt: skip
+    if now.os_state == "t":
+        return Reason("rank-stopped", "error", f"is stopped by a native debugger{at}", where,
+                      "Have the debugger that is attached to it continue.")  # fmt: skip
+    if in_pdb(now.frames):
+        return Reason("in-debugger", "warning", f"{busy(now.frames)}{at}", where,
+                      "Continue there, or take the breakpoint out; the others' timeouts run "
+                      "meanwhile. `pardbg` pauses all ranks without that.")  # fmt: skip
+    if now.gil_held or now.inside == "gil":
+        return _gil(now, at, where)
+    if now.os_state == "D":
+        return Reason("missing-rank", "warning",
+                      f"is blocked in the kernel (a disk, a network file system, a driver){at}",
+                      where, "Look at the file or device it uses there.")  # fmt: skip
+    return Reason("missing-rank", "warning", _busy(now, where), where,
+                  "Look at what it does there that the others do not.", fault=False)  # fmt: skip
+
+
+def _gil(now: Seen, at: str, where: str | None) -> Reason:
+    silent = f" for {duration(now.silent_ns)}" if now.silent_ns else ""
+    idle = now.cpu is not None and now.cpu < _IDLE_CORES
+    doing = ", waiting for something" if idle else ""
+    return Reason(
+        "gil-held", "warning", f"is in C code that holds Python's lock{silent}{doing}{at}", where,
+        "No Python thread of it runs meanwhile. Have that call release the GIL, or move it to "
+        "another process.",
+    )  # fmt: skip
+
+
+def _busy(now: Seen, where: str | None) -> str:
+    words = busy(now.frames) or (f"is in {now.action}" if now.action else _PHASES.get(now.phase))
+    if words is None:
+        words = "is" if where else UNKNOWN
+    if where is None:
+        return words
+    asleep = now.cpu is not None and now.cpu < _IDLE_CORES and now.os_state == "S"
+    return f"{words} at {where}{' (it sleeps or waits there)' if asleep else ''}"
+
+
+def _ended(view: View, rank: int, how: str) -> Reason:
+    process = view.ranks[rank]
+    words = "has ended"
+    if how in ("killed", "lost"):
+        words = f"{killed_text(process.exit_code)}" if how == "killed" else "is lost"
+    elif process.exit_code:
+        words = f"has ended with exit code {process.exit_code}"
+    return Reason(
+        "missing-rank", "error", words, None,
+        "The others wait for it until their timeout: end the job, or have every rank leave at the "
+        "same step.",
+    )  # fmt: skip
+
+
+def killed_text(code: int | None) -> str:
+    """``was killed by SIGKILL``."""
+    if code is None or code >= 0:
+        return "was killed, or left by os._exit"
+    return f"was killed by {signal_name(code)}"
+
+
+def signal_name(code: int) -> str:
+    """Of an exit code below 0."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def past(text: str) -> str:
+    """A reason's words once it is over: ``was in forward``."""
+    for now, then in (("is ", "was "), ("has ", "had "), ("loads ", "loaded ")):
+        if text.startswith(now):
+            return then + text.removeprefix(now).replace(" holds ", " held ")
+    return text

@@ -1,0 +1,58 @@
+"""All detectors: one more kind of finding is one more line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.findings.communication import exposed, slow_links, small_messages
+from pardbg.analysis.findings.ends import ends
+from pardbg.analysis.findings.hangs import hangs
+from pardbg.analysis.findings.health import dropped, hook_errors, thread_failures, unreadable
+from pardbg.analysis.findings.late import late
+from pardbg.analysis.findings.memory import memory
+from pardbg.analysis.findings.mismatches import mismatches
+from pardbg.analysis.findings.numbers import divergence, nan_origin
+from pardbg.analysis.findings.pipeline import pipelines
+from pardbg.analysis.findings.runs import clocks, nothing_seen, restarts, several_jobs
+from pardbg.analysis.findings.stragglers import stragglers
+from pardbg.analysis.model import Finding
+
+Detector = Callable[[View], Iterable[Finding]]
+"""What it finds at the view's cursor. Rows that several need (``collectives(view)``,
+``p2p_rows(view)``, …) are computed once per view: they keep themselves in ``view.local``."""
+
+DETECTORS: Final[tuple[Detector, ...]] = (
+    ends,
+    restarts,
+    several_jobs,
+    nothing_seen,
+    clocks,
+    mismatches,
+    hangs,
+    late,
+    stragglers,
+    pipelines,
+    exposed,
+    small_messages,
+    slow_links,
+    memory,
+    nan_origin,
+    divergence,
+    dropped,
+    hook_errors,
+    thread_failures,
+    unreadable,
+)
+SEVERITY: Final = {"error": 0, "warning": 1, "info": 2}
+
+
+def findings(view: View) -> tuple[Finding, ...]:
+    """All findings at the cursor, the worst first, then the newest."""
+    found: tuple[Finding, ...] | None = view.local.get("findings")
+    if found is None:
+        made = [finding for detector in DETECTORS for finding in detector(view)]
+        found = tuple(sorted(made, key=lambda f: (SEVERITY[f.severity], -f.t_ns)))
+        view.local["findings"] = found
+    return found

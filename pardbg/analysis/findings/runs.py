@@ -1,0 +1,135 @@
+"""Facts of the run as a whole: restarts, several jobs in one, a clock or a rank not known."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from typing import Final
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.findings.reasons import killed_text
+from pardbg.analysis.findings.shared import is_transport
+from pardbg.analysis.model import Evidence, Finding
+from pardbg.analysis.places import place
+from pardbg.analysis.words import duration, ranks_text
+from pardbg.events import fields
+from pardbg.store.process import Process
+
+CLOCK_NS: Final = 1_000_000
+"""Uncertainty that is worth a line: about as long as a small collective."""
+
+def restarts(view: View) -> Iterable[Finding]:
+    """torchelastic started the workers anew: what is shown is the newest round alone."""
+    if view.epoch <= 0:
+        return
+    begun = [p.started_ns for p in view.ranks.values() if p.started_ns is not None]
+    times = "once" if view.epoch == 1 else f"{view.epoch} times"
+    before = _ended_before(view)
+    yield Finding(
+        kind="restarted",
+        severity="warning",
+        ranks=tuple(view.ranks),
+        t_ns=min(begun, default=0),
+        text=f"the workers were restarted {times}: what is shown is since then.{before}",
+        advice="The output has what ended them before.",
+        evidence=Evidence(min(begun, default=0), None, "output"),
+    )
+
+
+def _ended_before(view: View) -> str:
+    """What ended the round before, as far as its ranks said it or the hub saw it."""
+    processes = [p for p in view.store.procs.values() if p.epoch == view.epoch - 1]
+    raised = [
+        (failure.t_ns, process.rank, failure)
+        for process in processes
+        for failure in process.failures
+        if failure.thread == "MainThread" and not is_transport(failure.text)
+    ]
+    if raised:
+        _, rank, failure = min(raised, key=lambda found: found[0])
+        where = place(failure.frames)
+        return f" Rank {rank} had raised {failure.text}{f' (at {where})' if where else ''}."
+    killed = [p for p in processes if (p.exit_code or 0) < 0 and p.exit_code != -signal.SIGTERM]
+    if killed:
+        first = min(killed, key=lambda process: process.ends[0][0] if process.ends else 0)
+        return f" Rank {first.rank} {killed_text(first.exit_code)}."
+    return ""
+
+
+def several_jobs(view: View) -> Iterable[Finding]:
+    """One rank number in two processes of one epoch: of different jobs, or at the same time."""
+    twice: set[int] = set()
+    jobs: set[str] = set()
+    for process in view.store.procs.values():
+        rank = process.rank
+        shown = None if rank is None else view.ranks.get(rank)
+        if rank is None or shown is None or shown is process or shown.epoch != process.epoch:
+            continue
+        if _at_once(view, shown, process):
+            twice.add(rank)
+            jobs |= {name for p in (shown, process) if (name := fields.text(p.facts, "job"))}
+    if not twice:
+        return
+    ranks = tuple(sorted(twice))
+    which = f" ({', '.join(sorted(jobs)[:4])})" if len(jobs) > 1 else ""
+    yield Finding(
+        kind="several-jobs",
+        severity="warning",
+        ranks=ranks,
+        t_ns=view.t_ns,
+        text=f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} more than one process at a "
+        f"time: the command runs several jobs{which}, and figures over ranks mix them.",
+        advice="Give each job a `pardbg run` of its own.",
+    )
+
+
+def _at_once(view: View, shown: Process, other: Process) -> bool:
+    (a, begun_a), (b, begun_b) = _active(view, shown), _active(view, other)
+    return begun_a <= b and begun_b <= a
+
+
+def _active(view: View, process: Process) -> tuple[int, int]:
+    """(time of its last collective, its start); (-1, start) without any."""
+    table, visible = view.rows(process, "issue")
+    last = int(table.col("t0_ns")[visible - 1]) if visible else -1
+    return last, process.started_ns or 0
+
+
+def nothing_seen(view: View) -> Iterable[Finding]:
+    """The run is over and no rank was in it."""
+    if view.run_end is not None and not view.ranks:
+        yield Finding(
+            kind="no-ranks",
+            severity="warning",
+            t_ns=view.run_end[0],
+            text="no rank was seen: no process of the job formed a torch.distributed group with "
+            "the agent in it.",
+            advice="`python -S` starts without it, and so do `-I` and `-E` where pardbg-agent is "
+            "not installed in that Python; see `pardbg doctor`.",
+        )
+
+
+def clocks(view: View) -> Iterable[Finding]:
+    """Ranks whose clock is not known well enough to order their ops against others'."""
+    several = len({process.host for process in view.ranks.values()}) > 1
+    unknown = tuple(rank for rank, p in view.ranks.items() if p.clock_error_ns is None)
+    if several and unknown:
+        yield Finding(
+            kind="clock-uncertain",
+            severity="warning",
+            ranks=unknown,
+            t_ns=view.t_ns,
+            text=f"the clock of {ranks_text(unknown)} has not been aligned: the order of its "
+            f"records against other hosts' is not known.",
+        )
+    worst = max((p.clock_error_ns or 0 for p in view.ranks.values()), default=0)
+    if worst >= CLOCK_NS:
+        ranks = tuple(r for r, p in view.ranks.items() if (p.clock_error_ns or 0) >= CLOCK_NS)
+        yield Finding(
+            kind="clock-uncertain",
+            severity="info",
+            ranks=ranks,
+            t_ns=view.t_ns,
+            text=f"the clock of {ranks_text(ranks)} is known to ±{duration(worst)} only: "
+            f"skews and waits below that say nothing.",
+        )

@@ -1,0 +1,86 @@
+"""What several detectors need: how processes ended, which groups disagree, where to look."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.matching import collectives
+from pardbg.analysis.model import CollectiveRow, Evidence
+
+_HANGS: Final = ("op mismatch", "size mismatch", "root mismatch")
+BadEnd = tuple[int, int, str]
+"""(rank, when, killed, lost, exception or code)"""
+_TRANSPORT: Final = re.compile(
+    r"onnection (closed|reset|refused|was)|Broken pipe|[Tt]imed out|Socket (closed|Timeout)|"
+    r"remote process|Application timeout|NCCL (error|communicator)|DistBackendError"
+)
+
+
+def bad_ends(view: View) -> list[BadEnd]:
+    """How ranks ended badly, the first one first: by an exception that nobody caught, by a kill,
+    or with an exit code."""
+    found: list[BadEnd] | None = view.local.get("bad ends")
+    if found is None:
+        made = [end for rank in view.ranks if (end := _bad_end(view, rank)) is not None]
+        found = view.local["bad ends"] = sorted(made, key=lambda end: (end[1], end[0]))
+    return found
+
+
+def _bad_end(view: View, rank: int) -> BadEnd | None:
+    process = view.ranks[rank]
+    fatal = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= view.t_ns]
+    if fatal:
+        return rank, fatal[0].t_ns, "exception"
+    end = view.proc_end(process)
+    if end is None:
+        return None
+    if end[1] in ("killed", "lost"):
+        return rank, end[0], end[1]
+    return (rank, end[0], "code") if process.exit_code else None
+
+
+def is_transport(text: str) -> bool:
+    """An exception that says that another rank, or the way to it, is gone: not the first cause."""
+    return _TRANSPORT.search(text) is not None
+
+
+def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
+    """Who waits for ranks that have ended: a launcher ends them next. Not a rank that is itself
+    waited for so."""
+    waits: dict[int, tuple[int, ...]] = {}
+    for row in collectives(view):
+        gone = tuple(r for r in row.missing if ended(view, r))
+        if row.verdict == "missing rank" and gone:
+            waits.update({a.rank: gone for a in row.arrivals if a.issued_ns is not None})
+    awaited = {rank for gone in waits.values() for rank in gone}
+    return {rank: gone for rank, gone in waits.items() if rank not in awaited}
+
+
+def ended(view: View, rank: int) -> bool:
+    """The rank's process is gone."""
+    return rank in view.ranks and view.proc_end(view.ranks[rank]) is not None
+
+
+def first(row: CollectiveRow) -> int:
+    """When its first rank issued it."""
+    return min((a.issued_ns for a in row.arrivals if a.issued_ns is not None), default=0)
+
+
+def mismatched(view: View) -> set[tuple[int, str]]:
+    """(epoch, group key) of groups whose last collectives disagree: that they hang follows. Other
+    dtypes alone hold nobody up."""
+    found: set[tuple[int, str]] | None = view.local.get("mismatched")
+    if found is None:
+        names = {r.group for r in collectives(view) if r.verdict in _HANGS}
+        found = {
+            key for key, group in view.store.groups.items() if (group.axis or group.name) in names
+        }
+        view.local["mismatched"] = found
+    return found
+
+
+def at_row(row: CollectiveRow, rank: int | None) -> Evidence:
+    """The collective itself, on its screen."""
+    return Evidence(first(row), rank, "collectives", op=f"{row.op} {row.group} #{row.seq}")

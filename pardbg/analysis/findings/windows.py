@@ -1,0 +1,188 @@
+"""The last training steps, as findings about speed look at them: again and again, not once.
+
+A window moves on every few steps, and what was found in it is kept till then: a live step costs the
+same however long the run, and nothing flickers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.holds import was_held
+from pardbg.analysis.intervals import Interval
+from pardbg.analysis.matching import collectives
+from pardbg.analysis.model import CollectiveRow, Finding
+from pardbg.analysis.steps import last_step_rows
+
+LAST: Final = 12
+LEAST: Final = 6
+"""Fewer steps say nothing about "again and again"."""
+OFTEN: Final = 0.8
+"""Share of the steps in which something must be so."""
+WARM_UP: Final = 2
+"""A run's first steps are slow in their own ways."""
+MOVES: Final = 4
+"""Steps after which a window moves on."""
+MAX_ISSUES: Final = 24_000
+"""Issues of collectives that a window reads, over all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Steps that all ranks ended, oldest first, without those that the debugger held."""
+
+    epoch: int
+    newest: int
+    steps: tuple[int, ...]
+    spans: dict[int, dict[int, Interval]]
+    """step -> rank -> (t0, t1)"""
+    rows: dict[int, list[CollectiveRow]] | None = None
+    """Collectives by step, where the program counts no steps: those are their only measure."""
+
+    @property
+    def step_ns(self) -> float:
+        """Median over steps of the longest over ranks."""
+        return median(max(b - a for a, b in self.spans[step].values()) for step in self.steps)
+
+    @property
+    def begin_ns(self) -> int:
+        return min(a for a, _ in self.spans[self.steps[0]].values())
+
+    @property
+    def end_ns(self) -> int:
+        return max(b for _, b in self.spans[self.steps[-1]].values())
+
+
+def window(view: View) -> Window | None:
+    """The window at the cursor; None while it is too short."""
+    if "window" not in view.local:
+        view.local["window"] = _window(view)
+    found: Window | None = view.local["window"]
+    return found
+
+
+def _window(view: View) -> Window | None:
+    newest = _newest(view)
+    if newest is None:
+        return _without_steps(view)
+    if newest >= 2 * MOVES and view.run_end is None:
+        newest -= newest % MOVES
+    key = (view.epoch, newest)
+    cache = view.memo("windows")
+    if key not in cache:
+        cache[key] = _read(view, newest)
+    found: Window | None = cache[key]
+    return found
+
+
+def _newest(view: View) -> int | None:
+    """Newest step that every rank which counts steps has ended."""
+    newest = []
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "step")
+        if visible:
+            newest.append(int(table.col("step")[visible - 1]))
+    return min(newest, default=None)
+
+
+def _read(view: View, newest: int) -> Window | None:
+    spans: dict[int, dict[int, Interval]] = defaultdict(dict)
+    counting = 0
+    for rank, process in view.ranks.items():
+        ended = last_step_rows(view, process, 2 * LAST)
+        counting += bool(ended)
+        for step, t0, t1 in ended:
+            spans[step][rank] = (t0, t1)
+    whole = [s for s in sorted(spans) if WARM_UP <= s <= newest and len(spans[s]) == counting]
+    free = [
+        s for s in whole
+        if not was_held(view, min(a for a, _ in spans[s].values()),
+                        max(b for _, b in spans[s].values()))
+    ][-LAST:]  # fmt: skip
+    if len(free) < LEAST:
+        return None
+    return Window(view.epoch, newest, tuple(free), {step: spans[step] for step in free})
+
+
+def _without_steps(view: View) -> Window | None:
+    """By the steps that collectives belong to; one after the other if that is one step."""
+    rows = [
+        row for row in collectives(view)
+        if row.verdict == "matched" and len(row.arrivals) > 1 and not was_held(view, *_span(row))
+    ]  # fmt: skip
+    several = len({row.step for row in rows}) > 1
+    by_step: dict[int, list[CollectiveRow]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        by_step[(row.step or 0) if several else i].append(row)
+    steps = tuple(sorted(by_step))[-LAST:]
+    if len(steps) < LEAST:
+        return None
+    begins = [min(_span(row)[0] for row in by_step[step]) for step in steps]
+    ends = [*begins[1:], max(_span(row)[1] for row in by_step[steps[-1]])]
+    spans = {
+        step: {a.rank: (begin, end) for row in by_step[step] for a in row.arrivals}
+        for step, begin, end in zip(steps, begins, ends, strict=True)
+    }
+    return Window(view.epoch, rows[-1].seq, steps, spans, {s: by_step[s] for s in steps})
+
+
+def _span(row: CollectiveRow) -> Interval:
+    """From the first issue to the last."""
+    issued = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
+    return min(issued), max(issued)
+
+
+def kept(
+    view: View, kind: str, found: Callable[[View, Window], Iterable[Finding]]
+) -> tuple[Finding, ...]:
+    """What ``found`` says of the window, worked out once per window."""
+    looked_at = window(view)
+    if looked_at is None:
+        return ()
+    cache = view.memo("window findings")
+    key = (kind, looked_at.epoch, looked_at.newest, len(looked_at.steps))
+    if key not in cache:
+        cache[key] = tuple(found(view, looked_at))
+    made: tuple[Finding, ...] = cache[key]
+    return made
+
+
+def rows_by_step(view: View, looked_at: Window) -> dict[int, list[CollectiveRow]]:
+    """Matched collectives of the window's steps, in order."""
+    key = ("rows by step", looked_at.newest)
+    if key not in view.local:
+        view.local[key] = _rows_by_step(view, looked_at)
+    rows: dict[int, list[CollectiveRow]] = view.local[key]
+    return rows
+
+
+def _rows_by_step(view: View, looked_at: Window) -> dict[int, list[CollectiveRow]]:
+    if looked_at.rows is not None:
+        return looked_at.rows
+    wanted = set(looked_at.steps)
+    found: dict[int, list[CollectiveRow]] = defaultdict(list)
+    for row in collectives(view, _how_many(view, looked_at.begin_ns)):
+        if row.verdict == "matched" and row.step in wanted and len(row.arrivals) > 1:
+            found[row.step].append(row)
+    return found
+
+
+def _how_many(view: View, since_ns: int) -> int:
+    """At most so many collectives of two ranks or more were issued since then."""
+    issued = 0
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "issue")
+        issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+    return min(issued, MAX_ISSUES) // 2 + 1
+
+
+def often(times: int, steps: Sequence[int]) -> bool:
+    """So many of these steps are again and again."""
+    return len(steps) >= LEAST and times >= OFTEN * len(steps)

@@ -1,0 +1,77 @@
+"""Stacks in words: the place in the user's code, and what a rank is busy with there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pardbg.store.definitions import Frame
+
+_LIBRARY: Final = re.compile(
+    r"(^<|/site-packages/|/dist-packages/|/lib/python3[^/]*/|/pardbg_agent/|/torch/)"
+)
+_OURS: Final = re.compile(r"/pardbg/recipes/")
+"""Recipes are programs, wherever they are installed."""
+_DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
+_BACKWARD: Final = ("_engine_run_backward",)
+_BUSY: Final[tuple[tuple[str, str], ...]] = (
+    (r"/(pdb|bdb)\.py$", "is in pdb"),
+    (r"/IPython/|/code\.py$", "is in an interactive prompt"),
+    (r"/torch/(_dynamo|_inductor)/", "is compiling"),
+    (r"/torch/distributed/checkpoint/|/torch/serialization\.py$|/safetensors/",
+     "is at a checkpoint"),
+    (r"/torch/utils/data/|/datasets/|/webdataset/", "loads data"),
+    (r"/torch/distributed/(rendezvous|elastic|distributed_c10d)", "is in torch.distributed"),
+)  # fmt: skip
+
+
+def is_user(frame: Frame) -> bool:
+    """A frame of the program's own files, not of a library."""
+    return _LIBRARY.search(frame[0]) is None or _OURS.search(frame[0]) is not None
+
+
+def program(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Without the agent's own frames."""
+    return tuple(frame for frame in frames if "/pardbg_agent/" not in frame[0])
+
+
+def place(frames: Sequence[Frame]) -> str | None:
+    """``train.py:88 in forward``: the innermost frame of the user's code, else the innermost."""
+    shown = program(frames)
+    if not shown:
+        return None
+    file, number, function = next((f for f in reversed(shown) if is_user(f)), shown[-1])
+    name = file.rpartition("/")[2] or file
+    return f"{name}:{number}" if function.startswith("<") else f"{name}:{number} in {function}"
+
+
+def busy(frames: Sequence[Frame]) -> str | None:
+    """What the innermost library frames are for, in words; None where the user's code runs."""
+    for frame in reversed(program(frames)):
+        if is_user(frame):
+            return None
+        for pattern, words in _BUSY:
+            if re.search(pattern, frame[0]):
+                return words
+    return None
+
+
+def in_pdb(frames: Sequence[Frame]) -> bool:
+    return busy(frames) in ("is in pdb", "is in an interactive prompt")
+
+
+def waits_in_op(frames: Sequence[Frame], inside: str) -> bool:
+    """The stack stands in a collective or p2p op, or in a backward that may wait in C++ for one.
+    ``inside``: what the agent's own frames were around."""
+    if inside in ("wait", "op"):
+        return True
+    if not frames:
+        return False
+    if "/pardbg_agent/hooks/" in frames[-1][0]:  # read from outside, with the agent's frames
+        return True
+    shown = program(frames)
+    if not shown:
+        return False
+    file, _, function = shown[-1]
+    return function in _BACKWARD or _DISTRIBUTED.search(file) is not None

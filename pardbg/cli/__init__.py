@@ -1,0 +1,62 @@
+"""The command line: a thin composition root that joins hub, session, analysis and screens.
+
+stdout is data, stderr is talk. Exit codes: 0 ok, 1 a check failed, 2 bad usage or input, else the
+job's own. What a user can get wrong is answered in one line, never with a traceback. Commands
+import what they need when they run: ``pardbg --help`` waits for no toolkit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from pardbg import __version__
+from pardbg.cli import analysis, files, live
+from pardbg.cli.pieces import USAGE_EXIT, UserError
+
+__all__ = ["UserError", "cli", "main"]
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run one command; turn every error a user can cause into one line on stderr."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    job: list[str] | None = None
+    if "--" in args:
+        cut = args.index("--")
+        args, job = args[:cut], args[cut + 1 :]
+    try:
+        code = cli.main(args, prog_name="pardbg", standalone_mode=False, obj=job)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.Abort:
+        code = 130
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "pardbg"
+        click.echo(f"pardbg: {_one_line(error.format_message())} (see `{where} --help`)", err=True)
+        code = USAGE_EXIT
+    except click.ClickException as error:
+        click.echo(f"pardbg: {_one_line(error.format_message())}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader of our stdout went away (`| head`): say nothing, and keep the interpreter from
+        # flushing into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="pardbg")
+def cli() -> None:
+    """Watch, record, replay and step parallel PyTorch training."""
+
+
+for _command in (*live.COMMANDS, *files.COMMANDS, *analysis.COMMANDS):
+    cli.add_command(_command)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,5 @@
+"""``python -m pardbg.cli``"""
+
+from pardbg.cli import main
+
+main()

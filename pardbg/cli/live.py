@@ -1,0 +1,305 @@
+"""Commands that start, join and control live runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pardbg.cli.pieces import UserError, has_terminal, need_terminal
+from pardbg.cli.recording import Recording, recording, recording_options
+from pardbg.control.model import Verb
+from pardbg.control.wording import COMPARE, INSPECT, PDB, inspect_words, verb_words
+
+if TYPE_CHECKING:
+    from pardbg.hub.launch import RunHandle
+
+
+# A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name", required=False, default="1f1b")
+@click.argument("own", nargs=-1, type=click.UNPROCESSED, metavar="[RECIPE'S OPTIONS]")
+@click.option("--nproc", type=click.IntRange(1, 64), help="Ranks (default: the recipe's).")
+@click.option("--nnodes", type=click.IntRange(1, 16), default=1,
+              help="Share the ranks between so many torchruns, as on so many machines.")
+@click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
+@recording_options
+@click.option("--list", "list_", is_flag=True, help="List the recipes, a line each.")
+def demo(
+    name: str, own: tuple[str, ...], nproc: int | None, nnodes: int, steps: int | None,
+    output: Path | None, list_: bool, **how: Any,
+) -> int | None:  # fmt: skip
+    """Train a built-in recipe under torchrun, watched."""
+    from pardbg.recipes import catalogue
+
+    if list_:
+        _list_recipes()
+        return None
+    try:
+        recipe = catalogue.find(name)
+        _need_torch()
+        argv = catalogue.command(name, nproc, steps, own, nnodes)
+    except catalogue.RecipeError as error:
+        raise UserError(str(error)) from None
+    # As torchrun would set it, less its notice.
+    env = {"OMP_NUM_THREADS": "1", **os.environ}
+    said = recording(**how)
+    handle = _start(argv, said, name=name, output=output, recipe=name, env=env)
+    return _watch_job(handle, said, start_screen=recipe.screen)
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
+@recording_options
+@click.pass_obj
+def watch(
+    job: list[str] | None, /, run: str | None, output: Path | None, **how: Any
+) -> int | None:
+    """Join the live run RUN (default: the newest), or start one: `watch -- torchrun … train.py`."""
+    if job is not None:
+        if run is not None:
+            raise UserError(f"{run!r} before `--`: give a run to join, or a command, not both")
+        said = recording(**how)
+        return _watch_job(_start(_job(job), said, name=_job_name(job), output=output), said)
+    if output is not None or any(how.values()):
+        raise UserError("-o and how to record go with a command: `pardbg watch … -- torchrun …`")
+    need_terminal("watch")
+    return _tui_live(_find(run).path, "overview")
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
+@recording_options
+@click.pass_obj
+def run(job: list[str] | None, /, output: Path | None, **how: Any) -> int:
+    """Run a job without a screen, recorded: `run -o S.mcap -- torchrun … train.py`.
+
+    The job's output and exit code are its own.
+    """
+    from pardbg import headless
+
+    argv, said = _job(job), recording(**how)
+    handle = _start(argv, said, name=_job_name(argv), output=output, owner=True)
+    return headless.follow(handle, own=True, attentive=said.attentive)
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="[RUN] VERB [RANKS]")
+@click.option("--json", "json_", is_flag=True, help="The answer as JSON on stdout.")
+@click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,
+              help="Seconds the ranks stay held without a further command.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True,
+              help="Seconds to wait for the ranks' acknowledgement.")  # fmt: skip
+@click.option("--frame", type=click.IntRange(0), default=0,
+              help="Which of a held rank's frames p and the like look at; 0: the innermost.")
+def ctl(
+    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int
+) -> int:
+    """Control a live run from a script.
+
+    VERB: pause, continue, step, tick, next, op, until, break, tbreak, condition, ignore, delete,
+    breaks, delay, where, ranks, status, kill.
+
+    RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone, until somebody's
+    timeout is near (`pause 2 hold`: however long).
+
+    `break EXPR [on RANKS]` stops where EXPR is true: "action==B and mb==3 and stage==2", 2B3 for
+    short (action==2B3), "op==all_reduce and bytes>1e6 and axis==dp", "step==100"; `tbreak` once;
+    `until` runs on to there and answers when it has stopped. `delay 2 50ms` makes rank 2 late.
+
+    `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `args`, `locals`, `exec` look into held
+    ranks, `compare EXPR` puts them side by side, `compare --hash grads` finds the first parameter
+    that differs; evaluation needs --allow-eval where the job was started.
+
+    `level off|summary|full [RANKS] [30s]` says how much is recorded, for a while if said;
+    `mark NOTE` puts a bookmark into the recording.
+    """
+    from pardbg import headless
+
+    run_name, verb, ranks, args = _ctl_words(words)
+    if verb is Verb.KILL and run_name is None:
+        raise UserError("kill ends the job: say which, as in `pardbg ctl RUN kill` (`pardbg ls`)")
+    if run_name is None and verb not in LOOKS:
+        _only_one_run()
+    if verb is Verb.INSPECT:
+        args["frame"] = frame
+    return headless.control(_find(run_name).path, verb, ranks, json_, lease, timeout, args)
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="As JSON.")
+@click.option("--dead", is_flag=True, help="Killed runs whose rings are kept, for postmortem.")
+def ls(json_: bool, dead: bool) -> None:
+    """List live runs."""
+    from pardbg.hub.runs import list_boxes, list_runs
+
+    runs, boxes = list_runs(), list_boxes()
+    if json_:
+        click.echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
+        return
+    for found in boxes if dead else runs:
+        click.echo(found.line())
+    if dead and not boxes:
+        click.echo("no killed run has left its rings", err=True)
+    elif not dead and not runs:
+        click.echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
+    if boxes:
+        last = boxes[-1].run
+        click.echo(f"{len(boxes)} killed: `pardbg postmortem {last} -o S.mcap`"
+                   + ("" if dead else ", `pardbg ls --dead` lists them"), err=True)
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="As JSON.")
+def doctor(json_: bool) -> int:
+    """Check what pardbg needs on this machine, a line each; exit 1 if something is missing."""
+    from pardbg import doctor as checks
+
+    results = checks.run_checks()
+    if json_:
+        click.echo(json.dumps([result.as_dict() for result in results], indent=2))
+    else:
+        for result in results:
+            click.echo(result.line())
+    return 0 if all(result.status != "bad" for result in results) else 1
+
+
+LOOKS = (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.BREAKS)
+"""Verbs that change nothing: without RUN they ask the newest."""
+COMMANDS = (demo, watch, run, ctl, ls, doctor)
+
+
+# ------------------------------------------------------------------------------------- pieces
+
+
+def _start(
+    argv: list[str], how: Recording, *, name: str, output: Path | None, recipe: str | None = None,
+    owner: bool = False, env: dict[str, str] | None = None,
+) -> RunHandle:  # fmt: skip
+    from pardbg.hub.launch import LaunchError, start_run
+
+    session = _session_target(output, name)
+    try:
+        return start_run(
+            argv, name=name, session=session, recipe=recipe, owner=owner, env=how.env(env),
+            limits=how.limits, allow_eval=how.allow_eval,
+        )  # fmt: skip
+    except LaunchError as error:
+        raise UserError(str(error)) from None
+
+
+def _watch_job(handle: RunHandle, how: Recording, start_screen: str = "overview") -> int:
+    """TUI beside a job just started; without a terminal, its output and then the report."""
+    from pardbg import headless
+
+    if not has_terminal():
+        return headless.follow_and_report(handle, attentive=how.attentive)
+    with headless.attention(handle.run_dir if how.attentive else None):
+        return _tui_live(handle.run_dir, start_screen)
+
+
+def _tui_live(run_dir: Path, start_screen: str) -> int:
+    from pardbg import headless
+    from pardbg.hub.client import HubControl, LiveSource
+    from pardbg.ui.app import PardbgApp
+
+    source, control = LiveSource(run_dir), HubControl(run_dir)
+    title = headless.run_facts(run_dir).name
+    try:
+        PardbgApp(source, control, title=title, start_screen=start_screen).run()
+    finally:
+        control.close()
+        source.close()
+    return headless.farewell(run_dir)
+
+
+def _list_recipes() -> None:
+    from pardbg.recipes.catalogue import RECIPES, by_kind
+
+    width = max(map(len, RECIPES))
+    for kind, recipes in by_kind().items():
+        click.echo(kind.value)
+        for recipe in recipes:
+            own = "".join(f" [--{option.name}]" for option in recipe.options)
+            ranks = f"{recipe.nproc} {'rank ' if recipe.nproc == 1 else 'ranks'}"
+            click.echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
+
+
+def _session_target(output: Path | None, name: str) -> Path:
+    """Where the recording goes; refused before anything starts if it cannot be written."""
+    from pardbg.headless import default_session_path
+
+    path = output if output is not None else default_session_path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {path.parent}: {error.strerror}; choose another -o") from None
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; give -o a file name such as {path / 'run.mcap'}")
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise UserError(f"cannot write {path}: permission denied; choose another -o")
+    return path.resolve()
+
+
+def _find(name: str | None) -> Any:
+    from pardbg.hub.runs import RunError, find_run
+
+    try:
+        return find_run(name)
+    except RunError as error:
+        raise UserError(str(error)) from None
+
+
+def _job(job: list[str] | None) -> list[str]:
+    if not job:
+        raise UserError("no command: put it after `--`, as in `pardbg run -- torchrun … train.py`")
+    return job
+
+
+def _job_name(argv: list[str]) -> str:
+    """The program's file name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
+    scripts = [Path(word) for word in argv if word.endswith(".py")]
+    return (scripts[0] if scripts else Path(argv[0])).stem
+
+
+def _ctl_words(
+    words: tuple[str, ...],
+) -> tuple[str | None, Verb, str | None, dict[str, Any]]:
+    """(run, verb, rank set, the verb's other arguments)."""
+    verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
+    known = {*verbs, *INSPECT, COMPARE, *PDB}
+    run_name = None if words[0] in known else words[0]
+    rest = words if run_name is None else words[1:]
+    word = PDB.get(rest[0], rest[0]) if rest else ""
+    text = " ".join(rest[1:])
+    try:
+        if word in INSPECT or word == COMPARE:
+            ranks, args = inspect_words(word, text)
+            return run_name, Verb.INSPECT, ranks or "held", {**args, "compare": word == COMPARE}
+        if word in verbs:
+            return run_name, verbs[word], *verb_words(verbs[word], text.split())
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"
+    raise UserError(f"{what}; verbs: {', '.join((*verbs, *INSPECT, COMPARE))}")
+
+
+def _only_one_run() -> None:
+    """A script must not hold whichever job happens to be the newest."""
+    from pardbg.hub.runs import list_runs
+
+    runs = [found.run for found in list_runs()]
+    if len(runs) > 1:
+        raise UserError(f"{len(runs)} runs are live, say which: {', '.join(runs)}")
+
+
+def _need_torch() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise UserError("a demo trains for real and needs torch: pip install 'pardbg[train]'")

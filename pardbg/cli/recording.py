@@ -1,0 +1,103 @@
+"""Options of the commands that record: how much, and in how many files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from pardbg.control.recording import LEVELS
+from pardbg.session.goto import TravelError, duration_ns
+from pardbg_agent import wire
+
+if TYPE_CHECKING:
+    from pardbg.session.parts import PartLimits
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.IGNORECASE)
+_POWER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the options said."""
+
+    limits: PartLimits
+    level: str | None
+    allow_eval: bool = False
+
+    @property
+    def attentive(self) -> bool:
+        """Sums alone are recorded: somebody must look whether more is wanted."""
+        level = self.level or os.environ.get(wire.ENV_LEVEL, "")
+        return level.strip().lower() == "summary"
+
+    def env(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The job's environment: ``env``, or this process's own, with the level in it."""
+        made = dict(os.environ if env is None else env)
+        if self.level is not None:
+            made[wire.ENV_LEVEL] = self.level
+        return made
+
+
+class _Size(click.ParamType[int]):
+    name = "SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        from pardbg.session.parts import MIN_PART_BYTES
+
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is no size: write 500MB or 2GiB", param, ctx)
+        number, unit, binary, _ = match.groups()
+        size = round(float(number) * (1024 if binary else 1000) ** _POWER[unit.lower()])
+        if size < MIN_PART_BYTES:
+            self.fail(f"{value} is too small for a recording: 64KiB at least", param, ctx)
+        return int(size)
+
+
+class _Time(click.ParamType[int]):
+    name = "TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            made = duration_ns(str(value))
+        except TravelError:
+            self.fail(f"{value!r} is no time: write 90s, 30m or 24h", param, ctx)
+        if made < 1_000_000_000:
+            self.fail(f"{value} is too short for a recording: 1s at least", param, ctx)
+        return made
+
+
+def recording_options(command: F) -> F:
+    """``--level``, ``--max-size``, ``--max-time``, ``--rotate`` and ``--allow-eval``."""
+    options = (
+        click.option("--level", type=click.Choice(LEVELS[1:]),
+                     help="How much ranks record; summary: sums per step, and full detail for a "
+                          "while around findings."),
+        click.option("--max-size", type=_Size(), help="Go on in a new file at this size (2GiB)."),
+        click.option("--max-time", type=_Time(), help="Go on in a new file after this (24h)."),
+        click.option("--rotate", type=click.IntRange(1), metavar="N",
+                     help="Keep the newest N files (default: all)."),
+        click.option("--allow-eval", is_flag=True,
+                     help="Let who has control run code in held ranks (p, tensor, compare …)."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def recording(
+    level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
+    allow_eval: bool,
+) -> Recording:  # fmt: skip
+    """The options' values together; refuses what makes no sense."""
+    from pardbg.session.parts import PartLimits
+
+    if rotate is not None and max_size is None and max_time is None:
+        raise click.UsageError("--rotate needs --max-size or --max-time: when to begin a new file")
+    return Recording(PartLimits(max_size or 0, max_time or 0, rotate or 0), level, allow_eval)

@@ -1,0 +1,168 @@
+"""The state of control, and the small moves that every rule is made of. The rules are in
+``pardbg.control.machine``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from pardbg.control.breakpoints import Breakpoints
+from pardbg.control.cut import Patience, Settlement, View
+from pardbg.control.effects import Command, Effect, Event, ToAgent
+from pardbg.control.lease import Lease
+from pardbg.control.model import AgentState
+from pardbg.control.pins import Pins
+from pardbg.control.steps import Permit
+from pardbg_agent.wire import LEASE_NS, Msg
+
+
+class Mode(str, Enum):
+    RUNNING = "running"
+    """-> PAUSING by pause."""
+    PAUSING = "pausing"
+    """-> HELD at the cut; -> RUNNING by continue, leave, a lapsed lease or the last rank's end."""
+    HELD = "held"
+    """-> STEPPING by step, tick, next, op; -> PAUSING when a rank joins; -> RUNNING as above."""
+    STEPPING = "stepping"
+    """-> HELD at the new cut; -> RUNNING as above."""
+
+
+class Board:
+    """Who is held, why and for how long; effects wait in ``drain``."""
+
+    def __init__(self, first_id: int = 1, patience: Patience | None = None) -> None:
+        self.mode = Mode.RUNNING
+        self.lease = Lease()
+        self.views: dict[str, View] = {}
+        self.groups: dict[str, tuple[int, ...]] = {}
+        """group key -> global ranks, from the definitions."""
+        self.pipelines: dict[str, tuple[int, ...]] = {}
+        """group key -> global ranks by pipeline index, from the plans."""
+        self.timeouts: dict[str, int] = {}
+        """group key -> ns until its ops time out."""
+        self.breakpoints = Breakpoints()
+        self.pins = Pins()
+        self.reason = ""
+        self.settlement = Settlement()
+        self._patience = patience or Patience()
+        self._out: list[Effect] = []
+        self._next_id = first_id
+        self._current: list[Command] = []
+        self._queue: deque[Command] = deque()
+        self._leaving: list[tuple[Command, int]] = []
+        self._until: list[Command] = []
+        self._departed: set[int] = set()
+        self._free: set[str] = set()
+        """Procs that nobody asked to hold (``pause RANKS``)."""
+        self._why = ""
+        """What stopped the ranks, where nobody asked for it: a breakpoint."""
+        self._hits: set[tuple[str, int]] = set()
+        """(proc, held since) of hits that were acted on."""
+        self._goal: tuple[tuple[int, ...], int, int] | None = None
+        """``next``: (ranks, steps behind them at the end, rounds left)."""
+        self._since = self._renewed = self._reported = 0
+
+    # -- what the hub asks
+
+    @property
+    def active(self) -> bool:
+        """Ranks are (being) held, or an answer is due."""
+        return self.mode is not Mode.RUNNING or bool(self._leaving)
+
+    def drain(self) -> list[Effect]:
+        """Everything to be done since the last call, in order."""
+        out, self._out = self._out, []
+        return out
+
+    def held(self) -> dict[int, str]:
+        """rank -> what comes next there, of ranks that are held for certain."""
+        views = sorted(self.views.values(), key=lambda view: view.rank)
+        return {v.rank: v.state.next for v in views if v.held and v.state is not None}
+
+    def pending(self) -> int:
+        """Ops issued and not complete, over all ranks."""
+        return sum(len(view.state.open) for view in self.views.values() if view.state)
+
+    def status(self, now: int) -> dict[str, Any]:
+        """The fields of ControlView."""
+        return {
+            "mode": self.mode.value,
+            "controller": self.lease.holder,
+            "lease_ns": self.lease.left_ns(now),
+            "reason": self.reason,
+            "held": self.held() if self.active else {},
+            "pending": self.pending() if self.active else 0,
+            "queued": len(self._queue),
+            "waiting": self._waiting(),
+            "timeout_ns": self.pins.left_ns(now),
+            "breaks": self.breakpoints.as_dicts(),
+        }
+
+    # -- moves
+
+    def _enter(self, mode: Mode, now: int) -> None:
+        if mode is Mode.RUNNING:
+            self._goal = None
+            self._why = ""
+            self._free = set()
+            self.pins.clear()
+            self._patience.clear()
+            self.settlement = Settlement()
+        self.mode, self._since, self._reported = mode, now, 0
+
+    def _permit(self, view: View, permit: Permit, now: int) -> None:
+        view.asked = self._id()
+        message = {
+            "t": Msg.PERMIT.value, "id": view.asked, "count": permit.count, "n": permit.n,
+            "stop": permit.stop, "lease_ns": self._agent_lease(now),
+        }  # fmt: skip
+        self._out.append(ToAgent(view.proc, message))
+
+    def _pass_lease_on(self, now: int) -> None:
+        self._renewed = now
+        if self.mode is Mode.RUNNING:
+            return
+        message = {"t": Msg.LEASE.value, "lease_ns": self._agent_lease(now)}
+        self._out += [ToAgent(proc, message) for proc in self.views]
+
+    def _agent_lease(self, now: int) -> int:
+        left = self.lease.left_ns(now)
+        return LEASE_NS if left is None else min(left, LEASE_NS)
+
+    def _id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _of_ranks(self, ranks: Iterable[int]) -> list[View]:
+        wanted = set(ranks)
+        return [view for view in self.views.values() if view.rank in wanted]
+
+    def _by_pipeline(self) -> list[list[AgentState]]:
+        """Held ranks' states, one list per pipeline; ranks of none together."""
+        held = {view.rank: view.state for view in self.views.values() if view.held and view.state}
+        lists = [[held[r] for r in ranks if r in held] for ranks in self.pipelines.values()]
+        seen = {state.rank for states in lists for state in states}
+        lists.append([state for rank, state in held.items() if rank not in seen])
+        return [states for states in lists if states]
+
+    def _event(self, event: str, now: int, *, by: str = "", text: str = "") -> None:
+        self._out.append(Event({"event": event, **self.status(now), "by": by, "text": text}))
+
+    def _tell_breaks(self, views: Iterable[View]) -> None:
+        for view in views:
+            breaks = self.breakpoints.for_rank(view.rank)
+            message = {"t": Msg.BREAKS.value, "id": self._id(), "breaks": breaks}
+            self._out.append(ToAgent(view.proc, message))
+
+    def _nearest(self) -> str:
+        for proc, (_, text) in self.settlement.waiting.items():
+            if proc in self.views:
+                return f"rank {self.views[proc].rank} {text} and"
+        return "somebody's op"
+
+    def _waiting(self) -> dict[int, str]:
+        """rank -> what it waits in, of those that wait for a rank that is held on purpose."""
+        waiting = self.settlement.waiting.items()
+        return {self.views[p].rank: text for p, (_, text) in waiting if p in self.views}

@@ -1,0 +1,169 @@
+"""Data parallel recipes, and the tour of every operation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe, any_share
+from pardbg.recipes.shape import BATCH
+
+
+def _server_and_workers(name: str, nproc: int) -> str | None:
+    if 2 <= nproc <= BATCH + 1:
+        return None
+    return (
+        f"{name} has a server and at least one worker, and {BATCH} sequences to share:"
+        f" take 2 to {BATCH + 1} ranks"
+    )
+
+
+def _one(name: str, nproc: int) -> str | None:
+    if nproc == 1:
+        return None
+    return f"{name} is one process that drives all GPUs and cannot use {nproc}: take 1 rank"
+
+
+def _two_or_more(name: str, nproc: int) -> str | None:
+    return None if nproc >= 2 else f"{name} needs somebody to talk to: take 2 ranks or more"
+
+
+def _two_gpus(_: int, __: Mapping[str, Any]) -> str | None:
+    import torch
+
+    found = torch.cuda.device_count()
+    if found >= 2:
+        return None
+    return (
+        f"dp (nn.DataParallel) needs 2 GPUs and there are {found} here:"
+        " `pardbg demo ps` does the same between processes"
+    )
+
+
+def _pieces(nproc: int, own: Mapping[str, Any]) -> str | None:
+    share, pieces = BATCH // nproc, own["pieces"]
+    if share % pieces == 0:
+        return None
+    fits = ", ".join(str(n) for n in range(1, share + 1) if share % n == 0)
+    return (
+        f"ddp-accum with {nproc} ranks has {share} sequences on each and cannot cut them into"
+        f" {pieces} pieces: take --pieces {fits}"
+    )
+
+
+def _reachable(nproc: int, own: Mapping[str, Any]) -> str | None:
+    """Can this torch, on this machine, join a group that way?"""
+    return _backend(nproc, own["backend"]) or _init_method(own["init-method"])
+
+
+def _backend(nproc: int, name: str) -> str | None:
+    import torch
+    import torch.distributed as dist
+
+    if not getattr(dist, f"is_{name}_available")():
+        built = [n for n in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{n}_available")()]
+        return f"this torch is built without {name}: take --backend {' or '.join(built)}"
+    found = torch.cuda.device_count()
+    if name == "nccl" and found < nproc:
+        return f"nccl needs a GPU per rank, {nproc}, and there are {found} here: take gloo"
+    return None
+
+
+def _init_method(text: str) -> str | None:
+    url = urlsplit(text)
+    if url.scheme == "env":
+        return None
+    if url.scheme == "tcp":
+        try:
+            fits = bool(url.hostname and url.port)
+        except ValueError:
+            fits = False
+        return None if fits else f"--init-method {text}: it needs tcp://HOST:PORT"
+    if url.scheme == "file":
+        if not url.path.startswith("/") or url.netloc:
+            return f"--init-method {text}: it needs file:///a/path, the same for all ranks"
+        # Once ranks run, one of them has made it.
+        if "RANK" not in os.environ and os.path.exists(url.path):
+            return f"{url.path} exists: ranks meet in a new file; remove it or name another"
+        return None
+    return f"--init-method {text}: take env://, tcp://HOST:PORT or file:///a/path"
+
+
+RECIPES = (
+    Recipe(
+        name="dp",
+        kind=Kind.DATA,
+        summary="nn.DataParallel: one process, all GPUs (needs 2)",
+        module="pardbg.recipes.dp",
+        fits=_one,
+        able=_two_gpus,
+        nproc=1,
+    ),
+    Recipe(
+        name="ps",
+        kind=Kind.DATA,
+        summary="parameter server: workers push gradients and pull weights, all in step",
+        module="pardbg.recipes.ps",
+        fits=_server_and_workers,
+        screen="traffic",
+    ),
+    Recipe(
+        name="ps-async",
+        kind=Kind.DATA,
+        summary="parameter server without a common step; bounded staleness",
+        module="pardbg.recipes.ps_async",
+        fits=_server_and_workers,
+        screen="traffic",
+        options=(Option("staleness", 4, "updates between a pull and its push, at most", least=0),),
+        follows_single=False,
+        on_cpu=True,
+    ),
+    Recipe(
+        name="ddp",
+        kind=Kind.DATA,
+        summary="a replica per rank, gradients averaged while backward runs",
+        module="pardbg.recipes.ddp",
+    ),
+    Recipe(
+        name="ddp-accum",
+        kind=Kind.DATA,
+        summary="several backwards per step, gradients sent once",
+        module="pardbg.recipes.ddp_accum",
+        able=_pieces,
+        options=(Option("pieces", 2, "pieces that a rank cuts its share into", least=1),),
+    ),
+    Recipe(
+        name="ddp-syncbn",
+        kind=Kind.DATA,
+        summary="batch norm over all ranks' inputs",
+        module="pardbg.recipes.ddp_syncbn",
+        follows_single=False,
+    ),
+    Recipe(
+        name="ddp-ring",
+        kind=Kind.DATA,
+        summary="all_reduce written out: a ring of sends and receives, chunk by chunk",
+        module="pardbg.recipes.ddp_ring",
+        fits=any_share,
+        screen="traffic",
+    ),
+    Recipe(
+        name="tour",
+        kind=Kind.TOUR,
+        summary="every collective, p2p call and reduction, each result checked",
+        module="pardbg.recipes.tour",
+        fits=_two_or_more,
+        able=_reachable,
+        steps=20,
+        screen="collectives",
+        options=(
+            Option("backend", "gloo", "gloo, nccl or mpi", type=str,
+                   choices=("gloo", "nccl", "mpi")),
+            Option("init-method", "env://", "env://, tcp://HOST:PORT or file:///PATH: how ranks"
+                   " meet", type=str),
+        ),
+        follows_single=False,
+    ),
+)  # fmt: skip

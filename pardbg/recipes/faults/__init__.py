@@ -1,0 +1,9 @@
+"""The same training with one planted fault each: what a debugger for parallel training is for.
+
+Each file is the healthy training of ``ddp.py`` (or ``onef1b.py``) and the few lines that spoil it,
+marked ``FAULT``. They stand in the training program, where a user's own mistake would stand, and
+pardbg is told nothing of them. What a file's first lines say pardbg shows is found by looking.
+
+Those that hang end after ``--timeout-s`` seconds: gloo then raises in the ranks that wait, and the
+job ends with an exit code other than 0.
+"""

@@ -1,0 +1,127 @@
+"""The MCAP records of a session file: chunks and metadata as they come, and the summary at its end.
+
+A chunk has an entry in the file's index, its messages have none: to know what is in a chunk it
+must be unpacked anyway.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, Final
+
+import zstandard
+from mcap.data_stream import RecordBuilder
+from mcap.opcode import Opcode
+from mcap.records import (
+    Chunk,
+    ChunkIndex,
+    DataEnd,
+    Footer,
+    Header,
+    Metadata,
+    MetadataIndex,
+    Statistics,
+    SummaryOffset,
+)
+
+from pardbg.session.summary import MAGIC, Summary
+
+SMALL_BYTES: Final = 256 << 10
+SMALL_LEVEL: Final = 9
+LEVEL: Final = 3
+"""zstd's: a small chunk is soon packed well; a large one comes from a run that says much, fast."""
+
+
+def begin(file: BinaryIO, profile: str, library: str) -> Summary:
+    """Write the file's head; the summary that ``write_summary`` is to end it with."""
+    out = RecordBuilder()
+    Header(profile, library).write(out)
+    file.write(MAGIC + built(out))
+    return Summary(0, statistics=Statistics(
+        attachment_count=0, channel_count=0, channel_message_counts={}, chunk_count=0,
+        message_count=0, metadata_count=0, message_start_time=0, message_end_time=0,
+        schema_count=0,
+    ))  # fmt: skip
+
+
+def write_metadata(file: BinaryIO, summary: Summary, name: str, said: dict[str, str]) -> None:
+    """A metadata record and its entry in the index."""
+    out, offset = RecordBuilder(), file.tell()
+    Metadata(name=name, metadata=said).write(out)
+    summary.metadata.append(MetadataIndex(offset=offset, length=out.count, name=name))
+    assert summary.statistics is not None
+    summary.statistics.metadata_count += 1
+    file.write(built(out))
+
+
+def write_chunk(
+    file: BinaryIO, summary: Summary, plain: bytes, counts: Mapping[int, int], begin_ns: int,
+    end_ns: int,
+) -> None:  # fmt: skip
+    """A chunk of whole records: ``counts`` messages by channel, ``begin_ns`` to ``end_ns`` on the
+    wall clock."""
+    level = SMALL_LEVEL if len(plain) < SMALL_BYTES else LEVEL
+    packed = zstandard.ZstdCompressor(level).compress(plain)
+    out, start = RecordBuilder(), file.tell()
+    Chunk(
+        compression="zstd", data=packed, message_start_time=begin_ns, message_end_time=end_ns,
+        uncompressed_crc=zlib.crc32(plain), uncompressed_size=len(plain),
+    ).write(out)  # fmt: skip
+    summary.chunks.append(ChunkIndex(
+        chunk_length=out.count, chunk_start_offset=start, compression="zstd",
+        compressed_size=len(packed), message_end_time=end_ns, message_index_length=0,
+        message_index_offsets={}, message_start_time=begin_ns, uncompressed_size=len(plain),
+    ))  # fmt: skip
+    _count(summary, counts, begin_ns, end_ns)
+    file.write(built(out))
+
+
+def _count(summary: Summary, counts: Mapping[int, int], begin_ns: int, end_ns: int) -> None:
+    total = summary.statistics
+    assert total is not None
+    first = not total.message_count
+    total.message_start_time = begin_ns if first else min(total.message_start_time, begin_ns)
+    total.message_end_time = max(total.message_end_time, end_ns)
+    total.chunk_count += 1
+    total.channel_count = len(summary.channels)
+    for channel, count in counts.items():
+        total.message_count += count
+        by_channel = total.channel_message_counts
+        by_channel[channel] = by_channel.get(channel, 0) + count
+
+
+def write_summary(file: BinaryIO, summary: Summary) -> None:
+    """The end of the data, the summary, and the file's end."""
+    out = RecordBuilder()
+    DataEnd(0).write(out)  # 0: no CRC over all data; each chunk has its own
+    file.write(built(out))
+    groups: tuple[tuple[int, Sequence[Any]], ...] = (
+        (Opcode.SCHEMA, summary.schemas), (Opcode.CHANNEL, summary.channels),
+        (Opcode.STATISTICS, [summary.statistics]), (Opcode.CHUNK_INDEX, summary.chunks),
+        (Opcode.METADATA_INDEX, summary.metadata),
+    )  # fmt: skip
+    start, offsets = file.tell(), []
+    for opcode, records in groups:
+        first = out.count
+        for record in records:
+            record.write(out)
+        if records:
+            offsets.append(SummaryOffset(opcode, start + first, out.count - first))
+    offsets_start = start + out.count
+    for offset in offsets:
+        offset.write(out)
+    data = built(out)
+    crc = zlib.crc32(_footer(start, offsets_start, 0)[:-4], zlib.crc32(data))
+    file.write(data + _footer(start, offsets_start, crc) + MAGIC)
+
+
+def _footer(start: int, offsets_start: int, crc: int) -> bytes:
+    made = RecordBuilder()
+    Footer(start, offsets_start, crc).write(made)
+    return built(made)
+
+
+def built(builder: RecordBuilder) -> bytes:
+    """What was written to it; it is empty then."""
+    return bytes(builder.end())  # type: ignore[no-untyped-call]

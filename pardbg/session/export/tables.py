@@ -1,0 +1,215 @@
+"""A store as tables: one per record kind, names resolved, times on the hub's clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pardbg.analysis.ops import UNKNOWN_OP, source_of
+from pardbg.session.export.columns import (
+    CONTROL,
+    GROUP,
+    OTHER_RECORD,
+    OUTPUT,
+    PROCESS,
+    RECORDS,
+    Column,
+)
+from pardbg.store.history import History
+from pardbg.store.process import TABLE_NAMES, Process
+from pardbg.store.store import Store
+from pardbg.store.table import Table
+
+SPLIT: Final = {"op_issue": ("issue", "issue_p2p"), "op_done": ("done", "done_p2p")}
+"""Record kinds that the store keeps in two tables."""
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One column. Text is ``texts[data]``."""
+
+    column: Column
+    data: Array
+    valid: Array | None = None
+    """Which cells are known; None: all."""
+    texts: tuple[str, ...] = ()
+
+    def cells(self) -> list[Any]:
+        """As Python values, None for unknown."""
+        if self.column.type == "text":
+            found: list[Any] = np.array([*self.texts, ""], dtype=object)[self.data].tolist()
+        else:
+            found = self.data.tolist()
+        if self.valid is None:
+            return found
+        return [v if ok else None for v, ok in zip(found, self.valid.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One table."""
+
+    name: str
+    columns: tuple[Values, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.columns[0].data)
+
+
+def kinds() -> list[str]:
+    """Record kinds that an export has a table for, in order."""
+    split = {part for parts in SPLIT.values() for part in parts}
+    return [*RECORDS, *(name for name in TABLE_NAMES if name not in RECORDS and name not in split)]
+
+
+def sheets(store: Store) -> Iterable[Sheet]:
+    """Every table that has rows, one after the other."""
+    store.settle()
+    for kind in kinds():
+        sheet = _records(store, kind)
+        if sheet.num_rows:
+            yield sheet
+    for sheet in (_processes(store), _groups(store), _output(store), _controls(store)):
+        if sheet.num_rows:
+            yield sheet
+
+
+def _records(store: Store, kind: str) -> Sheet:
+    columns = RECORDS.get(kind, OTHER_RECORD)
+    parts = [
+        (process, process.table(name))
+        for process in store.procs.values()
+        for name in SPLIT.get(kind, (kind,))
+        if len(process.table(name))
+    ]
+    return Sheet(kind, tuple(_values(column, parts) for column in columns))
+
+
+def _values(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
+    if column.type == "text":
+        return _texts(column, parts)
+    dtype = {"float": np.float64, "bool": np.bool_}.get(column.type, np.int64)
+    whole = np.concatenate([np.empty(0, dtype), *(_numbers(column, *part) for part in parts)])
+    valid = None
+    if column.absent is not None:
+        valid = whole != column.absent
+    elif column.source == "process.rank":
+        valid = whole >= 0
+    return Values(column, whole, valid)
+
+
+def _numbers(column: Column, process: Process, table: Table) -> Array:
+    source, _, field = column.source.partition(".")
+    if source == "flag":
+        return np.asarray((table.col("flags") & int(field)) != 0)
+    if source == "process":
+        value = getattr(process, field)
+        return np.full(len(table), -1 if value is None else value, np.int64)
+    if source == "number":  # ``a`` holds a float64's bits where Flag.FLOAT says so
+        whole = table.col("a")
+        is_float = (table.col("flags") & 1) != 0
+        return np.where(is_float, whole.view("<f8"), whole.astype(np.float64))
+    if source == "op":
+        return _by_id(table.col("name_id"), lambda i: process.ops.get(i, UNKNOWN_OP).tag)
+    return np.asarray(table.col(source), dtype=np.int64)
+
+
+def _by_id(ids: Array, value: Callable[[int], int]) -> Array:
+    unique, inverse = np.unique(ids, return_inverse=True)
+    found: Array = np.array([value(i) for i in unique.tolist()], dtype=np.int64)
+    return found[inverse]
+
+
+def _texts(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
+    known: dict[str, int] = {}
+
+    def code(text: str) -> int:
+        return known.setdefault(text, len(known))
+
+    found = [np.empty(0, np.int64)]
+    for process, table in parts:
+        source, _, field = column.source.partition(".")
+        if source == "process":
+            found.append(np.full(len(table), code(str(getattr(process, field))), np.int64))
+            continue
+        ids = table.col({"group": "group_id", "done": "flags"}.get(source, "name_id"))
+        known_ids = {i: code(_text(process, source, field, i)) for i in np.unique(ids).tolist()}
+        found.append(_by_id(ids, known_ids.__getitem__))
+    return Values(column, np.concatenate(found), None, tuple(known))
+
+
+def _text(process: Process, source: str, field: str, number: int) -> str:
+    """The words behind an id of a process."""
+    if source == "done":
+        return source_of(number)
+    if source == "op":
+        return str(getattr(process.ops.get(number, UNKNOWN_OP), field))
+    if source == "group":
+        group = process.groups.get(number)
+        if group is None:
+            return "" if number == 0xFFFF else f"#{number}"
+        return group.key if field == "key" else group.axis or group.name
+    return process.name(number)
+
+
+# ------------------------------------------------------------------ what is not records
+
+
+def sheet(name: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Sheet:
+    """A small table from rows of Python values."""
+    made = []
+    for at, column in enumerate(columns):
+        cells = [row[at] for row in rows]
+        valid = np.array([cell is not None for cell in cells], dtype=np.bool_)
+        if column.type == "text":
+            texts = {str(cell): 0 for cell in cells}
+            codes = {text: i for i, text in enumerate(texts)}
+            data: Array = np.array([codes[str(cell)] for cell in cells], dtype=np.int64)
+            made.append(Values(column, data, None, tuple(texts)))
+        else:
+            data = np.array([0 if cell is None else cell for cell in cells], dtype=np.int64)
+            made.append(Values(column, data, None if valid.all() else valid))
+    return Sheet(name, tuple(made))
+
+
+def _processes(store: Store) -> Sheet:
+    rows = [
+        (
+            p.epoch, p.rank, p.host, p.pid, p.proc, p.num_records, p.lost(None), p.offset_ns,
+            p.clock_error_ns,
+        )
+        for p in store.procs.values()
+    ]  # fmt: skip
+    return sheet("process", PROCESS, rows)
+
+
+def _groups(store: Store) -> Sheet:
+    rows = [
+        (g.epoch, g.key, g.name, g.axis or "", g.backend, ",".join(map(str, g.ranks)))
+        for g in store.groups.values()
+    ]
+    return sheet("group", GROUP, rows)
+
+
+def _output(store: Store) -> Sheet:
+    rows = [(t, *line) for t, line in _all(store.output)]
+    return sheet("output", OUTPUT, rows)
+
+
+def _controls(store: Store) -> Sheet:
+    rows = [
+        (t, str(fields.get("event", "")), json.dumps(fields, default=str, sort_keys=True))
+        for t, fields in _all(store.controls)
+    ]
+    return sheet("control", CONTROL, rows)
+
+
+def _all(history: History) -> Iterable[tuple[int, Any]]:
+    return (history.at(i) for i in range(len(history)))

@@ -1,0 +1,171 @@
+"""Builds a session out of what other tools recorded: definitions and records as an agent's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+
+from pardbg.session.writer import RunFacts, SessionWriter
+from pardbg_agent.wire import (
+    FRAME,
+    NO_GROUP,
+    NONE,
+    PROTOCOL_VERSION,
+    RECORD,
+    DefKind,
+    Key,
+    Kind,
+    Lane,
+)
+
+BATCH: Final = 8192
+_INT32: Final = (1 << 32) - 1
+
+
+class ForeignError(Exception):
+    """A file that cannot be imported. One line."""
+
+
+@dataclass(slots=True)
+class Imported:
+    """What was made of the files."""
+
+    source: str
+    """``Flight Recorder dumps`` or ``profiler traces``."""
+    ranks: list[int]
+    num_records: int = 0
+    num_ops: int = 0
+    lacks: list[str] = field(default_factory=list)
+    """What these files do not say, in words."""
+
+
+class RankBuild:
+    """One rank: interns its names, ops and groups, keeps its records. Times: epoch ns."""
+
+    def __init__(self, rank: int, world: int, host: str, pid: int, backend: str) -> None:
+        self.rank, self.host = rank, host
+        self.proc = f"0.{host or 'host'}.{pid}"
+        self.definitions: list[dict[str, Any]] = []
+        self.records: list[tuple[int, bytes]] = []
+        self.num_ops = 0
+        self._backend = backend
+        self._ids: dict[Any, int] = {}
+        self._groups: dict[str, int] = {}
+        self._define(
+            DefKind.PROCESS, proc=self.proc, rank=rank, world_size=world, host=host, pid=pid,
+            epoch=0,
+        )  # fmt: skip
+
+    def name(self, text: str) -> int:
+        """Id of a string."""
+        if text not in self._ids:
+            self._ids[text] = len(self._ids) + 1
+            self._define(DefKind.NAME, id=self._ids[text], s=text[:500])
+        return self._ids[text]
+
+    def op(self, op: str, dtype: str, root: int = NONE) -> int:
+        """Id of an op's signature."""
+        key = (op, dtype, root)
+        if key not in self._ids:
+            self._ids[key] = len(self._ids) + 1
+            self._define(
+                DefKind.OP, id=self._ids[key], op=op, dtype=dtype, reduce="", root=root, tag=0,
+                coalesced=False,
+            )  # fmt: skip
+        return self._ids[key]
+
+    def group(self, key: str, name: str, ranks: Sequence[int]) -> int:
+        """Id of a process group; ``ranks`` may be empty: not known."""
+        if key not in self._groups:
+            if len(self._groups) >= NO_GROUP:
+                raise ForeignError("too many process groups")
+            self._groups[key] = len(self._groups)
+            self._define(
+                DefKind.GROUP, id=self._groups[key], key=key, name=name, axis=None,
+                ranks=list(ranks), backend=self._backend,
+            )  # fmt: skip
+        return self._groups[key]
+
+    def span(self, kind: Kind, name: str, t0: int, t1: int, step: int = 0, flags: int = 0) -> None:
+        """A STEP, PHASE or SPAN."""
+        lane = {Kind.STEP: Lane.STEP, Kind.PHASE: Lane.PHASE}.get(kind, Lane.USER)
+        name_id = 0 if kind is Kind.STEP else self.name(name)
+        self._record(kind, lane, flags, name_id, t0, t1, step)
+
+    def issued(
+        self, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
+        peer: int = NONE, flags: int = 0, sizes: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        """OP_ISSUE."""
+        self.num_ops += 1
+        self._record(Kind.OP_ISSUE, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
+
+    def done(
+        self, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
+        peer: int = NONE, flags: int = 0, sizes: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        """OP_DONE; without one of the DONE flags its time is not known."""
+        self._record(Kind.OP_DONE, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
+
+    def _define(self, kind: DefKind, **fields: Any) -> None:
+        self.definitions.append({"k": kind.value, **fields})
+
+    def _record(
+        self, kind: Kind, lane: Lane, flags: int, name_id: int, t0: int, t1: int, step: int,
+        seq: int = 0, group: int = NO_GROUP, peer: int = NONE, a: int = 0, b: int = 0,
+    ) -> None:  # fmt: skip
+        if not 0 <= t0 <= t1 < 1 << 62 or not -(1 << 15) <= peer < 1 << 15:
+            return
+        packed = RECORD.pack(
+            int(kind), int(lane), int(flags), name_id, t0, t1, min(max(step, 0), _INT32),
+            min(max(seq, 0), _INT32), group, NONE, NONE, peer, min(a, 1 << 60), min(b, 1 << 60), 0,
+        )  # fmt: skip
+        self.records.append((t0 if kind is Kind.OP_ISSUE else t1, packed))
+
+
+def write(
+    output: Path, made: Imported, builds: Sequence[RankBuild], files: Sequence[Path], end_ns: int
+) -> Imported:
+    """Write the session. ``end_ns``: until when the sources know anything."""
+    times = [t for build in builds for t, _ in build.records]
+    if not times:
+        raise ForeignError(f"{files[0]}: nothing in it that could be shown")
+    begin = min(times)
+    facts = RunFacts(
+        f"import-{begin}", f"imported {made.source}", builds[0].host,
+        ("pardbg", "import", *map(str, files)), str(Path.cwd()), "", begin, begin,
+    )  # fmt: skip
+    writer = SessionWriter(output, facts)
+    for build in builds:
+        key = Key.DEFINITION.value + build.proc.encode("ascii", "replace")
+        for fields in build.definitions:
+            writer.write(key, msgpack.packb(fields), begin)
+    for received, proc, payload in sorted(_batches(builds)):
+        writer.write(Key.RECORDS.value + proc.encode("ascii", "replace"), payload, received)
+    end_ns = max(end_ns, *times)
+    for number, line in enumerate([f"imported {made.source}", *made.lacks]):
+        said = {"n": number + 1, "t_ns": end_ns, "rank": None, "stream": "stdout", "text": line}
+        writer.write(Key.OUTPUT.value, msgpack.packb(said), end_ns)
+    writer.close(None)
+    made.num_records = len(times)
+    made.num_ops = sum(build.num_ops for build in builds)
+    return made
+
+
+def _batches(builds: Sequence[RankBuild]) -> list[tuple[int, str, bytes]]:
+    made = []
+    for build in builds:
+        build.records.sort(key=lambda record: record[0])
+        for first in range(0, len(build.records), BATCH):
+            part = build.records[first : first + BATCH]
+            body = b"".join(
+                raw[:-8] + (first + at + 1).to_bytes(8, "little")
+                for at, (_, raw) in enumerate(part)
+            )
+            head = FRAME.pack(PROTOCOL_VERSION, 0, len(part), first, 0, part[-1][0])
+            made.append((part[-1][0], build.proc, head + body))
+    return made

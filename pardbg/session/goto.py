@@ -1,0 +1,121 @@
+"""Places in time as people write them: ``step 42``, ``2B5``, ``18:22:07.3``, ``+250ms``."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pardbg.events import fields
+
+Kind = Literal[
+    "time", "by", "share", "begin", "end", "wall", "step", "finding", "bookmark", "action"
+]
+_DURATION: Final = re.compile(
+    r"(?:(\d+)h)?(?:(\d+)m(?![su]))?(?:(\d+(?:\.\d*)?|\.\d+)(s|ms|us|µs|ns)?)?"
+)
+_WALL: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d{1,9})?))?")
+_ACTION: Final = re.compile(r"(\d+)([A-Za-z_]+)(\d*)")
+_SCALE: Final = {None: 1e9, "s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1.0}
+_DAY_NS: Final = 86_400 * 10**9
+_LONGEST_NS: Final = 1 << 60
+FORMS: Final = "step 42, 2B5, finding 3, mark 1, 18:22:07.3, 2m03s, +250ms, 40% or end"
+
+
+class TravelError(ValueError):
+    """A place that is not there, or that makes no sense: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place, as it was said."""
+
+    kind: Kind
+    number: int = 0
+    """Step, number of a finding or bookmark; ns for ``time``, ``by`` and ``wall`` (of the day)."""
+    share: float = 0.0
+    text: str = ""
+    """An action's text form, or part of a bookmark's."""
+
+
+def parse(text: str) -> Target:
+    """Raises TravelError."""
+    text = " ".join(text.split())
+    word, _, rest = text.partition(" ")
+    word = word.lower()
+    if text.lower() in ("begin", "start", "end"):
+        return Target("end" if word == "end" else "begin")
+    if word in ("step", "finding"):
+        return Target("step" if word == "step" else "finding", _whole(rest, word))
+    if word in ("mark", "bookmark"):
+        return Target("bookmark", int(rest)) if rest.isdecimal() else _named_mark(rest)
+    if text.endswith("%"):
+        return Target("share", share=_share(text[:-1]))
+    if text[:1] in ("+", "-", "−"):
+        sign = 1 if text[0] == "+" else -1
+        return Target("by", sign * duration_ns(text[1:]))
+    if wall := _WALL.fullmatch(text):
+        return _wall(wall)
+    if action := _ACTION.fullmatch(text):
+        stage, name, mb = action.groups()
+        if name.upper() in ("F", "B", "I", "W", "UNSHARD", "RESHARD", "REDUCE_GRAD"):
+            return Target("action", text=f"{int(stage)}{name.upper()}{mb}")
+    return Target("time", duration_ns(text))
+
+
+def duration_ns(text: str) -> int:
+    """``12.5``, ``2m03s``, ``1h2m``, ``300ms`` or ``40us``, in ns."""
+    text = text.strip().lower().replace(" ", "")
+    match = _DURATION.fullmatch(text)
+    if not text or match is None or not any(match.groups()):
+        raise TravelError(f"no time {text!r}: write {FORMS}")
+    hours, minutes, number, unit = match.groups()
+    value = (int(hours or 0) * 3600 + int(minutes or 0) * 60) * 10**9
+    value += round(float(number or 0) * _SCALE[unit])
+    if value > _LONGEST_NS:
+        raise TravelError(f"{text} is longer than any run")
+    return value
+
+
+def wall_near(run: Mapping[str, Any], target: Target, begin_ns: int, end_ns: int) -> int:
+    """A time of day, local, as hub ns: the first one in the run, else the nearest to it."""
+    to_wall = fields.integer(run, "wall_ns", 0) - fields.integer(run, "t_ns", begin_ns)
+    if to_wall <= 0:
+        raise TravelError("this session does not say what time of day it was")
+    begin = begin_ns + to_wall
+    local = time.localtime(begin / 1e9)
+    midnight = time.mktime((local.tm_year, local.tm_mon, local.tm_mday, 0, 0, 0, 0, 0, -1))
+    first = round(midnight) * 10**9 + target.number
+    days = [first + day * _DAY_NS for day in range(-1, 2 + (end_ns - begin_ns) // _DAY_NS)]
+    inside = [t for t in days if begin <= t <= end_ns + to_wall]
+    if inside:
+        return inside[0] - to_wall
+    return min(days, key=lambda t: min(abs(t - begin), abs(t - end_ns - to_wall))) - to_wall
+
+
+def _wall(match: re.Match[str]) -> Target:
+    hours, minutes, seconds = int(match[1]), int(match[2]), float(match[3] or 0)
+    if hours > 23 or minutes > 59 or seconds >= 61:
+        raise TravelError(f"no time of day {match[0]!r}: write 18:22:07.3")
+    return Target("wall", (hours * 3600 + minutes * 60) * 10**9 + round(seconds * 1e9))
+
+
+def _whole(text: str, what: str) -> int:
+    if not text.isdecimal() or len(text) > 12:
+        raise TravelError(f"which {what}? write `goto {what} 3`")
+    return int(text)
+
+
+def _named_mark(text: str) -> Target:
+    if not text:
+        raise TravelError("which bookmark? write `goto mark 1` (`:marks` lists them)")
+    return Target("bookmark", text=text)
+
+
+def _share(text: str) -> float:
+    try:
+        return min(max(float(text), 0.0), 100.0) / 100
+    except ValueError:
+        raise TravelError(f"no share {text!r}%: write 40%") from None

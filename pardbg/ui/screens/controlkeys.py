@@ -1,0 +1,134 @@
+"""What the keys and commands about control do: the main screen's third part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pardbg.control.model import Reply, Verb
+from pardbg.control.wording import COMPARE, inspect_words, verb_words
+from pardbg.render.inspect import answers
+from pardbg.render.replies import breakpoints
+from pardbg.ui import commands
+from pardbg.ui.messages import Answered
+from pardbg.ui.screens.debug import DebugPage
+
+if TYPE_CHECKING:
+    from pardbg.ui.desk import Desk
+    from pardbg.ui.screens.base import Page, Shared
+
+_ACTION = re.compile(r"\d+[FBIW]\d+")
+
+
+class ControlKeys:
+    """Verbs, breakpoints and looking into ranks; ``do_<id>`` as the registry names them."""
+
+    shared: Shared
+    pages: Mapping[str, Page]
+    _desk: Desk
+    _comparing = False
+    _frame = 0
+    """Which of a held rank's own frames is looked at; 0 the innermost."""
+
+    if TYPE_CHECKING:
+
+        def say(self, text: str, style: str = "dim") -> None: ...
+
+        def paint(self) -> None: ...
+
+        def show_page(self, name: str) -> None: ...
+
+        def ask(self, kind: str, text: str = "") -> None: ...
+
+    def _verb(self, verb: Verb, argument: str) -> None:
+        ranks = str(self.shared.rank) if verb is Verb.STEP else None
+        if verb is Verb.WHERE:
+            self.show_page("debug")
+        try:
+            said, args = verb_words(verb, argument.split())
+        except ValueError as error:
+            raise commands.CommandError(str(error)) from None
+        self.refused(self._desk.send(verb, said or ranks, **args))
+
+    def do_toggle(self, _argument: str) -> None:
+        frame = self.shared.frame
+        if frame is not None:
+            self.refused(self._desk.toggle(frame.snapshot.control))
+
+    def do_break_here(self, _argument: str) -> None:
+        """The command is written out, to be changed or just entered."""
+        self.ask(":", f"break {self._break_text()}")
+
+    def _break_text(self) -> str:
+        frame = self.shared.frame
+        snapshot = frame.snapshot if frame else None
+        coming = snapshot.control.held.get(self.shared.rank, "") if snapshot else ""
+        view = snapshot.pipeline if snapshot else None
+        step = view.step or view.last_complete if view else None
+        for row in step.ranks if step else ():
+            if row.rank == self.shared.rank and not _ACTION.search(coming):
+                coming = row.next_action or ""
+        action = _ACTION.search(coming)
+        return f"action=={action[0]}" if action else f"rank=={self.shared.rank} and op=="
+
+    def do_take(self, _argument: str) -> None:
+        self.refused(self._desk.take())
+
+    def do_leave(self, _argument: str) -> None:
+        self.refused(self._desk.leave())
+
+    def refused(self, reply: Reply | None) -> None:
+        if reply is not None and reply.error:
+            self.say(reply.error, "bad")
+        self.paint()
+
+    def on_answered(self, event: Answered) -> None:
+        """The hub's answer: an error is said; stacks and lists go to the debug page."""
+        debug = self.pages["debug"]
+        assert isinstance(debug, DebugPage)
+        name = event.verb.value if event.verb else "control"
+        if not event.reply.ok:
+            text = event.reply.error or f"{name}: the hub refused"
+            debug.say(text, "bad")
+            self.say(text, "bad")
+            return
+        if event.verb is Verb.WHERE:
+            if not debug.stacks(event.reply.data):
+                self.say("no rank answered with a stack", "warn")
+        elif event.verb in (Verb.RANKS, Verb.STATUS):
+            for key, value in sorted(event.reply.data.items(), key=str):
+                debug.say(f"{key}: {value}")
+            self.show_page("debug")
+        elif event.verb is Verb.INSPECT:
+            for text in answers(event.reply.data, compare=self._comparing):
+                debug.say(text, "")
+            self.show_page("debug")
+        elif event.verb is Verb.BREAKS:
+            for text in breakpoints(event.reply.data):
+                debug.say(text)
+            self.show_page("debug")
+        else:
+            debug.say(f"{name}: {event.reply.data.get('text') or 'ok'}")
+        self.paint()
+
+    # ---------------------------------------------------------------- looking into ranks
+
+    def inspect(self, word: str, argument: str) -> None:
+        """``p loss``, ``compare --hash grads``: of the selected rank where none is said."""
+        try:
+            ranks, args = inspect_words(word, argument)
+        except ValueError as error:
+            raise commands.CommandError(str(error)) from None
+        self._comparing = word == COMPARE
+        ranks = ranks or str(self.shared.rank)
+        self.refused(self._desk.send(Verb.INSPECT, ranks, frame=self._frame, **args))
+
+    def do_frame_up(self, _argument: str) -> None:
+        """The caller's frame, as pdb's ``up``."""
+        self._frame += 1
+        self.inspect("list", "")
+
+    def do_frame_down(self, _argument: str) -> None:
+        self._frame = max(0, self._frame - 1)
+        self.inspect("list", "")

@@ -1,0 +1,91 @@
+"""`make diagnosis`: fault × found × culprit right × seconds × false alarms, as a table.
+
+    python -m tests.diagnosis [NAME …] [--beside] [--healthy SECONDS] [--list]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from pardbg.recipes import catalogue
+from tests.diagnosis import beside, cases
+from tests.diagnosis.cases import Case
+from tests.diagnosis.live import Outcome, watch
+
+HEAD = ("fault", "found", "culprit", "after", "false alarms", "place in the code")
+
+
+def chosen(names: list[str]) -> list[Case]:
+    everything = [*cases.faults(), *cases.healthy()]
+    if not names:
+        return everything
+    return [case for case in everything if any(name in case.name for name in names)]
+
+
+def row(outcome: Outcome) -> tuple[str, ...]:
+    """The table's cells of one case."""
+    case, right, named = outcome.case, outcome.right, outcome.named
+    false = ", ".join(f"{kind} {list(who)}" for kind, who in outcome.false) or "none"
+    if not case.kinds:
+        return case.name, "–", "–", f"{outcome.lasted_s:.0f} s healthy", false, ""
+    said = right or named
+    found = said.kind if said is not None else "NOT FOUND"
+    culprit = "right" if right else f"WRONG {list(named.culprits)}" if named else "–"
+    seconds = "" if outcome.seconds is None else f"{outcome.seconds:.1f} s"
+    return case.name, found, culprit, seconds, false, (right.where or "") if right else ""
+
+
+def show(cells: tuple[str, ...]) -> None:
+    name, found, culprit, seconds, false, where = cells
+    line = f"{name:32} {found:16} {culprit:10} {seconds:>12}  {false:14} {where}"
+    print(line.rstrip(), flush=True)
+
+
+def healthy(seconds: float) -> Outcome:
+    """ddp, over and over, for so long."""
+    argv = tuple(catalogue.command("ddp", 2, 1_000_000))
+    return watch(Case(f"ddp for {seconds:.0f} s", argv, ()), patience_s=seconds)
+
+
+def run(todo: list[Case], with_torch: bool) -> int:
+    """Print the table; how many are not as they should be."""
+    show(HEAD)
+    bad, begun = 0, time.monotonic()
+    for case in todo:
+        outcome = watch(case)
+        show(row(outcome))
+        if outcome.right is not None:
+            print(f"    {outcome.right.severity}: {outcome.right.text}", flush=True)
+        for finding in outcome.false.values():
+            print(f"    FALSE {finding.kind}: {finding.text}", flush=True)
+        if with_torch and case.kinds:
+            print(f"    torchfrtrace: {beside.says(case)}", flush=True)
+        bad += not outcome.as_it_should_be
+    minutes = (time.monotonic() - begun) / 60
+    print(f"{len(todo) - bad} of {len(todo)} as they should be, in {minutes:.0f} min")
+    return bad
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of case names; none: all")
+    parser.add_argument("--list", action="store_true", help="the cases, without running any")
+    parser.add_argument("--beside", action="store_true", help="run torch's own tools on each, too")
+    parser.add_argument("--healthy", type=float, metavar="SECONDS",
+                        help="watch a healthy ddp for so long: is any error said?")  # fmt: skip
+    arguments = parser.parse_args()
+    todo = chosen(arguments.names)
+    if arguments.list:
+        print("\n".join(case.name for case in todo))
+        return 0
+    if arguments.healthy:
+        outcome = healthy(arguments.healthy)
+        show(row(outcome))
+        return 1 if outcome.false else 0
+    return 1 if run(todo, arguments.beside) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""One case, watched live as a viewer would: what was found when, and what was said besides."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.findings import findings
+from pardbg.analysis.model import Finding
+from pardbg.hub.client import LiveSource
+from pardbg.hub.launch import RunHandle, start_run
+from pardbg.store.store import Store
+from tests.diagnosis.cases import END, HANG, Case
+from tests.processes import end_tree
+
+LOOK_S = 0.2
+"""How often findings are looked at."""
+AFTER_S = 1.5
+"""How long the job goes on after the finding: what else is said of it?"""
+
+
+@dataclass
+class Outcome:
+    case: Case
+    right: Finding | None = None
+    named: Finding | None = None
+    """The right kind with other culprits."""
+    seconds: float | None = None
+    false: dict[tuple[str, tuple[int, ...]], Finding] = field(default_factory=dict)
+    """Errors that are not the fault, by kind and culprits."""
+    lasted_s: float = 0.0
+
+    @property
+    def as_it_should_be(self) -> bool:
+        return not self.false and (not self.case.kinds or self.right is not None)
+
+
+def watch(case: Case, patience_s: float | None = None) -> Outcome:
+    """Run it until the finding comes or the time is over."""
+    outcome = Outcome(case)
+    folder = tempfile.TemporaryDirectory(prefix="pardbg-diagnosis-")
+    with folder, _started(case, Path(folder.name)) as handle:
+        source, store = LiveSource(handle.run_dir), Store(live=True)
+        try:
+            _follow(outcome, source, store, patience_s or case.timeout_s)
+        finally:
+            source.close()
+    return outcome
+
+
+def _follow(outcome: Outcome, source: LiveSource, store: Store, patience_s: float) -> None:
+    begun = looked = time.monotonic()
+    until, first_seen = begun + patience_s, None
+    while time.monotonic() < until:
+        store.apply_all(source.poll(50))
+        now = time.monotonic()
+        if now - looked >= LOOK_S or source.finished:
+            looked = now
+            view = View(store, None)
+            _look(outcome, view)
+            if outcome.right is not None and first_seen is None:
+                first_seen = now
+                until = min(until, now + AFTER_S)
+        if source.finished:
+            break
+    outcome.lasted_s = time.monotonic() - begun
+
+
+def _look(outcome: Outcome, view: View) -> None:
+    case = outcome.case
+    for finding in findings(view):
+        if finding.severity == "info":
+            continue
+        if case.is_right(finding.kind, finding.culprits):
+            first, outcome.right = outcome.right is None, finding  # the newest one says most
+            if first:
+                outcome.seconds = (time.monotonic_ns() - _zero(view, case)) / 1e9
+        elif finding.kind in case.kinds and outcome.right is None:
+            outcome.named = finding
+        if finding.severity == "error" and not case.is_right(finding.kind, finding.culprits):
+            outcome.false.setdefault((finding.kind, finding.culprits), finding)
+
+
+def _zero(view: View, case: Case) -> int:
+    """From when seconds are counted."""
+    if case.sort == END:
+        ended = [e[0] for p in view.ranks.values() if (e := view.proc_end(p)) is not None]
+        failed = [f.t_ns for p in view.ranks.values() for f in p.failures]
+        return min([*ended, *failed], default=view.t_ns)
+    newest = 0
+    for process in view.ranks.values():
+        for name in ("issue", "issue_p2p", "step", "phase"):
+            table, visible = view.rows(process, name)
+            if visible:
+                newest = max(newest, int(table.when[visible - 1]))
+    return newest if case.sort == HANG else view.begin_ns
+
+
+@contextmanager
+def _started(case: Case, folder: Path) -> Iterator[RunHandle]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    handle = start_run(
+        list(case.argv), name="diagnosis", session=folder / "s.mcap", cwd=Path.cwd(), env=env,
+        owner=True,
+    )  # fmt: skip
+    try:
+        yield handle
+    finally:
+        if handle.launcher_alive():
+            handle.signal(signal.SIGUSR1)
+            try:
+                handle.wait(15)
+            except TimeoutError:
+                assert handle._launcher is not None
+                end_tree(handle._launcher.pid)

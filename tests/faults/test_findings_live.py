@@ -1,0 +1,31 @@
+"""Real ranks, real faults, a live viewer: who is named, where in the code, and nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.diagnosis.cases import END, Case, program, recipe
+from tests.diagnosis.live import watch
+
+CASES = (
+    program("gil", 2, 0, 5, ("gil-held",), "20"),
+    program("raises", 3, 2, 5, ("exception",), sort=END),
+    recipe("group-order", 4, 2, 3, ("deadlock",)),
+)
+PLACES = {"gil": "in gil", "raises": "in raises", "group-order": "group_order"}
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
+def test_a_fault_is_named_and_nothing_else(case: Case) -> None:
+    outcome = watch(case)
+    assert outcome.right is not None, f"said instead: {outcome.named}"
+    assert outcome.false == {}
+    where = next(at for what, at in PLACES.items() if f":{what} " in case.name)
+    assert where in (outcome.right.where or "")
+
+
+@pytest.mark.timeout(90)
+def test_a_long_evaluation_on_one_rank_is_no_error() -> None:
+    outcome = watch(program("evaluates", 2, 0, 5, (), "4"), patience_s=11)
+    assert outcome.false == {}

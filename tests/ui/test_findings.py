@@ -1,0 +1,80 @@
+"""Screen 8: the list with the chosen finding in full, and enter going to what shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pardbg.analysis.model import Evidence, Finding, Snapshot
+from tests.ui import sample
+from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
+
+
+def made() -> Snapshot:
+    """A deadlock 5 s before the end, and a note 30 s before it."""
+    base = sample.snapshot_1f1b()
+    t = base.t_end_ns
+    deadlock = Finding(
+        kind="deadlock", severity="error", ranks=(0, 1, 2, 3), culprits=(2,), group="a", seq=5,
+        where="train.py:48 in step", t_ns=t - 5 * sample.S, text="ranks wait for each other.",
+        advice="Call the groups' ops in the same order.",
+        evidence=Evidence(t - 5 * sample.S, 2, "timeline", op="all_reduce a #5"),
+    )  # fmt: skip
+    late = Finding(
+        kind="late-rank", severity="info", culprits=(3,), t_ns=t - 30 * sample.S,
+        text="rank 3 came 4 s late.", evidence=Evidence(t - 30 * sample.S, 3, "collectives"),
+    )  # fmt: skip
+    return replace(base, findings=(deadlock, late))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_chosen_one_is_shown_in_full(size: tuple[int, int]) -> None:
+    app = app_on(made(), start="findings")
+    async with app.run_test(size=size) as pilot:
+        await shows(app, "1 error, 1 note")
+        await shows(app, "train.py:48 in step")
+        assert "Call the groups' ops" in text_of(app)
+        await pilot.press("down")
+        await shows(app, "rank 3 came 4 s late.")
+        await shows(app, "enter goes to the moment on Collectives, rank 3")
+        assert "train.py:48 in step" not in text_of(app)
+
+
+async def test_enter_goes_to_the_moment_the_rank_and_the_screen() -> None:
+    def at(now: Snapshot, t_ns: int | None) -> Snapshot:
+        return now if t_ns is None else replace(now, t_ns=t_ns)
+
+    app = app_on(made(), live=False, start="findings", at=at)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await shows(app, "1 error, 1 note")
+        await pilot.press("enter")
+        await until(lambda: app.main.page.name_ == "timeline", "the timeline")
+        assert app.main.shared.rank == 2
+
+        def moment() -> int:
+            frame = app.main.shared.frame
+            return frame.snapshot.t_ns if frame is not None else 0
+
+        await until(lambda: moment() == made().t_end_ns - 5 * sample.S, "the moment")
+
+
+async def test_the_badge_counts_errors_and_warnings_apart_and_no_notes() -> None:
+    warned = replace(made().findings[0], severity="warning")
+    base = made()
+    app = app_on(replace(base, findings=(*base.findings, warned, warned)))
+    async with app.run_test(size=(160, 30)):
+        await shows(app, "✗1 ⚠2")
+
+
+async def test_the_choice_stays_on_a_finding_when_another_one_comes() -> None:
+    base = made()
+    app = app_on(replace(base, findings=base.findings[1:]), start="findings")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await shows(app, "1 note")
+        await pilot.press("down")  # chooses the note, the only one
+        store = app._store
+        assert isinstance(store, FakeStore)
+        store.show(base)
+        await shows(app, "1 error, 1 note")
+        await shows(app, "enter goes to the moment on Collectives, rank 3")

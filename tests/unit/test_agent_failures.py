@@ -1,0 +1,168 @@
+"""What nobody caught is told, and the program's own hooks run as before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from pardbg_agent.defs import read_file
+
+PROGRAM = """
+import json, os, sys, threading
+sys.excepthook = lambda kind, value, trace: print("mine:", kind.__name__, flush=True)
+from pardbg_agent import core, failures
+c = core.ensure()
+assert c.run is not None
+c.step = 5
+{body}
+"""
+
+
+def run(tmp_path: Path, body: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    """A process with an agent and no hub; what it told of exceptions."""
+    (tmp_path / "run.json").write_text(f'{{"run": "r", "ring_dir": "{tmp_path}/rings"}}')
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM.format(body=textwrap.dedent(body)))
+    done = subprocess.run(
+        [sys.executable, str(program)], env={"PARDBG": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    (file,) = (tmp_path / "rings").glob("*.defs")
+    maps = [msgpack.unpackb(payload) for payload in read_file(str(file))]
+    return done, [m for m in maps if m["k"] == "exception"]
+
+
+def test_an_exception_is_told_with_its_place_and_the_programs_own_hook_runs(tmp_path: Path) -> None:
+    done, (told,) = run(
+        tmp_path,
+        """
+        def batch():
+            raise ValueError("no labels\\nin batch 17")
+        batch()
+        """,
+    )
+    assert done.returncode == 1 and done.stdout == "mine: ValueError\n"
+    assert (told["type"], told["text"], told["step"]) == ("ValueError", "ValueError: no labels", 5)
+    assert [frame[2] for frame in told["frames"]] == ["<module>", "batch"]
+    assert told["frames"][-1][0].endswith("train.py") and told["thread"] == "MainThread"
+
+
+def test_a_threads_exception_is_told_as_the_threads(tmp_path: Path) -> None:
+    done, (told,) = run(
+        tmp_path,
+        """
+        def fails():
+            raise OSError("disk")
+        thread = threading.Thread(target=fails, name="writer")
+        thread.start()
+        thread.join()
+        """,
+    )
+    assert done.returncode == 0 and "OSError: disk" in done.stderr
+    assert (told["thread"], told["text"]) == ("writer", "OSError: disk")
+
+
+def test_a_child_of_multiprocessing_tells_what_its_parent_prints(tmp_path: Path) -> None:
+    """As mp.spawn does it: the exception is caught below, and the child leaves with SystemExit."""
+    (tmp_path / "run.json").write_text(f'{{"run": "r", "ring_dir": "{tmp_path}/rings"}}')
+    program = tmp_path / "train.py"
+    program.write_text(textwrap.dedent(
+        """
+        import multiprocessing, sys
+
+        def rank(wrapped):
+            from pardbg_agent import core
+            core.ensure()
+            try:
+                raise KeyError("batch")
+            except KeyError:
+                if not wrapped:
+                    raise
+                sys.exit(1)
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            for wrapped in (False, True):
+                child = context.Process(target=rank, args=(wrapped,))
+                child.start()
+                child.join()
+        """
+    ))  # fmt: skip
+    subprocess.run(
+        [sys.executable, str(program)], env={"PARDBG": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True, timeout=30, check=True,
+    )  # fmt: skip
+    files = sorted((tmp_path / "rings").glob("*.defs"))
+    told = [msgpack.unpackb(p) for file in files for p in read_file(str(file))]
+    texts = [m["text"] for m in told if m["k"] == "exception"]
+    assert texts == ["KeyError: 'batch'"] * 2
+
+
+def test_an_exception_that_cannot_be_shown_is_told_all_the_same(tmp_path: Path) -> None:
+    done, (told,) = run(
+        tmp_path,
+        """
+        class Odd(Exception):
+            def __str__(self):
+                raise RuntimeError
+        raise Odd
+        """,
+    )
+    assert done.returncode == 1 and "mine: Odd" in done.stdout
+    assert told["type"] == "Odd" and "Odd" in told["text"]
+
+
+def test_a_caught_exception_and_a_plain_exit_are_nobodys_business(tmp_path: Path) -> None:
+    done, told = run(tmp_path, "try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(3)\n")
+    assert (done.returncode, told) == (3, [])
+
+
+@pytest.fixture
+def no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that no agent has been in: earlier tests may have installed ours."""
+    import threading
+
+    from pardbg_agent import failures
+
+    monkeypatch.setattr(failures, "_before", None)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+
+
+def test_detach_gives_the_hooks_back(no_hooks: None) -> None:
+    import threading
+
+    from pardbg_agent import failures
+
+    before = sys.excepthook, threading.excepthook
+    failures.install()
+    failures.install()
+    assert sys.excepthook is not before[0]
+    failures.uninstall()
+    assert (sys.excepthook, threading.excepthook) == before
+
+
+def test_a_hook_that_somebody_chained_onto_ours_stays(no_hooks: None) -> None:
+    import threading
+
+    from pardbg_agent import failures
+
+    before = sys.excepthook, threading.excepthook
+    failures.install()
+    ours = sys.excepthook
+
+    def theirs(*args: Any) -> None:
+        ours(*args)
+
+    sys.excepthook = theirs
+    failures.uninstall()
+    assert sys.excepthook is theirs  # taking ours out would cut the chain
+    sys.excepthook = ours
+    failures.uninstall()
+    assert (sys.excepthook, threading.excepthook) == before

@@ -1,0 +1,22 @@
+"""Who a process says it is."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+
+from pardbg_agent.identity import host_name
+
+
+def test_a_host_goes_by_the_name_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its proc ids are "epoch.host.pid" and name files: no dots, slashes or spaces."""
+    monkeypatch.setenv("PARDBG_HOST", "node 1/a.example.org")
+    assert host_name() == "node-1-a"
+
+
+def test_a_host_without_one_goes_by_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARDBG_HOST", "")
+    own = socket.gethostname().split(".")[0]
+    assert host_name() == re.sub(r"[^A-Za-z0-9_-]", "-", own)
