@@ -33,6 +33,7 @@ from pardbg_agent.guard import Guard
 from pardbg_agent.optable import OpTable
 from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.sums import Sums
+from pardbg_agent.watches import NO_WATCHES
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
 
 OFF, SUMMARY, FULL = 0, 1, 2
@@ -64,6 +65,8 @@ class RunInfo:
     keys: dict[str, str] = field(default_factory=dict)
     allow_eval: bool = False
     """The job was started with --allow-eval."""
+    hold_exceptions: bool = False
+    """... with --on-exception hold."""
 
 
 class Core:
@@ -97,6 +100,8 @@ class Core:
             record=ring.record, name=defs.name, status=ring.status.gate, step=lambda: self.step,
             facts=self._facts,
         )  # fmt: skip
+        self.watches = NO_WATCHES
+        """What a person asked to look for (pardbg_agent.watches); replaced as a whole."""
         self.sender: Any = None
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
@@ -323,6 +328,7 @@ def load_run(run_dir: str) -> RunInfo:
         ctrl=str(data.get("ctrl") or ""),
         keys=dict(data.get("keys") or {}),
         allow_eval=data.get("allow_eval") is True,
+        hold_exceptions=bool(data.get("on_exception_s")),
     )
 
 
@@ -335,6 +341,7 @@ def shutdown(deadline_s: float = 0.9) -> None:
     quiesce = getattr(hooks, "quiesce", None)
     if core is not None:
         core.gate.end()
+        core.watches = NO_WATCHES
         if quiesce is not None:
             core.guard.call("quiesce", quiesce, deadline_s * 0.55)
     with _lock:

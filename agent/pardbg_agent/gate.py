@@ -1,7 +1,8 @@
 """Gates: where a rank can be held, and never for longer than the lease.
 
 Hooks do ``if gate.closed: gate.wait(Gate.X, describe, facts)``: open, that is one attribute read.
-``closed`` means *look here*: ranks are being held, or a breakpoint or a delay is set. Only
+``closed`` means *look here*: ranks are being held, or a breakpoint, a delay or a watch that looks
+before an op is issued is set. Only
 ``holding`` keeps anybody.
 
 All decisions are made under one lock and at once: a PERMIT that lets a held thread go marks it
@@ -19,18 +20,23 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Final
 
 from pardbg_agent import clock
 from pardbg_agent.breaks import Breaks, Facts
-from pardbg_agent.wire import GATE_ALL, LEASE_NS, NO_GROUP, NONE, Kind, Lane
+from pardbg_agent.watches import MAX_TEXT, NO_WATCHES, Watches
+from pardbg_agent.wire import GATE_ALL, LEASE_NS, NO_GROUP, NONE, Gate, Kind, Lane
 
 Describe = str | Callable[[], str]
 AskFacts = Callable[[], Facts]
 """What comes next, field by field (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
 _NO_BREAKS: Final = Breaks([])
 _LONGEST_WAIT_S: Final = 1.0
+_EXCEPTION: Final = int(Gate.EXCEPTION)
+
+Work = Callable[[FrameType | TracebackType | None], None]
+"""What a person asked; called with the place to look from: a frame, or an exception's traceback."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,8 +48,11 @@ class _Holder:
     since_ns: int
     is_main: bool
     released: bool = False
-    work: Callable[[FrameType | None], None] | None = None
+    work: Work | None = None
     """What a person asked, to be run by this thread where it is held."""
+    trace: TracebackType | None = None
+    """Of the exception that ends the thread; its own frames are gone by then."""
+    ident: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class GateState:
     closed: bool
     """Ranks are held here, or about to be."""
     hit: tuple[int, str] | None = None
-    """Number of the breakpoint that closed it, and what came next there."""
+    """Number of the breakpoint or watch that closed it, and what came next or was found there."""
 
 
 class GateControl:
@@ -81,6 +90,9 @@ class GateControl:
         self.holding = False
         """Permits and holds are in force."""
         self.breaks = _NO_BREAKS
+        self.watches = NO_WATCHES
+        self._due: tuple[int, str] | None = None
+        """What a watch found: the next gate holds."""
         self._delay_ns = 0
         self._delayed_step = -1
         self._hit: tuple[int, str] | None = None
@@ -113,7 +125,9 @@ class GateControl:
             return 0  # what a person asked to run meets gates of its own
         gate = int(gate)  # an enum's own & takes longer than all the rest here
         delayed = self._delay() if self._delay_ns else 0
-        if gate & self.breaks.gates:
+        if self._due is not None:
+            self._stop_here()
+        elif gate & self.breaks.gates:
             self._break(gate, describe, facts)
         return delayed + self._pass(gate, describe) if self.holding else delayed
 
@@ -137,17 +151,41 @@ class GateControl:
         with self._changed:
             if self._ended:
                 return
-            self._hit = (hit.number, _text(describe))
-            self._count = self._stop = GATE_ALL
-            self._left = 0
-            self._deadline = self._now() + LEASE_NS
-            self.holding = True
+            self._close((hit.number, _text(describe)))
 
-    def _pass(self, gate: int, describe: Describe) -> int:
+    def stop(self, number: int, text: str) -> bool:
+        """A watch matched: hold at the next gate that any thread of this rank comes to. Counts a
+        match; False: it does not stop there (ignored, ended, deleted, or a hit waits already)."""
+        with self._changed:
+            if self._ended or self._hit is not None or self._due is not None:
+                return False
+            if not self.watches.counts(number):
+                return False
+            self._due = (number, text[:MAX_TEXT])
+            self._look_again()
+            return True
+
+    def _stop_here(self) -> None:
+        """The gate after ``stop``."""
+        with self._changed:
+            if self._due is not None and not self._ended:
+                self._close(self._due)
+            self._due = None
+
+    def hold_raised(self, text: str, trace: TracebackType | None) -> None:
+        """An exception that nobody caught ends this thread: hold it first, and the rank's other
+        threads at their next gates, until RUN or the lease's end."""
+        with self._changed:
+            if self._ended:
+                return
+            self._close(self._hit)
+        self._pass(_EXCEPTION, text, trace)
+
+    def _pass(self, gate: int, describe: Describe, trace: TracebackType | None = None) -> int:
         with self._changed:
             if self._passes(gate):
                 return 0
-            holder = self._hold(gate, describe)
+            holder = self._hold(gate, describe, trace)
             try:
                 while not holder.released:
                     self._changed.wait(self._seconds_left())
@@ -168,6 +206,8 @@ class GateControl:
         self._lapse_if_due()
         if not self.holding:
             return True
+        if gate == _EXCEPTION:
+            return False
         if self._left > 0:
             if gate & self._count:
                 self._left -= 1
@@ -175,9 +215,12 @@ class GateControl:
             return True
         return not gate & self._stop
 
-    def _hold(self, gate: int, describe: Describe) -> _Holder:
+    def _hold(self, gate: int, describe: Describe, trace: TracebackType | None) -> _Holder:
         main = threading.current_thread() is threading.main_thread()
-        holder = _Holder(int(gate), _text(describe), self._now(), main)
+        ident = threading.get_ident()
+        holder = _Holder(
+            int(gate), _text(describe), self._now(), main, trace=trace, ident=ident
+        )  # fmt: skip
         self._holders.append(holder)
         self._show()
         return holder
@@ -195,16 +238,21 @@ class GateControl:
         self._changed.release()
         try:
             if work is not None:
-                work(sys._getframe())
+                work(holder.trace or sys._getframe())
         finally:
             self._changed.acquire()
             self._working = 0
 
     # -- the agent thread's side
 
-    def ask(self, work: Callable[[FrameType | None], None]) -> bool:
-        """Have the held thread run ``work`` with its innermost frame. False: nobody is held, or it
-        is still at the one before."""
+    def raised(self) -> dict[int, TracebackType]:
+        """thread ident -> the exception it is held at."""
+        with self._changed:
+            return {one.ident: one.trace for one in self._holders if one.trace is not None}
+
+    def ask(self, work: Work) -> bool:
+        """Have the held thread run ``work`` with its innermost frame (or its exception). False:
+        nobody is held, or it is still at the one before."""
         with self._changed:
             order = self._in_order()
             if not order or order[0].work is not None:
@@ -242,11 +290,14 @@ class GateControl:
             if self.holding:
                 self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
 
-    def set_breaks(self, breaks: Breaks) -> None:
-        """All breakpoints from now on."""
+    def set_breaks(self, breaks: Breaks, watches: Watches = NO_WATCHES) -> None:
+        """All breakpoints and watches from now on."""
         with self._changed:
             breaks.keep_counts(self.breaks)
-            self.breaks = breaks
+            watches.keep_counts(self.watches)
+            self.breaks, self.watches = breaks, watches
+            if self._due is not None and not watches.has(self._due[0]):
+                self._due = None
             self._look_again()
 
     def set_delay(self, delay_ns: int) -> None:
@@ -272,7 +323,8 @@ class GateControl:
             self._open()
 
     def state(self) -> GateState:
-        """A consistent view. The main thread's hold comes first, else the oldest."""
+        """A consistent view. A thread that raised comes first, then the main thread, else the
+        oldest."""
         with self._changed:
             order = self._in_order()
             told = (self._reply_to, self.holding, self._hit)
@@ -283,8 +335,16 @@ class GateControl:
 
     # -- lock held from here on
 
+    def _close(self, hit: tuple[int, str] | None) -> None:
+        """Hold at every gate until the hub says otherwise, or the lease is over."""
+        self._hit = hit
+        self._count = self._stop = GATE_ALL
+        self._left = 0
+        self._deadline = self._now() + LEASE_NS
+        self.holding = self.closed = True
+
     def _in_order(self) -> list[_Holder]:
-        return sorted(self._holders, key=lambda holder: not holder.is_main)
+        return sorted(self._holders, key=lambda one: (one.gate != _EXCEPTION, not one.is_main))
 
     def _release(self, holder: _Holder) -> None:
         holder.released = True
@@ -295,6 +355,7 @@ class GateControl:
         self._left, self._hit = 0, None
         if self._ended:
             self.breaks, self._delay_ns = _NO_BREAKS, 0
+            self.watches, self._due = NO_WATCHES, None
         self._look_again()
         for holder in list(self._holders):
             self._release(holder)
@@ -302,7 +363,10 @@ class GateControl:
         self._changed.notify_all()
 
     def _look_again(self) -> None:
-        self.closed = self.holding or bool(self.breaks.gates) or self._delay_ns > 0
+        self.closed = (
+            self.holding or bool(self.breaks.gates) or self._delay_ns > 0
+            or self.watches.before_issue or self._due is not None
+        )  # fmt: skip
 
     def _lapse_if_due(self) -> bool:
         if self.holding and self._now() >= self._deadline:

@@ -27,6 +27,7 @@ from pardbg_agent import clock, evaluate, inspect, wire
 from pardbg_agent.breaks import breaks_of
 from pardbg_agent.ring import RingReader
 from pardbg_agent.states import ControlState
+from pardbg_agent.watches import NO_WATCHES, watches_of
 from pardbg_agent.wire import Key, Msg
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Sender:
             self._core.guard.call("sender end", self._end, link)
         finally:
             self._core.gate.end()  # without this thread nobody could open it
+            self._core.watches = NO_WATCHES
             link.close()
 
     def _turn(self, link: _Link) -> None:
@@ -214,7 +216,7 @@ class Sender:
         self._link.ctrl({"t": Msg.PONG.value, "re": message.get("id"), "t_ns": clock.now_ns()})
 
     def _where(self, message: dict[str, Any]) -> None:
-        found = inspect.stacks(skip_thread=threading.get_ident())
+        found = inspect.stacks(threading.get_ident(), self._core.gate.raised())
         self._ack(message, stacks=found, t_ns=clock.now_ns())
 
     def _level(self, message: dict[str, Any]) -> None:
@@ -223,11 +225,13 @@ class Sender:
 
     def _breaks(self, message: dict[str, Any]) -> None:
         try:
-            self._core.gate.set_breaks(breaks_of(message.get("breaks")))
+            watches = watches_of(message.get("watches"))
+            self._core.gate.set_breaks(breaks_of(message.get("breaks")), watches)
+            self._core.watches = watches
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             self._ack(message, ok=False, error=f"breakpoints refused: {error}")
         else:
-            self._ack(message)
+            self._ack(message, unknown=list(watches.unknown))
 
     def _delay(self, message: dict[str, Any]) -> None:
         self._core.gate.set_delay(int(message["ns"]))

@@ -65,5 +65,10 @@ class ControlState:
             "re": gate.reply_to, "held": gate.held, "held_since_ns": gate.since_ns,
             "next": gate.next, "closed": gate.closed, "step": core.step, **ops,
             "done": done, "plan": plan,
-            "hit": gate.hit, "hits": {str(n): c for n, c in core.gate.breaks.hits().items()},
+            "hit": gate.hit, "hits": {str(n): c for n, c in _hits(core).items()},
         }  # fmt: skip
+
+
+def _hits(core: Core) -> dict[int, int]:
+    """number -> matches so far, of breakpoints and watches."""
+    return {**core.gate.breaks.hits(), **core.gate.watches.hits}

@@ -259,6 +259,9 @@ class Gate(enum.IntFlag):
     STEP = 16
     OPTIMIZER = 32
     BREAK = 64
+    EXCEPTION = 128
+    """A thread holds its uncaught exception. In no mask: no permit lets it pass, only RUN or the
+    lease's end, since what comes next is its death. Only where run.json has "on_exception_s"."""
 
 
 GATE_OPS: Final = Gate.SEND | Gate.RECV | Gate.COLLECTIVE
@@ -278,7 +281,9 @@ pardbg_agent.breakpoint."""
 EXPR_MAX_NODES: Final = 100
 EXPR_MAX_DEPTH: Final = 16
 MAX_BREAKS: Final = 64
-"""Breakpoints of one rank."""
+"""Breakpoints of one rank, and watches."""
+WATCH_KINDS: Final = ("nan", "mismatch", "slow", "skew", "memory", "diverge")
+"""What a watch can look for. Limits: ``slow`` times the median, ``skew`` ns, ``memory`` bytes."""
 
 
 class Msg(str, enum.Enum):
@@ -320,7 +325,9 @@ class Msg(str, enum.Enum):
     BREAKS = "breaks"
     """{"id", "breaks": [{"n": its number, "gates": mask, "tree": condition, "ignore": matches to
     let pass, "once": bool}, ...]}: all breakpoints of this rank from now on. A match closes the
-    rank's own gate and is told in STATE: "hit": [number, text], "hits": {number: matches}."""
+    rank's own gate and is told in STATE: "hit": [number, text], "hits": {number: matches}.
+    Also "watches": [{"n", "kind": of WATCH_KINDS, "limit", "ignore"}, ...] (absent: none); a hit's
+    text then says what was found. -> ACK, with "unknown": kinds that the agent does not have."""
     ASK = "ask"
     """{"id", "kind", "expr", "frame"} -> ACK with "text" and what pardbg_agent.evaluate says of
     it. Run by the held thread in its own frame; only where the job allows it (run.json's

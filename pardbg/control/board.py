@@ -153,7 +153,8 @@ class Board:
     def _tell_breaks(self, views: Iterable[View]) -> None:
         for view in views:
             breaks = self.breakpoints.for_rank(view.rank)
-            message = {"t": Msg.BREAKS.value, "id": self._id(), "breaks": breaks}
+            message = {"t": Msg.BREAKS.value, "id": self._id(), "breaks": breaks,
+                       "watches": self.breakpoints.watches_for_rank(view.rank)}  # fmt: skip
             self._out.append(ToAgent(view.proc, message))
 
     def _nearest(self) -> str:

@@ -1,4 +1,4 @@
-"""The run's breakpoints: a table, and what each rank has to know of it."""
+"""The run's breakpoints and watches: one table, and what each rank has to know of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pardbg.control.effects import Command
 from pardbg.control.expr import Tree, gates, parse
 from pardbg.control.model import Verb
 from pardbg.control.ranksets import spell
+from pardbg.control.watching import parse_watch
 from pardbg_agent.wire import MAX_BREAKS
 
 EDITS: Final = (
     Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.DELETE, Verb.BREAKS,
-    Verb.DELAY,
+    Verb.DELAY, Verb.WATCH,
 )  # fmt: skip
 """Verbs that hold nobody by themselves."""
 
@@ -25,11 +26,12 @@ class BreakpointError(ValueError):
 
 @dataclass(slots=True)
 class Breakpoint:
-    """One condition, on some ranks or all."""
+    """One condition, or one thing to watch for, on some ranks or all."""
 
     number: int
     text: str
     tree: Tree
+    """Of a watch: empty."""
     ranks: tuple[int, ...] | None
     """None: all, also those that are still to come."""
     by: str
@@ -38,9 +40,18 @@ class Breakpoint:
     """``by`` is a script, which does not stay."""
     lease_ns: int
     once: bool = False
+    kind: str = ""
+    """Of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
+    limit: float = 0.0
+    """A watch's, in the kind's own unit."""
     ignore: int = 0
     hits: dict[str, int] = field(default_factory=dict)
     """proc -> matches."""
+
+    @property
+    def what(self) -> str:
+        """``breakpoint 2`` or ``watch 3``."""
+        return f"{'watch' if self.kind else 'breakpoint'} {self.number}"
 
     @property
     def num_hits(self) -> int:
@@ -53,6 +64,7 @@ class Breakpoint:
             "number": self.number, "condition": self.text,
             "ranks": "all" if self.ranks is None else spell(self.ranks),
             "hits": self.num_hits, "ignore": self.ignore, "once": self.once, "by": self.by,
+            "kind": self.kind,
         }  # fmt: skip
 
 
@@ -74,7 +86,22 @@ class Breakpoints:
         lease_ns: int = 0, once: bool = False,
     ) -> Breakpoint:  # fmt: skip
         """Raises ExprError or BreakpointError."""
-        tree = parse(text)
+        return self._put(text, parse(text), ranks, by, keep, lease_ns, once)
+
+    def watch(
+        self, text: str, ranks: tuple[int, ...] | None, by: str, *, keep: bool = False,
+        lease_ns: int = 0,
+    ) -> Breakpoint:  # fmt: skip
+        """Raises ExprError or BreakpointError."""
+        kind, limit = parse_watch(text)
+        made = self._put(text, (), ranks, by, keep, lease_ns, False)
+        made.kind, made.limit = kind, limit
+        return made
+
+    def _put(
+        self, text: str, tree: Tree, ranks: tuple[int, ...] | None, by: str, keep: bool,
+        lease_ns: int, once: bool,
+    ) -> Breakpoint:  # fmt: skip
         if len(self._known) >= MAX_BREAKS:
             raise BreakpointError(f"{MAX_BREAKS} breakpoints are set: delete one first")
         self._number += 1
@@ -85,7 +112,11 @@ class Breakpoints:
     def change(self, number: int, condition: str) -> Breakpoint:
         """Give it another condition. Raises ExprError or BreakpointError."""
         found = self._need(number)
-        found.tree, found.text = parse(condition), condition.strip()
+        if found.kind:
+            found.kind, found.limit = parse_watch(condition)
+        else:
+            found.tree = parse(condition)
+        found.text = condition.strip()
         return found
 
     def ignore(self, number: int, count: int) -> Breakpoint:
@@ -121,9 +152,20 @@ class Breakpoints:
         return [
             {"n": one.number, "gates": gates(one.tree), "tree": one.tree, "ignore": one.ignore,
              "once": one.once}
-            for one in self._known.values()
-            if one.ranks is None or rank in one.ranks
+            for one in self._on(rank)
+            if not one.kind
         ]  # fmt: skip
+
+    def watches_for_rank(self, rank: int) -> list[dict[str, Any]]:
+        """``watches`` of the BREAKS message to this rank."""
+        return [
+            {"n": one.number, "kind": one.kind, "limit": one.limit, "ignore": one.ignore}
+            for one in self._on(rank)
+            if one.kind
+        ]
+
+    def _on(self, rank: int) -> list[Breakpoint]:
+        return [one for one in self._known.values() if one.ranks is None or rank in one.ranks]
 
     def as_dicts(self) -> list[dict[str, Any]]:
         return [one.as_dict() for one in self._known.values()]
@@ -139,20 +181,23 @@ class Breakpoints:
 def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str:
     """Do what a verb of EDITS says; in words what was done. Raises ExprError, BreakpointError."""
     args, verb = command.args, command.verb
-    if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL):
+    if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
         ranks = command.ranks if command.text not in ("", "all") else None
-        made = table.add(
-            str(args.get("expr", "")), ranks, command.by, keep=keep, lease_ns=lease_ns,
-            once=verb is not Verb.BREAK,
-        )  # fmt: skip
+        expr = str(args.get("expr", ""))
+        if verb is Verb.WATCH:
+            made = table.watch(expr, ranks, command.by, keep=keep, lease_ns=lease_ns)
+        else:
+            made = table.add(
+                expr, ranks, command.by, keep=keep, lease_ns=lease_ns, once=verb is not Verb.BREAK
+            )
         where = "" if ranks is None else f" on rank {spell(ranks)}"
-        return f"breakpoint {made.number}: {made.text}{where}"
+        return f"{made.what}: {made.text}{where}"
     if verb is Verb.CONDITION:
         changed = table.change(_number(args, "number"), str(args.get("expr", "")))
-        return f"breakpoint {changed.number}: {changed.text}"
+        return f"{changed.what}: {changed.text}"
     if verb is Verb.IGNORE:
         changed = table.ignore(_number(args, "number"), _number(args, "count"))
-        return f"breakpoint {changed.number}: the next {changed.ignore} matches pass"
+        return f"{changed.what}: the next {changed.ignore} matches pass"
     if verb is Verb.DELETE:
         numbers = args.get("numbers") or []
         if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):

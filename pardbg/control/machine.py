@@ -394,7 +394,7 @@ class Machine(Board):
                 view.asked = self._id()
                 self._out.append(ToAgent(view.proc, {"t": Msg.RUN.value, "id": view.asked}))
             return
-        text = f"breakpoint {number}: rank {view.rank} before {state.next} ({known.text})"
+        text = _hit_text(known, view.rank, state)
         self._why = "; ".join(filter(None, [self._why, text]))
         self.pins.procs.add(view.proc)
         if self.mode is Mode.RUNNING:
@@ -435,3 +435,11 @@ class Machine(Board):
         self._enter(Mode.PAUSING, now)
         self._why = text
         self._event("released", now, text=text)
+
+
+def _hit_text(known: Breakpoint, rank: int, state: AgentState) -> str:
+    """Why everybody stops: who, where, and what a watch found."""
+    if not known.kind:
+        return f"{known.what}: rank {rank} before {state.next} ({known.text})"
+    found = f"{known.text}: {state.hit_text}" if state.hit_text else known.text
+    return f"{known.what}: rank {rank} step {state.step}, {found}; before {state.next}"

@@ -38,7 +38,10 @@ class Verb(str, Enum):
     DELETE = "delete"
     """Remove breakpoints ``numbers``; none named: all."""
     BREAKS = "breaks"
-    """All breakpoints, with how often each matched."""
+    """All breakpoints and watches, with how often each matched."""
+    WATCH = "watch"
+    """Stop where something goes wrong: ``expr`` (pardbg.control.watching); on the chosen ranks. In
+    one table with the breakpoints."""
     INSPECT = "inspect"
     """Look into held ranks: ``kind`` (pardbg_agent.evaluate.KINDS), ``expr``, ``frame``."""
     DELAY = "delay"
@@ -99,7 +102,9 @@ class AgentState:
     plan: tuple[str, ...] = ()
     """Planned compute actions of this rank's schedule step (empty: no pipeline)."""
     hit: int | None = None
-    """The breakpoint that stopped it; None: a permit did."""
+    """The breakpoint or watch that stopped it; None: a permit did."""
+    hit_text: str = ""
+    """What a watch found."""
     hits: dict[int, int] = field(default_factory=dict)
     """breakpoint -> matches on this rank so far."""
 

@@ -10,12 +10,15 @@ from typing import Any, Final
 from pardbg.control.expr import ExprError, parse
 from pardbg.control.model import Verb
 from pardbg.control.recording import recording_words
+from pardbg.control.watching import WATCH_USAGE, parse_watch
+from pardbg_agent.wire import WATCH_KINDS
 
 USAGE: Final[dict[Verb, str]] = {
     Verb.PAUSE: "[RANKS [hold]]",
     Verb.BREAK: "EXPR [on RANKS]",
     Verb.TBREAK: "EXPR [on RANKS]",
     Verb.UNTIL: "EXPR [on RANKS]",
+    Verb.WATCH: WATCH_USAGE,
     Verb.CONDITION: "N EXPR",
     Verb.IGNORE: "N COUNT",
     Verb.DELETE: "[N …]",
@@ -41,7 +44,7 @@ def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
     """(rank set, the verb's other arguments). Raises ValueError, one line for the user."""
     if verb in (Verb.LEVEL, Verb.MARK):
         return recording_words(verb, words)
-    if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL):
+    if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
         return _condition(verb, words)
     if verb is Verb.CONDITION:
         number, rest = _count(verb, words[:1]), " ".join(words[1:])
@@ -91,12 +94,21 @@ def _condition(verb: Verb, words: Sequence[str]) -> _Said:
 def _parsed(verb: Verb, text: str) -> str:
     """The text, once it is known to be understood: a script learns of a mistake at once."""
     if not text.strip():
-        raise ValueError(f"{verb.value} {USAGE[verb]}: as in `{verb.value} action==B and mb==3`")
+        example = "slow>5" if verb is Verb.WATCH else "action==B and mb==3"
+        raise ValueError(f"{verb.value} {USAGE[verb]}: as in `{verb.value} {example}`")
     try:
-        parse(text)
+        _understand(verb, text)
     except ExprError as error:
         raise ValueError(str(error)) from None
     return text
+
+
+def _understand(verb: Verb, text: str) -> None:
+    """Raises ExprError. ``condition`` may be about a watch: the hub knows which it is."""
+    if verb is Verb.WATCH or (verb is Verb.CONDITION and text.split(">")[0].strip() in WATCH_KINDS):
+        parse_watch(text)
+    else:
+        parse(text)
 
 
 def _count(verb: Verb, words: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ from pardbg.control.model import AgentState, OpenOp
 from pardbg.events.decode import Malformed, decode_map
 
 MAX_CTRL_BYTES: Final = 4 << 20
+_MAX_HIT: Final = 300
 
 
 def unpack(raw: bytes) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def agent_state(proc: str, message: dict[str, Any]) -> AgentState:
             done=tuple(str(text) for text in message.get("done") or ()),
             plan=tuple(str(text) for text in message.get("plan") or ()),
             hit=int(message["hit"][0]) if message.get("hit") else None,
+            hit_text=str(message["hit"][1])[:_MAX_HIT] if message.get("hit") else "",
             hits={int(n): int(count) for n, count in (message.get("hits") or {}).items()},
         )
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:

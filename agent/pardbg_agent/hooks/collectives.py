@@ -19,7 +19,7 @@ from torch.library import Library
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, groups, probes, works
+from pardbg_agent.hooks import context, groups, probes, watching, works
 from pardbg_agent.hooks.context import LOCAL, Context, Group, Op, Signature, State
 from pardbg_agent.hooks.ops import REDUCE, SPECS, Args, Parts, Spec
 from pardbg_agent.hooks.patching import unseen, wait_gate
@@ -192,6 +192,11 @@ def _begin_collective(spec: Spec) -> Any:
         _, group_key, group_id, name_id, root, next_seq = known
         if c.gate.closed and not state.coalescing:
             group = groups.group_of(x, pg)
+            if c.watches.before_issue:
+                watching.before_issue(c, watching.Coming(
+                    spec, group, tensor, dtype, a, b, root, reduce,
+                    partial(next_text, c, spec, group, root, "", NONE),
+                ))  # fmt: skip
             wait_gate(
                 c, gate, partial(next_text, c, spec, group, root, "", NONE),
                 partial(next_facts, c, spec, group, dtype, max(a, b), root, "", NONE, NONE),
@@ -238,6 +243,11 @@ def _begin_p2p(spec: Spec) -> Any:
         _, group_key, group_id, name_id, peer, next_seq = known
         if c.gate.closed and not state.coalescing:
             group = groups.group_of(x, pg)
+            if c.watches.before_issue:
+                watching.before_issue(c, watching.Coming(
+                    spec, group, tensor, dtype, a, b, peer, NONE,
+                    partial(next_text, c, spec, group, peer, label, mb),
+                ))  # fmt: skip
             wait_gate(
                 c, gate, partial(next_text, c, spec, group, peer, label, mb),
                 partial(next_facts, c, spec, group, dtype, max(a, b), peer, label, stage, mb),
