@@ -237,7 +237,7 @@ class DefKind(str, enum.Enum):
     END = "end"
     """{"proc", "t_ns", "reason": "exit"|"lost"|"killed", "last_index", "dropped", "code": int|None
     (exit code, -9 for SIGKILL; None where it was not seen)}; for the run: {"proc": None, "t_ns",
-    "code"}. Hub."""
+    "code"}; the run's own also "told": [[t_ns, signal], ...]. Hub."""
     NOTE = "note"
     """{"key", "value"}: facts a program states of itself (``paced``, ``recipe``)."""
 

@@ -27,6 +27,7 @@ HUB_END_S: Final = 20.0
 KILL_AFTER_S: Final = 10.0
 """``kill``: SIGTERM, and SIGKILL to what is left after this long."""
 TICK_S: Final = 0.2
+MAX_TOLD: Final = 8
 PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -42,6 +43,8 @@ class Launcher:
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._signals: list[int] = []
+        self._told: list[tuple[int, int]] = []
+        """(when, signal): what the job was told to end by, the first ones."""
         self._kill_at = 0.0
         self._victims: list[psutil.Process] = []
         self._owner = start_time(config.owner_pid) if config.owner_pid else ""
@@ -161,7 +164,7 @@ class Launcher:
             {
                 "code": code, "signal": signal_number, "error": error,
                 "t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(),
-                "hub_restarts": self.restarts,
+                "hub_restarts": self.restarts, "told": self._told[:MAX_TOLD],
             },
         )  # fmt: skip
 
@@ -187,6 +190,7 @@ class Launcher:
             if number == signal.SIGUSR1:
                 self._kill()
             elif number in PASSED_ON:
+                self._told.append((time.monotonic_ns(), number))
                 self._to_job(number)
 
     def _to_job(self, number: int) -> None:

@@ -225,7 +225,8 @@ class _Recovery:
         ended = files.read_json(self.box.path / files.EXIT_FILE) or {}
         code = ended.get("code")
         if len(died) == len(rings) and isinstance(code, int):
-            self._define(k=DefKind.END.value, proc=None, t_ns=last + 1, code=code)
+            told = ended.get("told") or []
+            self._define(k=DefKind.END.value, proc=None, t_ns=last + 1, code=code, told=told)
 
     def _define(self, **fields: Any) -> None:
         self._write(Key.DEFINITION.value, msgpack.packb(fields), int(fields.get("t_ns") or 0))

@@ -63,6 +63,7 @@ class ModelDef:
 Frame = tuple[str, int, str]
 """(file, line, function)"""
 MAX_FRAMES = 128
+_MAX_TOLD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,16 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
         frames=frames_of(values.get("frames")),
         step=fields.integer(values, "step", -1),
     )
+
+
+def told_pairs(value: Any) -> list[tuple[int, int]]:
+    """(t_ns, signal) of what the launcher was asked to pass on, oldest first."""
+    pairs = value if isinstance(value, list) else []
+    return [
+        (pair[0], pair[1])
+        for pair in pairs[:_MAX_TOLD]
+        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)
+    ]
 
 
 def op_def(values: Mapping[Any, Any]) -> OpDef:

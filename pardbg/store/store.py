@@ -18,6 +18,7 @@ from pardbg.store.definitions import (
     model_def,
     op_def,
     plan_def,
+    told_pairs,
 )
 from pardbg.store.history import History, StateHistory
 from pardbg.store.process import Process
@@ -75,6 +76,8 @@ class Store:
         self.run: dict[str, Any] = {}
         self.notes: dict[str, Any] = {}
         self.run_ends: list[tuple[int, int | None]] = []
+        self.told: list[tuple[int, int]] = []
+        """(t_ns, signal): what the launcher was asked to pass on to the job."""
         """(t_ns, exit code)."""
         self.states = StateHistory(self.limits.states)
         self.controls = History(self.limits.controls)
@@ -284,6 +287,7 @@ class Store:
             end = (t_ns, fields.integer_or_none(values, "code"))
             if end not in self.run_ends:
                 self.run_ends.append(end)
+            self.told = told_pairs(values.get("told")) or self.told
             return
         process = self._process(proc)
         said = (t_ns, fields.text(values, "reason", "exit"))

@@ -158,6 +158,8 @@ def test_live_runs_are_found_and_ended_ones_are_not(tmp_path: Path) -> None:
         assert find_run(str(handle.run_dir)).session == handle.session
         handle.signal(signal.SIGTERM)
         assert handle.wait(20) == 143
+        end = [d for d in maps(session_of(handle), b"D") if d["k"] == "end" and d["proc"] is None]
+        assert [number for _, number in end[0]["told"]] == [signal.SIGTERM]
         assert handle.run not in [run.run for run in list_runs()]
         with pytest.raises(RunError):
             find_run(handle.run)

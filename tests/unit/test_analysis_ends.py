@@ -162,13 +162,88 @@ def test_a_hang_that_ended_in_timeouts_still_names_who_was_missing() -> None:
     assert "ranks 0-1 waited 30 s in all_reduce world #0 for rank 2" in found["missing-rank"].text
 
 
-def test_an_interrupted_job_is_not_called_wrong() -> None:
-    """Ctrl-C in a healthy run: KeyboardInterrupt everywhere."""
+def interrupt_said(trace: Trace) -> tuple[str, list[str]]:
+    """(the note on the interrupt, kinds of all that is worse than a note)"""
+    found = findings_at_end(trace)
+    notes = [f.text for f in found if f.kind == "interrupted"]
+    assert all(f.culprits == () for f in found if f.kind == "interrupted")
+    return "".join(notes), [f.kind for f in found if f.severity != "info"]
+
+
+@pytest.mark.parametrize("how", ["exception", "signal", "exit code"])
+def test_an_interrupted_job_is_not_called_wrong(how: str) -> None:
+    """Ctrl-C in a healthy run: KeyboardInterrupt everywhere, or SIGINT where nothing catches it;
+    one rank loses its connections 10 ms before the others' end is told."""
+    trace = three(waiting=())
+    raises(trace.ranks[2], 5, CLOSED, IN_OP)
+    for proc, t in zip(trace.ranks, (15, 40), strict=False):
+        if how == "exception":
+            raises(proc, t, "KeyboardInterrupt", IN_OP)
+        else:
+            ends(trace, proc, t, "killed", -2 if how == "signal" else 130)
+    trace.end(90, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == []
+    assert text == "the run was interrupted: Ctrl-C (SIGINT); ranks 0-2 ended by it."
+
+
+def test_a_failure_before_the_interrupt_is_still_the_failure() -> None:
+    """Rank 1 raises; the user sees it and presses Ctrl-C a second later."""
+    trace = three(waiting=())
+    raises(trace.ranks[1], 5)
+    for rank in (0, 2):
+        raises(trace.ranks[rank], 1005, "KeyboardInterrupt", IN_OP)
+    trace.end(1100, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == ["exception"] and text == ""
+
+
+def test_what_ranks_raise_after_the_interrupt_follows_from_it() -> None:
+    trace = three(waiting=())
+    raises(trace.ranks[0], 5, "KeyboardInterrupt", IN_OP)
+    raises(trace.ranks[1], 25, "RuntimeError: DataLoader worker (pid 7) exited unexpectedly")
+    trace.end(90, code=1)
+    assert interrupt_said(trace)[1] == []
+
+
+def test_lost_connections_long_before_the_interrupt_are_said_beside_it() -> None:
+    trace = three(waiting=())
+    raises(trace.ranks[0], 5, CLOSED, IN_OP)
+    raises(trace.ranks[1], 5005, "KeyboardInterrupt", IN_OP)
+    trace.end(5100, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == ["cut-off"] and text.startswith("the run was interrupted")
+
+
+def test_a_hang_that_the_user_interrupts_stays_a_hang() -> None:
+    """0 and 1 wait from 1 ms on; Ctrl-C after 8 s."""
+    trace = three()
+    trace.ranks[2].phase("data", 0, 1)
+    for proc in trace.ranks:
+        raises(proc, 8000, "KeyboardInterrupt", IN_OP)
+    trace.end(8100, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == ["missing-rank"] and text.startswith("the run was interrupted")
+
+
+def test_a_job_that_a_viewer_ended_is_a_note_that_says_who() -> None:
+    trace = three(waiting=())
+    trace.hub(wire.Key.CONTROL, 40, event="kill", by="view-1a2b", text="kill the job")
+    for proc in trace.ranks:
+        ends(trace, proc, 50, "killed", -15)
+    trace.end(60, code=143)
+    text, worse = interrupt_said(trace)
+    assert worse == [] and "kill by view-1a2b; ranks 0-2" in text
+
+
+def test_the_launcher_knows_of_an_interrupt_that_ranks_handle() -> None:
+    """They catch SIGINT and leave with exit code 3; `pardbg run` passed it on at 20 ms."""
     trace = three(waiting=())
     for proc in trace.ranks:
-        raises(proc, 5, "KeyboardInterrupt", IN_OP)
-    trace.end(9, code=130)
-    assert all(f.severity != "error" for f in findings_at_end(trace))
+        ends(trace, proc, 50, "exit", 3)
+    trace.define(wire.DefKind.END, proc=None, t_ns=ns(60), code=3, told=[[ns(20), 2]])
+    text, worse = interrupt_said(trace)
+    assert worse == [] and text.startswith("the run was interrupted: Ctrl-C (SIGINT)")
 
 
 def test_who_left_in_good_order_when_told_to_is_not_blamed() -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from pardbg.analysis.asof import View
 from pardbg.analysis.findings.hangs import hangs
+from pardbg.analysis.findings.interrupts import TOGETHER_NS, after, interrupted, note, told
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import BadEnd, bad_ends, is_transport, left_waiting, mismatched
@@ -16,8 +17,6 @@ from pardbg.analysis.places import place, waits_in_op
 from pardbg.analysis.words import ranks_text, waits_text
 from pardbg.store.definitions import Failure
 
-TOGETHER_NS: Final = 60_000_000
-"""Ends are seen some 25 ms late: within this, which was first is not known."""
 SEEN_LATE_NS: Final = 1_000_000_000
 """A process's sockets are closed before its end is seen."""
 MAX_TEXT: Final = 240
@@ -38,7 +37,10 @@ _ADVICE: Final = (
 
 
 def ends(view: View) -> Iterable[Finding]:
-    """The first failure as an error; those that followed, and the job's exit code, beside it."""
+    """The first failure as an error; those that followed, and the job's exit code, beside it.
+
+    Ends are seen some 25 ms late: within TOGETHER_NS, which was first is not known.
+    """
     bad = bad_ends(view)
     run_end = view.run_end
     if run_end is not None and run_end[1] == 0:
@@ -46,12 +48,17 @@ def ends(view: View) -> Iterable[Finding]:
         return
     if not bad and run_end is None:
         return
-    roots = _roots(view, bad)
+    asked = told(view, bad)
+    own = [end for end in bad if not after(end, asked) and not interrupted(view, end)]
+    roots = _roots(view, own)
     yield from _merged(view, roots)
     explained = bool(roots) or _explained(view)
-    if bad and not explained:
+    if own and not explained:
         left = _left_early(view, bad)
         yield _went_early(view, left, bad) if left else _cut_off(view, bad)
+        explained = True
+    if asked is not None and not roots:
+        yield note(view, asked, bad)
         explained = True
     followed = [end for end in bad if end not in roots]
     if followed and roots:
@@ -63,7 +70,7 @@ def ends(view: View) -> Iterable[Finding]:
 
 def _roots(view: View, bad: Sequence[BadEnd]) -> list[BadEnd]:
     """The first failure: not who waited for it, not who lost a connection over it, not who was
-    told to end after it."""
+    told to end after it. ``bad``: without those that the user's interrupt ended."""
     victims = left_waiting(view)
     own = [end for end in bad if not _follows(view, end, bad[0]) and end[0] not in victims]
     if not own and not _explained(view):
@@ -147,7 +154,7 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
     rank, t_ns, how = end
     if how == "exception":
         failed = _failure(view, rank)
-        if is_transport(failed.text) or failed.type == "KeyboardInterrupt":
+        if is_transport(failed.text):
             return True
         return bool(mismatched(view)) and waits_in_op(failed.frames, "")
     code = view.ranks[rank].exit_code
