@@ -1,0 +1,85 @@
+"""A run that its user ended: an interrupt is no failure, and what follows from it is none."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.analysis.asof import View
+from pardbg.analysis.findings.shared import BadEnd
+from pardbg.analysis.model import Evidence, Finding
+from pardbg.analysis.words import ranks_text
+from pardbg.events import fields
+
+TOGETHER_NS: Final = 60_000_000
+"""A signal reaches ranks within this; whose end is told first is chance."""
+_SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
+_EVENTS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Somebody had the job end."""
+
+    t_ns: int
+    by: str
+    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``kill by view-1a2b``"""
+
+
+def interrupted(view: View, end: BadEnd) -> bool:
+    """The rank ended by SIGINT, or by the KeyboardInterrupt that Python makes of it."""
+    rank, _, how = end
+    process = view.ranks[rank]
+    if how == "exception":
+        mains = (f for f in process.failures if f.thread == "MainThread")
+        return next(mains).type == "KeyboardInterrupt"
+    return process.exit_code in _SIGNALLED
+
+
+def told(view: View, bad: Sequence[BadEnd]) -> Told | None:
+    """The first time that anybody told the job to end, as the launcher, the hub or the ranks'
+    own ends say it; None where nobody did."""
+    found = [*_by_viewers(view), *_passed_on(view)]
+    found += [Told(end[1], "Ctrl-C (SIGINT)") for end in bad if interrupted(view, end)][:1]
+    return min(found, key=lambda one: one.t_ns, default=None)
+
+
+def after(end: BadEnd, asked: Told | None) -> bool:
+    """It follows from that."""
+    return asked is not None and end[1] >= asked.t_ns - TOGETHER_NS
+
+
+def _by_viewers(view: View) -> list[Told]:
+    """``:kill yes`` and the like."""
+    events = view.store.controls.last(view.t_ns, _EVENTS)
+    return [
+        Told(t_ns, f"{fields.text(event, 'event')} by {fields.text(event, 'by') or 'a viewer'}")
+        for t_ns, event in events
+        if fields.text(event, "event") in ("kill", "signal")
+    ]
+
+
+def _passed_on(view: View) -> list[Told]:
+    """Signals that ``pardbg run`` got and gave to the job; known once it has ended."""
+    if view.run_end is None:
+        return []
+    names = {signal.SIGINT.value: "Ctrl-C (SIGINT)", signal.SIGTERM.value: "SIGTERM"}
+    return [
+        Told(t_ns, names.get(number, f"signal {number}"))
+        for t_ns, number in view.store.told
+        if t_ns <= view.t_ns
+    ]
+
+
+def note(view: View, asked: Told, bad: Sequence[BadEnd]) -> Finding:
+    """The job was ended on purpose, as a fact and not a fault."""
+    ranks = tuple(sorted({end[0] for end in bad}))
+    ended = f"; {ranks_text(ranks)} ended by it" if ranks else ""
+    return Finding(
+        kind="interrupted", severity="info", ranks=ranks, t_ns=asked.t_ns,
+        text=f"the run was interrupted: {asked.by}{ended}.",
+        advice="Somebody ended it on purpose; what ranks then said follows from that.",
+        evidence=Evidence(asked.t_ns, ranks[0] if ranks else None, "timeline"),
+    )  # fmt: skip
