@@ -42,9 +42,12 @@ def bound_fraction(layout: Layout) -> float | None:
     return (num_ranks - 1) / below if below > 0 else None
 
 
-def in_flight(actions: Iterable[tuple[int, str]]) -> tuple[int, int, dict[int, int]]:
+def in_flight(
+    actions: Iterable[tuple[int, str]], sizes: Mapping[int, int] | None = None
+) -> tuple[int, int, dict[int, int]]:
     """(at the end, peak, at the end per stage) of microbatches forwarded and not yet backwarded,
-    after a row of (stage, kind).
+    after a row of (stage, kind). With ``sizes`` (bytes of a stage's microbatch) the peak is in
+    bytes.
 
     A backward split in two frees the activations with W; an I alone counts where no W is in the
     row.
@@ -58,7 +61,8 @@ def in_flight(actions: Iterable[tuple[int, str]]) -> tuple[int, int, dict[int, i
             now[stage] += 1
         elif kind in ("B", "W") or (kind == "I" and stage not in splits):
             now[stage] = max(0, now[stage] - 1)
-        peak = max(peak, sum(now.values()))
+        held = now.values() if sizes is None else (n * sizes[at] for at, n in now.items() if n)
+        peak = max(peak, sum(held))
     return sum(now.values()), peak, dict(now)
 
 

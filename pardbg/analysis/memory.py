@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from pardbg.analysis.activations import peak_bytes
 from pardbg.analysis.asof import View
 from pardbg.analysis.model import MemoryRow
 from pardbg.analysis.sharding import gathered_peak
@@ -46,7 +47,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         gradients_bytes=values[1],
         optimizer_bytes=values[2],
         activations_bytes=values[3],
-        activations_peak_bytes=_activations_peak(view, process),
+        activations_peak_bytes=_activations_peak(view, rank, process),
         unattributed_bytes=max(0, total - known) if total is not None else None,
         total_bytes=total,
         total_kind=kind,
@@ -66,11 +67,12 @@ def latest_bytes(view: View, process: Process) -> Latest:
     return dict(sums)
 
 
-def _activations_peak(view: View, process: Process) -> int | None:
-    """Largest activations seen: peaks of steps where given, values elsewhere."""
+def _activations_peak(view: View, rank: int, process: Process) -> int | None:
+    """Largest activations seen: peaks of steps where given, values elsewhere; in a pipeline what
+    the microbatches in flight keep."""
     newest = _newest(view, process)
     found = [top for (i, _), (_, _, top) in newest.items() if process.name(i) == "activations"]
-    return sum(found) if found else None
+    return sum(found) if found else peak_bytes(view, rank)
 
 
 def _activations_least(view: View, process: Process) -> int | None:

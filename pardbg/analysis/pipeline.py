@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from pardbg.analysis.actions import Layout, layouts, running_action, step_rows
+from pardbg.analysis.activations import kept_bytes
 from pardbg.analysis.asof import View
 from pardbg.analysis.bounds import (
     bound_fraction,
@@ -34,8 +33,6 @@ from pardbg.analysis.simulate import uniform_slots
 HISTORY = 64
 _LOOK_BACK = 8
 """Steps to look back for a complete one."""
-_SAMPLED_BACK = 1 << 14
-"""Actions to look back for a sampled size: one step in a hundred is sampled."""
 
 
 def pipeline_view(
@@ -234,7 +231,7 @@ def _rank_row(
         in_flight=now,
         max_in_flight=peak,
         in_flight_bound=in_flight_bound(layout, rank),
-        activation_bytes=_activation_bytes(view, rank, per_stage),
+        activation_bytes=kept_bytes(view, rank, per_stage),
         next_action=following,
         pairs=layout.pairs(rank),
     )
@@ -257,23 +254,6 @@ def _in_flight(row: Sequence[ActionSpan]) -> tuple[int, int, dict[int, int]]:
     """(now, peak, now per stage) of microbatches forwarded and not yet backwarded."""
     ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
     return in_flight((span.stage, span.kind) for span in ended)
-
-
-def _activation_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | None:
-    """In-flight microbatches times the newest sampled size of one, summed over stages."""
-    if not any(per_stage.values()):
-        return 0
-    process = view.ranks.get(rank)
-    if process is None:
-        return None
-    table, visible = view.rows(process, "action")
-    begin = max(0, visible - _SAMPLED_BACK)
-    rows = begin + np.flatnonzero(table.col("a")[begin:visible] > 0)
-    columns = (table.col(c)[rows].tolist() for c in ("stage", "a"))
-    sizes: dict[int, int] = dict(zip(*columns, strict=True))
-    if any(count and stage not in sizes for stage, count in per_stage.items()) or not sizes:
-        return None
-    return sum(count * sizes.get(stage, 0) for stage, count in per_stage.items())
 
 
 def _last_complete(

@@ -89,6 +89,9 @@ def test_in_flight() -> None:
     part = step_of(two_ranks(), 4)
     assert [row.in_flight for row in part.ranks] == [2, 1]
     assert [row.activation_bytes for row in part.ranks] == [200, 50]
+    # at most two microbatches of 100 bytes on stage 0, one of 50 on stage 1
+    memory = snapshot(two_ranks().store(), None).memory
+    assert [row.activations_peak_bytes for row in memory] == [200, 50]
 
 
 def test_a_running_step() -> None:

@@ -124,6 +124,17 @@ def test_the_recorded_actions_are_the_plans(wanted: Wanted) -> None:
             assert computed == planned[rank["rank"]]
 
 
+def test_activations_follow_the_microbatches_in_flight() -> None:
+    """1F1B keeps p - stage microbatches, GPipe all 8; the middle stages' are of one size."""
+    rows = {
+        name: report_of(next(w for w in RECIPES if w.recipe == name))["memory"]
+        for name in ("1f1b", "gpipe")
+    }
+    second, third = (rows["1f1b"][rank]["activations_peak_bytes"] for rank in (1, 2))
+    assert second * 2 == third * 3
+    assert rows["gpipe"][1]["activations_peak_bytes"] * 3 == second * 8
+
+
 def steps(wanted: Wanted) -> int:
     words = wanted.demo.split()
     return int(words[words.index("--steps") + 1])
