@@ -32,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pardbg.recipes.data import Text
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import gpt, loss, stage
+from pardbg.recipes.pipeline import run_schedule
 from pardbg.recipes.shape import BATCH
 
 
@@ -57,13 +58,7 @@ def train(world: World, options: Options) -> None:
     for step in range(options.steps):
         tokens, targets = (half[mine] for half in text.batch(step))
         optimizer.zero_grad()
-        losses: list[torch.Tensor] = []
-        schedule.step(
-            *([tokens] if first else []),
-            target=targets if last else None,
-            losses=losses if last else None,
-            return_outputs=False,
-        )
+        losses = run_schedule(schedule, tokens if first else None, targets if last else None)
         optimizer.step()
         if last:
             # Each pipeline knows its share's loss only. Four more bytes, for people to read.

@@ -88,14 +88,15 @@ def gpt(seed: int, pace_ms: float = 0.0) -> nn.Sequential:
 def stage(whole: nn.Sequential, index: int, num_stages: int) -> nn.Sequential:
     """Stage ``index`` of ``num_stages``: its share of the blocks in order, earlier stages the
     larger ones; the first stage has the embedding too, the last one the head."""
-    first, last = share(index, num_stages)
+    return blocks_of(whole, *share(index, num_stages))
+
+
+def blocks_of(whole: nn.Sequential, first: int, last: int) -> nn.Sequential:
+    """Blocks [first, last); with the first one the embedding, with the last one the head."""
     embedding, *blocks, head = whole
-    parts = blocks[first:last]
-    if index == 0:
-        parts = [embedding, *parts]
-    if index == num_stages - 1:
-        parts = [*parts, head]
-    return nn.Sequential(*parts)
+    before = [embedding] if first == 0 else []
+    behind = [head] if last == BLOCKS else []
+    return nn.Sequential(*before, *blocks[first:last], *behind)
 
 
 def share(index: int, num_stages: int) -> tuple[int, int]:

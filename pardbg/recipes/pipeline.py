@@ -18,17 +18,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from pardbg.recipes.data import Text
 from pardbg.recipes.launch import Options, World
 from pardbg.recipes.model import gpt, stage
+from pardbg.recipes.shape import MICROBATCHES
 
 MakeSchedule = Callable[[list[PipelineStage], int], Any]
 """This rank's stages and the number of microbatches in, a schedule of
 torch.distributed.pipelining out."""
 Place = Callable[[int, int], Sequence[int]]
 """(rank, number of ranks) -> the stages of that rank."""
+Cut = Callable[[nn.Sequential, int, int], nn.Module]
+"""(model, stage, number of stages) -> that stage."""
 
 
 def one_each(rank: int, size: int) -> Sequence[int]:
@@ -47,9 +51,13 @@ def v_shape(rank: int, size: int) -> Sequence[int]:
 
 
 def train_pipeline(
-    world: World, options: Options, make_schedule: MakeSchedule, place: Place = one_each
+    world: World,
+    options: Options,
+    make_schedule: MakeSchedule,
+    place: Place = one_each,
+    cut: Cut = stage,
 ) -> None:
-    """Train with the stages on this rank that ``place`` says."""
+    """Train with the stages on this rank that ``place`` says, cut from the model by ``cut``."""
     mine = place(world.rank, world.size)
     num_stages = world.size * len(mine)
     first, last = 0 in mine, num_stages - 1 in mine
@@ -57,12 +65,12 @@ def train_pipeline(
     # Every rank makes the whole model from the same seed and keeps its part. A model that fits on
     # no single rank would be made on the meta device, and its parts filled where they live.
     whole = gpt(options.seed, options.pace_ms)
-    parts = [stage(whole, index, num_stages).to(world.device) for index in mine]
+    parts = [cut(whole, index, num_stages).to(world.device) for index in mine]
     stages = [
         PipelineStage(part, index, num_stages, world.device)
         for part, index in zip(parts, mine, strict=True)
     ]
-    schedule = make_schedule(stages, options.own["microbatches"])
+    schedule = make_schedule(stages, options.own.get("microbatches", MICROBATCHES))
     # A rank's optimizer knows the rank's own parameters, nothing else: no gradient is averaged
     # with anybody's.
     optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=options.lr)
@@ -71,17 +79,24 @@ def train_pipeline(
     for step in range(options.steps):
         tokens, targets = text.batch(step)
         optimizer.zero_grad()
-        losses: list[torch.Tensor] = []
-        # One call runs all forwards and backwards of this rank in the schedule's order, and
-        # receives and sends in between. Only the first stage needs the tokens, and only the last
-        # one can compute a loss. The gradients of the microbatches add up, divided by their
-        # number, so that the step is that of the whole batch.
-        schedule.step(
-            *([tokens] if first else []),
-            target=targets if last else None,
-            losses=losses if last else None,
-            return_outputs=False,
-        )
+        losses = run_schedule(schedule, tokens if first else None, targets if last else None)
         optimizer.step()
         if last:
             world.report(step, torch.stack(losses).mean().item())
+
+
+def run_schedule(schedule: Any, tokens: Tensor | None, targets: Tensor | None) -> list[Tensor]:
+    """All forwards and backwards of this rank in the schedule's order, receives and sends between.
+
+    Only the first stage needs the tokens, and only the last one, which has the targets, can compute
+    a loss: of each microbatch one. The gradients of the microbatches add up, divided by their
+    number, so that the step is that of the whole batch.
+    """
+    losses: list[Tensor] = []
+    schedule.step(
+        *([] if tokens is None else [tokens]),
+        target=targets,
+        losses=None if targets is None else losses,
+        return_outputs=False,
+    )
+    return losses

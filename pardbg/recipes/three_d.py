@@ -32,6 +32,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from pardbg.recipes.data import Text
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import gpt, loss, stage
+from pardbg.recipes.pipeline import run_schedule
 from pardbg.recipes.shape import BATCH
 from pardbg.recipes.tp import parallelize
 
@@ -63,13 +64,7 @@ def train(world: World, options: Options) -> None:
         # The ranks of a tp group see the same sequences, those of a dp group different ones.
         tokens, targets = (some[mine] for some in text.batch(step))
         optimizer.zero_grad()
-        losses: list[torch.Tensor] = []
-        schedule.step(
-            *([tokens] if first else []),
-            target=targets if last else None,
-            losses=losses if last else None,
-            return_outputs=False,
-        )
+        losses = run_schedule(schedule, tokens if first else None, targets if last else None)
         optimizer.step()
         if last:
             # Each pipeline knows its share's loss only. Four more bytes, for people to read.

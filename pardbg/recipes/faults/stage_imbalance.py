@@ -15,45 +15,24 @@ schedule's own bubble this brings the run.
 
 from __future__ import annotations
 
-import torch
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from pardbg.recipes.data import Text
 from pardbg.recipes.launch import Options, World, main
-from pardbg.recipes.model import gpt, loss
-from pardbg.recipes.shape import BLOCKS, MICROBATCHES
+from pardbg.recipes.model import blocks_of
+from pardbg.recipes.onef1b import make_schedule
+from pardbg.recipes.pipeline import train_pipeline
+from pardbg.recipes.shape import BLOCKS
 
 
 def train(world: World, options: Options) -> None:
-    first, last = world.rank == 0, world.rank == world.size - 1
     # FAULT: not BLOCKS / size for each
     sizes = uneven_cut(world.size, options.own["fault-rank"], options.own["fault-size"])
-    begin = sum(sizes[: world.rank])
-    embedding, *blocks, head = gpt(options.seed, options.pace_ms)
-    part = nn.Sequential(
-        *([embedding] if first else []),
-        *blocks[begin : begin + sizes[world.rank]],
-        *([head] if last else []),
-    ).to(world.device)
-    stage = PipelineStage(part, world.rank, world.size, world.device)
-    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss)
-    optimizer = torch.optim.AdamW(part.parameters(), lr=options.lr)
-    text = Text(options.seed, world.device)
 
-    for step in range(options.steps):
-        tokens, targets = text.batch(step)
-        optimizer.zero_grad()
-        losses: list[torch.Tensor] = []
-        schedule.step(
-            *([tokens] if first else []),
-            target=targets if last else None,
-            losses=losses if last else None,
-            return_outputs=False,
-        )
-        optimizer.step()
-        if last:
-            world.report(step, torch.stack(losses).mean().item())
+    def cut(whole: nn.Sequential, index: int, num_stages: int) -> nn.Module:
+        begin = sum(sizes[:index])
+        return blocks_of(whole, begin, begin + sizes[index])
+
+    train_pipeline(world, options, make_schedule, cut=cut)
 
 
 def uneven_cut(num_stages: int, large: int, more: int) -> list[int]:
