@@ -91,6 +91,8 @@ class Core:
         self.loss: float | None = None
         """The newest loss known, for breakpoints."""
         self.level = level_from_env() if run is not None else OFF
+        self.was_off = self.level == OFF
+        """At some time nothing was counted here: numbers of ops are not the other ranks'."""
         self.pipeline = Progress()
         self.pollers: list[Any] = []
         """Zero-argument functions that look for completed ops (Work.is_completed) without
@@ -122,6 +124,7 @@ class Core:
         if level == self.level:
             return
         self.level = level
+        self.was_off |= level == OFF
         self.defs.identify(level=LEVELS[level])
         if why:
             self.defs.put(DefKind.NOTE, key="level", value=f"{LEVELS[level]}: {why}")

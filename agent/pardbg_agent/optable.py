@@ -131,6 +131,10 @@ class OpTable:
         """Collectives issued on this group: the number of the next one."""
         return self._collectives.get(group_key, 0)
 
+    def num_on_edge(self, group_key: str, peer: int, tag: int, send: bool) -> int:
+        """p2p ops issued on this edge: the order of the next one."""
+        return self._edges.get((group_key, peer, tag, send), 0)
+
     @property
     def num_open(self) -> int:
         return len(self._open)

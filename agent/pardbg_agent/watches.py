@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from pardbg_agent.wire import MAX_BREAKS, WATCH_KINDS
 
-BEFORE_ISSUE: Final = frozenset(("nan", "mismatch"))
+BEFORE_ISSUE: Final = frozenset(("nan", "mismatch", "skew"))
 """Kinds that hold an op before it is issued."""
 MAX_TEXT: Final = 200
 
