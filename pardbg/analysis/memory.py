@@ -41,13 +41,14 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
     parts = [latest.get(n) for n in ("parameters", "gradients", "optimizer", "activations")]
     values = [part[0] if part is not None else None for part in parts]
     known = sum(value for value in values if value is not None)
+    peak = _activations_peak(view, rank, process)
     return MemoryRow(
         rank=rank,
         parameters_bytes=values[0],
         gradients_bytes=values[1],
         optimizer_bytes=values[2],
-        activations_bytes=values[3],
-        activations_peak_bytes=_activations_peak(view, rank, process),
+        activations_bytes=peak if values[3] is None else values[3],
+        activations_peak_bytes=peak,
         unattributed_bytes=max(0, total - known) if total is not None else None,
         total_bytes=total,
         total_kind=kind,
