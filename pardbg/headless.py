@@ -53,6 +53,7 @@ def follow(
     tails = [
         Tail(handle.run_dir / "job.out", out or sys.stdout.buffer),
         Tail(handle.run_dir / "job.err", sys.stderr.buffer),
+        Tail(handle.run_dir / "notices", sys.stderr.buffer),
     ]
     with (
         _signals_to(handle.signal if own else None),

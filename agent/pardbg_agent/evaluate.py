@@ -1,4 +1,5 @@
-"""Looking into a held rank: expressions and statements in the frame where its thread is held.
+"""Looking into a held rank: expressions and statements in the frame where its thread is held, or,
+if it is held at an exception, in the frames that the exception has left behind.
 
 This runs code that a person typed, in the training's own thread, so it exists only where the job
 was started with ``--allow-eval`` and only while the rank is held at a gate. Everything that comes
@@ -14,8 +15,10 @@ import os
 import pprint
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable
-from types import FrameType
+from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 from pardbg_agent.inspect import is_own
@@ -37,32 +40,57 @@ class Refused(Exception):
     """What was asked makes no sense here. One line."""
 
 
-def answer(kind: str, expr: str, frame: int, innermost: FrameType | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A frame, and the line it is at: a frame that an exception has left has moved on from there
+    (``finally`` has run), only the traceback knows."""
+
+    frame: FrameType
+    line: int
+
+
+From = FrameType | TracebackType | None
+"""Where to look from: the innermost frame, or an exception's traceback."""
+
+
+def answer(kind: str, expr: str, frame: int, innermost: From) -> dict[str, Any]:
     """What ACK carries: {"text", "frame": [file, line, function]}, for ``hash`` also "hashes", for
     expressions "number" and "hash", by which ranks are compared. Raises Refused; what the
     evaluated code raises is part of the answer ("raised")."""
     at = pick(innermost, frame)
-    place = [at.f_code.co_filename, at.f_lineno or 0, at.f_code.co_name]
-    found = _KINDS[kind](at, expr) if kind in _KINDS else None
+    place = [at.frame.f_code.co_filename, at.line, at.frame.f_code.co_name]
+    if kind == "list":
+        found: dict[str, Any] | None = _source(at)
+    else:
+        found = _KINDS[kind](at.frame, expr) if kind in _KINDS else None
     if found is None:
         raise Refused(f"no question {kind!r}: {', '.join(KINDS)}")
     found["text"] = _cut(str(found.get("text", "")))
     return {"frame": place, "frames": len(frames(innermost)), **found}
 
 
-def frames(innermost: FrameType | None) -> list[FrameType]:
+def frames(innermost: From) -> list[Place]:
     """The program's own frames, innermost first: not the agent's, torch's or Python's start."""
-    own: list[FrameType] = []
-    others: list[FrameType] = []
-    while innermost is not None:
-        file = innermost.f_code.co_filename
+    own: list[Place] = []
+    others: list[Place] = []
+    for place in _places(innermost):
+        file = place.frame.f_code.co_filename
         if not is_own(file) and not file.startswith("<frozen"):
-            (others if file.startswith(_SKIPPED) else own).append(innermost)
-        innermost = innermost.f_back
+            (others if file.startswith(_SKIPPED) else own).append(place)
     return own or others
 
 
-def pick(innermost: FrameType | None, number: int) -> FrameType:
+def _places(innermost: From) -> list[Place]:
+    if isinstance(innermost, TracebackType):
+        return [Place(frame, line) for frame, line in traceback.walk_tb(innermost)][::-1]
+    found = []
+    while innermost is not None:
+        found.append(Place(innermost, innermost.f_lineno or 0))
+        innermost = innermost.f_back
+    return found
+
+
+def pick(innermost: From, number: int) -> Place:
     """Frame ``number``, 0 the innermost. Raises Refused."""
     known = frames(innermost)
     if not 0 <= number < len(known):
@@ -117,12 +145,12 @@ def _hash(at: FrameType, expr: str) -> dict[str, Any]:
     return {"text": f"{len(named)} tensors", "hashes": named}
 
 
-def _source(at: FrameType, _expr: str) -> dict[str, Any]:
-    file, line = at.f_code.co_filename, at.f_lineno or 1
+def _source(at: Place) -> dict[str, Any]:
+    file, line = at.frame.f_code.co_filename, at.line or 1
     rows = [
         f"{n:>5}{' ->' if n == line else '   '} {text.rstrip()}"
         for n in range(max(1, line - AROUND), line + AROUND + 1)
-        if (text := linecache.getline(file, n, at.f_globals))
+        if (text := linecache.getline(file, n, at.frame.f_globals))
     ]
     return {"text": "\n".join(rows) or f"no source of {file}"}
 
@@ -193,6 +221,6 @@ def _cut(text: str) -> str:
 
 
 _KINDS: Final[dict[str, Callable[[FrameType, str], dict[str, Any]]]] = {
-    "p": _print, "pp": _pretty, "whatis": _whatis, "tensor": _tensor, "list": _source,
+    "p": _print, "pp": _pretty, "whatis": _whatis, "tensor": _tensor,
     "args": _arguments, "locals": _locals, "exec": _exec, "hash": _hash,
 }  # fmt: skip

@@ -4,6 +4,10 @@
 A child of ``multiprocessing`` (``mp.spawn``) never gets that far, since its last line of defence
 prints the exception itself: there a finalizer looks at what is on its way out. Only what nobody
 caught is told; the values of variables are not looked at.
+
+Where the job was started with ``--on-exception hold``, the thread is then held, as at a gate, until
+the hub lets it die. Its stack is unwound by then (``finally`` blocks and context managers have
+run), but the traceback still has its frames, as for ``pdb.pm``.
 """
 
 from __future__ import annotations
@@ -16,11 +20,10 @@ from types import TracebackType
 from typing import Any, Final
 
 from pardbg_agent import clock, core
-from pardbg_agent.inspect import is_own
+from pardbg_agent.inspect import traceback_of
 from pardbg_agent.wire import DefKind
 
 MAX_TEXT: Final = 500
-MAX_FRAMES: Final = 48
 MAX_TOLD: Final = 16
 """Exceptions told per process: threads of a program may fail by the thousand."""
 
@@ -62,12 +65,14 @@ def _child_ends() -> None:
         value = value.__context__
     if value is not None and not isinstance(value, SystemExit):
         _tell(type(value), value, value.__traceback__, "MainThread")
+        _hold(value, value.__traceback__, "MainThread")
 
 
 def _uncaught(
     kind: type[BaseException], value: BaseException, trace: TracebackType | None
 ) -> None:
     _tell(kind, value, trace, "MainThread")
+    _hold(value, trace, "MainThread")
     before = _before[0] if _before is not None else sys.__excepthook__
     before(kind, value, trace)
 
@@ -76,6 +81,7 @@ def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
     name = args.thread.name if args.thread is not None else "thread"
     if args.exc_value is not None:
         _tell(args.exc_type, args.exc_value, args.exc_traceback, name)
+        _hold(args.exc_value, args.exc_traceback, name)
     before = _before[1] if _before is not None else threading.__excepthook__
     before(args)
 
@@ -93,8 +99,25 @@ def _tell(
     try:
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=kind.__name__, text=_last_line(value),
-            thread=thread, frames=frames_of(trace), step=c.step,
+            thread=thread, frames=traceback_of(trace), step=c.step,
         )  # fmt: skip
+    except Exception as error:  # noqa: BLE001 - the guard: the program's own hook runs anyway
+        c.guard.failed("excepthook", error)
+
+
+def _hold(value: BaseException, trace: TracebackType | None, thread: str) -> None:
+    """Stay here until the hub lets it die, or nobody speaks for the hub any more. What ends a
+    program on purpose (KeyboardInterrupt, SystemExit) is not held."""
+    c = core.CURRENT
+    if c is None or c.run is None or not c.run.hold_exceptions or not isinstance(value, Exception):
+        return
+    if c.sender is None or not c.sender.alive:
+        return  # nobody could let it go
+    where = "" if thread == "MainThread" else f" in thread {thread}"
+    try:
+        c.gate.hold_raised(f"exception{where} {_last_line(value)}", trace)
+    except KeyboardInterrupt:
+        pass  # it dies of its own exception, now
     except Exception as error:  # noqa: BLE001 - the guard: the program's own hook runs anyway
         c.guard.failed("excepthook", error)
 
@@ -103,13 +126,3 @@ def _last_line(value: BaseException) -> str:
     lines = [line.strip() for line in traceback.format_exception_only(value)]
     text = next((line for line in lines if line and not line.startswith("File ")), "")
     return text.splitlines()[0][:MAX_TEXT] if text else type(value).__name__
-
-
-def frames_of(trace: TracebackType | None) -> list[list[Any]]:
-    """[file, line, function], outermost first; the innermost MAX_FRAMES, without our own."""
-    found = [
-        [frame.f_code.co_filename, number, frame.f_code.co_name]
-        for frame, number in traceback.walk_tb(trace)
-        if not is_own(frame.f_code.co_filename)
-    ]
-    return found[-MAX_FRAMES:]

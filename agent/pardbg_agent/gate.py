@@ -89,6 +89,8 @@ class GateControl:
         """Hooks read this: is there anything to look at? Everything else is under the lock."""
         self.holding = False
         """Permits and holds are in force."""
+        self.opened_ns = 0
+        """When they last ended: what was measured before that is no measure of the training."""
         self.breaks = _NO_BREAKS
         self.watches = NO_WATCHES
         self._due: tuple[int, str] | None = None
@@ -114,17 +116,23 @@ class GateControl:
 
     # -- the training's side
 
-    def wait(self, gate: int, describe: Describe, facts: AskFacts | None = None) -> int:
+    def wait(
+        self, gate: int, describe: Describe, facts: AskFacts | None = None,
+        look: Callable[[], None] | None = None,
+    ) -> int:  # fmt: skip
         """Pass a gate, or be held until a permit, RUN or the lease's end lets go.
 
         Returns the ns it was held or delayed (hooks do not count them as their cost).
         ``describe`` (text, or what makes it) says what comes next, ``facts`` the same field by
-        field; they are only asked when the rank is held, or a breakpoint wants to know.
+        field; they are only asked when the rank is held, or a breakpoint wants to know. ``look``
+        is a watch's look at what comes next: it may say ``stop``.
         """
         if self._working == threading.get_ident():
             return 0  # what a person asked to run meets gates of its own
         gate = int(gate)  # an enum's own & takes longer than all the rest here
         delayed = self._delay() if self._delay_ns else 0
+        if look is not None:
+            look()
         if self._due is not None:
             self._stop_here()
         elif gate & self.breaks.gates:
@@ -178,7 +186,7 @@ class GateControl:
         with self._changed:
             if self._ended:
                 return
-            self._close(self._hit)
+            self._close(None)
         self._pass(_EXCEPTION, text, trace)
 
     def _pass(self, gate: int, describe: Describe, trace: TracebackType | None = None) -> int:
@@ -306,6 +314,10 @@ class GateControl:
             self._delay_ns = min(max(delay_ns, 0), 60_000_000_000)
             self._look_again()
 
+    def free_since(self, t_ns: int) -> bool:
+        """Nobody has held this rank since then."""
+        return not self.holding and self.opened_ns <= t_ns
+
     def check_lease(self) -> bool:
         """Open if the lease has lapsed; True if it did just now."""
         with self._changed:
@@ -351,6 +363,8 @@ class GateControl:
         self._holders.remove(holder)
 
     def _open(self) -> None:
+        if self.holding:
+            self.opened_ns = self._now()
         self.holding = False
         self._left, self._hit = 0, None
         if self._ended:

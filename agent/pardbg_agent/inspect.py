@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from types import FrameType
+import traceback
+from collections.abc import Mapping
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 MAX_THREADS: Final = 64
@@ -21,25 +23,43 @@ def is_own(file: str) -> bool:
     return file.startswith(_OWN)
 
 
-def stacks(skip_thread: int | None = None) -> list[dict[str, Any]]:
+def stacks(
+    skip_thread: int | None = None, raised: Mapping[int, TracebackType] | None = None
+) -> list[dict[str, Any]]:
     """[{"thread", "main", "frames": [[file, line, function], ...], "inside"}], outermost frame
     first, the main thread first. The agent's own frames and ``skip_thread`` (an ident) are left
-    out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue)."""
+    out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue).
+
+    ``raised``: threads that are held at an exception, by ident. They stand where it was raised:
+    "exception"."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     found = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
     out = []
     for ident, frame in found[:MAX_THREADS]:
-        if ident != skip_thread:
-            out.append(
-                {
-                    "thread": names.get(ident, f"thread {ident}"),
-                    "main": ident == main,
-                    "frames": frames_of(frame),
-                    "inside": _inside(frame),
-                }
-            )
+        if ident == skip_thread:
+            continue
+        trace = raised.get(ident) if raised else None
+        out.append(
+            {
+                "thread": names.get(ident, f"thread {ident}"),
+                "main": ident == main,
+                "frames": frames_of(frame) if trace is None else traceback_of(trace),
+                "inside": _inside(frame) if trace is None else "exception",
+            }
+        )
     return out
+
+
+def traceback_of(trace: TracebackType | None) -> list[list[Any]]:
+    """[file, line, function] of an exception, outermost first; the innermost MAX_FRAMES, without
+    our own."""
+    found = [
+        [frame.f_code.co_filename, number, frame.f_code.co_name]
+        for frame, number in traceback.walk_tb(trace)
+        if not is_own(frame.f_code.co_filename)
+    ]
+    return found[-MAX_FRAMES:]
 
 
 def _inside(frame: FrameType | None) -> str:

@@ -75,6 +75,8 @@ class Sender:
             collections.deque()
         )
         """What the held thread found, to be sent from here."""
+        self._obeyed = 0
+        """Id of the newest PERMIT or RUN that was obeyed."""
         self.bad_messages = 0
         """CTRL messages that made no sense."""
         self.cpu_ns = 0
@@ -194,19 +196,28 @@ class Sender:
             recent = self._batches[0][1] if self._batches else self._reader.next
             self._reader.rewind(wanted if isinstance(wanted, int) else recent)
             link.greet = True
-        link.hub = hub
+        link.hub, self._obeyed = hub, 0
         self._control.changed()
 
     def _permit(self, message: dict[str, Any]) -> None:
-        self._core.gate.permit(
-            message.get("id"), int(message["count"]), int(message["n"]), int(message["stop"]),
-            int(message.get("lease_ns", wire.LEASE_NS)),
-        )  # fmt: skip
+        count, n, stop = int(message["count"]), int(message["n"]), int(message["stop"])
+        if self._is_new(message):
+            lease_ns = int(message.get("lease_ns", wire.LEASE_NS))
+            self._core.gate.permit(message.get("id"), count, n, stop, lease_ns)
         self._control.begin()
 
     def _go(self, message: dict[str, Any]) -> None:
-        self._core.gate.run(message.get("id"))
+        if self._is_new(message):
+            self._core.gate.run(message.get("id"))
         self._control.begin()  # one more state says so
+
+    def _is_new(self, message: dict[str, Any]) -> bool:
+        """The hub sends a PERMIT or RUN again until a STATE follows it: obeyed once, told again."""
+        number = message.get("id")
+        if not isinstance(number, int):
+            return True
+        new, self._obeyed = number > self._obeyed, max(number, self._obeyed)
+        return new
 
     def _lease(self, message: dict[str, Any]) -> None:
         self._core.gate.lease(int(message["lease_ns"]))
@@ -259,7 +270,8 @@ class Sender:
             self.wake()
 
         if not self._core.gate.ask(work):
-            self._ack(message, ok=False, error="it is not held at a gate: pause it first")
+            error = "it is not held at a gate: it runs, or waits in an op"
+            self._ack(message, ok=False, error=error)
 
     def _answer(self) -> None:
         while self._answers:

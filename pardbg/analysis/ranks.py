@@ -62,7 +62,7 @@ def _row(view: View, rank: int, process: Process, pipeline: PipelineStep | None)
         lag_ns=_lag(view, process),
         dropped_records=process.lost(view.t_ns),
         agent_overhead=agent_overhead(view, process),
-        clock_error_ns=process.clock_error_ns,
+        clock_error_ns=process.clocks.at(view.t_ns).error_ns,
         node=fields.integer_or_none(process.facts, "group_rank"),
         metrics=_metrics(view, process),
     )
@@ -126,7 +126,8 @@ def _now(
 
 def _held_text(said: Mapping[str, Any]) -> str:
     following = fields.text(said, "next")
-    return f"held before {following}" if following else "held"
+    at = "at" if following.startswith("exception ") else "before"
+    return f"held {at} {following}" if following else "held"
 
 
 def _doing(view: View, process: Process, said: Mapping[str, Any]) -> str:
@@ -154,11 +155,10 @@ def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
 
 
 def _silent_since(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
-    """Last sign of life, if that is too long ago. Heartbeats are on the rank's own clock."""
+    """Last sign of life, if that is too long ago."""
     heartbeat = fields.integer_or_none(said, "heartbeat_ns")
     if not heartbeat:
         return None
-    heartbeat += process.offset_ns
     newest = max(heartbeat, _newest_visible(view, process) or 0)
     return newest if view.t_ns - newest > STALE_NS else None
 

@@ -187,7 +187,7 @@ def _start(
     try:
         return start_run(
             argv, name=name, session=session, recipe=recipe, owner=owner, env=how.env(env),
-            limits=how.limits, allow_eval=how.allow_eval,
+            limits=how.limits, allow_eval=how.allow_eval, on_exception_s=how.on_exception_s,
         )  # fmt: skip
     except LaunchError as error:
         raise UserError(str(error)) from None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from pardbg.control.raised import HOLD_S, MAX_HOLD_S
 from pardbg.control.recording import LEVELS
 from pardbg.session.goto import TravelError, duration_ns
 from pardbg_agent import wire
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.IGNORECASE)
+MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
 _POWER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -29,6 +31,8 @@ class Recording:
     limits: PartLimits
     level: str | None
     allow_eval: bool = False
+    on_exception_s: float = 0.0
+    """How long a rank that raised waits for somebody; 0: it dies at once."""
 
     @property
     def attentive(self) -> bool:
@@ -73,8 +77,29 @@ class _Time(click.ParamType[int]):
         return made
 
 
+class _OnException(click.ParamType[float]):
+    """Seconds; 0 for ``die``."""
+
+    name = "WHAT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, float):
+            return value
+        word, _, text = str(value).strip().partition(":")
+        if word == "die" and not text:
+            return 0.0
+        try:
+            seconds = duration_ns(text) / 1e9 if text else HOLD_S
+        except TravelError:
+            seconds = -1.0
+        if word != "hold" or not MIN_HOLD_S <= seconds <= MAX_HOLD_S:
+            self.fail(f"{value!r}: write die, hold, or hold:TIME from 10s to 1h", param, ctx)
+        return seconds
+
+
 def recording_options(command: F) -> F:
-    """``--level``, ``--max-size``, ``--max-time``, ``--rotate`` and ``--allow-eval``."""
+    """``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval`` and
+    ``--on-exception``."""
     options = (
         click.option("--level", type=click.Choice(LEVELS[1:]),
                      help="How much ranks record; summary: sums per step, and full detail for a "
@@ -85,6 +110,10 @@ def recording_options(command: F) -> F:
                      help="Keep the newest N files (default: all)."),
         click.option("--allow-eval", is_flag=True,
                      help="Let who has control run code in held ranks (p, tensor, compare …)."),
+        click.option("--on-exception", type=_OnException(), default="die", metavar="WHAT",
+                     help="What a rank does that raises: die, or hold: wait with its frames, and "
+                          "the others with it, until somebody has looked; hold:TIME when nobody "
+                          "comes (default 10m)."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -93,11 +122,12 @@ def recording_options(command: F) -> F:
 
 def recording(
     level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
-    allow_eval: bool,
+    allow_eval: bool, on_exception: float,
 ) -> Recording:  # fmt: skip
     """The options' values together; refuses what makes no sense."""
     from pardbg.session.parts import PartLimits
 
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time: when to begin a new file")
-    return Recording(PartLimits(max_size or 0, max_time or 0, rotate or 0), level, allow_eval)
+    limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
+    return Recording(limits, level, allow_eval, on_exception)

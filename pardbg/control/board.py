@@ -10,11 +10,14 @@ from typing import Any
 
 from pardbg.control.breakpoints import Breakpoints
 from pardbg.control.cut import Patience, Settlement, View
+from pardbg.control.delivery import AGAIN_NS, Deliveries
 from pardbg.control.effects import Command, Effect, Event, ToAgent
 from pardbg.control.lease import Lease
 from pardbg.control.model import AgentState
 from pardbg.control.pins import Pins
-from pardbg.control.steps import Permit
+from pardbg.control.raised import RUN, Raised
+from pardbg.control.ranksets import spell
+from pardbg.control.steps import HOLD, Permit
 from pardbg_agent.wire import LEASE_NS, Msg
 
 
@@ -44,6 +47,10 @@ class Board:
         """group key -> ns until its ops time out."""
         self.breakpoints = Breakpoints()
         self.pins = Pins()
+        self.raised = Raised()
+        self.deliveries = Deliveries()
+        self.restored = False
+        """A hub before this one was killed: agents may have what it told them."""
         self.reason = ""
         self.settlement = Settlement()
         self._patience = patience or Patience()
@@ -118,7 +125,25 @@ class Board:
             "t": Msg.PERMIT.value, "id": view.asked, "count": permit.count, "n": permit.n,
             "stop": permit.stop, "lease_ns": self._agent_lease(now),
         }  # fmt: skip
-        self._out.append(ToAgent(view.proc, message))
+        self._tell(view, message)
+
+    def _tell(self, view: View, message: dict[str, Any]) -> None:
+        """Send what has to be answered: again until it is."""
+        self._out.append(self.deliveries.told(view.proc, message))
+
+    def _tell_again(self, now: int) -> None:
+        """Messages that nobody answered may be lost."""
+        silent = []
+        for again, first in self.deliveries.due(now):
+            if "lease_ns" in again.message:
+                again.message["lease_ns"] = self._agent_lease(now)
+            self._out.append(again)
+            if first and again.proc in self.views:
+                silent.append((self.views[again.proc].rank, str(again.message["t"])))
+        if silent:
+            ranks, kinds = spell(rank for rank, _ in silent), sorted({kind for _, kind in silent})
+            text = f"rank {ranks} did not answer {', '.join(kinds)} in {AGAIN_NS // 10**9} s"
+            self._event("resend", now, text=f"{text}: said again")
 
     def _pass_lease_on(self, now: int) -> None:
         self._renewed = now
@@ -131,6 +156,65 @@ class Board:
         left = self.lease.left_ns(now)
         return LEASE_NS if left is None else min(left, LEASE_NS)
 
+    def _miss_silent(self, now: int) -> None:
+        """Nothing came of a rank for a lease (it says its state each second while it is held): it
+        cannot be held any more."""
+        over = [v for v in self.views.values() if v.state and now - v.heard_ns > LEASE_NS]
+        if self.mode is Mode.RUNNING or not over:
+            return
+        for view in over:
+            view.state = None
+        ranks, lease_s = spell(view.rank for view in over), LEASE_NS // 10**9
+        text = f"rank {ranks} was not heard for {lease_s} s: it runs on by itself"
+        self._event("silent", now, text=text)
+
+    def _hold_free(self, procs: set[str], now: int) -> None:
+        """Ranks that ran on beside held ones stop, too."""
+        self._free -= procs
+        self._enter(Mode.PAUSING, now)
+        for proc in procs & self.views.keys():
+            if not self.views[proc].held:
+                self._permit(self.views[proc], HOLD, now)
+
+    def _run(self, view: View, now: int) -> None:
+        """Open its gate: it runs on, or dies of its exception."""
+        self.raised.let_die(view.proc, now)
+        view.asked = self._id()
+        self._tell(view, {"t": Msg.RUN.value, "id": view.asked})
+
+    # -- ranks that stop by themselves
+
+    def _raise(self, view: View, state: AgentState, now: int) -> None:
+        """A rank is at an exception that nobody caught: hold the others too, and it there."""
+        key = (view.proc, state.held_since_ns)
+        if key in self._hits:
+            return
+        self._hits = {k for k in self._hits if k[0] != view.proc} | {key}
+        refusal = self.raised.refusal(view.proc, now)
+        if refusal and self.mode is Mode.RUNNING:
+            self._run(view, now)
+            self._event("exception", now, text=f"rank {view.rank}: not held, {refusal}")
+            return
+        text = self.raised.add(view.proc, view.rank, state.next)
+        self._why = "; ".join(filter(None, [self._why, text]))
+        self.pins.procs.add(view.proc)
+        if self.mode is Mode.RUNNING:
+            self._stop_all(RUN, True, self.raised.hold_ns, now)
+        elif self._free:
+            self._hold_free(set(self._free), now)
+        self._event("exception", now, by=self.lease.holder or "", text=text)
+
+    def _stop_all(self, by: str, keep: bool, lease_ns: int, now: int) -> None:
+        """Everybody else at the next gate; ``by`` holds control if nobody does."""
+        if self.lease.holder is None:
+            self.lease.grant(by, now, keep=keep, period_ns=lease_ns)
+        self._current += self._until
+        self._until = []
+        self._enter(Mode.PAUSING, now)
+        self.reason = self._why
+        for view in self.views.values():
+            self._permit(view, HOLD, now)
+
     def _id(self) -> int:
         self._next_id += 1
         return self._next_id
@@ -138,6 +222,10 @@ class Board:
     def _of_ranks(self, ranks: Iterable[int]) -> list[View]:
         wanted = set(ranks)
         return [view for view in self.views.values() if view.rank in wanted]
+
+    def _dying(self, views: Iterable[View]) -> list[int]:
+        """Those of them that are at an exception: no step leads on from there."""
+        return [view.rank for view in views if view.proc in self.raised.procs]
 
     def _by_pipeline(self) -> list[list[AgentState]]:
         """Held ranks' states, one list per pipeline; ranks of none together."""
@@ -155,7 +243,14 @@ class Board:
             breaks = self.breakpoints.for_rank(view.rank)
             message = {"t": Msg.BREAKS.value, "id": self._id(), "breaks": breaks,
                        "watches": self.breakpoints.watches_for_rank(view.rank)}  # fmt: skip
-            self._out.append(ToAgent(view.proc, message))
+            self._tell(view, message)
+
+    def _rank_known(self, view: View, rank: int) -> None:
+        """A process says which rank it is, now or anew: other breakpoints may be its."""
+        if view.rank != rank:
+            view.rank = rank
+            if self.breakpoints:
+                self._tell_breaks([view])
 
     def _nearest(self) -> str:
         for proc, (_, text) in self.settlement.waiting.items():

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pardbg.control.board import Board, Mode
 from pardbg.control.breakpoints import EDITS, Breakpoint, BreakpointError, edit, words_of
 from pardbg.control.cut import View, settle
-from pardbg.control.effects import Ack, Command, ToAgent
+from pardbg.control.effects import Ack, Command
 from pardbg.control.expr import ExprError
 from pardbg.control.model import AgentState, Verb
+from pardbg.control.raised import RUN
 from pardbg.control.ranksets import spell
 from pardbg.control.steps import HOLD, ONE_OP, PASS, permits, step_target, to_step
 from pardbg_agent.wire import Gate, Msg
@@ -38,14 +39,12 @@ class Machine(Board):
     def joined(self, proc: str, rank: int, now: int) -> None:
         """A process said hello (again), or its rank became known."""
         known = self.views.get(proc)
-        if known is not None and known.rank == rank:
-            return
         if known is not None:
-            known.rank = rank
+            self._rank_known(known, rank)
             return
         self.views[proc] = View(proc, rank)
         self._departed.discard(rank)
-        if self.breakpoints:
+        if self.breakpoints or self.restored:  # a hub before this one may have told it others
             self._tell_breaks([self.views[proc]])
         if self.mode is Mode.RUNNING:
             return
@@ -65,10 +64,14 @@ class Machine(Board):
         if view is None:
             return
         self._departed.add(view.rank)
+        self.deliveries.gone(proc)
+        self.raised.let_die(proc, now)
         if self.mode is not Mode.RUNNING:
             self._event("detach", now, text=f"rank {view.rank} {why}")
             if not self.views:
                 self._run_on("running", "no rank is left", now)
+            elif self.lease.holder == RUN and not self.raised.procs:
+                self._run_on("running", "nobody is at an exception any more", now)
         if not self.views:
             self._end_until("the job ended before it was true", now)
         self.tick(now)
@@ -78,12 +81,17 @@ class Machine(Board):
         view = self.views.get(state.proc)
         if view is None or (view.state is not None and state.serial <= view.state.serial):
             return
-        view.state = state
+        view.state, view.heard_ns = state, now
+        self.deliveries.state(state.proc, state.reply_to)
         if state.rank >= 0:
-            view.rank = state.rank
+            self._rank_known(view, state.rank)
         self.breakpoints.count(state.proc, state.hits)
         if state.hit is not None and state.held:
             self._hit(view, state, state.hit, now)
+        elif state.held & Gate.EXCEPTION:
+            self._raise(view, state, now)
+        elif state.held and view.fresh and self.mode is Mode.RUNNING:
+            self._stray(view, f"rank {view.rank} was held by a hub that is gone", now)
         self.tick(now)
 
     # -- viewers
@@ -136,8 +144,8 @@ class Machine(Board):
             self._event("delete", now, by=viewer, text=f"breakpoint {numbers}: {viewer} is gone")
 
     def renew(self, viewer: str, now: int) -> bool:
-        """The holder is still there."""
-        if not self.lease.renew(viewer, now):
+        """The holder is still there; or somebody is, while the run itself holds a rank."""
+        if not self.lease.renew(RUN if self.lease.holder == RUN else viewer, now):
             return False
         self._pass_lease_on(now)
         return True
@@ -159,13 +167,15 @@ class Machine(Board):
         if self.mode is not Mode.RUNNING and now - self._renewed >= RENEW_NS:
             self._pass_lease_on(now)
             self._event("", now)  # no event: what is left of the lease and of the timeouts
+        self._tell_again(now)
+        self._miss_silent(now)
         self._expire(now)
 
     # -- verbs
 
     def _refusal(self, command: Command, now: int) -> str | None:
         holder = self.lease.holder
-        if holder is not None and holder != command.by:
+        if holder not in (None, RUN, command.by):
             left = (self.lease.left_ns(now) or 0) / 1e9
             return f"{holder} holds control (lease {left:.0f} s): take it over first"
         if command.verb is Verb.CONTINUE or command.verb in EDITS:
@@ -176,6 +186,9 @@ class Machine(Board):
             return None
         if self.mode is Mode.RUNNING:
             return f"nothing is held: pause before {command.verb.value}"
+        held = [view for view in self._of_ranks(command.ranks) if view.held]
+        if held and len(dying := self._dying(held)) == len(held):
+            return f"rank {spell(dying)} is at its exception: continue lets it die"
         if len(self._queue) >= MAX_QUEUE:
             return f"{MAX_QUEUE} commands wait already: let them come to their cut"
         return None
@@ -190,14 +203,14 @@ class Machine(Board):
 
     def _pause(self, command: Command, now: int) -> None:
         everybody = {view.rank for view in self.views.values()} <= set(command.ranks)
-        if self.mode is Mode.HELD and everybody and self._free:
-            self._free.clear()  # it held some, now all
-            self.pins.clear()
-            self._enter(Mode.PAUSING, now)
-            for view in self.views.values():
-                if not view.held:
-                    self._permit(view, HOLD, now)
+        wanted = self._free & {view.proc for view in self._of_ranks(command.ranks)}
+        if wanted:  # it held some, now more or all
+            self.pins.procs |= wanted
+            if everybody:
+                self.pins.clear()
+            self._hold_free(wanted, now)
         if self.mode is Mode.HELD:
+            self.pins.forever = self.pins.forever or bool(command.args.get("hold"))
             self._out.append(Ack(command.viewer, command.re, True, data=self.status(now)))
             return
         self._current.append(command)
@@ -216,7 +229,7 @@ class Machine(Board):
             self._permit(view, HOLD, now)
 
     def _advance(self, command: Command, now: int) -> None:
-        chosen = [view for view in self._of_ranks(command.ranks) if view.held]
+        chosen = [v for v in self._of_ranks(command.ranks) if v.held and not self._dying([v])]
         if not chosen:
             error = f"rank {spell(command.ranks)} is not held"
             self._out.append(Ack(command.viewer, command.re, False, error))
@@ -254,9 +267,10 @@ class Machine(Board):
         self._current, self._queue = [], deque()
         if was is not Mode.RUNNING:
             for view in self.views.values():
-                view.asked = self._id()
-                self._out.append(ToAgent(view.proc, {"t": Msg.RUN.value, "id": view.asked}))
+                self._run(view, now)
         self._enter(Mode.RUNNING, now)
+        if self.lease.holder == RUN:
+            self.lease.drop()
         self.reason = text
         for command in waiting:
             error = f"{command.verb.value} ended without a cut: {text or 'the ranks run on'}"
@@ -265,11 +279,10 @@ class Machine(Board):
             self._event(event, now, by=by, text=text)
 
     def _lapse(self, now: int) -> None:
-        holder = self.lease.holder
+        text = f"the lease of {self.lease.holder} lapsed: everything runs on"
         self.lease.drop()
-        if self.mode is Mode.RUNNING:
-            return
-        self._run_on("lapsed", f"the lease of {holder} lapsed: everything runs on", now)
+        if self.mode is not Mode.RUNNING:
+            self._run_on("lapsed", text, now)
 
     # -- settling
 
@@ -308,7 +321,8 @@ class Machine(Board):
             return False
         ranks, target, rounds = self._goal
         views = {v.proc: v for v in self._of_ranks(ranks) if v.held and v.state is not None}
-        states = [v.state for v in views.values() if v.state and not v.state.held & Gate.BREAK]
+        aside = Gate.BREAK | Gate.EXCEPTION
+        states = [v.state for v in views.values() if v.state and not v.state.held & aside]
         onward = to_step(states, target)
         self._goal = (ranks, target, rounds - 1) if onward and rounds else None
         if self._goal is None:
@@ -370,7 +384,8 @@ class Machine(Board):
             return str(error)
         if command.verb is Verb.DELAY:
             delay = {"t": Msg.DELAY.value, "id": self._id(), "ns": int(command.args.get("ns", 0))}
-            self._out += [ToAgent(v.proc, delay) for v in self._of_ranks(command.ranks)]
+            for view in self._of_ranks(command.ranks):
+                self._tell(view, delay)
         elif command.verb is not Verb.BREAKS:
             self._tell_breaks(self.views.values())
         if command.verb is not Verb.BREAKS:
@@ -389,30 +404,31 @@ class Machine(Board):
         if key in self._hits:
             return
         self._hits = {k for k in self._hits if k[0] != view.proc} | {key}
-        if known is None:  # deleted, or somebody else's once: nobody waits for this any more
-            if self.mode is Mode.RUNNING:
-                view.asked = self._id()
-                self._out.append(ToAgent(view.proc, {"t": Msg.RUN.value, "id": view.asked}))
+        if known is None:  # deleted, or another rank's once, or told to a hub that is gone
+            text = f"rank {view.rank} before {state.next} hit {number}, which is set no more"
+            self._stray(view, text, now)
             return
         text = _hit_text(known, view.rank, state)
         self._why = "; ".join(filter(None, [self._why, text]))
         self.pins.procs.add(view.proc)
         if self.mode is Mode.RUNNING:
-            self._stop_at_hit(known, now)
+            self._stop_all(known.by, known.keep, known.lease_ns, now)
+        elif self._free:
+            self._hold_free(set(self._free), now)
         self._event("hit", now, by=known.by, text=text)
         if known.once:
             self.breakpoints.delete([number])
             self._tell_breaks(self.views.values())
 
-    def _stop_at_hit(self, known: Breakpoint, now: int) -> None:
-        if self.lease.holder is None:
-            self.lease.grant(known.by, now, keep=known.keep, period_ns=known.lease_ns)
-        self._current += self._until
-        self._until = []
-        self._enter(Mode.PAUSING, now)
-        self.reason = self._why
-        for view in self.views.values():
-            self._permit(view, HOLD, now)
+    def _stray(self, view: View, text: str, now: int) -> None:
+        """It holds itself for a reason that nobody here knows: it does what the others do."""
+        runs = self.mode is Mode.RUNNING
+        if runs:
+            self._run(view, now)
+        elif view.proc in self._free:
+            self._permit(view, PASS, now)
+        after = "it runs on" if runs or view.proc in self._free else "held with the others"
+        self._event("stray", now, text=f"{text}: {after}")
 
     def _end_until(self, text: str, now: int) -> None:
         for command in self._until:
@@ -427,11 +443,14 @@ class Machine(Board):
         left = (self.pins.left_ns(now) or 0) / 1e9
         text = f"rank {spell(ranks)} let go: {self._nearest()} times out in {left:.0f} s"
         procs, self.pins.procs = self.pins.procs, set()
-        if self._free:  # it alone was held, so everything runs on
+        if self._free or self.lease.holder == RUN:  # it alone was held, so everything runs on
             self._run_on("released", text, now)
             return
         for proc in procs & self.views.keys():
-            self._permit(self.views[proc], ONE_OP, now)
+            if proc in self.raised.procs:
+                self._run(self.views[proc], now)
+            else:
+                self._permit(self.views[proc], ONE_OP, now)
         self._enter(Mode.PAUSING, now)
         self._why = text
         self._event("released", now, text=text)

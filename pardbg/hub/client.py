@@ -193,7 +193,7 @@ class HubControl:
         )
         self._waiting: dict[int, Future[Reply]] = {}
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._in_control = self._closed = False
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="pardbg-control", daemon=True)
         self._thread.start()
 
@@ -268,7 +268,8 @@ class HubControl:
                 os.read(self._wake_r, 4096)
             going = self._send_all(socket)
             self._receive_all(socket)
-            if self._in_control and time.monotonic() - renewed >= RENEW_S and not self._script:
+            # Also where it holds nothing: a rank at its exception is held while somebody is there.
+            if time.monotonic() - renewed >= RENEW_S and not self._script:
                 renewed = time.monotonic()
                 with contextlib.suppress(zmq.Again):
                     socket.send(pack({"t": Msg.LEASE.value}), zmq.NOBLOCK)
@@ -287,10 +288,6 @@ class HubControl:
             number = next(self._numbers)
             if future is not None:
                 self._waiting[number] = future
-            if message["t"] in (Msg.COMMAND, Msg.TAKE):
-                self._in_control = True  # renewing what one does not hold does nothing
-            elif message["t"] == Msg.LEAVE:
-                self._in_control = False
             with contextlib.suppress(zmq.Again):
                 socket.send(pack({**message, "id": number}), zmq.NOBLOCK)
         return True

@@ -26,6 +26,8 @@ HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
 PART_FILE = "part.json"
 """{"part": number}: the file of a recording in parts that is being written."""
 HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
+NOTICES_FILE = "notices"
+"""What the hub has to say to who started the run, a line each: it is held, it was let go."""
 
 
 class ConfigError(Exception):
@@ -59,6 +61,9 @@ class RunConfig:
     """How many of a recording's files are kept; 0: all."""
     allow_eval: bool = False
     """Who has control may run code in held ranks: agents read it here."""
+    on_exception_s: float = 0.0
+    """``--on-exception hold``: how long a rank that raised waits for somebody; 0: it dies at once.
+    Agents read it here."""
     v: int = VERSION
     dir: Path = field(default=Path(), compare=False)
 
@@ -106,6 +111,7 @@ def make(
     owner_pid: int | None = None,
     limits: PartLimits = UNLIMITED,
     allow_eval: bool = False,
+    on_exception_s: float = 0.0,
 ) -> RunConfig:
     """Make a run's directories (0700) and its run.json. Raises ConfigError."""
     run = f"{_slug(name)}-{uuid.uuid4().hex[:8]}"
@@ -130,6 +136,7 @@ def make(
         max_part_ns=limits.max_ns,
         keep_parts=limits.keep,
         allow_eval=allow_eval,
+        on_exception_s=on_exception_s,
         dir=run_dir,
     )
     config.save()

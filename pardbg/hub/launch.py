@@ -110,12 +110,14 @@ def start_run(
     cwd: Path | None = None,
     limits: PartLimits = UNLIMITED,
     allow_eval: bool = False,
+    on_exception_s: float = 0.0,
 ) -> RunHandle:
     """Start hub and job; returns when both run. Raises LaunchError.
 
     ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
     ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
-    who has control may run code in held ranks.
+    who has control may run code in held ranks. ``on_exception_s``: so long waits a rank that
+    raised for somebody who looks at it.
     """
     environment = dict(os.environ if env is None else env)
     _check_command(argv, environment, cwd)
@@ -123,7 +125,7 @@ def start_run(
         config = files.make(
             list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
             owner_pid=os.getpid() if owner else None, limits=limits,
-            allow_eval=allow_eval,
+            allow_eval=allow_eval, on_exception_s=on_exception_s,
         )  # fmt: skip
     except ConfigError as error:
         raise LaunchError(str(error)) from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from pardbg.hub.agents import Agents
 from pardbg.hub.collector import MAX_MESSAGE_BYTES, Collector
 from pardbg.hub.config import RunConfig
 from pardbg.hub.history import Definitions, Recent, Wire
-from pardbg.hub.messages import MAX_CTRL_BYTES
+from pardbg.hub.messages import MAX_CTRL_BYTES, notice
 from pardbg.hub.output import Line, Tail
 from pardbg.hub.resume import Resumed, open_writer
 from pardbg.hub.router import Router
@@ -33,6 +35,7 @@ from pardbg.session.parts import Parts
 from pardbg.store.store import PART
 from pardbg_agent.wire import DefKind, Key, Msg
 
+US: Final = 1_000
 MS: Final = 1_000_000
 STATE_NS: Final = 100 * MS
 STATE_PER_RANK_NS: Final = 500_000
@@ -49,6 +52,7 @@ LINGER_MS: Final = 1_000
 GAP_NS: Final = 1_000 * MS
 PULL_HWM: Final = 256
 PUB_HWM: Final = 2_000
+_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
 _VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 
 
@@ -145,7 +149,8 @@ class Hub:
 
     def _make_control(self, ctrl: zmq.Socket[bytes]) -> None:
         # Ids grow over hub restarts, too: an agent's answer to the old hub is not one to us.
-        self._machine = Machine(first_id=time.monotonic_ns() // MS)
+        self._machine = Machine(first_id=time.monotonic_ns() // US)
+        self._machine.raised.hold_ns = int(self.config.on_exception_s * 1e9)
         self._rings = Rings(Path(self.config.ring_dir), self._definitions)
         self._router = Router(ctrl, self._security)
         self._where = Where()
@@ -154,7 +159,6 @@ class Hub:
             self.id, self.config.boot_id, self._router, self._collector, self._definitions,
             self._rings, self._machine, self._where,
         )  # fmt: skip
-        self._agents.restarted = self._resumed.restarted
         self._agents.ended = dict(self._resumed.ended)
         self._viewers = Viewers(
             self.config, self.id, self._router, self._collector, self._definitions,
@@ -176,7 +180,8 @@ class Hub:
             version=__version__, recipe=config.recipe,
         )  # fmt: skip
         if resumed.restarted:
-            self._control_event("hub_restart", resumed.text)
+            said = self._viewers.restore(resumed.breaks, resumed.break_number)
+            self._control_event("hub_restart", "; ".join([resumed.text, *said]))
             self._collector.flush(None)  # known even if this hub dies at once, too
         if self._collector.write_error:
             self._control_event("error", self._collector.write_error)
@@ -242,12 +247,22 @@ class Hub:
                 self._router.send(effect.proc, effect.message)
             elif isinstance(effect, Event):
                 self._collector.say(Key.CONTROL, **effect.fields)
+                self._notice(effect.fields)
             elif isinstance(effect, Ack):
                 answer = {
                     "t": Msg.ACK.value, "re": effect.re, "ok": effect.ok, "error": effect.error,
                     "data": effect.data,
                 }  # fmt: skip
                 self._router.send(effect.viewer, answer)
+
+    def _notice(self, event: dict[str, Any]) -> None:
+        """Who follows the job without a screen learns that it stands still, and what to do."""
+        text = notice(event, self.config.run)
+        if text:
+            with contextlib.suppress(OSError), open(
+                self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8"
+            ) as file:
+                file.write(f"pardbg: {text}\n")
 
     # -- what the hub says
 
@@ -257,7 +272,7 @@ class Hub:
         if not self._force_state and waited < rate:
             return
         rows = self._rings.rows(now)
-        self._watch_standstill(rows, now)
+        self._watch_standstill(self._on_our_clock(rows), now)
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
         }
@@ -265,6 +280,16 @@ class Hub:
             return
         self._state, self._state_ns, self._force_state = seen, now, False
         self._collector.say(Key.STATE, hub=self.id, ranks=rows)
+
+    def _on_our_clock(self, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Status blocks tell times by their own process's clock."""
+        offsets = {proc: by for proc in rows if (by := self._agents.offset_ns(proc))}
+        if not offsets:
+            return rows
+        return {
+            proc: {k: v + offsets.get(proc, 0) if k in _TIMES and v else v for k, v in row.items()}
+            for proc, row in rows.items()
+        }
 
     def _watch_standstill(self, rows: dict[str, dict[str, Any]], now: int) -> None:
         due = self._standstill.due(rows, now)
@@ -340,7 +365,7 @@ class Hub:
             found = files.read_json(self.config.dir / files.EXIT_FILE) if self._look(now) else None
             if found is None:
                 return False
-            self.code = int(found.get("code", 1))
+            self.code, self._told = int(found.get("code", 1)), found.get("told") or []
             self._exit_ns = self._heard_ns = now
             return False
         if now - self._exit_ns >= DRAIN_NS:
@@ -374,7 +399,9 @@ class Hub:
         self._force_state = True
         self._say_state(now)
         if self.code is not None:
-            self._collector.define(k=DefKind.END.value, proc=None, t_ns=now, code=self.code)
+            self._collector.define(
+                k=DefKind.END.value, proc=None, t_ns=now, code=self.code, told=self._told
+            )
         writer, self._collector.writer = self._collector.writer, None
         if writer is not None:
             try:
@@ -383,6 +410,8 @@ class Hub:
                 print(f"session not closed: {error}", flush=True)
 
     _closed = False
+    _told: Sequence[Any] = ()
+    """What exit.json says of signals that the job was given."""
 
     def _signal_job(self, number: int) -> str | None:
         """Through the launcher, whose child the job is; None if that went well."""

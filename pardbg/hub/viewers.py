@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from pardbg.control.breakpoints import BreakpointError
 from pardbg.control.cut import View
 from pardbg.control.effects import Command
+from pardbg.control.expr import ExprError
 from pardbg.control.machine import Machine
 from pardbg.control.model import Verb
 from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve, spell
@@ -24,7 +27,7 @@ from pardbg.hub.salvage import Rings
 from pardbg.hub.security import Role
 from pardbg.hub.where import Where
 from pardbg.store.bookmarks import BOOKMARK, MAX_TEXT, UNMARK
-from pardbg_agent.wire import Key, Msg
+from pardbg_agent.wire import LEASE_NS, Key, Msg
 
 QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
 RECORDING: Final = (Verb.MARK, Verb.LEVEL)
@@ -48,10 +51,18 @@ class Viewers:
         self._machine, self._where, self._signal_job = machine, where, signal_job
         self._number = 0
         self._levels = Levels(router.send)
+        self._last: dict[str, int] = {}
+        """viewer -> id of its newest request; they grow."""
+        self._missed: dict[str, int] = {}
+        """Viewers of the hub before, whose breakpoints are set: when they have to be back."""
 
     def tick(self, now: int) -> None:
         """Levels that were raised for a while go back; questions nobody answers end."""
         self._agents.inquiries.tick(now)
+        for viewer in [v for v, until in self._missed.items() if now >= until]:
+            del self._missed[viewer]
+            if viewer not in self._router.viewers:
+                self._machine.forget(viewer, now)
         for level in dict.fromkeys(level for _, level in self._levels.tick(now)):
             self._said("level", "", f"back to {LEVELS[level]}", now)
 
@@ -59,14 +70,20 @@ class Viewers:
         """One message of a viewer. Raises Malformed."""
         kind, number = str(message.get("t")), message.get("id")
         if kind == Msg.LEASE:
-            self._machine.renew(viewer, now)
+            if role == "control":
+                self._machine.renew(viewer, now)
             return
         if kind == Msg.LEAVE:
-            self._machine.leave(viewer, now)
-            self._machine.forget(viewer, now)
+            if role == "control":  # or whoever may look could leave in another's name
+                self._machine.leave(viewer, now)
+                self._machine.forget(viewer, now)
             return
         if not isinstance(number, int):
             raise Malformed("request without id")
+        if number <= self._last.get(viewer, -1):
+            self._said("refused", viewer, f"request {number} came again: dropped", now)
+            raise Malformed("request came again")
+        self._last[viewer] = number
         if kind == Msg.JOIN:
             self._join(viewer, number)
         elif kind == Msg.TAKE:
@@ -79,8 +96,25 @@ class Viewers:
 
     def left(self, viewer: str, now: int) -> None:
         """A viewer cannot be reached any more: what it held runs on."""
+        self._last.pop(viewer, None)
         self._machine.leave(viewer, now, "is gone: everything runs on")
         self._machine.forget(viewer, now)
+
+    def restore(self, breaks: Sequence[Mapping[str, Any]], number: int) -> list[str]:
+        """Set the breakpoints of the hub before again; in words, for the audit trail. Those of a
+        viewer that does not come back go as when it leaves."""
+        table, lost = self._machine.breakpoints, []
+        table.skip(number)
+        self._machine.restored = True
+        for one in breaks:
+            try:
+                table.restore(one)
+            except (ExprError, BreakpointError) as error:
+                lost.append(f"breakpoint {one.get('number')} is lost: {error}")
+        until = time.monotonic_ns() + LEASE_NS
+        self._missed = {str(one.get("by")): until for one in breaks if one.get("keep") is not True}
+        numbers = ", ".join(str(one["number"]) for one in table.as_dicts())
+        return [f"breakpoint {numbers} set again"] * bool(numbers) + lost
 
     # -- joining
 
@@ -119,6 +153,8 @@ class Viewers:
             verbs = ", ".join(verb.value for verb in Verb)
             self._refuse(viewer, number, f"no verb '{word[:40]}'; verbs: {verbs}", usage=True)
             return
+        if verb is Verb.WHERE and role == "control":
+            self._machine.renew(viewer, now)
         if verb in QUESTIONS:
             self._question(viewer, number, verb, ranks, now)
         elif verb in RECORDING:
@@ -240,6 +276,7 @@ class Viewers:
             "frame": frame if isinstance(frame, int) else 0,
         }  # fmt: skip
         self._said("inspect", viewer, f"{kind} {expr} on rank {spell(ranks)}"[:300], now)
+        self._machine.renew(viewer, now)
         self._agents.inquiries.ask(
             self._number, procs, lambda data: self._answer(viewer, number, data), now
         )

@@ -57,7 +57,7 @@ def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
         lines.append(f"rank {rank_set(odd)} differ{'s' if len(odd) == 1 else ''};"
                      f" the first is rank {odd[0]}")  # fmt: skip
     else:
-        lines.append(f"equal on {len(good)} ranks")
+        lines.append(f"equal on {len(good)} ranks" if len(good) > 1 else "only one rank answered")
     return lines
 
 

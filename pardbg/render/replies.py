@@ -52,7 +52,7 @@ def _headline(data: dict[str, Any]) -> str:
     if data.get("lease_ns") is not None and words[0] != "running":
         words.append(f"lease {data['lease_ns'] / 1e9:.0f} s")
     if data.get("pending"):
-        words.append(f"{data['pending']} ops pending")
+        words.append(f"{data['pending']} op{'s' * (data['pending'] != 1)} pending")
     if data.get("reason"):
         words.append(str(data["reason"]))
     return " · ".join(words)
@@ -72,7 +72,8 @@ def _doing(row: dict[str, Any]) -> str:
     if not row.get("alive", True):
         return "ended"
     if row.get("held"):
-        return f"held before {row.get('next') or 'its next gate'}"
+        coming = str(row.get("next") or "its next gate")
+        return f"held {'at' if coming.startswith('exception ') else 'before'} {coming}"
     what, op = str(row.get("what") or ""), str(row.get("open_op") or "")
     return " · ".join(filter(None, (what, f"{op} is open" if op else "")))
 
@@ -81,13 +82,22 @@ def _stacks(data: dict[str, Any]) -> str:
     """Ranks with the same main-thread stack together, innermost frame last."""
     lines = []
     for branch in data.get("tree") or []:
-        lines.append(f"rank {words.rank_set(branch['ranks'])}")
+        raised = [rank for rank in branch["ranks"] if _raised(data, rank)]
+        there = " raised here" if raised else ""
+        lines.append(f"rank {words.rank_set(branch['ranks'])}{there}")
         frames = [f"{_tail(file)}:{row} {name}" for file, row, name in branch["frames"]]
         lines += [f"    {frame}" for frame in frames] or ["    no frames"]
     for rank, source in sorted(dict(data.get("source") or {}).items()):
         if source != "agent":
             lines.append(f"rank {rank}: {source}")
     return "\n".join(lines) or "no rank answered"
+
+
+def _raised(data: dict[str, Any], rank: int) -> bool:
+    """It is held at an exception: its frames are those of the traceback."""
+    stacks = dict(data.get("stacks") or {})
+    threads = stacks.get(rank) or stacks.get(str(rank)) or []
+    return any(thread.get("inside") == "exception" for thread in threads if thread.get("main"))
 
 
 def _tail(file: str) -> str:

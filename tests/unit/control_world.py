@@ -6,11 +6,12 @@ A program is a list of words::
     wait        until own p2p ops complete   coll dp           a collective is issued
     waitcoll    until own collectives do     opt / step        the optimizer's and the step's gate
     sched       a schedule's step begins     busy              long compute while ``busy``
-    begin       the step gate before the first step
+    begin       the step gate before the first step    raise    an exception nobody catches
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from pardbg_agent.breaks import Breaks, breaks_of
 from pardbg_agent.wire import GATE_ALL, Gate
 
 GATES = {"send": Gate.SEND, "recv": Gate.RECV, "coll": Gate.COLLECTIVE, "opt": Gate.OPTIMIZER,
-         "step": Gate.STEP, "begin": Gate.STEP}  # fmt: skip
+         "step": Gate.STEP, "begin": Gate.STEP, "raise": Gate.EXCEPTION}  # fmt: skip
 FREE = {"wait", "waitcoll", "sched", "busy"}
 
 
@@ -67,6 +68,8 @@ class Rank:
         elif message["t"] == "delay":
             self.late_ns = message["ns"]
         elif message["t"] in ("permit", "run"):
+            if message["id"] <= (self.reply_to or 0):
+                return  # it came before
             self.hit = None
         if message["t"] == "permit":
             self.closed, self.reply_to = True, message["id"]
@@ -101,6 +104,8 @@ class Rank:
             self.hit, self.closed = found.number, True
             self.count = self.stop = GATE_ALL
             self.left = 0
+        if word == "raise":
+            self.closed, self.left, self.stop = True, 0, int(GATE_ALL)
         self.step += word == "step"  # counted, then the gate, as the agent does it
         if self.closed and not self._passes(gate):
             self.held = int(gate)
@@ -117,6 +122,8 @@ class Rank:
         return {**known, "op": {"coll": "all_reduce"}.get(self.next.split()[0], "")}
 
     def _passes(self, gate: int) -> bool:
+        if gate == Gate.EXCEPTION:
+            return False
         if self.left > 0:
             self.left -= bool(gate & self.count)
             return True
@@ -135,7 +142,7 @@ class Rank:
             seq = self.issued.get(arg, 0)
             self.issued[arg] = seq + 1
             self.open.append(OpenOp(arg, "all_reduce", seq, None, False, 0, 0, 0))
-        elif word not in ("opt", "step", "begin"):
+        elif word not in ("opt", "step", "begin", "raise"):
             self.done.append(word)
 
     def state(self) -> AgentState:
@@ -162,6 +169,8 @@ class World:
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._request = 0
+        self.times: Callable[[], int] = lambda: 1
+        """How often a message between hub and ranks arrives; 0: it is lost."""
         for rank in self.ranks:
             self.machine.joined(rank.proc, rank.rank, self.now)
         self.machine.groups = {"dp": tuple(range(len(programs))), "pp": tuple(range(len(programs)))}
@@ -192,7 +201,9 @@ class World:
                     moved = True
                 self._complete()
             for rank in self.ranks:
-                self.machine.state(rank.state(), self.now)
+                state = rank.state()
+                for _ in range(self.times()):
+                    self.machine.state(state, self.now)
             self.machine.renew(self.machine.lease.holder or "", self.now)
             self.machine.tick(self.now)
             quiet = 0 if moved or self._deliver() else quiet + 1
@@ -204,15 +215,21 @@ class World:
         moved = False
         for effect in self.machine.drain():
             if isinstance(effect, ToAgent):
-                for rank in self.ranks:
-                    if rank.proc == effect.proc:
-                        rank.message(effect.message)
+                for rank in (r for r in self.ranks if r.proc == effect.proc):
+                    for _ in range(self.times()):
+                        self._say(rank, effect.message)
                 moved = moved or effect.message["t"] != "lease"
             elif isinstance(effect, Ack):
                 self.acks.append(effect)
             elif isinstance(effect, Event):
                 self.events.append(effect.fields)
         return moved
+
+    def _say(self, rank: Rank, message: dict[str, Any]) -> None:
+        rank.message(message)
+        if message["t"] in ("breaks", "delay"):
+            for _ in range(self.times()):
+                self.machine.deliveries.acked(rank.proc, message["id"])
 
     def _complete(self) -> None:
         """An op is complete when everybody in it has issued it."""
