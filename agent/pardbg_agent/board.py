@@ -54,6 +54,8 @@ from typing import Any, Final, NamedTuple
 from pardbg_agent import wire
 
 SUFFIX: Final = ".board"
+NEW: Final = ".new"
+"""A board in the making has this too."""
 MAGIC: Final = b"PARDBGB1"
 HEADER: Final = struct.Struct("@8sIIiIQq")
 """magic, slot bytes, pid, rank, kinds (bits of KINDS), job, kernel ticks when the process began.
@@ -168,7 +170,7 @@ class Board:
         and not as SIGBUS in the training."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of an earlier process with this number
-        hidden = path + ".new"  # nobody maps it before its header is there
+        hidden = path + NEW  # nobody maps it before its header is there
         fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, SIZE)

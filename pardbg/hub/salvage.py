@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.history import Definitions
-from pardbg_agent import wire
+from pardbg_agent import board, wire
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingError, RingReader, stable_fields
 
 RING, DEFS = ".ring", ".defs"
+_BESIDE: Final = (DEFS, board.SUFFIX, board.SUFFIX + board.NEW)
+"""What else a process may leave there."""
 FRESH_NS: Final = 3_000_000_000
 """A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
 BATCH: Final = 4096
@@ -163,7 +165,7 @@ class Rings:
         """Unmap and remove a dead process's files."""
         ring = self.mapped.pop(proc)
         _close(ring)
-        for path in (ring.path, ring.path.with_suffix(DEFS)):
+        for path in (ring.path, *(ring.path.with_suffix(suffix) for suffix in _BESIDE)):
             with contextlib.suppress(OSError):
                 path.unlink()
 
@@ -234,7 +236,7 @@ def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
 
 def _leftovers(ring_dir: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError):
-        yield from (p for p in ring_dir.iterdir() if p.suffix in (RING, DEFS))
+        yield from (p for p in ring_dir.iterdir() if p.name.endswith((RING, *_BESIDE)))
 
 
 def start_time(pid: int) -> str:
