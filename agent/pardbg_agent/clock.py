@@ -13,8 +13,24 @@ wall_ns: Final = time.time_ns
 
 def boot_id() -> str:
     """Equal for two processes whose monotonic clocks are the same clock; empty if unknown."""
+    boot = _read("/proc/sys/kernel/random/boot_id").strip()
+    shift = _namespace_offset()
+    return f"{boot}+{shift}" if boot and shift else boot
+
+
+def _namespace_offset() -> str:
+    """``seconds.nanoseconds`` by which this process's time namespace (a restored container's, say)
+    shifts the boot's clock; empty if by nothing."""
+    for line in _read("/proc/self/timens_offsets").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] in ("monotonic", "1") and words[1:] != ["0", "0"]:
+            return f"{words[1]}.{words[2]}"
+    return ""
+
+
+def _read(path: str) -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        with open(path, encoding="ascii") as file:
+            return file.read()
     except OSError:
         return ""

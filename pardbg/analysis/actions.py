@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pardbg.analysis.asof import View
 from pardbg.analysis.chain import chain, chain_spans
@@ -15,6 +15,7 @@ from pardbg.events import fields
 from pardbg.store.definitions import PlanDef
 from pardbg.store.process import Process
 
+_STATE_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
 _SAME_NS = 5_000_000
 """A status block and a record name the same run of an action if they begin this close."""
 
@@ -224,11 +225,25 @@ def states(view: View) -> Mapping[str, Mapping[str, Any]]:
 
 
 def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
+    """(when it was said, what of each process). Its times are on the hub's clock."""
     found = view.local.get("states")
     if found is None:
-        found = view.local["states"] = view.store.states.ranks(view.t_ns)
+        t_ns, said = view.store.states.ranks(view.t_ns)
+        aligned = {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
+        found = view.local["states"] = (t_ns, aligned)
     result: tuple[int | None, Mapping[str, Mapping[str, Any]]] = found
     return result
+
+
+def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Status blocks tell times by their own process's clock."""
+    process = view.store.procs.get(proc)
+    offset = process.clocks.at(view.t_ns).offset_ns if process is not None else 0
+    if not offset:
+        return said
+    moved = {name: said[name] + offset for name in _STATE_TIMES if isinstance(said.get(name), int)
+             and said[name] > 0}  # fmt: skip
+    return {**said, **moved}
 
 
 def last_round(rows: Mapping[int, list[ActionSpan]]) -> dict[int, list[ActionSpan]]:

@@ -64,7 +64,7 @@ def seen(view: View, rank: int) -> Seen:
 def _seen(view: View, rank: int, process: Process) -> Seen:
     said = states(view).get(process.proc, {})
     action = running_action(view, rank)
-    moved = max(_newest(view, process), _since(said, process, view))
+    moved = max(_newest(view, process), _since(said, view))
     stack, cpu = _stacks(view).get(rank), said.get("cpu")
     frames: tuple[Frame, ...] = ()
     inside = source = ""
@@ -73,7 +73,7 @@ def _seen(view: View, rank: int, process: Process) -> Seen:
     return Seen(
         rank=rank,
         os_state=fields.text(said, "os"),
-        silent_ns=_silent(said, process, state_at(view)[0]),
+        silent_ns=_silent(said, state_at(view)[0]),
         held=bool(said.get("held")),
         cpu=cpu if isinstance(cpu, float) else None,
         phase=fields.text(said, "phase"),
@@ -85,17 +85,17 @@ def _seen(view: View, rank: int, process: Process) -> Seen:
     )
 
 
-def _since(said: Mapping[str, Any], process: Process, view: View) -> int:
+def _since(said: Mapping[str, Any], view: View) -> int:
     """When its status last changed, as far as STATE says."""
     since = fields.integer(said, "since_ns", 0)
-    return min(since + process.offset_ns, view.t_ns) if since else 0
+    return min(since, view.t_ns) if since else 0
 
 
-def _silent(said: Mapping[str, Any], process: Process, state_ns: int | None) -> int:
+def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:
     heartbeat = fields.integer(said, "heartbeat_ns", 0)
     if not heartbeat or state_ns is None or said.get("alive") is False:
         return 0
-    silent = state_ns - heartbeat - process.offset_ns
+    silent = state_ns - heartbeat
     return silent if silent >= SILENT_NS else 0
 
 

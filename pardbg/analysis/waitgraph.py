@@ -187,7 +187,7 @@ def open_ops(view: View, rank: int, process: Process) -> list[OpenOp]:
     said = states(view).get(process.proc)
     since = 0
     if said is not None:
-        since = fields.integer(said, "open_since_ns", 0) + process.offset_ns
+        since = fields.integer(said, "open_since_ns", 0)
         if not fields.integer(said, "open", 0) or not _old(view, since, 0):
             return []  # the usual case, and it costs nothing
     found: list[OpenOp] = []

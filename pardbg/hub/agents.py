@@ -35,8 +35,6 @@ class Agents:
         self.ended: dict[str, str] = {}
         """proc -> why: exit, killed or lost."""
         self.inquiries = Inquiries()
-        self.restarted = False
-        """This hub took over from a killed one: it may find held ranks it knows nothing of."""
         self._hub_id, self._boot_id = hub_id, boot_id
         self._router, self._collector, self._definitions = router, collector, definitions
         self._rings, self._machine, self._where = rings, machine, where
@@ -50,6 +48,11 @@ class Agents:
         """proc -> rank of every process that has not ended."""
         procs = {*self._hello, *self._rings.mapped} - self.ended.keys()
         return {proc: self._rank(proc) for proc in procs}
+
+    def offset_ns(self, proc: str) -> int:
+        """Its clock + this = ours, as far as it is known."""
+        clock = self._clocks.get(proc)
+        return clock.offset.offset_ns if clock is not None and clock.offset is not None else 0
 
     def pid(self, proc: str) -> int:
         """Its process id (on its own host)."""
@@ -129,8 +132,6 @@ class Agents:
             self._define_clock(proc, SAME, now)
         else:
             self._clocks[proc] = ClockEstimate()
-        if self.restarted:
-            self._router.send(proc, {"t": Msg.RUN.value, "id": 0})
         self._machine.joined(proc, self._rank(proc), now)
 
     def _on_state(self, proc: str, message: dict[str, Any], now: int) -> None:
@@ -147,6 +148,7 @@ class Agents:
     def _on_ack(self, proc: str, message: dict[str, Any], now: int) -> None:
         number = message.get("re")
         if isinstance(number, int):
+            self._machine.deliveries.acked(proc, number)
             self._where.answered(number, proc, message)
             self.inquiries.answered(number, proc, message)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from pardbg.analysis.actions import states
 from pardbg.analysis.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.steps import last_step_rows
@@ -75,9 +76,9 @@ class Attention:
 
     def _open_ops(self, view: View) -> list[tuple[tuple[object, ...], str]]:
         made: list[tuple[tuple[object, ...], str]] = []
-        _, states = view.store.states.ranks(view.t_ns)
+        said = states(view)
         for rank, process in view.ranks.items():
-            state = states.get(process.proc, {})
+            state = said.get(process.proc, {})
             since = fields.integer_or_none(state, "open_since_ns")
             if since is None or not fields.text(state, "open_op") or state.get("held"):
                 continue

@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from pardbg.store.clocks import DRIFT
+
 WINDOW: Final = 16
 """Pings looked at; the one whose bound is tightest by now decides."""
-DRIFT: Final = 100e-6
-"""How far two quartz clocks may run apart per second, with room (they are good to 50 ppm)."""
 HOLDS_NS: Final = 2_000_000_000
 """An offset is told with the error that it will have after so long."""
 PING_NS: Final = 1_000_000_000
@@ -35,7 +35,8 @@ class ClockEstimate:
 
     A sample bounds the offset when it is taken; from then on the clocks drift apart, so its bound
     widens. The offset told last stays true within its error as long as the present bound lies in
-    it; where it does not any more, a new one is told.
+    it; where it does not any more, a new one is told. A sample that no drift brings together with
+    those before says that the clock jumped: those are worth nothing any more.
     """
 
     offset: Offset | None = None
@@ -62,7 +63,10 @@ class ClockEstimate:
             return None
         # Their clock was read somewhere between sending and receiving: in the middle, give or
         # take half the round trip.
-        self._samples.append((now, Offset((sent + now) // 2 - their_ns, (now - sent + 1) // 2)))
+        sample = Offset((sent + now) // 2 - their_ns, (now - sent + 1) // 2)
+        if any(not _agree(_aged(s, now - t), sample) for t, s in self._samples):
+            self._samples.clear()  # the clock went ahead by itself: a suspended machine
+        self._samples.append((now, sample))
         best = min((_aged(s, now - t) for t, s in self._samples), key=lambda s: s.error_ns)
         told = _aged(best, HOLDS_NS)
         old, until_next = self.offset, _aged(best, PING_NS)
@@ -72,6 +76,11 @@ class ClockEstimate:
                 return None
         self.offset = told
         return told
+
+
+def _agree(one: Offset, other: Offset) -> bool:
+    """Some one offset can be the truth of both."""
+    return abs(one.offset_ns - other.offset_ns) <= one.error_ns + other.error_ns
 
 
 def _aged(sample: Offset, age_ns: int) -> Offset:

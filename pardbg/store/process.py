@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, Head, records_from, usable
+from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.table import Table
 from pardbg.store.totals import Totals
@@ -53,8 +55,7 @@ class Process:
         self.model: ModelDef | None = None
         self.stages: dict[int, int] = {}
         """stage -> bytes of its parameters."""
-        self.offset_ns = 0
-        self.clock_error_ns: int | None = None
+        self.clocks = Clocks()
         self.started_ns: int | None = None
         """Start by the hub's clock: the PROCESS definition's, else the first record's."""
         self.newest_ns: int | None = None
@@ -111,6 +112,16 @@ class Process:
         return self._gaps[at - 1][1] if at else 0
 
     @property
+    def offset_ns(self) -> int:
+        """Its clock + this = the hub's clock, as told last."""
+        return self.clocks.newest.offset_ns
+
+    @property
+    def clock_error_ns(self) -> int | None:
+        """Give or take this; None: not known."""
+        return self.clocks.newest.error_ns
+
+    @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
         """(when it was known, records lost so far)."""
         return tuple(self._gaps)
@@ -163,11 +174,15 @@ class Process:
         self._note_times(records, received)
         self._distribute(records)
 
-    def set_clock(self, offset_ns: int, error_ns: int | None) -> None:
-        """A new offset holds for what comes from now on."""
+    def set_clock(self, reading: Reading) -> bool:
+        """A new offset holds for what comes from now on; the first one also for what has come, and
+        then the answer is True: times have moved."""
         self.settle()
-        self.offset_ns = offset_ns
-        self.clock_error_ns = error_ns
+        moved = not self.clocks and reading.offset_ns != 0 and self.started_ns is not None
+        self.clocks.tell(reading)
+        if moved:
+            self._shift(reading.offset_ns)
+        return moved
 
     def new_ring(self) -> None:
         """The process attached again: its indices start over."""
@@ -175,6 +190,16 @@ class Process:
         self._next = None
 
     # ------------------------------------------------------------------ inside
+
+    def _shift(self, by_ns: int) -> None:
+        """What came before the clock was known is on the process's own clock."""
+        for table in self._tables.values():
+            table.shift(by_ns)
+        for name in ("started_ns", "newest_ns"):
+            t_ns = getattr(self, name)
+            setattr(self, name, None if t_ns is None else t_ns + by_ns)
+        self.failures = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failures]
+        self.errors = [(t_ns + by_ns, *rest) for t_ns, *rest in self.errors]  # type: ignore[misc]
 
     def _note_lost(self, t_ns: int, count: int) -> None:
         before = self._gaps[-1][1] if self._gaps else 0

@@ -10,6 +10,7 @@ from pardbg.events import fields
 from pardbg.events.decode import Malformed, decode_map, frame_head, split_key
 from pardbg.events.limits import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.store.bookmarks import Bookmarks
+from pardbg.store.clocks import Reading
 from pardbg.store.definitions import (
     GroupDef,
     PlanDef,
@@ -263,7 +264,9 @@ class Store:
         elif kind == wire.DefKind.CLOCK.value:
             named = self._process(fields.text(values, "proc", proc))
             error = fields.integer_or_none(values, "error_ns")
-            named.set_clock(fields.integer(values, "offset_ns", 0), error)
+            offset, t_ns = fields.integer(values, "offset_ns", 0), fields.integer(values, "t_ns", 0)
+            if named.set_clock(Reading(t_ns, offset, error)):
+                self.memo.clear()
         elif kind == wire.DefKind.END.value:
             self._end(fields.text(values, "proc", proc), values, message.received_ns)
         elif kind == wire.DefKind.NOTE.value:

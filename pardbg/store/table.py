@@ -111,6 +111,11 @@ class Table:
             self.rewritten_from = row
         return at
 
+    def shift(self, by_ns: int) -> None:
+        """Move all rows in time; their order stays."""
+        for name in ("t0_ns", "t1_ns"):
+            self.col(name)[:] += by_ns
+
     def excess(self) -> int:
         """Rows to evict now: with slack, so that eviction is rare and cheap per row."""
         if self._limit is None or len(self) <= self._limit + self._limit // 4:

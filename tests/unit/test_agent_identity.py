@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from pardbg_agent import clock
 from pardbg_agent.identity import host_name
 
 
@@ -20,3 +21,17 @@ def test_a_host_without_one_goes_by_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PARDBG_HOST", "")
     own = socket.gethostname().split(".")[0]
     assert host_name() == re.sub(r"[^A-Za-z0-9_-]", "-", own)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "same"),
+    [("", True), ("monotonic           0         0\nboottime            0         0\n", True),
+     ("monotonic           0  50000000\nboottime            0         0\n", False)],
+    ids=["an old kernel", "the boot's clock", "50 ms ahead"],
+)  # fmt: skip
+def test_a_time_namespace_with_a_clock_of_its_own_is_another_clock(
+    monkeypatch: pytest.MonkeyPatch, offsets: str, same: bool
+) -> None:
+    files = {"/proc/sys/kernel/random/boot_id": "b-1\n", "/proc/self/timens_offsets": offsets}
+    monkeypatch.setattr(clock, "_read", files.__getitem__)
+    assert (clock.boot_id() == "b-1") is same

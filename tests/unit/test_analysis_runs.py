@@ -49,6 +49,31 @@ def test_a_clock_known_to_a_few_ms_is_a_note() -> None:
     assert "±3 ms" in found.text
 
 
+def test_a_clock_that_jumped_is_said_from_then_on() -> None:
+    """Known to 0.1 ms; between 2 and 4 ms of hub time it went 60 s back."""
+    trace = two_hosts(0, 0.1)
+    trace.flush()
+    proc = trace.ranks[1].proc
+    for t, offset_ms in ((2, 0.05), (4, 60_000)):
+        trace.define(wire.DefKind.CLOCK, proc=proc, offset_ns=round(offset_ms * MS),
+                     error_ns=100_000, t_ns=ns(t))  # fmt: skip
+    store = trace.store()
+    assert list(snapshot(store, ns(3)).findings) == []
+    (found,) = snapshot(store, ns(5)).findings
+    assert (found.kind, found.severity, found.ranks) == ("clock-uncertain", "warning", (1,))
+    assert "rank 1 jumped back by 60.0 s, within the 2 ms before" in found.text
+
+
+def test_an_uncertain_clock_is_as_of_the_cursor() -> None:
+    """±3 ms at first, ±0.2 ms from 4 ms on."""
+    trace = two_hosts(0, 3)
+    trace.define(wire.DefKind.CLOCK, proc=trace.ranks[1].proc, offset_ns=0, error_ns=200_000,
+                 t_ns=ns(4))  # fmt: skip
+    store = trace.store()
+    assert [f.kind for f in snapshot(store, ns(3)).findings] == ["clock-uncertain"]
+    assert list(snapshot(store, ns(5)).findings) == []
+
+
 def test_clocks_that_are_known_are_no_news() -> None:
     assert said(two_hosts(0, 0.2)) == {}
 

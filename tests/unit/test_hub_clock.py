@@ -6,7 +6,12 @@ import random
 
 import pytest
 
+from pardbg.analysis.asof import View
+from pardbg.analysis.matching import collectives
 from pardbg.hub.clock import ClockEstimate, Offset
+from pardbg.store.clocks import Clocks, Reading
+from pardbg_agent import wire
+from tests.unit.trace_builder import Trace, ns
 
 MS, S = 10**6, 10**9
 
@@ -52,13 +57,53 @@ def test_what_is_told_covers_the_truth_at_all_times(
     assert told < 600 // 2  # not each second anew
 
 
-def test_a_clock_that_jumps_is_followed_as_soon_as_the_old_samples_are_gone() -> None:
-    """Suspended for a minute: their monotonic clock stood still meanwhile."""
-    clock, now, behind = ClockEstimate(), S, 0
-    for ping in range(80):
+@pytest.mark.parametrize("by_s", [60, -60])
+def test_a_clock_that_jumps_is_followed_at_the_next_ping(by_s: int) -> None:
+    """Suspended for a minute: their monotonic clock stood still meanwhile. The store says so."""
+    clock, known, now, behind = ClockEstimate(), Clocks(), S, 0
+    for ping in range(60):
         if ping == 40:
-            behind = 60 * S
+            behind = by_s * S
         clock.sent(ping, now)
-        clock.answered(ping, now + MS // 20 - behind, now + MS // 10)
+        told = clock.answered(ping, now + MS // 20 - behind, now + MS // 10)
+        if told is not None:
+            known.tell(Reading(now, told.offset_ns, told.error_ns))
+        assert clock.offset is not None and clock.offset.offset_ns == behind
         now += S
-    assert clock.offset is not None and clock.offset.offset_ns == 60 * S
+    (jump,) = known.jumps
+    assert (jump.t_ns, jump.by_ns) == (41 * S, -by_s * S)
+    assert known.at(jump.t_ns - 1).offset_ns == 0
+    assert known.at(jump.t_ns).offset_ns == by_s * S
+
+
+@pytest.mark.parametrize("ppm", [50, -50])
+def test_ops_of_a_drifting_host_are_in_order_where_the_shown_error_says_so(ppm: int) -> None:
+    """Ten minutes, one op a second; rank 1's clock starts 50 ms ahead and drifts by 30 ms in all.
+    Its pings take 0.2 to 3 ms, all of it on the way back. Rank 1 comes 3 ms later in odd seconds,
+    3 ms earlier in even ones."""
+    chance, clock = random.Random(3), ClockEstimate()
+    trace = Trace()
+    trace.ranks = [trace.process(rank, host=f"n{rank}", pid=100 + rank) for rank in range(2)]
+    here, there = trace.ranks
+    for second in range(1, 601):
+        theirs_ahead_ms = 50 + ppm * 1e-6 * second * 1000
+        sent, t = ns(second * 1000 - 500), second * 1000.0
+        clock.sent(second, sent)
+        back = sent + round(chance.uniform(0.2, 3) * MS)
+        told = clock.answered(second, sent + round(theirs_ahead_ms * MS), back)
+        if told is not None:
+            trace.define(wire.DefKind.CLOCK, proc=there.proc, offset_ns=told.offset_ns,
+                         error_ns=told.error_ns, t_ns=back)  # fmt: skip
+        late = 3 if second % 2 else -3
+        here.collective("world", "all_reduce", t, t + 5, step=second)
+        there.collective(
+            "world", "all_reduce", t + late + theirs_ahead_ms, t + 5 + theirs_ahead_ms, step=second
+        )
+        trace.flush()
+    view = View(trace.store(), None)
+    assert not view.ranks[1].clocks.jumps
+    rows = collectives(view, None)
+    assert [row.last_rank for row in rows] == [second % 2 for second in range(1, 601)]
+    for row in rows:
+        error = view.ranks[1].clocks.at(ns((row.step or 0) * 1000)).error_ns
+        assert error is not None and abs((row.skew_ns or 0) - 3 * MS) <= error < 3 * MS

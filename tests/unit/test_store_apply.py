@@ -97,9 +97,14 @@ def test_the_clock_offset_is_added_when_records_are_applied() -> None:
     proc.flush()
     trace.define(wire.DefKind.CLOCK, proc=proc.proc, offset_ns=-1000, error_ns=50, t_ns=ns(1))
     proc.wait(1, 2)
+    proc.flush()
+    trace.define(wire.DefKind.CLOCK, proc=proc.proc, offset_ns=-1020, error_ns=50, t_ns=ns(2))
+    proc.wait(2, 3)
     store = trace.store()
     store.settle()
-    assert [int(t) for t in store.procs[proc.proc].table("wait").when] == [ns(1), ns(2) - 1000]
+    # What came before anything was known of the clock is moved by the first offset.
+    told = [ns(1) - 1000, ns(2) - 1000, ns(3) - 1020]
+    assert [int(t) for t in store.procs[proc.proc].table("wait").when] == told
     assert snapshot(store, None).ranks[0].clock_error_ns == 50
 
 

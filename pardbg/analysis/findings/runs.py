@@ -112,7 +112,8 @@ def nothing_seen(view: View) -> Iterable[Finding]:
 def clocks(view: View) -> Iterable[Finding]:
     """Ranks whose clock is not known well enough to order their ops against others'."""
     several = len({process.host for process in view.ranks.values()}) > 1
-    unknown = tuple(rank for rank, p in view.ranks.items() if p.clock_error_ns is None)
+    errors = {rank: p.clocks.at(view.t_ns).error_ns for rank, p in view.ranks.items()}
+    unknown = tuple(rank for rank, error in errors.items() if error is None)
     if several and unknown:
         yield Finding(
             kind="clock-uncertain",
@@ -122,9 +123,10 @@ def clocks(view: View) -> Iterable[Finding]:
             text=f"the clock of {ranks_text(unknown)} has not been aligned: the order of its "
             f"records against other hosts' is not known.",
         )
-    worst = max((p.clock_error_ns or 0 for p in view.ranks.values()), default=0)
+    yield from _jumps(view)
+    worst = max((error or 0 for error in errors.values()), default=0)
     if worst >= CLOCK_NS:
-        ranks = tuple(r for r, p in view.ranks.items() if (p.clock_error_ns or 0) >= CLOCK_NS)
+        ranks = tuple(rank for rank, error in errors.items() if (error or 0) >= CLOCK_NS)
         yield Finding(
             kind="clock-uncertain",
             severity="info",
@@ -132,4 +134,27 @@ def clocks(view: View) -> Iterable[Finding]:
             t_ns=view.t_ns,
             text=f"the clock of {ranks_text(ranks)} is known to ±{duration(worst)} only: "
             f"skews and waits below that say nothing.",
+        )
+
+
+def _jumps(view: View) -> Iterable[Finding]:
+    """Clocks that went ahead or back by themselves: when exactly is not known."""
+    for rank, process in view.ranks.items():
+        jumps = [jump for jump in process.clocks.jumps if jump.t_ns <= view.t_ns]
+        if not jumps:
+            continue
+        last = jumps[-1]
+        way = "ahead" if last.by_ns > 0 else "back"
+        others = f"; it had jumped {len(jumps) - 1} times before" if jumps[1:] else ""
+        yield Finding(
+            kind="clock-uncertain",
+            severity="warning",
+            ranks=(rank,),
+            t_ns=last.t_ns,
+            first_ns=jumps[0].since_ns,
+            text=f"the clock of rank {rank} jumped {way} by {duration(abs(last.by_ns))}, within "
+            f"the {duration(last.t_ns - last.since_ns)} before{others}: where its records of "
+            f"that time belong is not known.",
+            advice="A machine that was suspended, or a container that was restored.",
+            evidence=Evidence(last.t_ns, rank, "timeline"),
         )
