@@ -19,6 +19,7 @@ import atexit
 import contextlib
 import errno
 import json
+import math
 import os
 import sys
 import threading
@@ -30,11 +31,13 @@ from pardbg_agent import clock, identity, wire
 from pardbg_agent.defs import Defs
 from pardbg_agent.gate import GateControl
 from pardbg_agent.guard import Guard
+from pardbg_agent.medians import Medians
 from pardbg_agent.optable import OpTable
 from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.sums import Sums
-from pardbg_agent.watches import NO_WATCHES
+from pardbg_agent.watches import NO_WATCHES, Watch
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
+from pardbg_agent.words import times_median
 
 OFF, SUMMARY, FULL = 0, 1, 2
 LEVELS: Final = ("off", "summary", "full")
@@ -104,6 +107,8 @@ class Core:
         )  # fmt: skip
         self.watches = NO_WATCHES
         """What a person asked to look for (pardbg_agent.watches); replaced as a whole."""
+        self.usual = Medians()
+        """What ``watch slow`` compares with."""
         self.sender: Any = None
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
@@ -144,9 +149,16 @@ class Core:
             wire.NONE, cost, num_calls,
         )  # fmt: skip
         self.sums.write(self.record, t0, t1, step)
+        if self.watches.slow is not None:
+            self._watch_step(self.watches.slow, step, t0, t1)
         self.step = step + 1
         if self._budget > 0:
             self._keep_budget(cost, t1 - t0)
+
+    def _watch_step(self, watch: Watch, step: int, t0: int, t1: int) -> None:
+        slow = self.usual.add("step", t1 - t0, watch.limit) if self.gate.free_since(t0) else None
+        if slow is not None:
+            self.gate.stop(watch.number, f"step {step} took {times_median(t1 - t0, slow)}")
 
     def explicit_step(self, n: int | None) -> None:
         """pardbg_agent.step(): the program itself says where steps end. It is a gate too."""
@@ -169,14 +181,15 @@ class Core:
     def log(self, numbers: dict[str, Any]) -> None:
         """pardbg_agent.log: one METRIC each."""
         t = clock.now_ns()
-        loss = numbers.get("loss")
-        if loss is not None:
-            self.loss = float(loss)
-        for name, value in numbers.items():
+        known = {name: float(value) for name, value in numbers.items()}
+        self.loss = known.get("loss", self.loss)
+        for name, value in known.items():
             self.record_f(
                 Kind.METRIC, Lane.COUNTER, Flag.FLOAT, self.defs.name(name), t, t, self.step, 0,
-                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, float(value), 0,
+                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, value, 0,
             )  # fmt: skip
+            if self.watches.nan is not None and not math.isfinite(value):
+                self.gate.stop(self.watches.nan.number, f"logged {name} is {value}")
 
     def _facts(self) -> dict[str, Any]:
         """What a breakpoint may ask at any gate."""

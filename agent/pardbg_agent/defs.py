@@ -64,6 +64,10 @@ class Defs:
         key = (op, dtype, reduce, root, tag, coalesced)
         return self._ops.get(key) or self._new_op(key)
 
+    def op_named(self, number: int) -> str:
+        """The op of an id that ``op`` gave."""
+        return next((key[0] for key, known in list(self._ops.items()) if known == number), "?")
+
     def group(
         self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str,
         timeout_ns: int | None = None,

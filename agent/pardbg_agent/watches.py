@@ -29,8 +29,8 @@ from typing import Any, Final
 
 from pardbg_agent.wire import MAX_BREAKS, WATCH_KINDS
 
-BEFORE_ISSUE: Final = frozenset(("nan", "mismatch", "skew"))
-"""Kinds that hold an op before it is issued."""
+BEFORE_ISSUE: Final = frozenset(("nan", "mismatch", "skew", "slow"))
+"""Kinds that look at an op before it is issued."""
 MAX_TEXT: Final = 200
 
 

@@ -196,7 +196,7 @@ def test_a_closed_gate_is_asked_before_the_op_and_knows_what_comes(
     assert c is not None
     asked: list[tuple[int, str, int]] = []
 
-    def wait(gate: int, describe: Any, facts: Any = None) -> int:
+    def wait(gate: int, describe: Any, facts: Any = None, look: Any = None) -> int:
         asked.append((gate, describe(), c.ops.num_open))
         return 0
 

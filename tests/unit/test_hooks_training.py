@@ -157,7 +157,7 @@ def test_gates_stand_before_the_optimizer_and_after_the_step(
 ) -> None:
     asked: list[tuple[int, str]] = []
 
-    def wait(gate: int, describe: str, facts: object = None) -> int:
+    def wait(gate: int, describe: str, facts: object = None, look: object = None) -> int:
         asked.append((gate, describe))
         return 0
 

@@ -192,14 +192,16 @@ def _begin_collective(spec: Spec) -> Any:
         _, group_key, group_id, name_id, root, next_seq = known
         if c.gate.closed and not state.coalescing:
             group = groups.group_of(x, pg)
+            text = partial(next_text, c, spec, group, root, "", NONE)
+            look = None
             if c.watches.before_issue:
-                watching.before_issue(c, watching.Coming(
-                    spec, group, tensor, dtype, a, b, root, reduce,
-                    partial(next_text, c, spec, group, root, "", NONE),
+                look = partial(watching.before_issue, c, watching.Coming(
+                    spec, group, args, tensor, dtype, a, b, root, reduce, text
                 ))  # fmt: skip
             wait_gate(
-                c, gate, partial(next_text, c, spec, group, root, "", NONE),
+                c, gate, text,
                 partial(next_facts, c, spec, group, dtype, max(a, b), root, "", NONE, NONE),
+                look,
             )  # fmt: skip
         bad = probes.look(c, tensor) if probed and on_cpu and a >= _PROBED and probes.on else None
         flags = _ASYNC if len(args) <= async_at or args[async_at] else 0
@@ -243,14 +245,16 @@ def _begin_p2p(spec: Spec) -> Any:
         _, group_key, group_id, name_id, peer, next_seq = known
         if c.gate.closed and not state.coalescing:
             group = groups.group_of(x, pg)
+            text = partial(next_text, c, spec, group, peer, label, mb)
+            look = None
             if c.watches.before_issue:
-                watching.before_issue(c, watching.Coming(
-                    spec, group, tensor, dtype, a, b, peer, NONE,
-                    partial(next_text, c, spec, group, peer, label, mb),
+                look = partial(watching.before_issue, c, watching.Coming(
+                    spec, group, args, tensor, dtype, a, b, peer, NONE, text
                 ))  # fmt: skip
             wait_gate(
-                c, gate, partial(next_text, c, spec, group, peer, label, mb),
+                c, gate, text,
                 partial(next_facts, c, spec, group, dtype, max(a, b), peer, label, stage, mb),
+                look,
             )  # fmt: skip
         bad = probes.look(c, tensor) if send and on_cpu and a >= _PROBED and probes.on else None
         seq = next_seq()

@@ -63,7 +63,8 @@ class State:
 
     __slots__ = (
         "action", "backward", "coalescing", "forward", "fsdp", "futures", "group", "op", "open",
-        "optimizer", "pipeline", "recompute", "reduce", "sync_id", "sync_op", "unscaled",
+        "optimizer", "own_at", "own_ns", "own_step", "pipeline", "recompute", "reduce", "sync_id",
+        "sync_op", "unscaled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -92,6 +93,11 @@ class State:
         """A count of activations that began behind a step and ends with the next backward."""
         self.optimizer: Any = None
         """Outermost optimizer whose step() runs, and since when."""
+        self.own_ns = 0
+        """Under ``watch slow``: since when this thread has waited for nobody."""
+        self.own_step = NONE
+        self.own_at = 0
+        """What of that step has come already: ops and actions."""
         self.unscaled: float | None = None
         """The loss that a GradScaler has just scaled for the backward that comes next."""
 

@@ -17,12 +17,15 @@ from pardbg_agent.hooks import (
     fsdp,
     groups,
     memory,
+    notfinite,
     patching,
     pipeline,
     probes,
     public,
     recompute,
+    replicas,
     saved,
+    slow,
     training,
     works,
 )
@@ -77,6 +80,7 @@ class Installed:
         self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
         # Before training's: a step's number moves on there.
         self._handles += probes.install(self._patches, self._late)
+        self._handles += replicas.install()
         self._handles += training.install(self._patches, self._late)
         pipeline.install(self._patches, self._late)
         fsdp.install(self._patches, self._late)
@@ -104,8 +108,11 @@ def _start_over() -> None:
     works.forget()
     context.forget()
     memory.reset()
+    notfinite.reset()
     probes.reset()
+    replicas.reset()
     saved.reset()
+    slow.reset()
     training.reset()
 
 

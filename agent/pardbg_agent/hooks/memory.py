@@ -11,6 +11,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import Context
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
+from pardbg_agent.words import size
 
 EVERY: Final = 50
 """Steps between two countings of parameters, gradients and optimizer state."""
@@ -24,6 +25,12 @@ _last_total_ns = 0
 _peak = 0
 _counted: tuple[int, int] = (0, 0)
 """(parameters, optimizer states) as counted last."""
+_parts: dict[str, int] = {}
+"""What was counted last, by what it is for."""
+_chunks: dict[int, int] = {}
+"""stage -> activations of one microbatch, as counted last."""
+_above: tuple[int, bool] = (-1, False)
+"""(watch, its limit was passed when it was last looked at)"""
 _model: dict[str, Any] = {}
 _statm: tuple[int, int] = (0, -1)
 """(pid, file descriptor of /proc/self/statm)"""
@@ -31,8 +38,10 @@ _statm: tuple[int, int] = (0, -1)
 
 def reset() -> None:
     """Start over (a new attach)."""
-    global _last_total_ns, _peak, _counted, _model
-    _last_total_ns, _peak, _counted, _model = 0, 0, (0, 0), {}
+    global _last_total_ns, _peak, _counted, _model, _above
+    _last_total_ns, _peak, _counted, _model, _above = 0, 0, (0, 0), {}, (-1, False)
+    _parts.clear()
+    _chunks.clear()
 
 
 def sample(c: _core.Core, x: Context, t: int) -> None:
@@ -46,11 +55,58 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
     if c.step < 3 or c.step % EVERY == 0 or counts != _counted:
         _counted = counts
         _exact(c, x, t)
+    if c.watches.memory is not None:
+        watch(c)
 
 
 def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
     """What a whole forward saved; while a region is recomputed, its inside comes on top."""
     _record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
+    _parts["activations"] = num_bytes + recomputed_bytes
+
+
+def counted(stage: int, num_bytes: int) -> None:
+    """What one microbatch's forward of a pipeline stage saved."""
+    _chunks[stage] = num_bytes
+
+
+def schedule_begins() -> None:
+    """No microbatch is in flight."""
+    if _chunks:
+        _parts["activations"] = 0
+
+
+def chunk(c: _core.Core, stage: int, verb: str) -> None:
+    """A pipeline action ended, while this is watched: what a forward saved is kept until its
+    backward."""
+    known = _chunks.get(stage, 0)
+    more = known if verb == "F" else -known if verb in ("B", "I") else 0
+    _parts["activations"] = max(0, _parts.get("activations", 0) + more)
+    if more > 0:
+        watch(c)
+
+
+def watch(c: _core.Core) -> None:
+    """``watch memory>X``: what this rank has allocated, as far as it is known here. On a device
+    that is what torch's allocator gave out; else parameters, gradients, optimizer state and
+    activations as they were counted last. A hit is the passing of the limit: it comes again when
+    less was allocated in between."""
+    global _above
+    asked = c.watches.memory
+    if asked is None:
+        return
+    parts: dict[str, int] = {}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        now = int(torch.cuda.memory_allocated())
+    else:
+        parts = dict(_parts)
+        now = sum(parts.values())
+    before = _above == (asked.number, True)
+    _above = asked.number, now > asked.limit
+    if now > asked.limit and not before:
+        said = ", ".join(f"{name} {size(part)}" for name, part in parts.items())
+        said = f" ({said})" if said else ""
+        c.gate.stop(asked.number, f"{size(now)} allocated{said}, more than {size(asked.limit)}")
 
 
 def _record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None:
@@ -119,9 +175,9 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
         for values in _state(optimizer).values():
             if isinstance(values, dict):
                 state += sum(_bytes(v) for v in values.values() if isinstance(v, torch.Tensor))
-    _record(c, "parameters", parameters, parameters, t)
-    _record(c, "gradients", gradients, gradients, t)
-    _record(c, "optimizer", state, state, t)
+    for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
+        _record(c, name, part, part, t)
+        _parts[name] = part
     _define_model(c, x, whole)
 
 

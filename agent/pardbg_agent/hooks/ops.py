@@ -94,6 +94,27 @@ def _barrier(args: Args) -> tuple[Any, int, int]:
     return args[0], 0, 0
 
 
+def inputs(spec: Spec, args: Args) -> Tensors:
+    """All tensors that this rank gives to the op; their values matter (a barrier's do not)."""
+    place = _INPUTS.get(spec.tensors)
+    given = args[place] if place is not None else ()
+    if not isinstance(given, (list, tuple)):
+        return (given,)
+    if given and isinstance(given[0], (list, tuple)):
+        return [tensor for part in given for tensor in part]
+    return given
+
+
+def given(args: Args) -> tuple[Any, int, int]:
+    """What ``public`` puts in the places of its own Specs: (inputs, a tensor, bytes in, out)."""
+    return args[1], args[2], args[3]
+
+
+_INPUTS: Final[dict[Callable[[Args], tuple[Any, int, int]], int]] = {
+    _in_place: 0, _two: 1, _lists: 1, _many_out: 1, _many_in: 1, given: 0,
+}  # fmt: skip
+"""Where the inputs are, by where the Spec takes its tensors from."""
+
 SPECS: Final = (
     Spec("allreduce_", "all_reduce", _in_place, 1, is_async=4, reduces=True, functional=True),
     Spec("allreduce_coalesced_", "all_reduce", _in_place, 1, is_async=3, reduces=True,

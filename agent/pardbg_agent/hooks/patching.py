@@ -19,6 +19,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.context import LOCAL
 
 Before = Callable[..., Any]
 """(core, *args, **kwargs) -> what ``after`` gets, or None: this call is not watched."""
@@ -101,10 +102,14 @@ def spend(c: _core.Core, since: int) -> None:
     c.hook_calls += 1
 
 
-def wait_gate(c: _core.Core, gate: int, describe: Any, facts: Any = None) -> None:
+def wait_gate(
+    c: _core.Core, gate: int, describe: Any, facts: Any = None, look: Any = None
+) -> None:
     """Pass a gate that is closed. Being held is not the agent's cost. ``facts`` gives what comes
-    next field by field, if a breakpoint asks."""
-    c.hook_ns -= c.gate.wait(gate, describe, facts)
+    next field by field, if a breakpoint asks; ``look`` is a watch's look at it."""
+    c.hook_ns -= c.gate.wait(gate, describe, facts, look)
+    if c.watches.slow is not None:
+        LOCAL.state.own_ns = now_ns()
 
 
 def _never() -> bool:

@@ -14,7 +14,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, groups, plan, saved, training
+from pardbg_agent.hooks import context, groups, memory, plan, saved, slow, training
 from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import LateImports, Patches, wait_gate
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
@@ -97,7 +97,11 @@ def _before(verb_of: Any, sampled: bool) -> Any:
         index = stage.stage_index
         if c.gate.closed:
             known = {"action": verb, "stage": index, "mb": None if mb < 0 else mb}
-            wait_gate(c, Gate.ACTION, text(index, verb, mb), lambda: known)
+            coming = text(index, verb, mb)
+            look = None
+            if c.watches.slow is not None:
+                look = functools.partial(slow.comes, c, (index, verb), lambda: coming)
+            wait_gate(c, Gate.ACTION, coming, lambda: known, look)
         name = c.defs.name(verb)
         count = saved.begin(c, stage.submod) if sampled and saved.due(c.step) else None
         t0 = now_ns()
@@ -122,6 +126,12 @@ def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
         _pending = (stage, record)
     else:
         c.record(*record)
+    if count is not None:
+        memory.counted(index, num_bytes)
+    if c.watches.memory is not None and not failed:
+        memory.chunk(c, index, verb)
+    if c.watches.slow is not None:
+        slow.action_ended(c, index, verb, text(index, verb, mb), t0, t1)
     if verb != "REDUCE_GRAD" and not failed:
         c.pipeline.done.append(text(index, verb, mb))
 
@@ -183,6 +193,7 @@ def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
     x = context.of(c)
     x.labels.clear()
     training.schedule_begins(c, x)
+    memory.schedule_begins()
     planned = x.schedules.get(schedule, {}).get(schedule._has_backward)
     if planned is None:
         planned = _define(c, x, schedule)

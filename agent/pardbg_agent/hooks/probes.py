@@ -15,6 +15,7 @@ most SHARE of the time; what is over is left out. ``PARDBG_PROBES=off`` leaves o
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 import weakref
@@ -59,8 +60,9 @@ _spent_ns = 0
 _since_ns = 0
 _told = 0
 _ask_gradients = False
-_replicas: Any = weakref.WeakSet()
-"""DistributedDataParallel modules."""
+_replicas: Any = weakref.WeakKeyDictionary()
+"""DistributedDataParallel module -> its number, in the order they were made."""
+_number = itertools.count()
 _names: Any = weakref.WeakKeyDictionary()
 """module -> ((parameter, name), ...) by weak reference to the parameter."""
 
@@ -72,18 +74,19 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         _core.complain(f"{ENV}={wanted}: it is on or off; taken as on")
+    late.when_imported("torch.nn.parallel.distributed", functools.partial(_hook_ddp, patches))
     if wanted == "off":
         return []
     on = True
-    late.when_imported("torch.nn.parallel.distributed", functools.partial(_hook_ddp, patches))
     return [optimizers.register_optimizer_step_post_hook(_optimizer_ended)]
 
 
 def reset() -> None:
     """Nothing seen yet."""
-    global on, _spent_ns, _since_ns, _told, _ask_gradients, _replicas, _names
+    global on, _spent_ns, _since_ns, _told, _ask_gradients, _replicas, _names, _number
     on, _spent_ns, _since_ns, _told, _ask_gradients = False, 0, now_ns(), 0, False
-    _replicas, _names = weakref.WeakSet(), weakref.WeakKeyDictionary()
+    _replicas, _names = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+    _number = itertools.count()
 
 
 def _affordable(c: _core.Core) -> bool:
@@ -107,7 +110,7 @@ def look(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
         return None
     t0 = now_ns()
     try:
-        return _not_finite(tensor)
+        return not_finite(tensor) if type(tensor) is torch.Tensor else None
     except Exception as error:  # noqa: BLE001 - the guard
         c.guard.failed(_HOOK, error)
         return None
@@ -115,13 +118,18 @@ def look(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
         _spent_ns += now_ns() - t0
 
 
-def _not_finite(tensor: Any) -> tuple[int, int] | None:
-    if type(tensor) is not torch.Tensor or not tensor.is_floating_point():
+def not_finite(tensor: Any) -> tuple[int, int] | None:
+    """(values that are not finite, place of the first) of a tensor in host memory, or None."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     if torch._C._len_torch_dispatch_stack():
         return None  # somebody counts the program's ops: ours are not
     with torch.no_grad():
         values = tensor.detach()
+        if values.is_complex():
+            values = torch.view_as_real(values.resolve_conj())
+        elif values.element_size() == 1:
+            values = values.float()  # float8 cannot be summed
         if math.isfinite(values.sum().item()):
             return None
         bad = torch.isfinite(values).logical_not_().flatten()  # a sum may also overflow
@@ -176,7 +184,12 @@ def _made(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
 def _is_made(c: _core.Core, ref: Any, t1: int, failed: bool) -> None:
     module = ref()
     if module is not None and not failed:
-        _replicas.add(module)
+        _replicas[module] = next(_number)
+
+
+def replicas() -> list[tuple[Any, int]]:
+    """DistributedDataParallel modules and their numbers, which are the same on all ranks."""
+    return sorted(_replicas.items(), key=lambda item: int(item[1]))
 
 
 def _named(module: Any) -> Iterable[tuple[Any, str]]:

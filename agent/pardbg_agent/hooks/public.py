@@ -40,7 +40,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import collectives, works
 from pardbg_agent.hooks.context import Op, local
-from pardbg_agent.hooks.ops import Spec, num_bytes
+from pardbg_agent.hooks.ops import Spec, given, num_bytes
 from pardbg_agent.hooks.patching import Patches, unseen
 from pardbg_agent.wire import NONE, Kind, Lane
 
@@ -160,16 +160,12 @@ def _forget(key: int, ref: Any) -> None:
 
 
 def _spec(op: str, coalesced: bool = False, **fields: Any) -> Spec:
-    """Where ``_begin`` puts things: (-, tensor, bytes in, bytes out, root, tag, async_op)."""
+    """Where ``_begin`` puts things: (inputs, tensor, bytes in, bytes out, root, tag, async_op)."""
     word = f"{op} of many" if coalesced else op
     return Spec(
-        word, op, _given, 0, root=4 if fields.pop("rooted", False) else -1, tag=5, is_async=6,
+        word, op, given, 0, root=4 if fields.pop("rooted", False) else -1, tag=5, is_async=6,
         coalesced=coalesced, **fields,
     )  # fmt: skip
-
-
-def _given(args: Any) -> tuple[Any, int, int]:
-    return args[1], args[2], args[3]
 
 
 class _Kind:
@@ -273,17 +269,17 @@ def _begin(c: _core.Core, watch: Watch, kind: _Kind, args: Any) -> Op | None:
     begin = kind.begin
     if kind.begin_many is not begin and _is_coalesced(kind, ins, outs):
         begin = kind.begin_many
-    given = (None, tensors[0] if tensors else None, a, b, args.root, _here.tag, args.async_op)
+    put = (ins, tensors[0] if tensors else None, a, b, args.root, _here.tag, args.async_op)
     pg = state.group
     if pg is not None:
-        op: Op | None = begin(c, given, state)
+        op: Op | None = begin(c, put, state)
     else:
         pg = watch.ref()
         if pg is None:
             return None
         state.group, state.reduce = pg, NONE
         try:
-            op = begin(c, given, state)
+            op = begin(c, put, state)
         finally:
             state.group = None
         if op is not None and not kind.spec.p2p:  # functional collectives wait by tensor

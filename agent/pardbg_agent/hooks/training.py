@@ -20,7 +20,7 @@ import torch.optim.optimizer as optimizers
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, memory, patching, saved, works
+from pardbg_agent.hooks import context, memory, notfinite, patching, saved, works
 from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.patching import LateImports, Patches, spend, wait_gate
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
@@ -166,6 +166,8 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
         x.saved, x.recomputed_bytes = count, 0
         memory.activations(c, saved.end(c, count), t1)
     x.forward_seen = True
+    if c.watches.memory is not None:
+        memory.watch(c)
     phase_ends(c, x, "forward", t0, t1, failed)
 
 
@@ -185,6 +187,8 @@ def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
         again = local().optimizer is not None or x.loss_step != c.step
         x.loss, x.loss_step = value if again else x.loss + value, c.step
         log_loss(c, x.loss)
+    if c.watches.memory is not None:
+        memory.watch(c)
     phase_begins(c, x, "backward", t0)
     local().backward += 1
     return t0
@@ -261,6 +265,8 @@ def is_plain_scalar(tensor: Any) -> bool:
 def log_loss(c: _core.Core, value: float) -> None:
     """METRIC loss of the current step. A program that logs its own comes later and so wins."""
     c.loss = value
+    if c.watches.nan is not None:
+        notfinite.loss(c, value)
     t = now_ns()
     c.record_f(
         int(Kind.METRIC), int(Lane.COUNTER), _SEEN, c.defs.name("loss"), t, t, c.step, 0, NO_GROUP,
@@ -296,6 +302,9 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
     begun = now_ns()
     try:
         if c.gate.closed:
+            watch = c.watches.nan
+            if watch is not None:
+                c.guard.call("watch nan", notfinite.gradients, c, watch, optimizer)
             wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
         t0 = now_ns()
         _take_off(c, context.of(c), 0)

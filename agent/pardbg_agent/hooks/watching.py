@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks import comparing, notfinite, slow
 from pardbg_agent.hooks.context import Group
-from pardbg_agent.hooks.ops import Spec
+from pardbg_agent.hooks.ops import Args, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Coming:
 
     spec: Spec
     group: Group
+    args: Args
+    """As the Spec knows them (``ops.inputs``)."""
     tensor: Any
     """One tensor of it (its input, where it has one), or None."""
     dtype: Any
@@ -35,3 +38,11 @@ def before_issue(c: _core.Core, op: Coming) -> None:
     """A watch of BEFORE_ISSUE is set. The op's gate comes right after this: a watch that matches
     says ``c.gate.stop(...)``, and the gate holds. Each kind is its own hook to the guard: one that
     fails does not take the others with it."""
+    watches = c.watches
+    if watches.mismatch is not None or watches.skew is not None:
+        c.guard.call("watch mismatch", comparing.look, c, op)
+    if watches.slow is not None:
+        key = (op.spec.torch_name, op.group.group_id, op.in_bytes)
+        c.guard.call("watch slow", slow.comes, c, key, op.text)
+    if watches.nan is not None:
+        c.guard.call("watch nan", notfinite.before_issue, c, watches.nan, op)

@@ -29,6 +29,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import slow
 from pardbg_agent.hooks.context import LOCAL, Op, local, of
 from pardbg_agent.hooks.patching import Patches, unseen, wait_gate
 from pardbg_agent.wire import Flag, Kind, Lane
@@ -77,6 +78,8 @@ def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
     token, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
     if not c.ops.completed(token):
         return
+    if c.watches.slow is not None:
+        c.guard.call("watch slow", slow.op_ended, c, op, t1)
     if c.level > 1:
         c.record(
             _DONE, _COMM, flags | source, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
@@ -88,6 +91,8 @@ def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
 
 def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
     """The host waited for the op, t0..t1."""
+    if c.watches.slow is not None:
+        LOCAL.state.own_ns = t1
     if c.level > 1 and (t1 - t0 >= SHORT_NS or failed):
         c.record(
             _WAIT, _LANE_WAIT, op.flags | (_FAILED if failed else 0), op.name_id, t0, t1, c.step,

@@ -1,0 +1,41 @@
+"""How long a thing usually takes on this rank: a running median of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Final
+
+WINDOW: Final = 32
+"""Samples of a thing that its median is of: the newest."""
+FIRST: Final = 5
+"""With fewer than that there is no median yet."""
+LEAST_NS: Final = 10_000_000
+"""What is shorter than this is never slow: on a busy machine everything waits so long for a core
+now and then."""
+MAX_THINGS: Final = 1024
+"""Of more, the ones beyond have no median."""
+
+
+class Medians:
+    """thing -> its newest durations. Any thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, deque[int]] = {}
+
+    def add(self, thing: Hashable, ns: int, times: float) -> tuple[int, int] | None:
+        """It took so long now. (median, of how many) if that is more than ``times`` the median of
+        those before."""
+        known = self._known.get(thing)
+        if known is None:
+            if len(self._known) >= MAX_THINGS:
+                return None
+            known = self._known.setdefault(thing, deque(maxlen=WINDOW))
+        found = None
+        if ns >= LEAST_NS and len(known) >= FIRST:
+            ordered = sorted(known)
+            median = ordered[len(ordered) // 2]
+            if ns > times * median:
+                found = median, len(ordered)
+        known.append(ns)
+        return found
