@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,21 +11,18 @@ from typing import Final
 
 from pardbg.analysis.actions import Layout
 from pardbg.analysis.asof import View
-from pardbg.analysis.dependencies import COMPUTE, producer, twin
+from pardbg.analysis.dependencies import COMPUTE, Action, producer, twin
 from pardbg.analysis.holds import was_held
 from pardbg.analysis.model import ActionSpan, PipelineStep
 from pardbg.analysis.pipeline import newest_step, pipeline_step
-from pardbg.analysis.steps import step_rows
+from pardbg.analysis.rehearsal import Between, Outside, messages
+from pardbg.analysis.splits import Row, Seen, Split, as_they_run, filled, split_of
+from pardbg.analysis.steps import last_step_rows
 
 LAST: Final = 16
 """Steps that are measured."""
 WARM_UP: Final = 2
 """First steps of a run that are left out where others are there."""
-HALF: Final = 0.5
-"""Share of W in a backward where no run of it was seen apart from I."""
-Seen = Mapping[tuple[int, str, int], int]
-Row = tuple[float, ...]
-"""ns per microbatch, 0 first"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +32,24 @@ class StepCosts:
     step: int
     observed_ns: int
     times: Mapping[tuple[int, str], Row]
-    """(stage, F, B, I or W)"""
-    hop_ns: float
-    """Mean, from the end of an action to the begin of the one on another rank that waited for
-    it."""
-    gap_ns: float
-    """Mean between two actions of a rank of which neither waits."""
+    """(stage, F, B, I or W), the first stage's I and W as if it were another one."""
+    between: Between
 
-    def cut(self, num_stages: int, equal: bool = False) -> dict[tuple[int, str], Row]:
+    def cut(
+        self, num_stages: int, split: Split, equal: bool = False
+    ) -> dict[tuple[int, str], Row]:
         """The same model in another number of stages. Time is taken as spread evenly within a
         stage, or (``equal``) over the whole model."""
         before = 1 + max(stage for stage, _ in self.times)
-        if before == num_stages and not equal:
-            return dict(self.times)
-        made: dict[tuple[int, str], Row] = {}
-        for kind in COMPUTE:
-            by_mb = zip(*(self.times[stage, kind] for stage in range(before)), strict=True)
-            rows = [recut(row, num_stages, equal) for row in by_mb]
-            for stage, row in enumerate(zip(*rows, strict=True)):
-                made[stage, kind] = row
+        made = dict(self.times)
+        if before != num_stages or equal:
+            made = {}
+            for kind in COMPUTE:
+                by_mb = zip(*(self.times[stage, kind] for stage in range(before)), strict=True)
+                rows = [recut(row, num_stages, equal) for row in by_mb]
+                for stage, row in enumerate(zip(*rows, strict=True)):
+                    made[stage, kind] = row
+        as_they_run(made, split)
         return made
 
 
@@ -66,12 +63,8 @@ class Costs:
     steps: tuple[StepCosts, ...]
     activations: Mapping[int, int]
     """stage -> bytes that one microbatch keeps; empty where not sampled."""
-    weight_share: float
-    """W / (I + W)."""
-    split_measured: bool
-    """I and W were seen apart; else ``weight_share`` is an assumption."""
-    outside_ns: float
-    """A step less its pipeline window, median: data, optimizer, the host."""
+    split: Split
+    outside: Outside
 
     @property
     def step_ns(self) -> float:
@@ -111,17 +104,16 @@ def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
     if not steps:
         return None
     seen = [_durations(step) for step in steps]
-    share, split = _weight_share(seen)
-    lengths = {row.step: row.duration_ns for row in step_rows(view, 2 * LAST)}
-    made, outside = [], []
-    for step, taken in zip(steps, seen, strict=True):
-        times = _filled(taken, layout.num_stages, layout.num_microbatches, share)
-        if times is None:
-            continue
-        window = step.t1_ns - step.t0_ns
-        length = max(window, lengths.get(step.step, 0))
-        outside.append(length - window)
-        made.append(StepCosts(step.step, length, times, *_between(step, layout)))
+    split = split_of(seen, layout.num_stages)
+    between = [_between(step, layout) for step in steps]
+    counted = _counted(view, layout)
+    outside = _outside(layout, steps, counted, median(ns for one in between for ns in one.hops))
+    made = []
+    for step, taken, one in zip(steps, seen, between, strict=True):
+        times = filled(taken, layout.num_stages, layout.num_microbatches, split)
+        if times is not None:
+            length = _length(step, counted.get(step.step, ()), outside.together)
+            made.append(StepCosts(step.step, length, times, one))
     if not made:
         return None
     return Costs(
@@ -130,10 +122,19 @@ def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
         num_microbatches=layout.num_microbatches,
         steps=tuple(made),
         activations=_activations(view, layout),
-        weight_share=share,
-        split_measured=split,
-        outside_ns=median(outside),
+        split=split,
+        outside=outside,
     )
+
+
+def _length(step: PipelineStep, counted: Sequence[tuple[int, int]], together: bool) -> int:
+    """What a step took. Ranks that do not wait for each other at its end overlap two steps: then
+    the window is longer than that."""
+    took = [t1 - t0 for t0, t1 in counted]
+    window = step.t1_ns - step.t0_ns
+    if together or not took:
+        return max([window, *took])
+    return round(fmean(took))
 
 
 def _measured(view: View, layout: Layout, until: int | None) -> list[PipelineStep]:
@@ -162,57 +163,58 @@ def _durations(step: PipelineStep) -> Seen:
     }
 
 
-def _weight_share(seen: Sequence[Seen]) -> tuple[float, bool]:
-    """(W / (I + W) where both of a microbatch were seen, whether any were)."""
-    first = weight = 0.0
-    for times in seen:
-        for (stage, kind, mb), ns in times.items():
-            if kind == "W" and (stage, "I", mb) in times:
-                weight += ns
-                first += times[stage, "I", mb]
-    return (weight / (first + weight), True) if first + weight > 0 else (HALF, False)
-
-
-def _filled(
-    seen: Seen, num_stages: int, num_microbatches: int, share: float
-) -> dict[tuple[int, str], Row] | None:
-    """F, B, I and W of each stage and microbatch; what was not seen follows from B = I + W."""
-    filled: dict[tuple[int, str], Row] = {}
-    for stage in range(num_stages):
-        forwards, wholes, firsts, weights = [], [], [], []
-        for mb in range(num_microbatches):
-            forward, whole = seen.get((stage, "F", mb)), seen.get((stage, "B", mb))
-            first, weight = seen.get((stage, "I", mb)), seen.get((stage, "W", mb))
-            if forward is None or (whole is None and first is None):
-                return None
-            back = float(whole if whole is not None else 0)
-            if first is not None:
-                back = first + weight if weight is not None else first / max(1e-9, 1 - share)
-            forwards.append(float(forward))
-            wholes.append(back)
-            firsts.append(float(first if first is not None else back * (1 - share)))
-            weights.append(float(weight if weight is not None else back * share))
-        for kind, row in zip("FBIW", (forwards, wholes, firsts, weights), strict=True):
-            filled[stage, kind] = tuple(row)
-    return filled
-
-
-def _between(step: PipelineStep, layout: Layout) -> tuple[float, float]:
-    """(hop, gap) of a step: mean of begin - producer's end where a rank waited for another, and of
-    begin - own last end where its input had been there for longer than a hop."""
+def _between(step: PipelineStep, layout: Layout) -> Between:
+    """Hop: mean of begin - producer's end where a rank waited for another. Gap: begin - own last
+    end where its input had been there for longer than a hop, as a line over the messages in it."""
     ended = {a.text: (a.t1_ns, row.rank) for row in step.ranks for a in row.actions}
     for row in step.ranks:  # what an overlapped pair made is sent when both parts are done
         ended.update({one: ended[other] for one, other in row.pairs if other in ended})
-    follows: list[tuple[int, int, int | None]] = []
+    follows: list[tuple[int, int, int | None, int]] = []
     for row in step.ranks:
         compute = [a for a in row.actions if a.kind in COMPUTE and a.t1_ns is not None]
-        for before, action in pairwise(compute):
+        counts = _messages(compute, row.pairs, layout)
+        for (before, action), count in zip(pairwise(compute), counts, strict=True):
             ready = _ready(action, row.rank, ended, layout.num_stages)
-            follows.append((before.t1_ns or 0, action.t0_ns, ready))
-    hops = [begin - ready for own, begin, ready in follows if ready and own < ready <= begin]
+            follows.append((before.t1_ns or 0, action.t0_ns, ready, count))
+    hops = [begin - ready for own, begin, ready, _ in follows if ready and own < ready <= begin]
     hop = fmean(hops) if hops else 0.0
-    gaps = [begin - own for own, begin, ready in follows if ready is None or ready + hop <= own]
-    return hop, fmean(gaps) if gaps else 0.0
+    gaps = [
+        (count, begin - own) for own, begin, ready, count in follows
+        if ready is None or ready + hop <= own
+    ]  # fmt: skip
+    _, slope = line(gaps)
+    rest = tuple(ns - slope * count for count, ns in gaps)
+    return Between(tuple(map(float, hops)) or (0.0,), rest or (0.0,), slope)
+
+
+def _messages(
+    compute: Sequence[ActionSpan], pairs: Sequence[tuple[str, str]], layout: Layout
+) -> list[int]:
+    """How many a rank sent and received between each two of its actions."""
+    second = dict(pairs)
+    units: list[list[Action]] = []
+    for span in compute:
+        action = Action(span.stage, span.kind, span.microbatch)
+        if units and second.get(units[-1][-1].text) == action.text:
+            units[-1].append(action)
+        else:
+            units.append([action])
+    counts: list[int] = []
+    for before, after in zip([[], *units], units, strict=False):
+        counts.append(messages(before, after, layout.stage_rank, layout.num_stages))
+        counts += [0] * (len(after) - 1)
+    return counts[1:]
+
+
+def line(points: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Least squares: (at 0, slope), neither below 0."""
+    if not points:
+        return 0.0, 0.0
+    x0, y0 = fmean(x for x, _ in points), fmean(y for _, y in points)
+    spread = sum((x - x0) ** 2 for x, _ in points)
+    slope = sum((x - x0) * (y - y0) for x, y in points) / spread if spread else 0.0
+    slope = max(0.0, min(slope, y0 / x0)) if x0 else 0.0
+    return y0 - slope * x0, slope
 
 
 def _ready(
@@ -224,6 +226,45 @@ def _ready(
         return None
     found = ended.get(needed) or ended.get(twin(needed) or "")
     return None if found is None or found[1] == rank else found[0]
+
+
+def _outside(
+    layout: Layout, steps: Sequence[PipelineStep],
+    counted: Mapping[int, Sequence[tuple[int, int]]], hop: float,
+) -> Outside:  # fmt: skip
+    """Whether ranks wait for each other at a step's end, and what lies between two steps.
+
+    They do not if a rank's step ended while another still computed: then it is the host time from
+    a rank's last action to its next step's first, where that one needs nothing of another rank.
+    """
+    early = [
+        min(t1 for _, t1 in counted[step.step]) + hop < step.t1_ns for step in steps
+        if len(counted.get(step.step, ())) == len(layout.ranks)
+    ]  # fmt: skip
+    together = 2 * sum(early) <= len(early)
+    between = [] if together else [
+        row.actions[0].t0_ns - (last.actions[-1].t1_ns or 0)
+        for before, after in pairwise(steps) if after.step == before.step + 1
+        for last, row in zip(before.ranks, after.ranks, strict=True)
+        if last.actions and row.actions
+        and producer(row.actions[0].text, layout.num_stages) is None
+    ]  # fmt: skip
+    if between:
+        return Outside(max(0.0, median(between)), together=False)
+    return Outside(median(
+        _length(step, counted.get(step.step, ()), True) - (step.t1_ns - step.t0_ns)
+        for step in steps
+    ))  # fmt: skip
+
+
+def _counted(view: View, layout: Layout) -> dict[int, list[tuple[int, int]]]:
+    """step -> (begin, end) on each rank of the pipeline that counts steps."""
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        for step, t0, t1 in last_step_rows(view, process, 2 * LAST + 8) if process else ():
+            found[step].append((t0, t1))
+    return found
 
 
 def _activations(view: View, layout: Layout) -> dict[int, int]:

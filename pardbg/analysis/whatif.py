@@ -1,35 +1,38 @@
 """What the same work would take in another schedule, with other microbatches or stage splits.
 
-Each plan is run with the durations of each of this run's last steps (``costs``), jitter and all: an
-action begins when its rank is free and its input has come; medians over those steps are said. The
-rules, where something was not measured:
+Each plan is run with the durations of each of this run's last steps (``costs``), jitter and all, as
+``rehearsal`` runs it; medians over those steps are said. The rules, where something was not
+measured:
 
 - another number of stages: time is spread evenly within a measured stage;
 - another number of microbatches: the batch stays, so an action takes in proportion to the
   microbatch's size. Small microbatches use a device less well: that is the best case;
 - I and W where only B was seen: a half each; a schedule that needs them wins only if it does so
-  with W as a third and as two thirds of B too;
-- everything outside the pipeline window stays as it is.
+  with W as a third and as two thirds of B too. That the two take longer than B (``splits``) cannot
+  be known then;
+- B where only I and W were seen: a schedule that needs it wins only if it does so with B as long
+  as the two together;
+- everything outside the pipeline stays as it is.
 
 The same model of the schedule that did run, against what it took, is the model's error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from pardbg.analysis import plans
 from pardbg.analysis.actions import layouts
 from pardbg.analysis.asof import View
-from pardbg.analysis.costs import Costs, Row, StepCosts, costs
-from pardbg.analysis.dependencies import compute_actions, parse, producer, twin
+from pardbg.analysis.costs import Costs, StepCosts, costs
+from pardbg.analysis.dependencies import compute_actions, parse
 from pardbg.analysis.pipeline import newest_step
 from pardbg.analysis.plans import NoPlan, Plan
-from pardbg.analysis.simulate import overlapped
+from pardbg.analysis.rehearsal import Ran, actions, ordered, run
+from pardbg.analysis.splits import Split
 
 SHARES: Final = (1 / 3, 2 / 3)
 """Shares of W in B that an assumed split is tried with."""
@@ -39,7 +42,6 @@ IMBALANCE: Final = 0.05
 """Stages this far apart are also tried with equal times."""
 EVERY: Final = 16
 """Steps between two answers on a screen."""
-Times = Mapping[tuple[int, str], Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Option:
     assumed: bool
     """It splits B in I and W, which this run did not."""
     worst_ns: float
-    """``step_ns`` at the least lucky split of B."""
+    """``step_ns`` at the least lucky split of B, or where B had to be put together, without what
+    that saves."""
     runs_now: bool = False
 
 
@@ -85,7 +88,7 @@ class WhatIf:
     margin: float
     """What an option must win by: the model's error, over all and of 8 in 10 single steps."""
     split: str
-    """Where I and W come from, in words."""
+    """Where I, W and B come from, in words."""
     options: tuple[Option, ...]
     """The fastest first."""
     best: Option | None
@@ -199,10 +202,14 @@ def _label(schedule: str, virtual: int, count: int, counts: Sequence[int]) -> st
 
 
 def _split_words(measured: Costs) -> str:
-    weight = f"{measured.weight_share:.0%}"
-    if measured.split_measured:
-        return f"I and W as measured: W is {weight} of a backward"
-    return "I and W were not seen apart: a half of B each (~)"
+    split = measured.split
+    if not split.measured:
+        return "I and W were not seen apart: a half of B each, and no longer than B (~)"
+    words = f"I and W as measured: W is {split.weight_share:.0%} of a backward"
+    if split.overhead > 1:
+        words += f"; the two take {split.overhead - 1:.0%} longer than B"
+        words += "" if split.whole_seen else ", by the first stage's"
+    return words
 
 
 def _winner(options: Sequence[Option], own: Option, margin: float) -> Option | None:
@@ -214,8 +221,7 @@ def _winner(options: Sequence[Option], own: Option, margin: float) -> Option | N
 def _errors(measured: Costs, ran: Plan) -> list[float]:
     """The model's error on each step, from that step's durations."""
     return [
-        abs((_run_step(step, ran, measured.num_stages).window + measured.outside_ns)
-            / step.observed_ns - 1)
+        abs(_run_step(measured, step, ran, measured.num_stages).period / step.observed_ns - 1)
         for step in measured.steps if step.observed_ns > 0
     ]  # fmt: skip
 
@@ -240,13 +246,15 @@ def option(
     flat = [actions(row) for row in plan.values()]
     num_stages = 1 + max(a.stage for row in flat for t in row if (a := parse(t)))
     scale = measured.num_microbatches / num_microbatches
-    ran = [_run_step(step, plan, num_stages, scale, equal) for step in measured.steps]
-    assumed = not measured.split_measured and any("W" in t for row in flat for t in row)
-    window = median(one.window for one in ran)
-    worst = window
-    for share in SHARES if assumed else ():
-        tried = [_run_step(step, plan, num_stages, scale, equal, share) for step in measured.steps]
-        worst = max(worst, median(one.window for one in tried))
+
+    def tried(split: Split) -> list[Ran]:
+        by = replace(measured, split=split)
+        return [_run_step(by, step, plan, num_stages, scale, equal) for step in measured.steps]
+
+    ran = tried(measured.split)
+    assumed = not measured.split.measured and any("W" in t for row in flat for t in row)
+    step_ns = median(one.period for one in ran)
+    others = [tried(split) for split in _other_splits(measured.split, flat)]
     sizes = measured.cut_activations(num_stages, equal)
     held = [_held(row, sizes) for row in flat]
     return Option(
@@ -254,35 +262,37 @@ def option(
         num_virtual=max(1, num_stages // len(plan)),
         num_microbatches=num_microbatches,
         equal=equal,
-        step_ns=window + measured.outside_ns,
-        window_ns=window,
-        bubble_fraction=median(one.bubble for one in ran),
+        step_ns=step_ns,
+        window_ns=median(one.window for one in ran),
+        bubble_fraction=median(_bubble(one, len(plan)) for one in ran),
         in_flight=max(count for count, _ in held),
         activation_bytes=None if sizes is None else scale * max(num for _, num in held),
         assumed=assumed,
-        worst_ns=worst + measured.outside_ns,
+        worst_ns=max([step_ns, *(median(one.period for one in other) for other in others)]),
     )
 
 
-class _Ran(NamedTuple):
-    window: float
-    bubble: float
+def _other_splits(split: Split, rows: Sequence[Sequence[str]]) -> list[Split]:
+    """What else could be true of the backwards of a plan, as far as the run does not say it."""
+    kinds = {action.kind for row in rows for text in row if (action := parse(text))}
+    if not split.measured:
+        return [replace(split, weight_share=share) for share in SHARES] if "W" in kinds else []
+    if not split.whole_seen and "B" in kinds and split.overhead > 1:
+        return [replace(split, joined=split.overhead)]
+    return []
+
+
+def _bubble(ran: Ran, num_ranks: int) -> float:
+    return 1 - ran.busy / (num_ranks * ran.window) if ran.window > 0 else 0.0
 
 
 def _run_step(
-    step: StepCosts, plan: Plan, num_stages: int, scale: float = 1.0, equal: bool = False,
-    share: float | None = None,
-) -> _Ran:  # fmt: skip
-    """The plan with one step's durations; ``share``: of W in B, in place of what is said."""
-    times = step.cut(num_stages, equal)
-    if share is not None:
-        for stage in range(num_stages):
-            whole = times[stage, "B"]
-            times[stage, "I"] = tuple((1 - share) * ns for ns in whole)
-            times[stage, "W"] = tuple(share * ns for ns in whole)
-    order = ordered(plan, num_stages)
-    window, busy = run(order, times, scale, step.hop_ns, step.gap_ns)
-    return _Ran(window, 1 - busy / (len(plan) * window) if window > 0 else 0.0)
+    measured: Costs, step: StepCosts, plan: Plan, num_stages: int, scale: float = 1.0,
+    equal: bool = False,
+) -> Ran:  # fmt: skip
+    """The plan with one step's durations."""
+    times = step.cut(num_stages, measured.split, equal)
+    return run(ordered(plan, num_stages), times, scale, step.between, measured.outside)
 
 
 def _held(
@@ -304,91 +314,3 @@ def _held(
             count, held = count - 1, held - size
         most, most_bytes = max(most, count), max(most_bytes, held)
     return most, most_bytes
-
-
-class Todo(NamedTuple):
-    """An action of a plan in an order in which it can run."""
-
-    rank: int
-    """By its place in the pipeline."""
-    stage: int
-    kind: str
-    microbatch: int
-    needs: int
-    """Place of its producer in the same order; -1: none in the plan."""
-    crosses: bool
-    """The producer is on another rank."""
-
-
-def actions(row: Sequence[str]) -> tuple[str, ...]:
-    """A plan's row with pairs as their two parts."""
-    return tuple(action for entry in row for action in compute_actions(entry))
-
-
-def ordered(plan: Plan, num_stages: int) -> tuple[Todo, ...]:
-    """The plan as one list, each action after what it needs. NoPlan if there is no such order."""
-    return _ordered(tuple(plan.values()), num_stages)
-
-
-@lru_cache(maxsize=256)
-def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Todo, ...]:
-    # torch's runtime sends what an overlapped pair made when both of its parts are done.
-    sent = dict(pair for row in rows for pair in overlapped(row))
-    rows = tuple(actions(row) for row in rows)
-    owner = {text: rank for rank, row in enumerate(rows) for text in row}
-    at: dict[str, int] = {}
-    taken = [0] * len(rows)
-    made: list[Todo] = []
-    moved = True
-    while moved:
-        moved = False
-        for rank, row in enumerate(rows):
-            while taken[rank] < len(row):
-                text = row[taken[rank]]
-                action = parse(text)
-                needed = _needed(text, num_stages, owner)
-                if needed is not None and owner[needed] != rank:
-                    needed = sent.get(needed, needed)
-                if action is None or (needed is not None and needed not in at):
-                    break
-                place = at[needed] if needed is not None else -1
-                crosses = needed is not None and owner[needed] != rank
-                made.append(Todo(rank, *action, place, crosses))
-                at[text] = len(made) - 1
-                taken[rank] += 1
-                moved = True
-    if len(made) < sum(map(len, rows)):
-        raise NoPlan("its order cannot run")
-    return tuple(made)
-
-
-def _needed(text: str, num_stages: int, planned: Mapping[str, int]) -> str | None:
-    """The action it waits for, in the form the plan has it; one outside the plan is free."""
-    needed = producer(text, num_stages)
-    if needed is None or needed in planned:
-        return needed
-    other = twin(needed)
-    return other if other is not None and other in planned else None
-
-
-def run(
-    order: Sequence[Todo], times: Times, scale: float, hop: float, gap: float
-) -> tuple[float, float]:
-    """(window, busy over all ranks) in ns.
-
-    ``hop``: until what another rank made is there; ``gap``: between a rank's own actions.
-    """
-    ends: list[float] = []
-    free: dict[int, float] = {}
-    busy, first = 0.0, float("inf")
-    for rank, stage, kind, mb, needs, crosses in order:
-        row = times[stage, kind]
-        taken = scale * row[mb % len(row)]
-        begin = free[rank] + gap if rank in free else 0.0
-        if needs >= 0:
-            begin = max(begin, ends[needs] + (hop if crosses else 0.0))
-        free[rank] = begin + taken
-        ends.append(begin + taken)
-        busy += taken
-        first = min(first, begin)
-    return max(free.values()) - first, busy
