@@ -1,0 +1,99 @@
+"""A rank that raises is held with its frames, its peer waits alive, and then it dies as it would
+have; a job that is ended meanwhile leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pardbg.control.model import Verb
+from pardbg.control.raised import RUN
+from pardbg.hub.client import HubControl
+from pardbg.hub.launch import RunHandle
+from pardbg.session.reader import load
+from tests.distributed.runs import started
+from tests.forked import PROGRAM
+from tests.processes import rank_env, run_argv, wait_until
+
+ARGV = [sys.executable, "-m", PROGRAM, "2", "tests.distributed.programs.raises"]
+
+
+@contextmanager
+def held(session: Path) -> Iterator[tuple[RunHandle, HubControl, dict[str, Any]]]:
+    """The job, once its rank 1 is held at its exception and rank 0 waits for it."""
+    with started(
+        ARGV, session, env=rank_env(), allow_eval=True, on_exception_s=600.0
+    ) as handle:  # fmt: skip
+        control = HubControl(handle.run_dir)
+        found: dict[str, Any] = {}
+
+        def stands() -> bool:
+            found.update(control.command(Verb.STATUS).data)
+            return found.get("mode") == "held" and bool(found["waiting"])
+
+        wait_until(stands, 40, "rank 1 at its exception, rank 0 waiting")
+        try:
+            yield handle, control, found
+        finally:
+            control.close()
+
+
+def of_rank(text: str, rank: int) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(f"[rank{rank}]:")]
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_raises_is_held_looked_into_and_dies_as_it_would_have(tmp_path: Path) -> None:
+    plain = run_argv(ARGV, env=rank_env(), timeout_s=40)
+    with held(tmp_path / "s.mcap") as (handle, control, status):
+        assert list(status["held"].values()) == ["exception ValueError: no labels in batch 301"]
+        assert status["controller"] == RUN and 590e9 < status["lease_ns"] <= 600e9
+        assert "rank 1 raised ValueError" in status["reason"]
+        assert "waits in all_reduce" in status["waiting"][0]
+        assert status["timeout_ns"] > 1500e9, "gloo's half an hour is counted down"
+
+        said = control.command(Verb.INSPECT, "1", kind="locals", frame=0).data["answers"][1]
+        assert said["text"].splitlines() == ["batch = 301", "rank = 1", "step = 3"]
+        caller = control.command(Verb.INSPECT, "1", kind="p", expr="step, loss.shape", frame=1)
+        assert caller.data["answers"][1]["text"] == "(3, torch.Size([]))"
+        assert caller.data["answers"][1]["frame"][2] == "train"
+        stack = control.command(Verb.WHERE, "1").data["stacks"][1][0]
+        assert [frame[2] for frame in stack["frames"]][-2:] == ["train", "check"]
+        assert not control.command(Verb.NEXT).ok, "no step leads on from there"
+        assert control.command(Verb.STATUS).data["controller"] == RUN
+
+        assert control.command(Verb.CONTINUE).ok
+        assert handle.wait(30) == plain.code == 1
+        err = (handle.run_dir / "job.err").read_text()
+        notices = (handle.run_dir / "notices").read_text()
+    assert of_rank(err, 1) == of_rank(plain.err, 1)
+    assert of_rank(err, 1)[-1] == "[rank1]: ValueError: no labels in batch 301"
+    assert notices.startswith("pardbg: rank 1 raised ValueError") and "ctl" in notices
+    trail = [event["event"] for _, event in load(tmp_path / "s.mcap").controls.last(None, 100)]
+    told = ("exception", "cut", "inspect", "refused", "continue")
+    assert [name for name in dict.fromkeys(trail) if name in told] == list(told)
+
+
+@pytest.mark.timeout(90)
+def test_a_job_that_is_ended_while_held_is_gone_at_once(tmp_path: Path) -> None:
+    with held(tmp_path / "s.mcap") as (handle, control, _):
+        ranks = control.command(Verb.RANKS).data["ranks"]
+        pids = [int(proc.rpartition(".")[2]) for proc in ranks]
+        began = time.monotonic()
+        os.kill(next(p for p in pids if ranks_of(ranks, p) == 1), signal.SIGTERM)  # as torchrun
+        assert handle.wait(20) == 1
+        assert time.monotonic() - began < 8
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def ranks_of(ranks: dict[str, Any], pid: int) -> int:
+    """The rank of a process."""
+    return next(row["rank"] for proc, row in ranks.items() if proc.endswith(f".{pid}"))
