@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from pardbg.analysis.model import Edge, RingStep, Snapshot, TrafficView
 from pardbg.render import words
 from pardbg.render.bars import Column, choose, rule
-from pardbg.render.cells import Line, Picture, Run, clean, clip, fit, line, selected
+from pardbg.render.cells import (
+    Line,
+    Picture,
+    Run,
+    clean,
+    clip,
+    fit,
+    line,
+    line_width,
+    selected,
+)
 from pardbg.render.circle import Links, dash, hub_of, ring, star
 from pardbg.render.empty import empty
 from pardbg.render.exchange import exchange, exchanged, loads
@@ -68,11 +78,15 @@ def _title(view: TrafficView, cells: int) -> Line:
         f"{words.count(g.num_ops)} ops {words.size(g.bytes)}"
         for g in view.groups[:3]
     )
-    made = line(
-        "  ", Run(groups, "strong"), Run("   observed ", "dim"), Run("━━", "observed"),
-        Run("  modelled ring ", "dim"), Run("┄┄", "modelled"),
-        Run(f"   rates over {words.duration(view.window_ns)}", "faint"),
-    )  # fmt: skip
+    made = line("  ", Run(groups, "strong"))
+    rates = f"   rates over {words.duration(view.window_ns)}"
+    for more in (
+        line(Run("   observed ", "dim"), Run("━━", "observed"),
+             Run("  modelled ring ", "dim"), Run("┄┄", "modelled")),
+        line(Run(rates, "faint")),
+    ):  # fmt: skip
+        if line_width(made) + line_width(more) <= cells:
+            made = line(*made, *more)
     return fit(made, cells)
 
 

@@ -37,6 +37,7 @@ _SHORTEST_DURATION = 3
 PAIRED = "═"
 ON_PATH = "•"
 AT_ONCE = "▚"
+IDLE = "idle: "
 """Two actions of a rank at the same time."""
 _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
 
@@ -243,7 +244,7 @@ def legend(
         parts += [Run("f", "plan.F"), Run(" later stage  ", "dim")]
     if paired:
         parts += [Run(PAIRED * 2, "plan.F"), Run(" planned to overlap  ", "dim")]
-    parts.append(Run("idle: ", "dim"))
+    parts.append(Run(IDLE, "dim"))
     for cause, char in CAUSE_CHAR.items():
         parts += [Run(char * 2, f"idle.{cause}"), Run(f" {CAUSE_WORD[cause]}  ", "dim")]
     kept: list[Run] = []
@@ -253,4 +254,6 @@ def legend(
             break
         kept.append(mark)
         used += len(mark.text)
+    if kept and kept[-1].text == IDLE:
+        del kept[-1]
     return line(*kept)

@@ -22,7 +22,9 @@ class PipelinePage(Page):
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         if self._whatif:
-            return whatif(frame.whatif, cells, rows)
+            view = frame.snapshot.pipeline
+            coming = view is not None and view.last_complete is not None
+            return whatif(frame.whatif, cells, rows, coming)
         look = Look(self.shared.rank, at_cursor=not frame.following)
         return pipeline(frame.snapshot, cells, rows, look)
 
