@@ -75,7 +75,7 @@ class Sender:
             collections.deque()
         )
         """What the held thread found, to be sent from here."""
-        self._obeyed = 0
+        self._obeyed = -1
         """Id of the newest PERMIT or RUN that was obeyed."""
         self.bad_messages = 0
         """CTRL messages that made no sense."""
@@ -196,7 +196,7 @@ class Sender:
             recent = self._batches[0][1] if self._batches else self._reader.next
             self._reader.rewind(wanted if isinstance(wanted, int) else recent)
             link.greet = True
-        link.hub, self._obeyed = hub, 0
+        link.hub, self._obeyed = hub, -1
         self._control.changed()
 
     def _permit(self, message: dict[str, Any]) -> None:

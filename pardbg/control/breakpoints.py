@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg.control.effects import Command
 from pardbg.control.expr import Tree, gates, parse
 from pardbg.control.model import Verb
-from pardbg.control.ranksets import spell
+from pardbg.control.ranksets import spell, unspell
 from pardbg.control.watching import parse_watch
 from pardbg_agent.wire import MAX_BREAKS
 
@@ -64,7 +64,7 @@ class Breakpoint:
             "number": self.number, "condition": self.text,
             "ranks": "all" if self.ranks is None else spell(self.ranks),
             "hits": self.num_hits, "ignore": self.ignore, "once": self.once, "by": self.by,
-            "kind": self.kind,
+            "kind": self.kind, "keep": self.keep, "lease_ns": self.lease_ns,
         }  # fmt: skip
 
 
@@ -108,6 +108,29 @@ class Breakpoints:
         made = Breakpoint(self._number, text.strip(), tree, ranks, by, keep, lease_ns, once)
         self._known[made.number] = made
         return made
+
+    def restore(self, said: Mapping[str, Any]) -> None:
+        """One as ``as_dict`` said it to the recording: as it was, under its number. Raises
+        ExprError or BreakpointError."""
+        try:
+            number, words = int(said["number"]), str(said["ranks"])
+            ranks = None if words == "all" else unspell(words)
+            lease_ns, ignore = int(said["lease_ns"]), int(said["ignore"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise BreakpointError(f"not as a hub says it: {error!r}") from None
+        highest, self._number = self._number, number - 1
+        try:
+            made = (self.watch if said.get("kind") else self.add)(
+                str(said.get("condition")), ranks, str(said.get("by")),
+                keep=said.get("keep") is True, lease_ns=lease_ns,
+            )  # fmt: skip
+        finally:
+            self._number = max(highest, number)
+        made.ignore, made.once = ignore, said.get("once") is True
+
+    def skip(self, number: int) -> None:
+        """Numbers up to this one were given before."""
+        self._number = max(self._number, number)
 
     def change(self, number: int, condition: str) -> Breakpoint:
         """Give it another condition. Raises ExprError or BreakpointError."""

@@ -27,8 +27,9 @@ class Lease:
         self.until_ns = now + self.period_ns
 
     def renew(self, holder: str, now: int) -> bool:
-        """True if ``holder`` has control: its lease starts again."""
-        if self.holder != holder:
+        """True if ``holder`` has control: its lease starts again. One that is over stays so: the
+        ranks run on by then."""
+        if self.holder != holder or self.lapsed(now):
             return False
         self.until_ns = now + self.period_ns
         return True

@@ -118,3 +118,11 @@ def spell(ranks: Iterable[int]) -> str:
         else:
             parts.append([rank, rank])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
+
+
+def unspell(text: str) -> tuple[int, ...]:
+    """The ranks of such words. Raises ValueError."""
+    ranges = [] if text == "none" else [_numbers(part) for part in text.split(",")]
+    if None in ranges:
+        raise ValueError(f"no ranks: {text[:40]!r}")
+    return tuple(rank for part in ranges if part is not None for rank in part)

@@ -36,6 +36,12 @@ class Resumed:
     ended: dict[str, str] = field(default_factory=dict)
     num_messages: int = 0
     text: str = ""
+    breaks: list[Any] = field(default_factory=list)
+    """Breakpoints and watches that were set, as Breakpoint.as_dict has them."""
+    break_number: int = 0
+    """The highest that one of them ever had."""
+    held: bool = False
+    """Ranks were held, or about to be."""
 
     def saw(self, message: Message) -> None:
         """One message that was kept."""
@@ -61,6 +67,10 @@ class Resumed:
             self.offsets[str(fields.get("stream"))] = int(fields["off"])
         if kind == Key.CONTROL.value and fields.get("event") == "hub_restart":
             self.restarts += 1
+        if kind == Key.CONTROL.value and isinstance(fields.get("breaks"), list):
+            self.breaks = [one for one in fields["breaks"] if isinstance(one, dict)]
+            self.break_number = max([self.break_number, *map(_number, self.breaks)])
+            self.held = fields.get("mode") != "running"
         if kind == Key.CONTROL.value and fields.get("event") == PART:
             self._part(fields)
 
@@ -102,8 +112,14 @@ def open_writer(
     resumed.restarts += 1
     resumed.text = (
         f"hub {before.get('hub')} was lost; its {size} bytes gave {resumed.num_messages} messages"
+        + ("; the ranks that it held run on" if resumed.held else "")
     )
     return _in_parts(writer, number, config), resumed, None
+
+
+def _number(said: dict[str, Any]) -> int:
+    number = said.get("number")
+    return number if isinstance(number, int) else 0
 
 
 def _in_parts(

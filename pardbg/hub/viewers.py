@@ -51,8 +51,8 @@ class Viewers:
         self._machine, self._where, self._signal_job = machine, where, signal_job
         self._number = 0
         self._levels = Levels(router.send)
-        self._last: dict[str, int] = {}
-        """viewer -> id of its newest request; they grow."""
+        self._last: dict[tuple[str, Role], int] = {}
+        """(viewer, what its key may) -> id of its newest request; they grow."""
         self._missed: dict[str, int] = {}
         """Viewers of the hub before, whose breakpoints are set: when they have to be back."""
 
@@ -80,10 +80,10 @@ class Viewers:
             return
         if not isinstance(number, int):
             raise Malformed("request without id")
-        if number <= self._last.get(viewer, -1):
+        if number <= self._last.get((viewer, role), -1):
             self._said("refused", viewer, f"request {number} came again: dropped", now)
             raise Malformed("request came again")
-        self._last[viewer] = number
+        self._last[viewer, role] = number
         if kind == Msg.JOIN:
             self._join(viewer, number)
         elif kind == Msg.TAKE:
@@ -96,7 +96,7 @@ class Viewers:
 
     def left(self, viewer: str, now: int) -> None:
         """A viewer cannot be reached any more: what it held runs on."""
-        self._last.pop(viewer, None)
+        self._last = {key: number for key, number in self._last.items() if key[0] != viewer}
         self._machine.leave(viewer, now, "is gone: everything runs on")
         self._machine.forget(viewer, now)
 

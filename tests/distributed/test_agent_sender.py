@@ -187,12 +187,20 @@ def test_hold_step_and_run(hub: FakeHub, start: Start) -> None:
     assert at_op["next"] == f"all_reduce dp #{n}"
     assert at_op["done"][-1] == f"0F{n}"
     assert at_op["issued"] == {"dp": n}
+    # the same once more, as when the answer was lost: told again, not moved again
+    for _ in range(3):
+        num_states = len(hub.of(proc, Msg.STATE))
+        hub.send(proc, Msg.PERMIT, id=2, **permit)
+        hub.until(lambda n=num_states: len(hub.of(proc, Msg.STATE)) > n)
+    assert hub.of(proc, Msg.STATE)[-1]["next"] == at_op["next"]
     hub.send(proc, Msg.PERMIT, id=3, **permit)
     after = hub.state(proc, re=3, held=int(Gate.ACTION))
     assert after["next"] == f"0F{n + 1}"
     assert after["issued"] == {"dp": n + 1}
     hub.send(proc, Msg.RUN, id=4)
     assert not hub.state(proc, re=4, held=0)["closed"]
+    hub.send(proc, Msg.PERMIT, id=3, **permit)  # late: it was sent before the RUN
+    hub.until(lambda: hub.of(proc, Msg.STATE)[-1]["re"] == 4)
     serials = [state["sn"] for state in hub.of(proc, Msg.STATE)]
     assert serials == sorted(set(serials))
     stop(hub)

@@ -73,6 +73,17 @@ class Rig:
         self.context.term()
         self.hub.close()
 
+    def kill_hub(self) -> None:
+        """As kill -9 leaves it, but with what it recorded in the file; its successor is there."""
+        self.hub._collector.flush(None)
+        writer, self.hub._collector.writer = self.hub._collector.writer, None
+        assert writer is not None
+        writer.abandon()
+        self.hub._closed = True
+        self.hub.close()
+        self.hub = Hub(self.config)
+        self.hub.open()
+
     def finish(self, code: int = 0) -> None:
         """The job and its processes end; the hub writes the rest."""
         for agent in self.agents:

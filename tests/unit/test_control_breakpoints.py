@@ -155,6 +155,8 @@ def test_a_delay_goes_to_the_ranks_that_were_named() -> None:
 
 def _second(world: World) -> None:
     world.now += S
+    for rank in world.ranks:
+        world.machine.state(rank.state(), world.now)
     world.machine.renew("view-a", world.now)
     world.machine.tick(world.now)
 

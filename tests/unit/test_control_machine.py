@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.control.effects import Ack, Command
+from pardbg.control.effects import Ack, Command, ToAgent
 from pardbg.control.machine import MAX_QUEUE, Mode
 from pardbg.control.model import Verb
 from tests.unit.control_world import World, one_f_one_b, plan_1f1b
@@ -251,7 +251,11 @@ def test_agents_get_what_is_left_of_the_lease_and_never_more() -> None:
     machine.command(Command("view-a", "view-a", 1, Verb.PAUSE, (0,)), world.now)
     machine.drain()
     machine.tick(world.now + 4 * S)
-    assert [e.message["lease_ns"] for e in machine.drain() if hasattr(e, "message")] == [6 * S]
+    # LEASE, and the PERMIT that nobody has answered.
+    told = [
+        (e.message["t"], e.message["lease_ns"]) for e in machine.drain() if isinstance(e, ToAgent)
+    ]
+    assert told == [("lease", 6 * S), ("permit", 6 * S)]
 
 
 def test_a_script_keeps_control_between_its_commands() -> None:

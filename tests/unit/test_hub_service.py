@@ -255,15 +255,8 @@ def test_a_killed_hubs_successor_goes_on_in_the_same_file(rig: Rig) -> None:
     agent.records(0, 8)
     rig.until(lambda: rig.hub._collector.counters.records == 8, "records")
     rig.until(lambda: recorded(rig, b"O"), "the output in the file")
-    rig.hub._collector.flush(None)
     last = rig.hub._collector.number
-    writer, rig.hub._collector.writer = rig.hub._collector.writer, None
-    assert writer is not None
-    writer.abandon()  # as kill -9 leaves it
-    rig.hub._closed = True
-    rig.hub.close()
-    rig.hub = Hub(rig.config)
-    rig.hub.open()
+    rig.kill_hub()
     with (rig.config.dir / files.OUT_FILE).open("a") as file:
         file.write("two\n")
     agent.messages.clear()

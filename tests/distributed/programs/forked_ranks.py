@@ -1,18 +1,68 @@
-"""A recipe's ranks, forked from one process that has imported torch: with few cores a torchrun
-start costs several times the training. Everything else is real: processes, gloo, the agent, which
-meets its ranks as a forking launcher's.
+"""Ranks forked from one process that has imported torch: with few cores a torchrun start costs
+several times the training. Everything else is real: processes, gloo, the agent, which meets its
+ranks as a forking launcher's. This is the one way in which tests fork ranks.
 
     python -m tests.distributed.programs.forked_ranks NPROC MODULE [OPTIONS]
+    python -m tests.distributed.programs.forked_ranks --jobs FOLDER
+
+The first is one job, in place of torchrun. The second runs those of FOLDER/jobs.json (see
+tests.forked.Job), each with its own environment; a job's exit codes (or minus the signal) go to
+FOLDER/NAME.json, each rank's output to FOLDER/NAME.RANK.out and .err.
+
+RANKS_TIMEOUT_S in the environment: the timeout of every process group that says none.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
+import json
 import os
 import runpy
 import signal
 import socket
 import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+GRACE_S = 4.0
+"""How long the others of a job in FOLDER may take to notice that a rank has failed; torchrun gives
+them less."""
+LOOK_S = 0.02
+
+
+@dataclass
+class Running:
+    """A job whose ranks have been forked."""
+
+    pids: list[int]
+    grace_s: float = 0.0
+    codes: dict[int, int] = field(default_factory=dict)
+    """By pid, of those that have ended."""
+    ends_at_s: float = float("inf")
+
+    def look(self) -> bool:
+        """Has every rank ended? When one has failed, the others are ended too, as torchrun does."""
+        for pid in [pid for pid in self.pids if pid not in self.codes]:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                self.codes[pid] = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > self.ends_at_s:
+                os.kill(pid, signal.SIGTERM)
+        if any(self.codes.values()):
+            self.ends_at_s = min(self.ends_at_s, time.monotonic() + self.grace_s)
+        return len(self.codes) == len(self.pids)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def rank_env(rank: int, size: int, port: int) -> dict[str, str]:
@@ -24,40 +74,101 @@ def rank_env(rank: int, size: int, port: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def prepare(modules: set[str]) -> None:
+    """Import what the ranks would import, once for all of them."""
+    for name in (*sorted(modules), "torch._dynamo"):  # the first optimizer would import dynamo
+        importlib.import_module(name)
+    for name in modules:  # each rank runs its program's own lines itself
+        sys.modules.pop(name, None)
+    if limit := os.environ.get("RANKS_TIMEOUT_S"):
+        c10d = importlib.import_module("torch.distributed.distributed_c10d")
+        c10d.default_pg_timeout = timedelta(seconds=float(limit))
+    gc.collect()
+    gc.freeze()  # else each rank's first collection copies all of torch's pages
 
 
-def reap(pids: set[int]) -> int:
-    """Wait for all; when one has failed, end the others, as torchrun does. The exit code."""
-    code = 0
-    while pids:
-        pid, status = os.wait()
-        pids.discard(pid)
-        if os.waitstatus_to_exitcode(status) and not code:
-            code = 1
-            for other in pids:
-                os.kill(other, signal.SIGTERM)
-    return code
-
-
-def main() -> int:
-    size, module, options = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    for name in (module, "torch._dynamo"):  # torch and all, once for all ranks;
-        importlib.import_module(name)  # the first optimizer would import dynamo
-    port, pids = free_port(), set()
+def fork_job(
+    argv: list[str], size: int, env: dict[str, str], output: str = "", grace_s: float = 0.0
+) -> Running:
+    """Fork the ranks of ``MODULE [OPTIONS]``; ``output``: the files' name less ``.RANK.out``."""
+    port, pids = free_port(), []
     for rank in range(size):
         pid = os.fork()
         if not pid:
-            os.environ.update(rank_env(rank, size, port))
-            sys.argv = [module, *options]
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-            return 0
-        pids.add(pid)
-    return reap(pids)
+            if output:
+                redirect(f"{output}.{rank}")
+            os.environ.update({**env, **rank_env(rank, size, port)})
+            leave(run_program(argv))
+        pids.append(pid)
+    return Running(pids, grace_s)
+
+
+def redirect(path: str) -> None:
+    """stdout and stderr into files of their own."""
+    for number, kind in ((1, "out"), (2, "err")):
+        file = os.open(f"{path}.{kind}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def run_program(argv: list[str]) -> int:
+    """``python -m`` in this process; its exit code."""
+    sys.argv = list(argv)
+    try:
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as left:
+        if left.code is None or isinstance(left.code, int):
+            return left.code or 0
+        sys.stderr.write(f"{left.code}\n")
+        return 1
+    except BaseException:  # noqa: BLE001 - said as the interpreter does, by whoever has hooked it
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """The end of a rank: its threads, its exit handlers, its last words. The interpreter's own
+    teardown is left out: it would copy, page by page, and free what the parent imported."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def one_job(size: int, argv: list[str]) -> int:
+    """As ``torchrun`` does it: the exit code is 0 if every rank's was."""
+    prepare({argv[0]})
+    job = fork_job(argv, size, {})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while not job.look():
+        time.sleep(LOOK_S)
+    return int(any(job.codes.values()))
+
+
+def many_jobs(folder: Path) -> None:
+    """All of a file, ``at_once`` of them at a time."""
+    wanted = json.loads((folder / "jobs.json").read_text())
+    jobs: list[dict[str, Any]] = wanted["jobs"]
+    prepare({job["argv"][0] for job in jobs})
+    waiting, running = jobs[::-1], dict[str, Running]()
+    while waiting or running:
+        while waiting and len(running) < wanted["at_once"]:
+            job = waiting.pop()
+            output = str(folder / job["name"])
+            running[job["name"]] = fork_job(
+                job["argv"], job["ranks"], job["env"], output, GRACE_S
+            )
+        for name in [name for name, job in running.items() if job.look()]:
+            job = running.pop(name)
+            codes = [job.codes[pid] for pid in job.pids]
+            (folder / f"{name}.json").write_text(json.dumps(codes))
+        time.sleep(LOOK_S)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1] == "--jobs":
+        many_jobs(Path(sys.argv[2]))
+    else:
+        sys.exit(one_job(int(sys.argv[1]), sys.argv[2:]))

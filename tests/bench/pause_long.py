@@ -1,0 +1,166 @@
+"""Ten minutes paused, with process groups that time out after thirty seconds.
+
+``python -m tests.bench.pause_long [SECONDS [RECIPE…]]`` (600, ddp and 1f1b): each recipe runs
+plain, without pardbg; then all of them at once, watched, with a group timeout of SECONDS / 20 (3 s
+at least), paused to a cut after some steps, held for SECONDS, let go. At a cut no rank waits inside
+an op, so no timeout runs: the job must live, and print the losses of the plain run to the last
+digit (nine of them, which tell any two float32 apart).
+
+Not named bench_…: ``make bench`` should not take ten minutes longer. It sleeps most of its time.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from pardbg.control.model import Verb
+from pardbg.hub.client import HubControl
+from pardbg.hub.launch import RunHandle, start_run
+from tests.bench.figures import HEADER, Figure
+from tests.distributed.recorded import launched
+from tests.distributed.runs import maps, session_of, wait_ranks
+from tests.processes import rank_env
+
+STEPS = 24
+LOOK_S = 5.0
+TIMEOUT = "RANKS_TIMEOUT_S"
+"""What tests.distributed.programs.forked_ranks makes the groups' timeout."""
+_LOSS = re.compile(r"step \d+ loss (\S+)")
+
+
+@dataclass(slots=True)
+class Held:
+    """One job under its pause."""
+
+    name: str
+    handle: RunHandle
+    control: HubControl
+    held_s: float = 0.0
+    looks: int = 0
+    """How often it was looked at while held; always found held, with nobody waiting."""
+    cpu_s: float = 0.0
+    """CPU time of the job's processes while held."""
+
+
+def ranks_of(handle: RunHandle) -> list[psutil.Process]:
+    """The job's processes."""
+    rows = HubControl(handle.run_dir, script=True)
+    try:
+        found = rows.command(Verb.RANKS).data["ranks"]
+    finally:
+        rows.close()
+    return [psutil.Process(int(proc.rpartition(".")[2])) for proc in found]
+
+
+def losses(text: str) -> list[str]:
+    return _LOSS.findall(text)
+
+
+def plain(name: str, steps: int) -> list[str]:
+    """The losses of the run that nobody watches. As paced as the other: DDP's buckets follow the
+    order in which gradients come, and a sum's last bits the buckets."""
+    job = [*launched(name, None, steps), "--pace", "5"]
+    done = subprocess.run(job, env=rank_env(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return losses(done.stdout)
+
+
+def start(name: str, steps: int, limit_s: float, folder: Path) -> Held:
+    """The job, watched, paused to a cut after a few steps."""
+    job = [*launched(name, None, steps), "--pace", "5"]
+    env = rank_env({TIMEOUT: str(limit_s)})
+    handle = start_run(job, name=name, session=folder / f"{name}.mcap", cwd=Path.cwd(), env=env)
+    control = HubControl(handle.run_dir)
+    nproc = int(job[job.index("tests.distributed.programs.forked_ranks") + 1])
+    wait_ranks(control, nproc)
+    reply = control.command(Verb.UNTIL, expr="step==3", timeout_s=60)
+    assert reply.ok, reply.error
+    assert control.command(Verb.PAUSE).ok
+    return Held(name, handle, control)
+
+
+def hold(jobs: Sequence[Held], seconds: float) -> None:
+    """Keep them held, and look that they are."""
+    begun = time.monotonic()
+    processes = {job.name: ranks_of(job.handle) for job in jobs}
+    before = {name: _cpu(found) for name, found in processes.items()}
+    while (left := begun + seconds - time.monotonic()) > 0:
+        time.sleep(min(LOOK_S, left))
+        for job in jobs:
+            status = job.control.command(Verb.STATUS).data
+            assert status.get("mode") == "held" and not status["waiting"], status
+            assert len(status["held"]) == len(processes[job.name]), status
+            job.looks += 1
+    for job in jobs:
+        job.held_s = time.monotonic() - begun
+        job.cpu_s = _cpu(processes[job.name]) - before[job.name]
+
+
+def _cpu(processes: Sequence[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def finish(job: Held, expected: list[str], limit_s: float) -> list[str]:
+    """Let go; what is wrong with how it ended, nothing if all is well."""
+    wrong = []
+    if not job.control.command(Verb.CONTINUE).ok:
+        wrong.append("continue was refused")
+    code = job.handle.wait(300)
+    job.control.close()
+    out = (job.handle.run_dir / "job.out").read_text()
+    if code:
+        wrong.append(f"exit code {code}")
+    found = losses(out)
+    if found != expected:
+        at = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), len(found))
+        wrong.append(f"other losses than the plain run from step {at} of {len(found)} on")
+    definitions = maps(session_of(job.handle), b"D")
+    limits = {d["timeout_ns"] for d in definitions if d["k"] == "group"}
+    if limits != {int(limit_s * 1e9)}:
+        wrong.append(f"groups with a timeout of {limits}")
+    return wrong
+
+
+def measure(seconds: float, names: Sequence[str], steps: int = STEPS) -> list[Figure]:
+    """One figure a recipe: how long it was held, and what went wrong."""
+    limit_s = max(3.0, seconds / 20)
+    expected = {name: plain(name, steps) for name in names}
+    figures, jobs = [], []
+    with tempfile.TemporaryDirectory(prefix="pardbg-pause-") as folder:
+        try:
+            for name in names:
+                jobs.append(start(name, steps, limit_s, Path(folder)))
+            hold(jobs, seconds)
+            for job in jobs:
+                wrong = finish(job, expected[job.name], limit_s)
+                note = "; ".join(wrong) or (
+                    f"group timeout {limit_s:g} s; lives, {len(expected[job.name])} losses"
+                    f" bit-identical; looked at {job.looks} times, {job.cpu_s:.1f} s CPU in all"
+                )
+                held = 0.0 if wrong else job.held_s
+                figures.append(
+                    Figure(f"held at a cut, {job.name}", held, "s", seconds, True, note)
+                )  # fmt: skip
+        finally:
+            for job in jobs:
+                if job.handle.launcher_alive():
+                    job.control.command("kill", confirm=True)
+                    job.handle.wait(30)
+                job.control.close()
+    return figures
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    print(HEADER)
+    for figure in measure(float(words[0]) if words else 600.0, words[1:] or ["ddp", "1f1b"]):
+        print(figure.line(), flush=True)
