@@ -257,6 +257,31 @@ def test_memory_that_was_taken_once_does_not_creep() -> None:
     assert found(trace) == []
 
 
+def test_a_device_that_is_nearly_full() -> None:
+    """Rank 1 has 950 of 1000 MiB allocated; rank 0 300."""
+    trace = with_memory({0: (300, 0), 1: (950, 0)})
+    for proc in trace.ranks:
+        proc.memory("limit", 1, 1000 * MIB)
+    finding = next(f for f in found(trace) if f.kind == "memory-near-limit")
+    assert (finding.culprits, finding.severity) == ((1,), "warning")
+    assert "rank 1 uses 950 MiB of 1000 MiB (95%)" in finding.text
+
+
+@pytest.mark.parametrize(("used", "said"), [(1100, 0), (1150, 1)])
+def test_a_cgroup_that_is_nearly_full_is_nobodys_alone(used: int, said: int) -> None:
+    """Two ranks of 500 and 400 MiB in a cgroup of 1200; with what else is in it, 1100 (91.7 %) or
+    1150 (95.8 %) are used. Neither rank is near the limit by itself."""
+    trace = with_memory({0: (500, 0), 1: (400, 0)})
+    for proc in trace.ranks:
+        proc.memory("limit", 1, 1200 * MIB, used * MIB)
+    near = [f for f in found(trace) if f.kind == "memory-near-limit"]
+    assert len(near) == said
+    for finding in near:
+        assert (finding.ranks, finding.culprits) == ((0, 1), ())
+        assert "use 1.1 GiB of the 1.2 GiB that their cgroup may have (96%)" in finding.text
+        assert "Rank 0 has the most: 500 MiB" in finding.text
+
+
 def test_one_rank_has_more_memory() -> None:
     finding = one(with_memory({0: (300, 0), 1: (300, 0), 2: (600, 0)}), "memory-imbalance")
     assert finding.culprits == (2,) and "600 MiB (rss), 100% above the median" in finding.text

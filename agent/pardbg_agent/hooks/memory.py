@@ -9,6 +9,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import limits
 from pardbg_agent.hooks.context import Context
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
 from pardbg_agent.words import size
@@ -38,6 +39,7 @@ _statm: tuple[int, int] = (0, -1)
 
 def reset() -> None:
     """Start over (a new attach)."""
+    limits.reset()
     global _last_total_ns, _peak, _counted, _model, _above
     _last_total_ns, _peak, _counted, _model, _above = 0, 0, (0, 0), {}, (-1, False)
     _parts.clear()
@@ -50,6 +52,7 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
     if t - _last_total_ns >= TOTAL_EVERY_NS:
         _last_total_ns = t
         _total(c, t)
+        limits.sample(c, t)
     counts = _counts(x)
     global _counted
     if c.step < 3 or c.step % EVERY == 0 or counts != _counted:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
 
@@ -12,7 +13,7 @@ from pardbg.analysis.asof import View
 from pardbg.analysis.findings.windows import Window, kept
 from pardbg.analysis.memory import latest_bytes
 from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.words import binary_size, duration
+from pardbg.analysis.words import binary_size, duration, ranks_text
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 
@@ -194,24 +195,60 @@ def _what(view: View, rank: int) -> str:
 
 
 def _near(view: View, looked_at: Window) -> Iterable[Finding]:
-    """Where the limit is known (MEMORY ``limit``)."""
+    """Where the limit is known (MEMORY ``limit``): of each device, of each cgroup once."""
+    cgroups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
-        latest, total = latest_bytes(view, process), _total(view, process)
-        limit = latest.get("limit", (0, 0))[0]
-        if total is None or limit <= 0:
-            continue
-        used = max(total[1], latest.get("reserved", (0, 0))[0])
-        if used < NEAR * limit:
-            continue
-        yield Finding(
-            kind="memory-near-limit",
-            severity="warning",
-            ranks=(rank,),
-            culprits=(rank,),
-            t_ns=looked_at.end_ns,
-            text=f"rank {rank} uses {binary_size(used)} of {binary_size(limit)} "
-            f"({used / limit:.0%}): one more allocation may fail.",
-            advice="Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what "
-            "7 Memory shows as the largest part.",
-            evidence=Evidence(looked_at.end_ns, rank, "memory"),
-        )
+        limit, shared = latest_bytes(view, process).get("limit", (0, 0))
+        if limit > 0 and shared > 0:
+            cgroups[process.host, limit].append(rank)
+        elif limit > 0:
+            yield from _full_device(view, looked_at, rank, limit)
+    for (host, limit), ranks in cgroups.items():
+        yield from _full_cgroup(view, looked_at, host, limit, ranks)
+
+
+def _full_device(view: View, looked_at: Window, rank: int, limit: int) -> Iterable[Finding]:
+    latest, total = latest_bytes(view, view.ranks[rank]), _total(view, view.ranks[rank])
+    used = max(total[1] if total is not None else 0, latest.get("reserved", (0, 0))[0])
+    if used < NEAR * limit:
+        return
+    yield Finding(
+        kind="memory-near-limit",
+        severity="warning",
+        ranks=(rank,),
+        culprits=(rank,),
+        t_ns=looked_at.end_ns,
+        text=f"rank {rank} uses {binary_size(used)} of {binary_size(limit)} "
+        f"({used / limit:.0%}): one more allocation may fail.",
+        advice=_NEAR_ADVICE,
+        evidence=Evidence(looked_at.end_ns, rank, "memory"),
+    )
+
+
+def _full_cgroup(
+    view: View, looked_at: Window, host: str, limit: int, ranks: Sequence[int]
+) -> Iterable[Finding]:
+    """Processes share its limit, and the kernel kills one of them when it is reached."""
+    used = max(latest_bytes(view, view.ranks[rank])["limit"][1] for rank in ranks)
+    if used < NEAR * limit:
+        return
+    own = {rank: total[1] for rank in ranks if (total := _total(view, view.ranks[rank]))}
+    most = max(own, key=lambda rank: own[rank], default=ranks[0])
+    yield Finding(
+        kind="memory-near-limit",
+        severity="warning",
+        ranks=tuple(ranks),
+        culprits=tuple(ranks) if len(ranks) == 1 else (),
+        t_ns=looked_at.end_ns,
+        text=f"the processes of {ranks_text(ranks)} on host {host} use {binary_size(used)} of the "
+        f"{binary_size(limit)} that their cgroup may have ({used / limit:.0%}): at its limit the "
+        f"kernel kills one. Rank {most} has the most: {binary_size(own.get(most, 0))}.",
+        advice=_NEAR_ADVICE,
+        evidence=Evidence(looked_at.end_ns, most, "memory"),
+    )
+
+
+_NEAR_ADVICE: Final = (
+    "Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what 6 Memory shows as "
+    "the largest part."
+)
