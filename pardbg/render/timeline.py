@@ -49,7 +49,7 @@ def timeline(
         if not lanes and not snapshot.ranks:
             return empty(cells, rows, "Nothing to draw yet.", "No rank has reported.")
         return empty(cells, rows, "Nothing ran in this window.",
-                     "− shows more time, ←→ move, , goes a step back, f follows the live run.")  # fmt: skip
+                     "− shows more time, ←→ move, a comma steps back, f follows.")  # fmt: skip
     axis = Axis(window.t0_ns, max(1, window.t1_ns - window.t0_ns), columns(cells))
     body: list[Line] = []
     places: list[int] = []
