@@ -104,9 +104,9 @@ def _look(c: _core.Core, tensor: Any, bounds: bool = False) -> str | None:
         nan = int(torch.isnan(tensor.detach()).sum().item())
     if bounds and not nan:
         return None
-    values = "value is" if count == 1 else "values are"
+    are = "is" if count == 1 else "are"
     kinds = f"{nan} NaN" if nan == count else f"{nan} NaN, {count - nan} infinite"
-    return f"{count} of {tensor.numel()} {values} not finite ({kinds}; the first at {first})"
+    return f"{count} of {tensor.numel()} values {are} not finite ({kinds}; the first at {first})"
 
 
 # -- names
