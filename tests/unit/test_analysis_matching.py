@@ -87,6 +87,25 @@ def test_mismatches(difference: dict[str, object], verdict: str, detail: str) ->
     assert finding.kind == verdict.replace(" ", "-")
 
 
+def test_who_differs_is_said_when_it_is_known() -> None:
+    """Of three ranks two have called the op, each with another dtype: the third one decides. After
+    a second without it, or where the op before has told, that is not waited for."""
+    trace = Trace(3)
+    for proc, dtype in zip(trace.ranks[1:], ("float32", "int32"), strict=True):
+        proc.collective("world", "all_reduce", 1, None, dtype=dtype)
+    trace.ranks[0].phase("data", 0, 1500)
+    assert look(trace, 500).findings == ()
+    assert [f.culprits for f in look(trace, 1400).findings if f.severity == "error"] == [()]
+    trace = Trace(3)
+    for _ in range(2):
+        for proc, dtype in zip(trace.ranks, ("float32", "float32", "int32"), strict=True):
+            proc.collective("world", "all_reduce", 1, 2, dtype=dtype)
+    for proc, dtype in zip(trace.ranks[1:], ("float32", "int32"), strict=True):
+        proc.collective("world", "all_reduce", 3, None, dtype=dtype)
+    (finding,) = (f for f in look(trace, 1400).findings if f.severity == "error")
+    assert finding.culprits == (2,) and "#0" in finding.text
+
+
 def test_root_mismatch() -> None:
     trace = Trace(3)
     for proc, root in zip(trace.ranks, (0, 0, 1), strict=True):

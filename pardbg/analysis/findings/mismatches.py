@@ -21,6 +21,9 @@ _ADVICE: Final = {
     "root mismatch": "All ranks must name the same src or dst: a global rank, also in subgroups.",
 }
 
+DECIDED_AFTER_NS: Final = 1_000_000_000
+"""How long the ranks that have not come are waited for, to know which ones differ from most."""
+
 
 def mismatches(view: View) -> Iterable[Finding]:
     """One per group, kind and culprits: the first that is known, and how many there are."""
@@ -32,8 +35,24 @@ def mismatches(view: View) -> Iterable[Finding]:
         if row.verdict == "op mismatch":
             shifted.add(row.group)  # what follows in this group is shifted against each other
         found.setdefault((row.group, row.verdict, row.culprits), []).append(row)
-    for rows in found.values():
-        yield _finding(view, rows)
+    known = {key: rows for key, rows in found.items() if key[2]}
+    for (group, verdict, culprits), rows in found.items():
+        if not culprits:
+            of_others = [k for g, v, k in known if (g, verdict) == (group, v)]
+            rows = [row for row in rows if not _too_early(view, row, of_others)]
+        if rows:
+            yield _finding(view, rows)
+
+
+def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]]) -> bool:
+    """Whether ranks are still to come that decide who differs from most, or that is known of the
+    ops before."""
+    came = {a.rank for a in row.arrivals if a.issued_ns is not None}
+    if len(came) == len(row.arrivals):
+        return False
+    if any(came & set(culprits) for culprits in known):
+        return True
+    return view.run_end is None and view.t_ns - first(row) < DECIDED_AFTER_NS
 
 
 def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:

@@ -1,7 +1,8 @@
 """One rank broadcasts from itself, the others wait for rank 0.
 
 What is wrong: rank 0 decides the learning rate and broadcasts it. In one step one rank passes
-itself as the source, as happens when a rank within a group is taken for a rank of the job.
+itself as the source, as happens when a rank within a group is taken for a rank of the job. (Rank 0,
+which would be right with itself, passes rank 1.)
 
 What happens: that rank sends instead of receiving, the messages meet in the wrong operations, and
 the ranks stand in this collective or the next until gloo raises after ``--timeout-s``.
@@ -27,7 +28,7 @@ def train(world: World, options: Options) -> None:
     for step in range(options.steps):
         rate = torch.tensor(options.lr)
         # FAULT: one rank names itself
-        dist.broadcast(rate, src=world.rank if fault.now(step) else 0)
+        dist.broadcast(rate, src=(world.rank or 1) if fault.now(step) else 0)
         optimizer.param_groups[0]["lr"] = rate.item()
 
         tokens, targets = batch(step)
