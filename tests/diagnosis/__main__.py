@@ -49,6 +49,12 @@ def healthy(seconds: float) -> Outcome:
     return watch(Case(f"ddp for {seconds:.0f} s", argv, ()), patience_s=seconds)
 
 
+def beside_it(case: Case) -> None:
+    """What torch's own tools say of the same job."""
+    recorder, server = beside.says(case)
+    print(f"    torchfrtrace: {recorder}\n    debug server: {server}", flush=True)
+
+
 def run(todo: list[Case], with_torch: bool) -> int:
     """Print the table; how many are not as they should be."""
     show(HEAD)
@@ -60,8 +66,8 @@ def run(todo: list[Case], with_torch: bool) -> int:
             print(f"    {outcome.right.severity}: {outcome.right.text}", flush=True)
         for finding in outcome.false.values():
             print(f"    FALSE {finding.kind}: {finding.text}", flush=True)
-        if with_torch and case.kinds:
-            print(f"    torchfrtrace: {beside.says(case)}", flush=True)
+        if with_torch:
+            beside_it(case)
         bad += not outcome.as_it_should_be
     minutes = (time.monotonic() - begun) / 60
     print(f"{len(todo) - bad} of {len(todo)} as they should be, in {minutes:.0f} min")
@@ -75,6 +81,7 @@ def main() -> int:
     parser.add_argument("--beside", action="store_true", help="run torch's own tools on each, too")
     parser.add_argument("--healthy", type=float, metavar="SECONDS",
                         help="watch a healthy ddp for so long: is any error said?")  # fmt: skip
+    parser.add_argument("--only-beside", action="store_true", help="torch's own tools alone")
     arguments = parser.parse_args()
     todo = chosen(arguments.names)
     if arguments.list:
@@ -84,6 +91,11 @@ def main() -> int:
         outcome = healthy(arguments.healthy)
         show(row(outcome))
         return 1 if outcome.false else 0
+    if arguments.only_beside:
+        for case in todo:
+            print(case.name)
+            beside_it(case)
+        return 0
     return 1 if run(todo, arguments.beside) else 0
 
 

@@ -1,8 +1,12 @@
-"""What torch's own tools say of the same job: Flight Recorder's analyser (``torchfrtrace``) over
-the dumps of the CPU recorder, as the debug server fetches them.
+"""What torch's own tools say of the same job, pardbg not being in it.
+
+- Flight Recorder's analyser (``torchfrtrace``) over the dumps of the CPU recorder;
+- the debug server's text. Its pages show what the worker servers of the ranks answer: each rank's
+  stack, and the recorder's entries as the analyser above reads them. So the worker servers are
+  asked, as its front end asks them (which needs packages that torch does not bring).
 
 As a rank's program: ``-m tests.diagnosis.beside FOLDER MODULE ARGUMENTS…`` starts torch's worker
-server in the rank and then runs the module. pardbg is not in that job.
+server in the rank and then runs the module.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -40,8 +43,9 @@ def rank_program() -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def says(case: Case) -> str:
-    """One line: torchfrtrace's verdict, or that there is none."""
+def says(case: Case) -> tuple[str, str]:
+    """Of torchfrtrace and of the debug server a line each: what it says, or that it says
+    nothing."""
     with tempfile.TemporaryDirectory(prefix="pardbg-beside-") as name:
         folder = Path(name)
         job = subprocess.Popen(
@@ -51,21 +55,49 @@ def says(case: Case) -> str:
         )  # fmt: skip
         try:
             _wait(folder, job)
-            ports = {int(p.name.removeprefix("port")): p for p in folder.glob("port*")}
-            answers = {rank: _fetch(port) for rank, port in sorted(ports.items())}
+            ports = sorted((int(p.name.removeprefix("port")), p) for p in folder.glob("port*"))
+            dumps = {rank: _dump(port) for rank, port in ports}
+            stacks = {rank: _fetch(port, "dump_traceback") for rank, port in ports}
         finally:
             end_tree(job.pid)  # torchrun's workers have sessions of their own
             job.wait()
-        dumps = {rank: dump for rank, dump in answers.items() if dump is not None}
-        if not dumps:
-            return "the job had ended: no dump to read"
-        _write(dumps, folder / "dumps")
-        said = _verdict(folder / "dumps")
-        if not said.startswith("fails"):
-            return said
-        _fill_groups(dumps)
-        _write(dumps, folder / "dumps")
-        return f"{said}; with the groups' ranks filled in: {_verdict(folder / 'dumps')}"
+        return _recorded(dumps, folder / "dumps"), _stood(stacks)
+
+
+def _recorded(answers: dict[int, Dump | None], folder: Path) -> str:
+    """torchfrtrace's verdict."""
+    dumps = {rank: dump for rank, dump in answers.items() if dump is not None}
+    if not dumps:
+        return "no rank is left to be asked"
+    _write(dumps, folder)
+    said = _verdict(folder)
+    if not said.startswith("fails"):
+        return said
+    _fill_groups(dumps)
+    _write(dumps, folder)
+    return f"{said}; with the groups' ranks filled in: {_verdict(folder)}"
+
+
+def _stood(answers: dict[int, str | None]) -> str:
+    """Where each rank stands, to be judged by who reads it: the page says no more."""
+    at: dict[str, list[int]] = {}
+    for rank, text in answers.items():
+        at.setdefault("no answer" if text is None else _innermost(text), []).append(rank)
+    if not at or list(at) == ["no answer"]:
+        return "no rank is left to be asked"
+    places = (f"{', '.join(map(str, ranks))} {place}" for place, ranks in at.items())
+    return f"no verdict; stacks of ranks {'; '.join(places)}"
+
+
+def _innermost(text: str) -> str:
+    """The main thread's last place outside of torch and Python: it comes last."""
+    main = text.rsplit("Thread 0x", 1)[-1].rsplit("Current thread", 1)[-1]
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', main)
+    own = [f for f in frames if not re.search(r"/torch/|/lib/python3|<frozen", f[0])]
+    if not own:
+        return "no frame of the program"
+    path, number, name = own[0]
+    return f"{Path(path).name}:{number} in {name}"
 
 
 def _argv(case: Case, folder: Path) -> list[str]:
@@ -81,15 +113,24 @@ def _wait(folder: Path, job: subprocess.Popen[bytes]) -> None:
         time.sleep(0.1)
 
 
-def _fetch(port: Path) -> Dump | None:
+def _dump(port: Path) -> Dump | None:
     """One rank's recorder."""
-    url = f"http://localhost:{port.read_text()}/handler/fr_trace_json"
+    text = _fetch(port, "fr_trace_json")
+    try:
+        return None if text is None else {"entries": [], **json.loads(text)}
+    except ValueError:
+        return None
+
+
+def _fetch(port: Path, what: str) -> str | None:
+    """What a rank's worker server answers; None: it does not."""
+    url = f"http://localhost:{port.read_text()}/handler/{what}"
     try:
         with urllib.request.urlopen(url, data=b"", timeout=ANSWER_S) as answer:
-            said: Dump = json.loads(answer.read())
-    except (OSError, ValueError, urllib.error.URLError):
+            said: bytes = answer.read()
+    except OSError:
         return None
-    return {"entries": [], **said}
+    return said.decode(errors="replace")
 
 
 def _write(dumps: dict[int, Dump], folder: Path) -> None:
