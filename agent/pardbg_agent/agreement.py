@@ -37,16 +37,16 @@ def differs(mine: Post, other: Post) -> str:
     return "size" if mine.in_bytes != other.in_bytes else ""
 
 
-def verdict(mine: Post, others: Mapping[int, Post], members: int) -> str:
+def verdict(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
     """What to say of this rank, which comes with something else than the others; empty: nothing.
 
     Nobody says anything who is of the larger side: the rank that disagrees is the one to be held.
     Where no side is larger, whoever sees it says it, since nobody knows what the other sees.
-    ``members``: how many ranks the group has.
+    ``members``: how many ranks the group has. ``where``: ``dp #42``.
     """
     apart = [post for post in others.values() if differs(mine, post)]
     if not apart:
-        return _shares(mine, others, members) if mine.op == "all_gather" else ""
+        return _shares(mine, others, members, where) if mine.op == "all_gather" else ""
     side = _largest(apart)
     with_me = [rank for rank, post in others.items() if not differs(mine, post)]
     if 1 + len(with_me) > len(side):
@@ -54,12 +54,12 @@ def verdict(mine: Post, others: Mapping[int, Post], members: int) -> str:
     theirs = others[min(side)]
     reduces = mine.reduce != theirs.reduce
     agree = f" (as {ranks_text(with_me)})" if with_me else ""
-    return f"wants {words(mine, reduces)}{agree}, {ranks_text(side)} came with " + (
+    return f"wants {words(mine, reduces)} on {where}{agree}, {ranks_text(side)} came with " + (
         words(theirs, reduces) + _in_bytes(mine, theirs)
     )
 
 
-def _shares(mine: Post, others: Mapping[int, Post], members: int) -> str:
+def _shares(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
     """all_gather: shares may differ if they add up. Only all of them can tell: the last to come."""
     whole = {mine.rank: mine, **others}
     if len(whole) != members or len({post.in_bytes for post in whole.values()}) == 1:
@@ -69,8 +69,8 @@ def _shares(mine: Post, others: Mapping[int, Post], members: int) -> str:
         return ""
     shares = ", ".join(f"rank {rank} {whole[rank].in_bytes}" for rank in sorted(whole)[:6])
     return (
-        f"wants {words(mine, False)}, and the shares do not add up: {shares} bytes, in all {total}"
-        f" of {mine.out_bytes}"
+        f"wants {words(mine, False)} on {where}, and the shares do not add up: {shares} bytes, in"
+        f" all {total} of {mine.out_bytes}"
     )
 
 
@@ -127,7 +127,7 @@ def _bytes(post: Post) -> str:
 
 
 def late(
-    mine: Post, others: Mapping[int, Post], limit_ns: float, since_ns: int = 0
+    mine: Post, others: Mapping[int, Post], limit_ns: float, where: str, since_ns: int = 0
 ) -> str:
     """The last one to come: how long the first has waited, if that is more than the limit. Waiting
     counts from ``since_ns`` on at the earliest."""
@@ -137,7 +137,10 @@ def late(
     waited = mine.t_ns - max(first.t_ns, since_ns)
     if waited <= limit_ns:
         return ""
-    return f"last to {words(mine, False)}, {duration(waited)} after rank {first.rank}, the first"
+    return (
+        f"last to {words(mine, False)} on {where}, {duration(waited)} after rank {first.rank},"
+        " the first"
+    )
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[list[int], list[int]]:

@@ -11,7 +11,7 @@ ops of a rank whose level was ``off`` at some time, since its own numbers stood 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pardbg_agent import agreement, board
 from pardbg_agent import core as _core
@@ -116,45 +116,60 @@ def _compare(c: _core.Core, x: Comparing, op: Any) -> None:
     watches, packed, t_ns = c.watches, x.pack(op), now_ns()
     what, seq = x.hash("op", group.key), c.ops.num_issued(group.key)
     x.own.post(what, seq, t_ns, packed)
-    found = x.others.of(group.ranks, len(group.ranks) - 1)
+    here = _Here(group, what, seq, t_ns, packed, x.others.of(group.ranks, len(group.ranks) - 1))
     if watches.mismatch is not None:
-        text = _disagrees(x, found, what, seq, t_ns, packed, len(group.ranks))
-        if text and c.gate.stop(watches.mismatch.number, f"{text} on {group.name} #{seq}"):
+        text = _disagrees(x, here)
+        if text and c.gate.stop(watches.mismatch.number, text):
             return
     if watches.skew is not None:
-        text = _is_late(c, x, found, what, seq, t_ns, packed, watches.skew.limit)
+        text = _is_late(c, x, here, watches.skew.limit)
         if text:
-            c.gate.stop(watches.skew.number, f"{text} on {group.name} #{seq}")
+            c.gate.stop(watches.skew.number, text)
 
 
-def _disagrees(
-    x: Comparing, found: list[Other], what: int, seq: int, t_ns: int, packed: bytes, members: int
-) -> str:
+class _Here(NamedTuple):
+    """A collective that this rank has posted."""
+
+    group: Group
+    what: int
+    seq: int
+    t_ns: int
+    packed: bytes
+    found: list[Other]
+    """Boards of the group's other ranks."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.group.name} #{self.seq}"
+
+
+def _disagrees(x: Comparing, here: _Here) -> str:
     """Most of the time all slots are equal to the byte, and there is nothing to decode."""
-    for other in found:
-        slot = other.find(what, seq)
-        if slot is not None and not board.same(slot, packed):
+    for other in here.found:
+        slot = other.find(here.what, here.seq)
+        if slot is not None and not board.same(slot, here.packed):
             break
     else:
         return ""
     x.others.refresh()  # who has died since does not count
-    others = board.posts(x.others.of(_ranks(found), 0), what, seq)
+    others = board.posts(x.others.of(here.group.ranks, 0), here.what, here.seq)
     if others is None or x.own.rank in others:
         return ""
-    return agreement.verdict(_mine(x, t_ns, packed), others, members)
+    return agreement.verdict(_mine(x, here), others, len(here.group.ranks), here.where)
 
 
-def _is_late(
-    c: _core.Core, x: Comparing, found: list[Other], what: int, seq: int, t_ns: int, packed: bytes,
-    limit_ns: float,
-) -> str:  # fmt: skip
+def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
     """Only the last one to come says anything: all others that watch must be there."""
-    watching = [other for other in found if other.kinds & board.KINDS["skew"]]
-    others = board.posts(watching, what, seq)
-    if not others or len(others) < len(watching) or x.own.rank in others:
+    mine = _mine(x, here)
+    others = board.posts(here.found, here.what, here.seq)
+    if not others or not agreement.late(mine, others, limit_ns, here.where):
         return ""
-    mine = _mine(x, t_ns, packed)
-    if not agreement.late(mine, others, limit_ns):
+    x.others.refresh()
+    watching = [
+        other for other in x.others.of(here.group.ranks, 0) if other.kinds & board.KINDS["skew"]
+    ]
+    others = board.posts(watching, here.what, here.seq)
+    if not others or len(others) < len(watching) or x.own.rank in others:
         return ""
     # A pause is no lateness: nobody waits longer than since the last one was let go.
     since = 0
@@ -162,7 +177,7 @@ def _is_late(
         if held:
             return ""
         since = max(since, since_ns)
-    return agreement.late(mine, others, limit_ns, since)
+    return agreement.late(mine, others, limit_ns, here.where, since)
 
 
 def _compare_pair(c: _core.Core, x: Comparing, op: Any, number: int) -> None:
@@ -175,20 +190,16 @@ def _compare_pair(c: _core.Core, x: Comparing, op: Any, number: int) -> None:
     order = c.ops.num_on_edge(group.key, peer, tag, send)
     packed, t_ns = x.pack(op), now_ns()
     x.own.post(x.hash("p2p", *edge, send), order, t_ns, packed)
-    found = x.others.of((peer,), 1)
-    others = board.posts(found, x.hash("p2p", *edge, not send), order)
+    others = board.posts(x.others.of((peer,), 1), x.hash("p2p", *edge, not send), order)
     theirs = others.get(peer) if others else None
-    if theirs is None or not agreement.pair(_mine(x, t_ns, packed), theirs, peer):
+    if theirs is None:
         return
-    x.others.refresh()
-    if x.others.of((peer,), 0):  # it lives
-        text = agreement.pair(_mine(x, t_ns, packed), theirs, peer)
-        c.gate.stop(number, f"{text} (message {order} of tag {tag})")
+    text = agreement.pair(board.post_of(me, t_ns, packed), theirs, peer)
+    if text:
+        x.others.refresh()
+        if x.others.of((peer,), 0):  # it lives
+            c.gate.stop(number, f"{text} (message {order} of tag {tag})")
 
 
-def _mine(x: Comparing, t_ns: int, packed: bytes) -> Post:
-    return board.post_of(x.own.rank, t_ns, packed)
-
-
-def _ranks(found: list[Other]) -> list[int]:
-    return [other.rank for other in found]
+def _mine(x: Comparing, here: _Here) -> Post:
+    return board.post_of(x.own.rank, here.t_ns, here.packed)

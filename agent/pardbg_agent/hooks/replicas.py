@@ -161,26 +161,24 @@ def _compare(
         replica.told = watch.number
         return
     whole = {x.own.rank: tuple(values), **{rank: each.values for rank, each in sums.items()}}
-    text = _difference(replica, kind, whole, which // _MOST_IN_STEP == replica.first)
+    text = _difference(replica, kind, whole, which // _MOST_IN_STEP)
     if text and c.gate.stop(watch.number, text):
         replica.told = watch.number
 
 
-def _difference(
-    replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], is_first: bool
-) -> str:
+def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], step: int) -> str:
     """What differs first, and whose."""
     length = min(map(len, sums.values()))
     apart = [i for i in range(length) if len({values[i] for values in sums.values()}) > 1]
     if not apart:
         return ""
     odd, most = agreement.odd_ones({rank: values[apart[0]] for rank, values in sums.items()})
-    name = _part_name(replica, apart[0], length)
-    when = "before the optimizer's step" if kind == "gradient" else "after the optimizer's step"
-    first = ", the first step looked at" if is_first else ""
+    what = f"{kind} {_part_name(replica, apart[0], length)} differs"
+    when = f"in step {step}" if kind == "gradient" else f"after step {step}"
+    first = ", the first one looked at" if step == replica.first else ""
     return (
-        f"{kind} {name} differs {when}{first}: {agreement.ranks_text(odd)} from"
-        f" {agreement.ranks_text(most)} ({len(apart)} of {length} differ)"
+        f"{what} {when}{first}: {agreement.ranks_text(odd)} from {agreement.ranks_text(most)}"
+        f" ({len(apart)} of {length} differ)"
     )
 
 
