@@ -72,6 +72,7 @@ def _breaks(event: Mapping[str, Any]) -> tuple[Breakpoint, ...]:
         Breakpoint(
             fields.integer(one, "number", 0), fields.text(one, "condition"),
             fields.text(one, "ranks"), fields.integer(one, "hits", 0), one.get("once") is True,
+            bool(fields.text(one, "kind")),
         )
         for one in (said if isinstance(said, list) else [])[:_MAX_BREAKS]
         if isinstance(one, dict)

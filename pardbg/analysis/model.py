@@ -430,7 +430,7 @@ class ControlView:
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """A breakpoint of the run, as the hub last told of it."""
+    """A breakpoint or watch of the run, as the hub last told of it."""
 
     number: int
     condition: str
@@ -438,6 +438,7 @@ class Breakpoint:
     hits: int
     """Matches over all ranks."""
     once: bool
+    watch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

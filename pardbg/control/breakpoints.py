@@ -81,6 +81,10 @@ class Breakpoints:
     def get(self, number: int) -> Breakpoint | None:
         return self._known.get(number)
 
+    def all(self) -> list[Breakpoint]:
+        """By number."""
+        return list(self._known.values())
+
     def add(
         self, text: str, ranks: tuple[int, ...] | None, by: str, *, keep: bool = False,
         lease_ns: int = 0, once: bool = False,
@@ -225,8 +229,9 @@ def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str
         numbers = args.get("numbers") or []
         if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
             raise BreakpointError("delete takes numbers of breakpoints, or nothing for all")
+        named = {one.number: one.what for one in table.all()}
         gone = table.delete(numbers)
-        return f"breakpoint {', '.join(map(str, gone))} deleted" if gone else "none is set"
+        return f"{', '.join(named[n] for n in gone)} deleted" if gone else "none is set"
     if verb is Verb.DELAY:
         late = _number(args, "ns") / 1e6
         return f"rank {spell(command.ranks)} later by {late:g} ms in each step"

@@ -125,14 +125,15 @@ def _ranks(snapshot: Snapshot, cells: int, look: Look) -> tuple[list[Line], int 
 
 
 def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
-    """The breakpoints, with how often each matched; nothing where none is set."""
+    """Breakpoints and watches, with how often each matched; nothing where none is set."""
     lines: list[Line] = []
     for one in snapshot.control.breaks:
         matched = f"matched {one.hits} ×" if one.hits else "not matched yet"
         where = "" if one.ranks == "all" else f"on {one.ranks}  "
         once = "once  " if one.once else ""
         made = line(
-            Run(f"  ●{one.number:>3}  ", "held"), Run(clean(one.condition), "strong"),
+            Run(f"  {'◉' if one.watch else '●'}{one.number:>3}  ", "held"),
+            Run(f"{'watch ' if one.watch else ''}{clean(one.condition)}", "strong"),
             Run(f"  {where}{once}{matched}", "dim"),
         )  # fmt: skip
         lines.append(fit(made, cells))

@@ -31,7 +31,8 @@ def breakpoints(data: dict[str, Any]) -> list[str]:
     """One line each: number, condition, ranks, matches."""
     lines = []
     for one in data.get("breaks") or []:
-        parts = [f"{one['number']:>3}  {one['condition']}", f"rank {one['ranks']}"]
+        watch = "watch " if one.get("kind") else ""
+        parts = [f"{one['number']:>3}  {watch}{one['condition']}", f"rank {one['ranks']}"]
         parts += [f"matched {one['hits']} ×" if one["hits"] else "not matched yet"]
         parts += ["once"] if one.get("once") else []
         parts += [f"the next {one['ignore']} pass"] if one.get("ignore") else []

@@ -7,6 +7,7 @@ A program is a list of words::
     waitcoll    until own collectives do     opt / step        the optimizer's and the step's gate
     sched       a schedule's step begins     busy              long compute while ``busy``
     begin       the step gate before the first step    raise    an exception nobody catches
+    memory      what a watch of this name looks for happens
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from pardbg.control.effects import Ack, Command, Event, ToAgent
 from pardbg.control.machine import Machine
 from pardbg.control.model import AgentState, OpenOp, Verb
 from pardbg_agent.breaks import Breaks, breaks_of
+from pardbg_agent.watches import NO_WATCHES, Watches, watches_of
 from pardbg_agent.wire import GATE_ALL, Gate
 
 GATES = {"send": Gate.SEND, "recv": Gate.RECV, "coll": Gate.COLLECTIVE, "opt": Gate.OPTIMIZER,
          "step": Gate.STEP, "begin": Gate.STEP, "raise": Gate.EXCEPTION}  # fmt: skip
-FREE = {"wait", "waitcoll", "sched", "busy"}
+FREE = {"wait", "waitcoll", "sched", "busy", "memory"}
 
 
 @dataclass
@@ -48,7 +50,10 @@ class Rank:
     issued: dict[str, int] = field(default_factory=dict)
     p2p: dict[tuple[str, int, int, bool], int] = field(default_factory=dict)
     breaks: Breaks = field(default_factory=lambda: breaks_of([]))
+    watches: Watches = NO_WATCHES
+    due: tuple[int, str] | None = None
     hit: int | None = None
+    hit_text: str = ""
     late_ns: int = 0
 
     @property
@@ -65,6 +70,7 @@ class Rank:
             new = breaks_of(message["breaks"])
             new.keep_counts(self.breaks)
             self.breaks = new
+            self.watches = watches_of(message.get("watches"))
         elif message["t"] == "delay":
             self.late_ns = message["ns"]
         elif message["t"] in ("permit", "run"):
@@ -97,11 +103,15 @@ class Rank:
                 return False
             if word == "sched":
                 self.done = []
+            if word == "memory" and (watch := self.watches.memory) is not None:
+                self.due = watch.number, f"9 B allocated, more than {watch.limit:g} B"
             self.at += 1
             return True
         gate = GATES.get(word, Gate.ACTION)
-        if (found := self.breaks.look(gate, self._facts)) is not None:
-            self.hit, self.closed = found.number, True
+        found = self.breaks.look(gate, self._facts)
+        if self.due is not None or found is not None:
+            number, self.hit_text = self.due or (found.number if found else 0, "")
+            self.hit, self.closed, self.due = number, True, None
             self.count = self.stop = GATE_ALL
             self.left = 0
         if word == "raise":
@@ -150,7 +160,7 @@ class Rank:
         return AgentState(
             proc=self.proc, rank=self.rank, serial=self.serial, reply_to=self.reply_to,
             held=self.held, held_since_ns=self.at, next=self.next, step=self.step,
-            hit=self.hit, hits=self.breaks.hits(),
+            hit=self.hit, hit_text=self.hit_text, hits=self.breaks.hits(),
             open=tuple(self.open), issued=dict(self.issued), p2p=dict(self.p2p),
             done=tuple(self.done), plan=self.plan,
         )  # fmt: skip

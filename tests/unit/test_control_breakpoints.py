@@ -114,6 +114,40 @@ def test_two_hits_at_once_are_one_pause_and_both_are_said() -> None:
     assert [event["event"] for event in world.events].count("hit") == 2
 
 
+def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
+    """Only rank 1 is asked to look, so rank 0 passes what rank 1 stops at."""
+    world = World([["coll dp", "memory", "coll dp", "waitcoll", "step"] for _ in range(2)])
+    world.command("pause")
+    set_break(world, "step==7")
+    made = world.ack(world.command("watch", [1], expr="memory>8B"))
+    assert made is not None and made.data["text"] == "watch 2: memory>8B on rank 1"
+    listed = world.machine.status(world.now)["breaks"]
+    listed = [(b["number"], b["kind"], b["ranks"]) for b in listed]
+    assert listed == [(1, "", "all"), (2, "memory", "1")]
+    world.command("continue")
+    assert world.machine.mode is Mode.HELD
+    assert world.machine.status(world.now)["reason"] == (
+        "watch 2: rank 1 step 0, memory>8B: 9 B allocated, more than 8 B; before coll dp"
+    )
+    assert [event["event"] for event in world.events if event["event"] == "watch"]
+    world.command("condition", number=2, expr="memory>1KiB")
+    assert world.machine.breakpoints.watches_for_rank(1) == [
+        {"n": 2, "kind": "memory", "limit": 1024.0, "ignore": 0}
+    ]
+    assert world.machine.breakpoints.watches_for_rank(0) == []
+    for verb, args, says in [
+        ("watch", {"expr": "memory>2"}, "a unit is missing"),
+        ("watch", {"expr": "nan>3"}, "nan has no limit"),
+        ("condition", {"number": 2, "expr": "step==3"}, "cannot watch 'step==3'"),
+        ("condition", {"number": 1, "expr": "nan"}, "a condition compares something"),
+    ]:
+        ack = world.ack(world.command(verb, **args))
+        assert ack is not None and not ack.ok and says in (ack.error or ""), ack
+    world.command("delete", numbers=[2])
+    world.command("continue")
+    assert [rank.next for rank in world.ranks] == ["end"] * 2
+
+
 def test_one_rank_alone_is_held_and_let_go_before_somebodys_op_times_out() -> None:
     world = _alone(hold=False)
     status = world.machine.status(world.now)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from pardbg.control.expr import ExprError
 from pardbg.control.model import Verb
+from pardbg.control.watching import parse_watch
 from pardbg.control.wording import inspect_words, verb_words
 from pardbg.hub.inquiries import WAIT_NS, Inquiries
 from pardbg.render.inspect import answers
@@ -27,6 +29,9 @@ from pardbg.render.inspect import answers
         (Verb.DELETE, "", (None, {"numbers": []})),
         (Verb.DELAY, "2 50ms", ("2", {"ns": 50_000_000})),
         (Verb.DELAY, "stage=1 0.5s", ("stage=1", {"ns": 500_000_000})),
+        (Verb.WATCH, "nan", (None, {"expr": "nan"})),
+        (Verb.WATCH, "slow > 5×median on 0-1", ("0-1", {"expr": "slow > 5×median"})),
+        (Verb.CONDITION, "3 memory>2GiB", (None, {"number": 3, "expr": "memory>2GiB"})),
     ],
 )  # fmt: skip
 def test_words(verb: Verb, text: str, expected: Any) -> None:
@@ -43,11 +48,45 @@ def test_words(verb: Verb, text: str, expected: Any) -> None:
         (Verb.IGNORE, "3", "ignore N COUNT: got 3"),
         (Verb.DELAY, "2 soon", "a delay is 50ms"),
         (Verb.DELAY, "2 5000s", "at most 60s"),
+        (Verb.WATCH, "", "watch nan|mismatch|diverge|slow>K"),
+        (Verb.WATCH, "loss", "cannot watch 'loss': nan, mismatch, diverge, slow>5"),
+        (Verb.WATCH, "memory>20ms", "no unit 'ms' in 'memory>20ms': B, kB, MB, GB, KiB"),
     ],
 )
 def test_mistakes_get_one_line(verb: Verb, text: str, says: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
         verb_words(verb, text.split())
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nan", ("nan", 0)), (" mismatch ", ("mismatch", 0)), ("diverge", ("diverge", 0)),
+        ("slow>5", ("slow", 5)), ("slow>2.5x", ("slow", 2.5)), ("slow > 5 ×median", ("slow", 5)),
+        ("slow>5xmedian", ("slow", 5)), ("skew>20ms", ("skew", 20_000_000)),
+        ("skew > 1.5 s", ("skew", 1_500_000_000)), ("memory>2GiB", ("memory", 2 << 30)),
+        ("memory>500MB", ("memory", 500_000_000)),
+    ],
+)  # fmt: skip
+def test_what_to_watch_for(text: str, expected: tuple[str, float]) -> None:
+    assert parse_watch(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "what to watch for: nan"), ("nan nan", "cannot watch 'nan nan'"),
+        ("nan>1", "nan has no limit: watch nan"), ("slow", "as in `watch slow>5`"),
+        ("slow<5", "as in `watch slow>5`"), ("slow>-1", "as in `watch slow>5`"),
+        ("skew>20", "a unit is missing in 'skew>20': ns, us"),
+        ("skew>2GiB", "no unit 'GiB'"), ("memory>" + 30 * "9" + "GiB", "out of range"),
+        ("__import__('os')", "cannot watch"), ("slow>1e9", "no unit 'e9'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_watched_gets_one_line(text: str, says: str) -> None:
+    with pytest.raises(ExprError, match=r"^[^\n]*$") as caught:
+        parse_watch(text)
     assert says in str(caught.value)
 
 
