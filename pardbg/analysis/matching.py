@@ -198,6 +198,17 @@ def _mismatch(
     return None
 
 
+def compared(verdict: str, issue: Issue) -> object:
+    """What a verdict like ``size mismatch`` compares, of one rank's op."""
+    if verdict == "op mismatch":
+        return _op_text(issue)
+    if verdict == "root mismatch":
+        return _root(issue)
+    if verdict == "dtype mismatch":
+        return issue.op.dtype
+    return issue.b if _IN_OUT.get(issue.op.op, "a") == "b" else issue.a
+
+
 def _op_text(issue: Issue) -> str:
     reduce = issue.op.reduce
     return f"{issue.op.op} {reduce}" if reduce else issue.op.op

@@ -88,3 +88,44 @@ def test_a_job_without_ranks_says_so() -> None:
     trace = Trace(0)
     trace.end(3)
     assert list(found(trace)) == [("no-ranks", ())]
+
+
+def two_that_disagree(*roots: int, **of_rank_1: object) -> Trace:
+    """In each step an all_reduce of 1 kB and a broadcast from ``roots[step]``; in the newest step,
+    4, rank 1 does something else in place of the broadcast."""
+    trace = Trace(2)
+    for step in range(5):
+        for proc in trace.ranks:
+            t = 10.0 * step
+            proc.collective("world", "all_reduce", t, t + 1, step=step)
+            said: dict[str, object] = {"op": "broadcast", "reduce": "", "root": roots[step]}
+            done: float | None = t + 3
+            if step == 4:
+                done, said = None, said | (of_rank_1 if proc.rank == 1 else {})
+            op = str(said.pop("op"))
+            proc.collective("world", op, t + 2, done, step=step, **said)  # type: ignore[arg-type]
+            if step < 4:
+                proc.step(step, t, t + 5)
+    return trace
+
+
+def error(trace: Trace) -> Finding:
+    (finding,) = (f for f in snapshot(trace.store(), None).findings if f.severity == "error")
+    return finding
+
+
+def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() -> None:
+    """Steps 1 to 3 are whole ones to compare with; step 0 may be cut."""
+    finding = error(two_that_disagree(0, 0, 0, 0, 0, op="all_reduce", reduce="sum", root=-1))
+    assert (finding.kind, finding.culprits, finding.seq) == ("op-mismatch", (1,), 9)
+    assert "Rank 1 differs from the 3 steps before." in finding.text
+    finding = error(two_that_disagree(0, 0, 0, 0, 0, root=1))
+    assert (finding.kind, finding.culprits) == ("root-mismatch", (1,))
+    finding = error(two_that_disagree(0, 0, 0, 0, 1, root=0))  # rank 0 has another root than usual
+    assert (finding.kind, finding.culprits) == ("root-mismatch", (0,))
+
+
+def test_with_two_ranks_and_no_habit_nobody_is_named() -> None:
+    """The root changes from step to step."""
+    finding = error(two_that_disagree(0, 1, 0, 1, 0, root=1))
+    assert finding.culprits == () and "Which side is wrong cannot be told" in finding.text

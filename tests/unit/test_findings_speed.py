@@ -8,7 +8,7 @@ from pardbg.analysis.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.model import Finding
 from pardbg_agent import wire
-from pardbg_agent.wire import Kind, Lane
+from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.trace_builder import MS, Proc, Trace
 
 STEPS = 17
@@ -226,6 +226,47 @@ def test_a_slow_link() -> None:
     assert "from rank 1 to rank 2" in finding.text and finding.culprits == (1, 2)
     assert "10 ms (100 kB/s) once both sides are there, 1 ms (1 MB/s)" in finding.text
     assert finding.cost_ns_per_step == pytest.approx(18 * MS, rel=0.1)
+
+
+def dp_groups(pairs: int, size: int, slow_ms: float, source: int = Flag.DONE_COMPLETED) -> Trace:
+    """Data-parallel groups of ``size`` ranks each; in each step of 100 ms two all_reduces of 1 MB
+    that take 5 ms, but ``slow_ms`` in the group of rank 1."""
+    groups = {f"dp{i}": tuple(range(i, pairs * size, pairs)) for i in range(pairs)}
+    trace = Trace(pairs * size, groups)
+    for step in range(STEPS):
+        begin = 100.0 * step
+        for proc in trace.ranks:
+            of = (proc.rank or 0) % pairs
+            takes = slow_ms if of == 1 else 5
+            for at in (begin + 10, begin + 55):
+                proc.collective(f"dp{of}", "all_reduce", at, at + takes, 1_000_000, step=step,
+                                source=source)  # fmt: skip
+            proc.step(step, begin, begin + 100)
+    return trace
+
+
+def test_a_group_that_is_slower_than_its_siblings() -> None:
+    """4 pairs; (1, 5) takes 30 ms where the others take 5: 2 * 25 = 50 ms a step."""
+    finding = next(f for f in found(dp_groups(4, 2, 30)) if f.kind == "slow-link")
+    assert (finding.culprits, finding.group) == ((1, 5), "dp1")
+    assert finding.text.startswith("the link between ranks 1,5 is slow: all_reduce of 1 MB")
+    assert "takes 30 ms once all are there, 5 ms in the 3 groups like it." in finding.text
+    assert finding.cost_ns_per_step == 50 * MS
+
+
+def test_of_a_larger_group_no_link_is_named() -> None:
+    finding = next(f for f in found(dp_groups(3, 3, 30)) if f.kind == "slow-link")
+    assert finding.culprits == (1, 4, 7)
+    assert "Which of its links it is cannot be told" in finding.text
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [dp_groups(4, 2, 12), dp_groups(2, 2, 30), dp_groups(4, 2, 30, Flag.DONE_WAITED)],
+    ids=["not slow enough", "one sibling", "ends known from waits only"],
+)
+def test_groups_that_say_nothing_of_links(trace: Trace) -> None:
+    assert [f for f in found(trace) if f.kind == "slow-link"] == []
 
 
 # -- memory

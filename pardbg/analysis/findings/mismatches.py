@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pardbg.analysis.asof import View
 from pardbg.analysis.findings.shared import at_row, first
-from pardbg.analysis.matching import collectives
+from pardbg.analysis.matching import collectives, compared
 from pardbg.analysis.model import CollectiveRow, Finding
+from pardbg.analysis.ops import Issue, issues, tail_start
 from pardbg.analysis.places import place
 from pardbg.analysis.standstill import seen
+from pardbg.analysis.words import ranks_text
 
+LEAST_STEPS: Final = 2
+"""Steps before in which a rank must have done the same thing at a place."""
+LAST_STEPS: Final = 8
+_HISTORY_ROWS: Final = 2048
+_MAX_PLACES: Final = 4
 _ADVICE: Final = {
     "op mismatch": "All ranks of a group must call the same ops in the same order.",
     "size mismatch": "All ranks must bring tensors of the same size to this op: look at uneven "
@@ -57,6 +66,9 @@ def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]])
 
 def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
     row = rows[0]
+    said = ""
+    if not row.culprits:
+        row, said = _who(view, row)
     again = f" So in {len(rows)} of the last collectives." if len(rows) > 1 else ""
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
     places = (place(seen(view, r).frames) for r in row.culprits if r in stands & set(view.ranks))
@@ -69,8 +81,64 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
         seq=row.seq,
         where=next((at for at in places if at), None),
         t_ns=first(rows[-1]),
-        text=f"{row.verdict} in {row.group} #{row.seq}: {row.detail}.{again}",
+        text=f"{row.verdict} in {row.group} #{row.seq}: {row.detail}.{said}{again}",
         advice=_ADVICE[row.verdict],
         evidence=at_row(row, row.culprits[0] if row.culprits else None),
         first_ns=first(row),
     )
+
+
+def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
+    """Half against half: the ranks that differ from what they did there in the steps before, if
+    the others do not; else nobody, and where each stands."""
+    key = ("who differs", row.group, row.seq)
+    if key not in view.local:
+        view.local[key] = _differing(view, row)
+    culprits, steps = view.local[key]
+    if culprits:
+        verb = "differs" if len(culprits) == 1 else "differ"
+        text = f" {ranks_text(culprits).capitalize()} {verb} from the {steps} steps before."
+        return replace(row, culprits=culprits), text
+    stands = [a.rank for a in row.arrivals if a.completed_ns is None and a.rank in view.ranks]
+    places = {rank: place(seen(view, rank).frames) for rank in stands[:_MAX_PLACES]}
+    at = ", ".join(f"rank {rank} at {where}" for rank, where in places.items() if where)
+    return row, f" Which side is wrong cannot be told{f': {at}' if at else ''}."
+
+
+def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
+    """(ranks that do something else than in the steps before, how many steps that are)."""
+    by_rank: dict[int, dict[int, Issue]] = defaultdict(dict)
+    for issue in issues(view, "issue", tail_start(view, "issue", _HISTORY_ROWS)):
+        if (issue.group.axis or issue.group.name) == row.group:
+            by_rank[issue.rank][issue.seq] = issue
+    usual: dict[int, tuple[bool, int]] = {}
+    for rank, ops in by_rank.items():
+        known = _as_before(row, ops)
+        if row.seq in ops and known is None:
+            return (), 0
+        if known is not None:
+            usual[rank] = known
+    odd = tuple(sorted(rank for rank, (same, _) in usual.items() if not same))
+    if not odd or len(odd) == len(usual):
+        return (), 0
+    return odd, min(number for _, number in usual.values())
+
+
+def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | None:
+    """(one rank's op is what it was at this place of the steps before, how many steps); None
+    where they differ among themselves, or are too few."""
+    now = ops.get(row.seq)
+    if now is None:
+        return None
+    by_step: dict[int, list[Issue]] = defaultdict(list)
+    for seq in sorted(ops):
+        by_step[ops[seq].step].append(ops[seq])
+    whole = sorted(by_step)[1:]  # the oldest may be cut
+    place_in_step = sum(issue.seq < row.seq for issue in by_step[now.step])
+    before = [
+        compared(row.verdict, by_step[step][place_in_step])
+        for step in whole if step < now.step and len(by_step[step]) > place_in_step
+    ][-LAST_STEPS:]  # fmt: skip
+    if len(before) < LEAST_STEPS or len(set(before)) > 1 or now.step not in whole:
+        return None
+    return compared(row.verdict, now) == before[0], len(before)

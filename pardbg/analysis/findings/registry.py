@@ -16,6 +16,7 @@ from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.numbers import divergence, nan_origin
 from pardbg.analysis.findings.pipeline import pipelines
 from pardbg.analysis.findings.runs import clocks, nothing_seen, restarts, several_jobs
+from pardbg.analysis.findings.slowgroups import slow_groups
 from pardbg.analysis.findings.stragglers import stragglers
 from pardbg.analysis.model import Finding
 
@@ -37,6 +38,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     exposed,
     small_messages,
     slow_links,
+    slow_groups,
     memory,
     nan_origin,
     divergence,
