@@ -46,10 +46,14 @@ def _verdict(answer: WhatIf, cells: int) -> tuple[Line, ...]:
     ran = line(
         Run(" now  ", "dim"), Run(answer.schedule, "strong"),
         Run(f" p={answer.num_ranks} m={answer.num_microbatches}  "), Run(took, "strong"),
-        Run(f"/step over {answer.num_steps} steps; the model says "),
-        Run(words.duration(answer.predicted_ns), "strong"), Run(f" ({answer.error:+.1%})"),
+        Run(f"/step over {answer.num_steps} steps"),
     )  # fmt: skip
-    return tuple(crop(one, cells) for one in (ran, _advice(answer), _more(answer)) if one)
+    model = line(
+        Run(" model ", "dim"), Run(f"says {words.duration(answer.predicted_ns)} of that run "),
+        Run(f"({answer.error:+.1%})", "strong"), Run("; a win must be more than "),
+        Run(f"{answer.margin:.1%}", "strong"),
+    )  # fmt: skip
+    return tuple(crop(one, cells) for one in (ran, model, _advice(answer), _more(answer)) if one)
 
 
 def _advice(answer: WhatIf) -> Line:
@@ -57,14 +61,13 @@ def _advice(answer: WhatIf) -> Line:
     if best is None:
         return line(
             Run(" best ", "dim"),
-            Run("what runs now: nothing else wins by more than the model's error "),
-            Run(f"({answer.margin:.1%})", "strong"),
+            Run("what runs now: nothing else wins by more than the model's error"),
         )  # fmt: skip
     gain = 1 - best.step_ns / answer.predicted_ns
     return line(
         Run(" best ", "dim"), Run(shape(best), "good"), Run("  "),
         Run(words.duration(best.step_ns), "strong"),
-        Run(f"/step, {gain:.0%} less; wins need > {answer.margin:.1%}"),
+        Run(f"/step, {gain:.0%} less"),
     )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,10 @@ from tests.diagnosis.cases import Case
 from tests.processes import end_tree
 
 Dump = dict[str, Any]
-AFTER_S = 12.0
-"""After its start: the fault has struck and ranks have stood for some seconds."""
+LONGEST_S = 40.0
+"""A job that goes on is asked after so long."""
+STOOD_S = 3.0
+"""One that stands, after so long."""
 ANSWER_S = 3.0
 
 
@@ -54,19 +58,20 @@ def says(case: Case) -> tuple[str, str]:
             start_new_session=True,
         )  # fmt: skip
         try:
-            _wait(folder, job)
-            ports = sorted((int(p.name.removeprefix("port")), p) for p in folder.glob("port*"))
-            dumps = {rank: _dump(port) for rank, port in ports}
-            stacks = {rank: _fetch(port, "dump_traceback") for rank, port in ports}
+            dumps = _wait(folder, job)
+            stacks = _of_all(folder, "dump_traceback")
         finally:
             end_tree(job.pid)  # torchrun's workers have sessions of their own
             job.wait()
         return _recorded(dumps, folder / "dumps"), _stood(stacks)
 
 
-def _recorded(answers: dict[int, Dump | None], folder: Path) -> str:
+def _recorded(answers: dict[int, str | None], folder: Path) -> str:
     """torchfrtrace's verdict."""
-    dumps = {rank: dump for rank, dump in answers.items() if dump is not None}
+    dumps: dict[int, Dump] = {
+        rank: {"entries": [], **json.loads(text)}
+        for rank, text in answers.items() if text is not None
+    }  # fmt: skip
     if not dumps:
         return "no rank is left to be asked"
     _write(dumps, folder)
@@ -107,19 +112,29 @@ def _argv(case: Case, folder: Path) -> list[str]:
     return [*argv[:at], "tests.diagnosis.beside", str(folder), *argv[at:]]
 
 
-def _wait(folder: Path, job: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + AFTER_S
-    while time.monotonic() < until and job.poll() is None:
-        time.sleep(0.1)
+def _wait(folder: Path, job: subprocess.Popen[bytes]) -> dict[int, str | None]:
+    """The ranks' recorders when they have stood for a while, or after the longest time."""
+    begun = changed = time.monotonic()
+    dumps: dict[int, str | None] = {}
+    last: list[str] = []
+    while job.poll() is None and time.monotonic() - begun < LONGEST_S:
+        dumps = _of_all(folder, "fr_trace_json")
+        now = [re.sub(r'"state":\s*"[^"]*"', "", text or "") for text in dumps.values()]
+        if now != last or not any('"record_id"' in text for text in now):
+            last, changed = now, time.monotonic()
+        elif time.monotonic() - changed > STOOD_S:
+            return dumps
+        time.sleep(0.3)
+    return dumps if job.poll() is None else {}
 
 
-def _dump(port: Path) -> Dump | None:
-    """One rank's recorder."""
-    text = _fetch(port, "fr_trace_json")
-    try:
-        return None if text is None else {"entries": [], **json.loads(text)}
-    except ValueError:
-        return None
+def _of_all(folder: Path, what: str) -> dict[int, str | None]:
+    """What each rank's worker server answers, all asked at once."""
+    ports = {int(p.name.removeprefix("port")): p for p in folder.glob("port*")}
+    ranks = sorted(ports)
+    with ThreadPoolExecutor(max(1, len(ranks))) as pool:
+        said = pool.map(lambda rank: _fetch(ports[rank], what), ranks)
+        return dict(zip(ranks, said, strict=True))
 
 
 def _fetch(port: Path, what: str) -> str | None:
@@ -128,7 +143,7 @@ def _fetch(port: Path, what: str) -> str | None:
     try:
         with urllib.request.urlopen(url, data=b"", timeout=ANSWER_S) as answer:
             said: bytes = answer.read()
-    except OSError:
+    except (OSError, HTTPException):
         return None
     return said.decode(errors="replace")
 
