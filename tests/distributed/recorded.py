@@ -23,9 +23,9 @@ from pardbg.analysis.report import report
 from pardbg.recipes import catalogue
 from pardbg.session.reader import load
 from pardbg.store.store import Store
+from tests.forked import forked
 from tests.processes import Finished, rank_env, run_argv
 
-FORKED = "tests.distributed.programs.forked_ranks"
 _LOSS = re.compile(r"step (\d+) loss (\S+)")
 
 
@@ -96,11 +96,7 @@ def _run(
 def launched(name: str, nproc: int | None, steps: int, nnodes: int = 1) -> list[str]:
     """The recipe's command; on one node its ranks are forked instead of started one by one."""
     argv = catalogue.command(name, nproc, steps, nnodes=nnodes)
-    if nnodes > 1:
-        return argv
-    ranks = argv[argv.index("--nproc-per-node") + 1]
-    module = argv.index("-m", argv.index("--nproc-per-node"))
-    return [sys.executable, "-m", FORKED, ranks, *argv[module + 1 :]]
+    return argv if nnodes > 1 else forked(argv)
 
 
 @cache

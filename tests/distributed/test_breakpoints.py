@@ -1,4 +1,4 @@
-"""Breakpoints in a real 1F1B pipeline under torchrun: they stop where they say, one rank can be
+"""Breakpoints in a real 1F1B pipeline: they stop where they say, one rank can be
 held alone, and the losses are those of the run that nobody stopped."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pardbg.hub.client import HubControl
 from pardbg.recipes import catalogue
 from tests.distributed.recorded import recorded
 from tests.distributed.runs import started, wait_ranks
+from tests.forked import forked
 from tests.processes import rank_env, wait_until
 
 STEPS = 10
@@ -34,7 +35,7 @@ def _held(control: HubControl, reason: str) -> dict[int, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
-    argv = catalogue.command("1f1b", 4, STEPS)
+    argv = forked(catalogue.command("1f1b", 4, STEPS))
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 4)

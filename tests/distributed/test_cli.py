@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.forked import forked
 from tests.processes import Finished, rank_env, run_argv, torchrun_argv, wait_until
 
 PROGRAM = str(Path(__file__).parent / "programs" / "ddp.py")
@@ -110,7 +111,8 @@ def test_ctl_from_a_script(tmp_path: Path) -> None:
     """pause, step, tick, next, where, continue on a live DDP job, each a process of its own."""
     from tests.distributed.runs import started
 
-    argv = torchrun_argv("-m", "pardbg.recipes.ddp", "--steps", "400", "--pace", "2", nproc=2)
+    torchrun = torchrun_argv("-m", "pardbg.recipes.ddp", "--steps", "400", "--pace", "2", nproc=2)
+    argv = forked(torchrun)
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
 
         def ctl(*words: str) -> Finished:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 
 import pytest
 from torch.distributed.pipelining.schedules import _Action
 
 from pardbg_agent.hooks.plan import one_by_one, one_f_one_b, texts
 from pardbg_agent.wire import Flag, Kind
-from tests.distributed.programs.watched import Rank, Record, make_run, read_run
+from tests.distributed.programs.watched import Rank, Record, run_watched
+from tests.forked import Ended, Job, run_jobs
 from tests.processes import Finished
 
-pytestmark = pytest.mark.usefixtures("way")
-PROGRAM = str(Path(__file__).parent / "programs" / "pipelines.py")
-Torchrun = Callable[..., Finished]
+# All jobs run one after the other in the first test that asks.
+pytestmark = [pytest.mark.usefixtures("way"), pytest.mark.timeout(150)]
+PROGRAM = "tests.distributed.programs.pipelines"
 SCHEDULES = (
     "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble",
     "DualPipeV",
@@ -28,22 +28,31 @@ def ran(rank: Rank, step: int) -> list[str]:
     return [r.text for r in sorted(found, key=lambda r: r.t0)]
 
 
-def watched_run(torchrun: Torchrun, run_dir: Path, name: str) -> tuple[Finished, dict[int, Rank]]:
-    done = torchrun(PROGRAM, name, "2", nproc=4, env=make_run(run_dir))
-    assert done.code == 0, done.err
-    ranks = read_run(run_dir)
+ALL = Job("all", 4, (PROGRAM, ",".join(SCHEDULES), "2"))
+JOBS = (
+    ALL,
+    Job("1F1B", 4, (PROGRAM, "1F1B", "2")),
+    Job("no-optimizer", 4, (PROGRAM, "GPipe", "3"), {"OPTIMIZER": "0"}),
+)
+
+
+@cache
+def watched(way: str) -> dict[str, tuple[Ended, dict[int, Rank]]]:
+    return run_watched(JOBS)
+
+
+def watched_run(way: str, name: str) -> tuple[Finished, dict[int, Rank]]:
+    ended, ranks = watched(way)[name]
+    assert ended.whole.code == 0, ended.err
     assert sorted(ranks) == [0, 1, 2, 3]
     for rank in ranks.values():
         assert rank.defined("error") == []
-    return done, ranks
+    return ended.whole, ranks
 
 
-@pytest.mark.timeout(200)
-def test_schedules_run_as_planned_with_the_same_losses(torchrun: Torchrun, run_dir: Path) -> None:
-    names = ",".join(SCHEDULES)
-    done, ranks = watched_run(torchrun, run_dir, names)
-    plain = torchrun(PROGRAM, names, "2", nproc=4)
-    assert sorted(done.out.splitlines()) == sorted(plain.out.splitlines())
+def test_schedules_run_as_planned_with_the_same_losses(way: str) -> None:
+    done, ranks = watched_run(way, "all")
+    assert done.out == run_jobs([ALL])["all"].whole.out
     for number, rank in ranks.items():
         plans = rank.defined("plan")
         assert [plan["schedule"] for plan in plans] == [
@@ -67,10 +76,9 @@ def test_a_pair_stays_one_entry_of_the_plan() -> None:
     assert one_by_one(plan) == ["7F3", "0F7", "7B3"]
 
 
-@pytest.mark.timeout(150)
-def test_one_f_one_b_by_hand(torchrun: Torchrun, run_dir: Path) -> None:
+def test_one_f_one_b_by_hand(way: str) -> None:
     """p = 4, m = 8, activations of 2 x 16 float32 = 128 bytes per microbatch."""
-    done, ranks = watched_run(torchrun, run_dir, "1F1B")
+    done, ranks = watched_run(way, "1F1B")
     for number, rank in ranks.items():
         (plan,) = rank.defined("plan")
         assert plan["source"] == "corrected"  # torch's own table has F1..F8 on the last stage
@@ -108,13 +116,7 @@ def _is(record: Record, send: bool, peer: int) -> bool:
     return bool(record.flags & Flag.SEND) == send and record.peer == peer
 
 
-@pytest.mark.timeout(150)
-def test_without_an_optimizer_the_schedules_step_is_the_step(
-    torchrun: Torchrun, run_dir: Path
-) -> None:
-    env = make_run(run_dir) | {"OPTIMIZER": "0"}
-    done = torchrun(PROGRAM, "GPipe", "3", nproc=4, env=env)
-    assert done.code == 0, done.err
-    for rank in read_run(run_dir).values():
+def test_without_an_optimizer_the_schedules_step_is_the_step(way: str) -> None:
+    for rank in watched_run(way, "no-optimizer")[1].values():
         assert [r.step for r in rank.of(Kind.PHASE, "pipeline")] == [0, 1, 2]
         assert [r.step for r in rank.of(Kind.STEP)] == [0, 1]

@@ -3,29 +3,40 @@ rings hold beside what was worked out by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 from pardbg_agent.wire import Flag, Kind
-from tests.distributed.programs.watched import Rank, make_run, read_run
-from tests.processes import Finished
+from tests.distributed.programs.watched import Rank, run_watched
+from tests.forked import Ended, Job, run_jobs
 
-pytestmark = pytest.mark.usefixtures("way")
-PROGRAMS = Path(__file__).parent / "programs"
-Torchrun = Callable[..., Finished]
+# All programs run one after the other in the first test that asks, watched and plain.
+pytestmark = [pytest.mark.usefixtures("way"), pytest.mark.timeout(150)]
+PROGRAMS = "tests.distributed.programs"
+JOBS = (
+    Job("ddp", 2, (f"{PROGRAMS}.ddp",)),
+    *(Job(name, 2, (f"{PROGRAMS}.sharded", name))
+      for name in ("fsdp", "tp", "zero", "accumulate", "mixed")),
+)  # fmt: skip
+SECOND_NS = 1_000_000_000
 
 
-def both(torchrun: Torchrun, run_dir: Path, program: str, *args: str) -> dict[int, Rank]:
-    """Run it watched and plain; the output must be the same to the bit."""
-    path = str(PROGRAMS / program)
-    watched = torchrun(path, *args, nproc=2, env=make_run(run_dir))
-    plain = torchrun(path, *args, nproc=2)
-    assert (watched.code, plain.code) == (0, 0), watched.err
-    lines = sorted(watched.out.splitlines())
-    assert lines and lines == sorted(plain.out.splitlines())
-    ranks = read_run(run_dir)
+@cache
+def plain() -> dict[str, Ended]:
+    return run_jobs(JOBS)
+
+
+@cache
+def watched(way: str) -> dict[str, tuple[Ended, dict[int, Rank]]]:
+    return run_watched(JOBS)
+
+
+def both(way: str, name: str) -> dict[int, Rank]:
+    """What the rings of a program hold; its output is to the bit that of the plain program."""
+    seen, ranks = watched(way)[name]
+    assert (seen.whole.code, plain()[name].whole.code) == (0, 0), seen.err
+    assert seen.out == plain()[name].out and all(seen.out)
     assert sorted(ranks) == [0, 1]
     for rank in ranks.values():
         assert rank.defined("error") == []
@@ -40,17 +51,17 @@ def _numbers_have_no_gap(rank: Rank) -> None:
         assert sorted(found) == list(range(len(found)))
 
 
-@pytest.mark.timeout(150)
-def test_ddp(torchrun: Torchrun, run_dir: Path) -> None:
+def test_ddp(way: str) -> None:
     """577 float32 parameters are 2308 bytes: DDP reduces them in one bucket, from C++."""
-    for rank in both(torchrun, run_dir, "ddp.py").values():
+    for rank in both(way, "ddp").values():
         reduces = rank.of(Kind.OP_ISSUE, "all_reduce")
         assert [(r.step, r.a, r.b) for r in reduces] == [(s, 2308, 2308) for s in range(4)]
         done = rank.of(Kind.OP_DONE, "all_reduce")
         assert [r.seq for r in done] == [r.seq for r in reduces]
         backwards = {r.step: r for r in rank.of(Kind.PHASE, "backward")}
         for r in done:  # the reducer waits for its buckets inside the backward
-            assert backwards[r.step].t0 < r.t0 < r.t1 <= backwards[r.step].t1 + 20_000_000
+            span = backwards[r.step]
+            assert span.t0 < r.t0 < span.t1 and r.t0 < r.t1 <= span.t1 + SECOND_NS
             assert r.flags & (Flag.DONE_COMPLETED | Flag.DONE_WAITED)
         for step in range(4):
             order = sorted((r for r in rank.of(Kind.PHASE) if r.step == step), key=lambda r: r.t0)
@@ -62,10 +73,9 @@ def test_ddp(torchrun: Torchrun, run_dir: Path) -> None:
         assert kept == [(1, 1536), (2, 1536)]
 
 
-@pytest.mark.timeout(150)
-def test_fsdp(torchrun: Torchrun, run_dir: Path) -> None:
+def test_fsdp(way: str) -> None:
     """1072 parameters, half of them on each rank; AdamW keeps two of each and 4 step counts."""
-    for rank in both(torchrun, run_dir, "sharded.py", "fsdp").values():
+    for rank in both(way, "fsdp").values():
         (model,) = rank.defined("model")
         assert (model["zero"], model["shards"], model["parameters_bytes"]) == (3, 2, 4288)
         found = {r.name: r.a for r in rank.of(Kind.MEMORY) if r.step == 0}
@@ -79,10 +89,9 @@ def test_fsdp(torchrun: Torchrun, run_dir: Path) -> None:
         assert not any(r.flags & Flag.INFERRED for r in rank.of(Kind.PHASE, "forward"))
 
 
-@pytest.mark.timeout(150)
-def test_tensor_parallel(torchrun: Torchrun, run_dir: Path) -> None:
+def test_tensor_parallel(way: str) -> None:
     """The row-parallel layer reduces its 8 x 16 output (512 bytes); DTensor waits in C++."""
-    for rank in both(torchrun, run_dir, "sharded.py", "tp").values():
+    for rank in both(way, "tp").values():
         assert rank.defined("group")[-1]["axis"] == "tp"
         reduces = rank.of(Kind.OP_ISSUE, "all_reduce")
         assert [(r.step, r.group, r.a) for r in reduces] == [(s, "tp", 512) for s in range(3)]
@@ -91,26 +100,23 @@ def test_tensor_parallel(torchrun: Torchrun, run_dir: Path) -> None:
         assert [r.seq for r in rank.of(Kind.OP_DONE, "all_reduce")] == [r.seq for r in reduces]
 
 
-@pytest.mark.timeout(150)
-def test_zero_redundancy(torchrun: Torchrun, run_dir: Path) -> None:
+def test_zero_redundancy(way: str) -> None:
     """Each rank keeps the state of its own parameters; together 2 x 4288 and 4 step counts."""
-    ranks = both(torchrun, run_dir, "sharded.py", "zero")
+    ranks = both(way, "zero")
     assert [r.defined("model")[0]["zero"] for r in ranks.values()] == [1, 1]
     state = [r.of(Kind.MEMORY, "optimizer")[0].a for r in ranks.values()]
     assert sum(state) == 2 * 4288 + 4 * 4
     assert all([r.step for r in rank.of(Kind.STEP)] == [0, 1, 2] for rank in ranks.values())
 
 
-@pytest.mark.timeout(150)
-def test_accumulation(torchrun: Torchrun, run_dir: Path) -> None:
-    for rank in both(torchrun, run_dir, "sharded.py", "accumulate").values():
+def test_accumulation(way: str) -> None:
+    for rank in both(way, "accumulate").values():
         steps = [r.step for r in rank.of(Kind.PHASE, "backward")]
         assert steps == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-@pytest.mark.timeout(150)
-def test_threads_groups_and_two_optimizers(torchrun: Torchrun, run_dir: Path) -> None:
-    for rank in both(torchrun, run_dir, "sharded.py", "mixed").values():
+def test_threads_groups_and_two_optimizers(way: str) -> None:
+    for rank in both(way, "mixed").values():
         groups = {d["name"]: d for d in rank.defined("group")}
         assert len(groups) == 2
         (side,) = [name for name in groups if name != "default"]

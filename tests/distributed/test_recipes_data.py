@@ -19,6 +19,7 @@ from pardbg.render.collectives import operation
 from pardbg.render.overview import overview
 from pardbg.render.ring import traffic
 from tests.distributed.recorded import Recorded, recorded
+from tests.forked import forked
 from tests.processes import rank_env, run_argv
 
 # A recipe's run starts in the first test that asks for it.
@@ -198,7 +199,7 @@ def test_batch_norm_adds_two_small_messages() -> None:
 
 
 def test_batch_norm_over_all_ranks_is_that_of_one_big_batch() -> None:
-    argv = [*command("ddp-syncbn", 1, STEPS), "--pace", "0"]
+    argv = [*forked(command("ddp-syncbn", 1, STEPS)), "--pace", "0"]
     alone = run_argv(argv, env=rank_env(), timeout_s=50)
     assert alone.code == 0, alone.err
     big = [float(line.split()[-1]) for line in alone.lines(0)]
@@ -216,7 +217,7 @@ def test_two_launchers_are_one_run_on_two_nodes() -> None:
     text = page(found, overview)
     assert "node" in text and "n0" in text and "n1" in text
     one_launcher = run_argv(
-        [*command("ddp", 2, 3), "--pace", "0"], env=rank_env(), timeout_s=50
+        [*forked(command("ddp", 2, 3)), "--pace", "0"], env=rank_env(), timeout_s=50
     )
     assert found.lines(0) == one_launcher.lines(0)
 
@@ -280,7 +281,7 @@ def test_the_tours_messages() -> None:
 
 
 def test_ranks_meet_in_a_file(tmp_path: Any) -> None:
-    argv = command("tour", 2, 1, ["--init-method", f"file://{tmp_path / 'meet'}"])
+    argv = forked(command("tour", 2, 1, ["--init-method", f"file://{tmp_path / 'meet'}"]))
     done = run_argv([*argv, "--pace", "0"], env=rank_env(), timeout_s=60)
     assert done.code == 0, done.err
     assert "results as expected" in done.lines(0)[0]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from pardbg.recipes.catalogue import RECIPES, Kind, command
 from tests.distributed.recorded import launched, recorded
+from tests.forked import forked
 from tests.processes import Finished, rank_env, run_argv, torchrun_argv
 
-PROGRAM = str(Path(__file__).parent / "programs" / "recipes_in_one.py")
+PROGRAM = "tests.distributed.programs.recipes_in_one"
 STEPS = 10
 WATCHED_STEPS = 3
 """Enough to see a difference in the last bit: the second step computes with the first one's."""
@@ -21,7 +21,7 @@ APART = ("dp", "tour", "ps-async", "3d")
 """Needs GPUs; trains nothing; nobody knows who is first; needs 8 ranks. Each has its own test."""
 ALL = [r.name for r in RECIPES.values() if r.kind is not Kind.FAULT and r.name not in APART]
 FOLLOW = [name for name in ALL if RECIPES[name].follows_single]
-# One torchrun start and 10 steps of each recipe, in the first test that asks.
+# 10 steps of each recipe in one process group, in the first test that asks.
 pytestmark = pytest.mark.timeout(240)
 
 Losses = dict[str, list[str]]
@@ -54,7 +54,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Losses:
 
 def job(steps: int) -> list[str]:
     options = ("--steps", str(steps), "--pace", "0")
-    return torchrun_argv(PROGRAM, ",".join(ALL), *options, nproc=4)
+    return forked(torchrun_argv("-m", PROGRAM, ",".join(ALL), *options, nproc=4))
 
 
 def losses(done: Finished) -> Losses:

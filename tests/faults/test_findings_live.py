@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnosis.cases import END, Case, program, recipe
+from tests.diagnosis.cases import END, Case, program, quick, recipe
 from tests.diagnosis.live import watch
 
 CASES = (
@@ -18,7 +18,7 @@ PLACES = {"gil": "in gil", "raises": "in raises", "group-order": "group_order"}
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
 def test_a_fault_is_named_and_nothing_else(case: Case) -> None:
-    outcome = watch(case)
+    outcome = watch(quick(case))
     assert outcome.right is not None, f"said instead: {outcome.named}"
     assert outcome.false == {}
     where = next(at for what, at in PLACES.items() if f":{what} " in case.name)
@@ -27,5 +27,5 @@ def test_a_fault_is_named_and_nothing_else(case: Case) -> None:
 
 @pytest.mark.timeout(90)
 def test_a_long_evaluation_on_one_rank_is_no_error() -> None:
-    outcome = watch(program("evaluates", 2, 0, 5, (), "4"), patience_s=11)
+    outcome = watch(quick(program("evaluates", 2, 0, 5, (), "4")), patience_s=11)
     assert outcome.false == {}

@@ -1,6 +1,6 @@
-"""Many recipes one after another in one process group: a torchrun start costs more than training.
+"""Many recipes one after another in one process group: a start costs more than the training.
 
-    torchrun … recipes_in_one.py ddp,gpipe --steps 10 --pace 0
+    torchrun … -m tests.distributed.programs.recipes_in_one ddp,gpipe --steps 10 --pace 0
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 
-from pardbg.recipes.catalogue import RECIPES
+from pardbg.recipes.catalogue import RECIPES, Kind
 from pardbg.recipes.launch import Options, World, main
 
-NAMES = sys.argv.pop(1).split(",")
+# All of them, so that forked ranks need not.
+MODULES = {
+    name: import_module(recipe.module)
+    for name, recipe in RECIPES.items()
+    if recipe.kind is not Kind.FAULT
+}
 
 
-def train(world: World, options: Options) -> None:
-    for name in NAMES:
-        recipe = RECIPES[name]
+def train(names: list[str], world: World, options: Options) -> None:
+    for name in names:
         # Only one rank knows the loss, and which one differs: all say where they are.
         world.say(f"recipe {name}")
-        module = import_module(recipe.module)
-        module.train(world, replace(options, own=recipe.defaults()))
+        MODULES[name].train(world, replace(options, own=RECIPES[name].defaults()))
         gc.collect()  # a DDP reducer ends before the next recipe begins
 
 
 if __name__ == "__main__":
-    main("ddp", train)
+    chosen = sys.argv.pop(1).split(",")
+    main("ddp", lambda world, options: train(chosen, world, options))

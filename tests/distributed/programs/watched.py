@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from pardbg_agent import wire
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingReader
 from pardbg_agent.wire import Flag, Kind
+from tests.forked import Ended, Job, run_jobs
 
 ROOT = Path(__file__).parents[3]
 BOOT = ROOT / "agent" / "pardbg_agent" / "boot"
@@ -70,6 +73,19 @@ def read_run(run_dir: Path) -> dict[int, Rank]:
     """Every rank of a run that has ended."""
     ranks = [read_rank(path) for path in sorted((run_dir / "rings").glob("*.ring"))]
     return {rank.rank: rank for rank in ranks}
+
+
+def run_watched(jobs: Sequence[Job]) -> dict[str, tuple[Ended, dict[int, Rank]]]:
+    """Jobs forked from one process that has the agent's hooks, each with a run of its own: what
+    each left behind and what its rings hold."""
+    with tempfile.TemporaryDirectory(prefix="pdb-") as name:
+        dirs = {job.name: Path(name) / job.name for job in jobs}
+        for folder in dirs.values():
+            folder.mkdir()
+        envs = {job.name: make_run(dirs[job.name]) for job in jobs}
+        own = [replace(job, env={**job.env, "PARDBG": envs[job.name]["PARDBG"]}) for job in jobs]
+        ended = run_jobs(own, env=envs[jobs[0].name])
+        return {job.name: (ended[job.name], read_run(dirs[job.name])) for job in jobs}
 
 
 def read_rank(path: Path) -> Rank:

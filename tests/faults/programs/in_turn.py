@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from pardbg.recipes.catalogue import RECIPES
 from pardbg.recipes.faults.slow_link import SO_MAX_PACING_RATE, open_sockets
-from pardbg.recipes.launch import Options, World
+from pardbg.recipes.launch import Options, World, main
 from tests.faults.programs.plan import RANK, SIZES, STEP
 
 
@@ -73,3 +73,7 @@ def longest_silence() -> Iterator[list[float]]:
     finally:
         ended.set()
         thread.join()
+
+
+if __name__ == "__main__":
+    main("ddp", train)
