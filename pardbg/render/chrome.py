@@ -162,8 +162,11 @@ def control_line(
         parts += [Run(" · ", "faint"), Run(f"lease {words.seconds(control.lease_ns)}",
                                           "warn" if low else "dim")]  # fmt: skip
     parts += [Run(" · ", "faint"), Run(_pending(control.pending), "dim")]
-    for rank, coming in sorted(control.held.items()):
-        part = (Run("  next " if len(parts) < 8 else "  ", "faint"), Run(f"r{rank} ", "dim"),
+    if control.mode == "held" and control.reason:  # a breakpoint, a watch: why comes first
+        why = clip(clean(control.reason), max(20, cells - 3 - line_width(parts)))
+        parts += [Run(" · ", "faint"), Run(why, "strong")]
+    for number, (rank, coming) in enumerate(sorted(control.held.items())):
+        part = (Run("  " if number else "  next ", "faint"), Run(f"r{rank} ", "dim"),
                 Run(clip(clean(coming), 28), "strong"))  # fmt: skip
         if line_width(parts) + line_width(part) > cells - 2:
             parts.append(Run(" …", "faint"))

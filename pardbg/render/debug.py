@@ -18,13 +18,16 @@ from pardbg.render.cells import (
     fit,
     left,
     line,
+    line_width,
     selected,
+    width,
     wrap,
 )  # fmt: skip
 from pardbg.render.overview import SIGNS
 from pardbg.render.stacks import Stack, tree
 
 _VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
+_REASON_LINES = 4
 _TWICE = re.compile(r"^(\w+) by (\S+): \1$")
 
 
@@ -43,7 +46,7 @@ def debug(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -
     """The page at ``cells`` x ``rows``; side by side where it is wide."""
     look = look or Look()
     wide = cells >= 120
-    head = (_status(snapshot, look, cells), ())
+    head = (*_status(snapshot, look, cells), ())
     room = rows - len(head)
     left_size = cells * 3 // 5 if wide else cells
     ranks, focus, places = _ranks(snapshot, left_size, look)
@@ -79,10 +82,11 @@ def _side_by_side(snapshot: Snapshot, cells: int, room: int, look: Look, head: t
     return Picture(head, tuple(body), rows=tuple(places))
 
 
-def _status(snapshot: Snapshot, look: Look, cells: int) -> Line:
+def _status(snapshot: Snapshot, look: Look, cells: int) -> tuple[Line, ...]:
+    """Mode, lease, what is pending, and why: in lines of its own where it is long."""
     control = snapshot.control
     if not look.can_control and control.mode == "running":
-        return line(Run("  a recording: nothing to control; ←→ moves in time", "dim"))
+        return (line(Run("  a recording: nothing to control; ←→ moves in time", "dim")),)
     held = "‖ held" if control.waiting else "‖ held at a cut"
     sign, style = {"running": ("▶ running", "good"), "pausing": ("◌ pausing", "held"),
                    "held": (held, "held"), "stepping": ("▹ stepping", "held"),
@@ -98,11 +102,14 @@ def _status(snapshot: Snapshot, look: Look, cells: int) -> Line:
         parts += [Run("  first timeout in ", "dim"), Run(words.seconds(control.timeout_ns), style)]
     pending = words.plural(control.pending, "pending op") if control.pending else "no pending op"
     parts += [Run(f"  {pending}", "warn" if control.pending else "dim")]
-    if control.reason:
-        parts += [Run(f"  {clean(control.reason)}", "dim")]
+    reason = clean(control.reason)
+    short = line_width(parts) + width(reason) + 2 <= cells
+    if reason and short:
+        parts += [Run(f"  {reason}", "dim")]
     if control.mode == "running":
         parts += [Run("  space holds every rank at a consistent cut", "faint")]
-    return fit(parts, cells)
+    more = () if short else wrap(reason, cells - 4, _REASON_LINES)
+    return (fit(parts, cells), *(line(Run(f"    {text}", "strong")) for text in more))
 
 
 def _ranks(snapshot: Snapshot, cells: int, look: Look) -> tuple[list[Line], int | None, list[int]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.model import Snapshot
+from pardbg.analysis.model import Breakpoint, Snapshot
 from pardbg.render import chrome
 from pardbg.render.cells import Picture, plain
 from pardbg.render.collectives import Look as CollectivesLook
@@ -190,6 +190,29 @@ def test_the_control_line_says_what_was_acknowledged() -> None:
     assert "held at a cut · 4 ranks · lease 9 s · nothing pending" in text
     assert "pausing…" in plain(chrome.control_line(control, "pausing…", ("", ""), 80))
     assert "no such rank" in plain(chrome.control_line(control, "x", ("no such rank", "bad"), 80))
+
+
+WHY = ("watch 2: rank 2 step 41, nan: 3 of 16384 values are not finite (3 NaN; the first at 17) "
+       "in the input of all_reduce dp #42; so is the gradient of layers.0.weight; before "
+       "all_reduce dp #42")  # fmt: skip
+
+
+def test_why_it_is_held_comes_first_and_in_full_on_the_debug_page() -> None:
+    made = held(snapshot_1f1b())
+    control = replace(
+        made.control, reason=WHY,
+        breaks=(
+            Breakpoint(1, "mb==3", "0,1", 0, True), Breakpoint(2, "nan", "all", 1, False, True),
+        ),
+    )  # fmt: skip
+    text = plain(chrome.control_line(control, "", ("", ""), 160))
+    assert "nothing pending · watch 2: rank 2 step 41, nan: 3 of 16384" in text
+    assert "next" in plain(chrome.control_line(replace(control, reason=""), "", ("", ""), 160))
+    for cells in (80, 120, 200):
+        text = text_of(debug(replace(made, control=control), cells, 34))
+        assert WHY in " ".join(text.split()), cells
+        assert "◉  2  watch nan  matched 1 ×" in text, text
+        assert "●  1  mb==3  on 0,1  once  not matched yet" in text
 
 
 def test_the_time_bar_marks_place_and_events() -> None:
