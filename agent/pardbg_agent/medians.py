@@ -1,4 +1,8 @@
-"""How long a thing usually takes on this rank: a running median of each."""
+"""How long a thing usually takes on this rank: a running median of each.
+
+What is short is never slow: on a busy machine everything waits some milliseconds for a core now
+and then. Short is less than LEAST_NS, and less than a tenth of what a step usually takes.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ WINDOW: Final = 32
 FIRST: Final = 5
 """With fewer than that there is no median yet."""
 LEAST_NS: Final = 10_000_000
-"""What is shorter than this is never slow: on a busy machine everything waits so long for a core
-now and then."""
+STEP: Final = "step"
+"""The thing that a whole training step is."""
 MAX_THINGS: Final = 1024
 """Of more, the ones beyond have no median."""
 
@@ -22,6 +26,8 @@ class Medians:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, deque[int]] = {}
+        self.least_ns = LEAST_NS
+        """What takes less is not slow."""
 
     def add(self, thing: Hashable, ns: int, times: float) -> tuple[int, int] | None:
         """It took so long now. (median, of how many) if that is more than ``times`` the median of
@@ -32,10 +38,12 @@ class Medians:
                 return None
             known = self._known.setdefault(thing, deque(maxlen=WINDOW))
         found = None
-        if ns >= LEAST_NS and len(known) >= FIRST:
+        if (ns >= self.least_ns or thing == STEP) and len(known) >= FIRST:
             ordered = sorted(known)
             median = ordered[len(ordered) // 2]
-            if ns > times * median:
+            if thing == STEP:
+                self.least_ns = max(LEAST_NS, median // 10)
+            if ns > times * median and ns >= self.least_ns:
                 found = median, len(ordered)
         known.append(ns)
         return found

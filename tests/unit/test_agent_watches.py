@@ -9,7 +9,7 @@ import pytest
 
 from pardbg_agent.breaks import breaks_of
 from pardbg_agent.gate import GateControl
-from pardbg_agent.medians import FIRST, LEAST_NS, MAX_THINGS, WINDOW, Medians
+from pardbg_agent.medians import FIRST, LEAST_NS, MAX_THINGS, STEP, WINDOW, Medians
 from pardbg_agent.watches import NO_WATCHES, Watches, watches_of
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, MAX_BREAKS, Gate
 from pardbg_agent.words import duration, size, times_median
@@ -195,13 +195,23 @@ def test_there_is_no_median_of_four_and_nothing_short_is_slow() -> None:
     assert medians.add("op", LEAST_NS, 2.0) == (1000, 6)
 
 
+def test_what_is_less_than_a_tenth_of_a_step_is_not_slow() -> None:
+    """Steps of 400 ms: 39 ms are nothing, whatever the median of the thing is."""
+    medians = Medians()
+    for _ in range(FIRST + 1):
+        medians.add(STEP, 400 * MS, 5.0)
+        medians.add("op", 1 * MS, 5.0)
+    assert medians.add("op", 39 * MS, 5.0) is None
+    assert medians.add("op", 40 * MS, 5.0) == (1 * MS, 7)
+
+
 def test_old_samples_go_and_new_things_beyond_a_number_are_left_out() -> None:
     medians = Medians()
     for _ in range(FIRST):
-        medians.add("step", 20 * MS, 5.0)
+        medians.add("op", 20 * MS, 5.0)
     for _ in range(WINDOW):
-        medians.add("step", 400 * MS, 100.0)
-    assert medians.add("step", 500 * MS, 1.1) == (400 * MS, WINDOW), "20 ms is forgotten"
+        medians.add("op", 400 * MS, 100.0)
+    assert medians.add("op", 500 * MS, 1.1) == (400 * MS, WINDOW), "20 ms is forgotten"
     for n in range(MAX_THINGS + 10):
         for _ in range(FIRST):
             medians.add(("op", n), 20 * MS, 5.0)

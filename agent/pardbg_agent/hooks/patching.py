@@ -107,9 +107,9 @@ def wait_gate(
 ) -> None:
     """Pass a gate that is closed. Being held is not the agent's cost. ``facts`` gives what comes
     next field by field, if a breakpoint asks; ``look`` is a watch's look at it."""
-    c.hook_ns -= c.gate.wait(gate, describe, facts, look)
-    if c.watches.slow is not None:
+    if look is None and c.watches.slow is not None:
         LOCAL.state.own_ns = now_ns()
+    c.hook_ns -= c.gate.wait(gate, describe, facts, look)
 
 
 def _never() -> bool:

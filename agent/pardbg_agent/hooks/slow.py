@@ -1,4 +1,5 @@
-"""``watch slow>K``: what takes more than K times this rank's own median of the same thing.
+"""``watch slow>K``: what takes more than K times this rank's own median of the same thing
+(``pardbg_agent.medians``).
 
 - an op, from its issue to its completion, where that is seen;
 - an action of a pipeline: the same verb of the same stage;
