@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from pardbg.analysis.places import is_user
 from pardbg.render import words
 from pardbg.render.cells import Line, Run, clean, clip, line, width
 
-Stack = tuple[str, ...]
-"""Frames as text, outermost first: ``train.py:88 train_step``."""
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A frame."""
+
+    text: str
+    """``train.py:88 train_step``"""
+    user: bool
+    """In the program's own files: what its author looks for."""
+
+
+Stack = tuple[Spot, ...]
+"""Outermost first."""
+_GAP: Final = Spot("…", False)
 
 
 @dataclass(slots=True)
 class _Node:
     ranks: list[int] = field(default_factory=list)
-    children: dict[str, _Node] = field(default_factory=dict)
+    children: dict[Spot, _Node] = field(default_factory=dict)
 
 
 def stacks_of(data: Mapping[str, Any]) -> dict[int, Stack]:
@@ -44,7 +57,7 @@ def _main_thread(threads: Any) -> Stack:
     own = next((at for at, frame in enumerate(frames) if _ours(frame)), len(frames))
     while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
         own -= 1  # the gate's wait: it says nothing about the program either
-    return tuple(map(_frame, frames[: own or 1]))
+    return tuple(map(_spot, frames[: own or 1]))
 
 
 def _file(frame: Any) -> str:
@@ -56,11 +69,12 @@ def _ours(frame: Any) -> bool:
     return "pardbg_agent/" in _file(frame)
 
 
-def _frame(frame: Any) -> str:
+def _spot(frame: Any) -> Spot:
     if isinstance(frame, Sequence) and not isinstance(frame, str) and len(frame) >= 3:
         file, number, function = frame[:3]
-        return f"{str(file).rpartition('/')[2]}:{number} {function}"
-    return str(frame)
+        text = f"{str(file).rpartition('/')[2]}:{number} {function}"
+        return Spot(clean(text), is_user((str(file), 0, "")))
+    return Spot(clean(str(frame)), False)
 
 
 def tree(stacks: Mapping[int, Stack], cells: int) -> list[Line]:
@@ -69,45 +83,60 @@ def tree(stacks: Mapping[int, Stack], cells: int) -> list[Line]:
     for rank, stack in sorted(stacks.items()):
         node = root
         node.ranks.append(rank)
-        for frame in stack:
-            node = node.children.setdefault(frame, _Node())
+        for spot in stack:
+            node = node.children.setdefault(spot, _Node())
             node.ranks.append(rank)
     lines: list[Line] = []
-    for frame, child in root.children.items():
-        _branch(frame, child, "", cells, lines)
+    for spot, child in root.children.items():
+        _branch(spot, child, "", cells, lines)
     return lines
 
 
-def _branch(frame: str, node: _Node, indent: str, cells: int, lines: list[Line]) -> None:
-    frames = [frame]
+def _branch(spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line]) -> None:
+    spots = [spot]
     while len(node.children) == 1:
         ((after, child),) = node.children.items()
         if child.ranks != node.ranks:
             break
-        frames.append(after)
+        spots.append(after)
         node = child
     who = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
     start = f" {indent}├ "
     room = cells - width(start) - width(who) - 4
     lines.append(line(Run(start, "faint"), Run(who, "accent"), Run("  "),
-                      *_frames(frames, room)))  # fmt: skip
+                      *_runs(spots, room)))  # fmt: skip
     for after, child in sorted(node.children.items(), key=lambda item: -len(item[1].ranks)):
         _branch(after, child, indent + "  ", cells, lines)
 
 
-def _frames(frames: Sequence[str], room: int) -> list[Run]:
-    """The innermost frames that fit, the last one loud: that is where it stands."""
-    shown: list[str] = []
-    used = 0
-    for frame in reversed(frames):
-        need = width(frame) + 3
-        if shown and used + need > room - 2:
-            shown.insert(0, "…")
+def _runs(spots: Sequence[Spot], room: int) -> list[Run]:
+    """The frames that fit; the innermost of the program's own comes first and is loud (of library
+    frames the innermost)."""
+    last = len(spots) - 1
+    loud = next((at for at in range(last, -1, -1) if spots[at].user), last)
+    kept = {loud}
+    for at in (last, *range(last - 1, -1, -1)):
+        if _width(spots, kept | {at}) > room:
             break
-        shown.insert(0, clip(clean(frame), room))
-        used += need
+        kept.add(at)
     runs: list[Run] = []
-    for at, text in enumerate(shown):
-        last = at == len(shown) - 1
-        runs += [Run(text, "strong" if last else "dim"), Run("" if last else " › ", "faint")]
+    for at, shown in _with_gaps(spots, kept):
+        runs += [Run(" › ", "faint")] if runs else []
+        runs.append(Run(clip(shown.text, room), "strong" if at == loud else "dim"))
     return runs
+
+
+def _with_gaps(spots: Sequence[Spot], kept: set[int]) -> list[tuple[int, Spot]]:
+    """(place, frame) of what is kept, and a ``…`` for each run of what is not."""
+    shown: list[tuple[int, Spot]] = []
+    for at, spot in enumerate(spots):
+        if at in kept:
+            shown.append((at, spot))
+        elif not shown or shown[-1][1] is not _GAP:
+            shown.append((at, _GAP))
+    return shown
+
+
+def _width(spots: Sequence[Spot], kept: set[int]) -> int:
+    shown = _with_gaps(spots, kept)
+    return sum(width(spot.text) for _, spot in shown) + 3 * (len(shown) - 1)

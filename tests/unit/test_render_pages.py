@@ -154,6 +154,25 @@ def test_equal_stacks_share_a_line() -> None:
     assert stacks_of({"stacks": "nonsense"}) == {}
 
 
+def test_a_stack_that_does_not_fit_keeps_the_programs_own_line() -> None:
+    torch = "/env/lib/python3.11/site-packages/torch/distributed"
+    frames = [
+        ["/job/main.py", 3, "<module>"], ["/job/train.py", 88, "train_step"],
+        [f"{torch}/c10d_logger.py", 83, "wrapper"],
+        [f"{torch}/distributed_c10d.py", 3014, "all_reduce"],
+    ]  # fmt: skip
+    stacks = stacks_of({"stacks": {0: [{"main": True, "frames": frames}]}})
+    told = {cells: plain(tree(stacks, cells)[0]).strip() for cells in (130, 80, 50)}
+    assert told[130] == (
+        "├ 1 rank 0  main.py:3 <module> › train.py:88 train_step › c10d_logger.py:83 wrapper › "
+        "distributed_c10d.py:3014 all_reduce"
+    )
+    assert told[80] == (
+        "├ 1 rank 0  … › train.py:88 train_step › … › distributed_c10d.py:3014 all_reduce"
+    )
+    assert told[50] == "├ 1 rank 0  … › train.py:88 train_step › …"
+
+
 def test_output_cannot_reach_the_terminal() -> None:
     text = text_of(output(snapshot_1f1b(), printed(), "", 80, 20))
     assert "\x1b" not in text and "! UserWarning: slow loader" in text
