@@ -162,12 +162,12 @@ def test_a_stack_that_does_not_fit_keeps_the_programs_own_line() -> None:
         [f"{torch}/distributed_c10d.py", 3014, "all_reduce"],
     ]  # fmt: skip
     stacks = stacks_of({"stacks": {0: [{"main": True, "frames": frames}]}})
-    told = {cells: plain(tree(stacks, cells)[0]).strip() for cells in (130, 80, 50)}
+    told = {cells: plain(tree(stacks, cells)[0]).strip() for cells in (130, 90, 50)}
     assert told[130] == (
         "├ 1 rank 0  main.py:3 <module> › train.py:88 train_step › c10d_logger.py:83 wrapper › "
         "distributed_c10d.py:3014 all_reduce"
     )
-    assert told[80] == (
+    assert told[90] == (
         "├ 1 rank 0  … › train.py:88 train_step › … › distributed_c10d.py:3014 all_reduce"
     )
     assert told[50] == "├ 1 rank 0  … › train.py:88 train_step › …"
