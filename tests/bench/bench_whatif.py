@@ -2,7 +2,7 @@
 beside what the model said of it from another one's run.
 
 Stages are equal here and compute sleeps, long enough that what is left for the CPU hardly counts:
-four ranks on few cores must not slow each other).
+four ranks on few cores must not slow each other.
 The figure is |predicted / measured - 1|; both are medians over the steps after the warm-up.
 """
 
@@ -26,8 +26,8 @@ RECIPES = {
 }  # fmt: skip
 SOURCES = ("1f1b", "interleaved", "zb")
 """A schedule of one stage per rank, one of two, and one that shows I and W apart."""
-STEPS = 8
-PACE_MS = 15
+STEPS = 6
+PACE_MS = 40
 BUDGET = 5.0
 
 

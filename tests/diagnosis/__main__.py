@@ -14,6 +14,7 @@ from tests.diagnosis import beside, cases
 from tests.diagnosis.cases import Case
 from tests.diagnosis.live import Outcome, watch
 
+HEALTHY = ("ddp", "1f1b", "dualpipev", "tp-sp", "zero3", "hsdp", "moe", "3d", "ps-async", "tour")
 HEAD = ("fault", "found", "culprit", "after", "false alarms", "place in the code")
 
 
@@ -43,10 +44,18 @@ def show(cells: tuple[str, ...]) -> None:
     print(line.rstrip(), flush=True)
 
 
-def healthy(seconds: float) -> Outcome:
-    """ddp, over and over, for so long."""
-    argv = tuple(catalogue.command("ddp", 2, 1_000_000))
-    return watch(Case(f"ddp for {seconds:.0f} s", argv, ()), patience_s=seconds)
+def healthy(seconds: float) -> int:
+    """Print the table of healthy training of all kinds, in turn, for so long together; how many
+    had a false alarm."""
+    bad = 0
+    for name in HEALTHY:
+        argv = tuple(catalogue.command(name, None, 1_000_000))
+        outcome = watch(Case(name, argv, ()), patience_s=seconds / len(HEALTHY))
+        show(row(outcome))
+        for finding in [*outcome.false.values(), *outcome.warned.values()]:
+            print(f"    {finding.severity} {finding.kind}: {finding.text}", flush=True)
+        bad += bool(outcome.false)
+    return bad
 
 
 def beside_it(case: Case) -> None:
@@ -80,7 +89,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="the cases, without running any")
     parser.add_argument("--beside", action="store_true", help="run torch's own tools on each, too")
     parser.add_argument("--healthy", type=float, metavar="SECONDS",
-                        help="watch a healthy ddp for so long: is any error said?")  # fmt: skip
+                        help="watch healthy training for so long: is any error said?")  # fmt: skip
     parser.add_argument("--only-beside", action="store_true", help="torch's own tools alone")
     arguments = parser.parse_args()
     todo = chosen(arguments.names)
@@ -88,9 +97,7 @@ def main() -> int:
         print("\n".join(case.name for case in todo))
         return 0
     if arguments.healthy:
-        outcome = healthy(arguments.healthy)
-        show(row(outcome))
-        return 1 if outcome.false else 0
+        return 1 if healthy(arguments.healthy) else 0
     if arguments.only_beside:
         for case in todo:
             print(case.name)

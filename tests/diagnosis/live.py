@@ -35,6 +35,8 @@ class Outcome:
     seconds: float | None = None
     false: dict[tuple[str, tuple[int, ...]], Finding] = field(default_factory=dict)
     """Errors that are not the fault, by kind and culprits."""
+    warned: dict[tuple[str, tuple[int, ...]], Finding] = field(default_factory=dict)
+    """Warnings that are not the fault. No false alarms: a loaded machine gives reason for some."""
     lasted_s: float = 0.0
 
     @property
@@ -84,8 +86,9 @@ def _look(outcome: Outcome, view: View) -> None:
                 outcome.seconds = (time.monotonic_ns() - _zero(view, case)) / 1e9
         elif finding.kind in case.kinds and outcome.right is None:
             outcome.named = finding
-        if finding.severity == "error" and not case.is_right(finding.kind, finding.culprits):
-            outcome.false.setdefault((finding.kind, finding.culprits), finding)
+        if not case.is_right(finding.kind, finding.culprits):
+            others = outcome.false if finding.severity == "error" else outcome.warned
+            others.setdefault((finding.kind, finding.culprits), finding)
 
 
 def _zero(view: View, case: Case) -> int:
