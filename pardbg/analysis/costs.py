@@ -170,8 +170,7 @@ def _between(step: PipelineStep, layout: Layout) -> Between:
     for row in step.ranks:  # what an overlapped pair made is sent when both parts are done
         ended.update({one: ended[other] for one, other in row.pairs if other in ended})
     follows: list[tuple[int, int, int | None, int]] = []
-    for row in step.ranks:
-        compute = [a for a in row.actions if a.kind in COMPUTE and a.t1_ns is not None]
+    for row, compute in zip(step.ranks, _computes(step), strict=True):
         counts = _messages(compute, row.pairs, layout)
         for (before, action), count in zip(pairwise(compute), counts, strict=True):
             ready = _ready(action, row.rank, ended, layout.num_stages)
@@ -185,6 +184,13 @@ def _between(step: PipelineStep, layout: Layout) -> Between:
     _, slope = line(gaps)
     rest = tuple(ns - slope * count for count, ns in gaps)
     return Between(tuple(map(float, hops)) or (0.0,), rest or (0.0,), slope)
+
+
+def _computes(step: PipelineStep) -> list[list[ActionSpan]]:
+    """Each rank's compute actions that ended: what lies between those is host time, or FSDP's."""
+    return [
+        [a for a in row.actions if a.kind in COMPUTE and a.t1_ns is not None] for row in step.ranks
+    ]
 
 
 def _messages(
@@ -243,11 +249,10 @@ def _outside(
     ]  # fmt: skip
     together = 2 * sum(early) <= len(early)
     between = [] if together else [
-        row.actions[0].t0_ns - (last.actions[-1].t1_ns or 0)
+        row[0].t0_ns - (last[-1].t1_ns or 0)
         for before, after in pairwise(steps) if after.step == before.step + 1
-        for last, row in zip(before.ranks, after.ranks, strict=True)
-        if last.actions and row.actions
-        and producer(row.actions[0].text, layout.num_stages) is None
+        for last, row in zip(_computes(before), _computes(after), strict=True)
+        if last and row and producer(row[0].text, layout.num_stages) is None
     ]  # fmt: skip
     if between:
         return Outside(max(0.0, median(between)), together=False)
