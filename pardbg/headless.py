@@ -35,6 +35,13 @@ def default_session_path(name: str) -> Path:
     return path if not path.exists() else path.with_stem(f"{path.stem}-{os.getpid()}")
 
 
+def history_path() -> Path:
+    """Where the console's lines are kept: ``<user state>/pardbg/history``."""
+    import platformdirs
+
+    return platformdirs.user_state_path("pardbg") / "history"
+
+
 def run_facts(run_dir: Path) -> RunConfig:
     """A run's facts (name, session, argv) as its run.json has them."""
     from pardbg.hub import config

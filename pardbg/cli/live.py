@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pardbg.cli.pieces import UserError, has_terminal, need_terminal
+from pardbg.cli.rc import apply, for_viewer, named, rc_options
 from pardbg.cli.recording import Recording, recording, recording_options
 from pardbg.control.model import Verb
-from pardbg.control.wording import COMPARE, INSPECT, PDB, inspect_words, verb_words
+from pardbg.control.wording import COMPARE, INSPECT, PDB, inspect_words, verb_meant, verb_words
+from pardbg.ui.explain import explain, wrapped
+from pardbg.ui.rc import Rc
 
 if TYPE_CHECKING:
     from pardbg.hub.launch import RunHandle
@@ -28,10 +31,11 @@ if TYPE_CHECKING:
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
+@rc_options
 @click.option("--list", "list_", is_flag=True, help="List the recipes, a line each.")
 def demo(
     name: str, own: tuple[str, ...], nproc: int | None, nnodes: int, steps: int | None,
-    output: Path | None, list_: bool, **how: Any,
+    output: Path | None, list_: bool, rc_file: Path | None, no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
     """Train a built-in recipe under torchrun, watched."""
     from pardbg.recipes import catalogue
@@ -47,48 +51,66 @@ def demo(
         raise UserError(str(error)) from None
     # As torchrun would set it, less its notice.
     env = {"OMP_NUM_THREADS": "1", **os.environ}
-    said = recording(**how)
+    said, rc = recording(**how), _rc(rc_file, no_rc)
     handle = _start(argv, said, name=name, output=output, recipe=name, env=env)
-    return _watch_job(handle, said, start_screen=recipe.screen)
+    return _watch_job(handle, said, rc, start_screen=recipe.screen)
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
+@rc_options
 @click.pass_obj
 def watch(
-    job: list[str] | None, /, run: str | None, output: Path | None, **how: Any
-) -> int | None:
+    job: list[str] | None, /, run: str | None, output: Path | None, rc_file: Path | None,
+    no_rc: bool, **how: Any,
+) -> int | None:  # fmt: skip
     """Join the live run RUN (default: the newest), or start one: `watch -- torchrun … train.py`."""
     if job is not None:
         if run is not None:
             raise UserError(f"{run!r} before `--`: give a run to join, or a command, not both")
-        said = recording(**how)
-        return _watch_job(_start(_job(job), said, name=_job_name(job), output=output), said)
+        said, rc = recording(**how), _rc(rc_file, no_rc)
+        return _watch_job(_start(_job(job), said, name=_job_name(job), output=output), said, rc)
     if output is not None or any(how.values()):
         raise UserError("-o and how to record go with a command: `pardbg watch … -- torchrun …`")
     need_terminal("watch")
-    return _tui_live(_find(run).path, "overview")
+    return _tui_live(_find(run).path, "overview", for_viewer(rc_file, no_rc))
 
 
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
+@click.option("--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
+              help="Commands to begin with, one a line: breakpoints, watches, delays.")
 @click.pass_obj
-def run(job: list[str] | None, /, output: Path | None, **how: Any) -> int:
+def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **how: Any) -> int:
     """Run a job without a screen, recorded: `run -o S.mcap -- torchrun … train.py`.
 
     The job's output and exit code are its own.
     """
     from pardbg import headless
 
-    argv, said = _job(job), recording(**how)
+    argv, said, rc = _job(job), recording(**how), named(rc_file)
     handle = _start(argv, said, name=_job_name(argv), output=output, owner=True)
+    apply(handle.run_dir, rc, headless.talk)
     return headless.follow(handle, own=True, attentive=said.attentive)
 
 
-@click.command()
+class _Ctl(click.Command):
+    """``ctl break --help`` and ``ctl help break`` explain the verb."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        asks = args[:1] == ["help"] or any(word in ("--help", "-h") for word in args)
+        words = [word for word in args if not word.startswith("-") and word != "help"]
+        lines = next((found for word in words if (found := explain(word))), []) if asks else []
+        if lines:
+            click.echo("\n".join(wrapped(lines, 98)))
+            ctx.exit()
+        return super().parse_args(ctx, ["--help"] if args == ["help"] else args)
+
+
+@click.command(cls=_Ctl)
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] VERB [RANKS]")
 @click.option("--json", "json_", is_flag=True, help="The answer as JSON on stdout.")
 @click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,
@@ -102,8 +124,8 @@ def ctl(
 ) -> int:
     """Control a live run from a script.
 
-    VERB: pause, continue, step, tick, next, op, until, break, tbreak, condition, ignore, delete,
-    breaks, delay, where, ranks, status, kill.
+    VERB: pause, continue, step, tick, next, op, until, break, tbreak, watch, condition, ignore,
+    delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB --help` explains one.
 
     RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone, until somebody's
     timeout is near (`pause 2 hold`: however long).
@@ -169,6 +191,11 @@ def doctor(json_: bool) -> int:
     return 0 if all(result.status != "bad" for result in results) else 1
 
 
+_ELSEWHERE = {
+    "up": "say `--frame N` after p, list, args or locals",
+    "down": "say `--frame N` after p, list, args or locals",
+    "quit": "each ctl is a command of its own; `continue` lets every rank run on",
+}
 LOOKS = (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.BREAKS)
 """Verbs that change nothing: without RUN they ask the newest."""
 COMMANDS = (demo, watch, run, ctl, ls, doctor)
@@ -193,17 +220,25 @@ def _start(
         raise UserError(str(error)) from None
 
 
-def _watch_job(handle: RunHandle, how: Recording, start_screen: str = "overview") -> int:
+def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
+    """What to begin with: without a terminal only what was named."""
+    return for_viewer(rc_file, no_rc) if has_terminal() else named(rc_file)
+
+
+def _watch_job(
+    handle: RunHandle, how: Recording, rc: Rc, start_screen: str = "overview"
+) -> int:
     """TUI beside a job just started; without a terminal, its output and then the report."""
     from pardbg import headless
 
     if not has_terminal():
+        apply(handle.run_dir, rc, headless.talk)
         return headless.follow_and_report(handle, attentive=how.attentive)
     with headless.attention(handle.run_dir if how.attentive else None):
-        return _tui_live(handle.run_dir, start_screen)
+        return _tui_live(handle.run_dir, start_screen, rc)
 
 
-def _tui_live(run_dir: Path, start_screen: str) -> int:
+def _tui_live(run_dir: Path, start_screen: str, rc: Rc) -> int:
     from pardbg import headless
     from pardbg.hub.client import HubControl, LiveSource
     from pardbg.ui.app import PardbgApp
@@ -211,7 +246,10 @@ def _tui_live(run_dir: Path, start_screen: str) -> int:
     source, control = LiveSource(run_dir), HubControl(run_dir)
     title = headless.run_facts(run_dir).name
     try:
-        PardbgApp(source, control, title=title, start_screen=start_screen).run()
+        PardbgApp(
+            source, control, title=title, start_screen=start_screen, rc=rc,
+            history=headless.history_path(),
+        ).run()  # fmt: skip
     finally:
         control.close()
         source.close()
@@ -273,8 +311,10 @@ def _ctl_words(
     """(run, verb, rank set, the verb's other arguments)."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
     known = {*verbs, *INSPECT, COMPARE, *PDB}
-    run_name = None if words[0] in known else words[0]
+    run_name = None if words[0] in known or words[0][:1] == "!" else words[0]
     rest = words if run_name is None else words[1:]
+    if rest and rest[0][:1] == "!":
+        rest = ("exec", rest[0][1:], *rest[1:])
     word = PDB.get(rest[0], rest[0]) if rest else ""
     text = " ".join(rest[1:])
     try:
@@ -282,9 +322,12 @@ def _ctl_words(
             ranks, args = inspect_words(word, text)
             return run_name, Verb.INSPECT, ranks or "held", {**args, "compare": word == COMPARE}
         if word in verbs:
-            return run_name, verbs[word], *verb_words(verbs[word], text.split())
+            verb = verb_meant(verbs[word], text.split())
+            return run_name, verb, *verb_words(verb, text.split())
     except ValueError as error:
         raise UserError(str(error)) from None
+    if word in _ELSEWHERE:
+        raise UserError(f"{word} is for the console: {_ELSEWHERE[word]}")
     what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"
     raise UserError(f"{what}; verbs: {', '.join((*verbs, *INSPECT, COMPARE))}")
 

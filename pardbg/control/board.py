@@ -17,7 +17,7 @@ from pardbg.control.model import AgentState
 from pardbg.control.pins import Pins
 from pardbg.control.raised import RUN, Raised
 from pardbg.control.ranksets import spell
-from pardbg.control.steps import HOLD, Permit
+from pardbg.control.steps import HOLD, PASS, Permit
 from pardbg_agent.wire import LEASE_NS, Msg
 
 
@@ -155,6 +155,19 @@ class Board:
     def _agent_lease(self, now: int) -> int:
         left = self.lease.left_ns(now)
         return LEASE_NS if left is None else min(left, LEASE_NS)
+
+    def _hold_loose(self, now: int) -> None:
+        """A rank's lease was over before the hub's (the hub or the line stood still), so it runs on
+        by itself, and says nothing more: tell it anew."""
+        loose = [v for v in self.views.values() if v.fresh and v.state and not v.state.closed]
+        if self.mode is Mode.RUNNING or not loose:
+            return
+        if self.mode is Mode.HELD:
+            self._enter(Mode.PAUSING, now)
+        self.reason = f"rank {spell(view.rank for view in loose)} came loose"
+        self._event("loose", now, text=f"{self.reason}: held again")
+        for view in loose:
+            self._permit(view, PASS if view.proc in self._free else HOLD, now)
 
     def _miss_silent(self, now: int) -> None:
         """Nothing came of a rank for a lease (it says its state each second while it is held): it

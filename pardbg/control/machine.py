@@ -160,6 +160,7 @@ class Machine(Board):
         if self.lease.lapsed(now):
             self._lapse(now)
         self._answer_leaving(now)
+        self._hold_loose(now)
         if self.mode in (Mode.PAUSING, Mode.STEPPING):
             self._settle(now)
         elif self.mode is Mode.HELD:
@@ -347,6 +348,7 @@ class Machine(Board):
             return
         self._enter(Mode.PAUSING, now)
         self.reason = f"rank {spell(view.rank for view in loose)} came loose"
+        self._event("loose", now, text=f"{self.reason}: held again")
         for view in loose:
             self._permit(view, HOLD, now)
 

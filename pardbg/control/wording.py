@@ -65,6 +65,11 @@ def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
     return (words[0] if words else None), {}
 
 
+def verb_meant(verb: Verb, words: Sequence[str]) -> Verb:
+    """``break`` alone lists the breakpoints, as in pdb."""
+    return Verb.BREAKS if verb in (Verb.BREAK, Verb.TBREAK, Verb.WATCH) and not words else verb
+
+
 def inspect_words(word: str, rest: str) -> _Said:
     """``p loss on 0-1``, ``compare model.head.weight.norm()``, ``compare --hash grads``: what to
     ask of which ranks (None: who asks says which). Raises ValueError."""
@@ -73,6 +78,10 @@ def inspect_words(word: str, rest: str) -> _Said:
     if found and " " not in last.strip():
         ranks, rest = last.strip(), head
     kind, expr = word, rest.strip()
+    if kind in _PLAIN and expr:
+        if ranks is not None or " " in expr:
+            raise ValueError(f"{word} [on RANKS]: as in `{word} on 0-1`")
+        ranks, expr = expr, ""
     if word == COMPARE:
         ranks = ranks or "held"
         kind = "p"

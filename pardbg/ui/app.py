@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
@@ -19,11 +20,14 @@ from pardbg.store.store import Store
 from pardbg.ui.cursor import TimeCursor
 from pardbg.ui.desk import Desk
 from pardbg.ui.engine import Engine, Eyes, Frame, Second
+from pardbg.ui.history import History
 from pardbg.ui.messages import Answered, Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.palette import THEMES
 from pardbg.ui.places import Journey
+from pardbg.ui.rc import Rc, run_rc
 from pardbg.ui.screens.main import MainScreen
 from pardbg.ui.screens.timekeys import Links
+from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0
 """Where a journey ended is said for so long: it stands where the time bar is."""
@@ -48,8 +52,11 @@ class PardbgApp(App[None]):
         store: Any = None,
         eyes: Eyes | None = None,
         second: tuple[str, Source] | None = None,
+        rc: Rc | None = None,
+        history: Path | None = None,
     ) -> None:
-        """``second``: name and source of a recording to show under this one, step by step."""
+        """``second``: name and source of a recording to show under this one, step by step.
+        ``rc``: commands to begin with. ``history``: where the lines typed are kept."""
         super().__init__()
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
@@ -62,7 +69,9 @@ class PardbgApp(App[None]):
         """One copy of the file at a time."""
         self.engine: Engine | None = None
         links = Links(self._want, self._wake, self._go, self._mark)
-        self.main = MainScreen(title, self.cursor, self.desk, start_screen, links)
+        self._rc, self._history = rc or Rc(), History(history)
+        self._history.load()
+        self.main = MainScreen(title, self.cursor, self.desk, start_screen, links, self._history)
 
     def get_default_screen(self) -> MainScreen:
         return self.main
@@ -82,6 +91,19 @@ class PardbgApp(App[None]):
         )  # fmt: skip
         self.engine.want(self.main.page.want())
         self.engine.start()
+        if self._rc.lines or self._rc.problems:
+            self.call_after_refresh(lambda: self._in_thread(self._begin_with))
+
+    def _begin_with(self) -> None:
+        """The ``.pardbgrc`` files' commands."""
+        run_rc(
+            self._rc, self.desk.ask,
+            lambda found: self.call_from_thread(self.main.attempt, found.action, found.argument),
+            lambda text, bad: self.call_from_thread(self.main.said_at_start, text, bad),
+        )  # fmt: skip
+
+    def on_prompt_kept(self, event: Prompt.Kept) -> None:
+        self._in_thread(lambda: self._history.keep(event.line))
 
     def on_unmount(self) -> None:
         self.desk.farewell()

@@ -9,7 +9,7 @@ from pardbg.control.wording import PDB
 from pardbg.session.goto import FORMS as PLACES
 from pardbg.ui.actions import Action, by_command, for_mode
 
-__all__ = ["PLACES", "Command", "CommandError", "candidates", "complete", "factor", "parse"]
+__all__ = ["PLACES", "Command", "CommandError", "candidates", "factor", "parse"]
 _MODE_ONLY = {"live": "a live run", "replay": "a recording"}
 
 
@@ -45,19 +45,14 @@ def parse(text: str, live: bool) -> Command:
     raise CommandError(f"no command {word!r}: {hint}")
 
 
-def complete(text: str, live: bool) -> list[str]:
-    """Commands that start with what was typed so far."""
-    if " " in text:
-        return []
-    return [a.command for a in for_mode(live) if a.command.startswith(text.lower()) and a.command]
-
-
 def candidates(text: str, live: bool) -> list[tuple[str, str]]:
     """(command with its arguments, help) for the line under the prompt."""
-    word = text.partition(" ")[0].lower()
-    found = [a for a in for_mode(live) if a.command and a.command.startswith(word)]
-    if " " in text:
-        found = [a for a in found if a.command == word]
+    word, space, _ = text.partition(" ")
+    word = "exec" if word.startswith("!") else word.lower()
+    meant = PDB.get(word, word) if space or word in PDB else word
+    found = [a for a in for_mode(live) if a.command and a.command.startswith(meant)]
+    if space or word in PDB:
+        found = [a for a in found if a.command == meant]
     return [(f"{a.command} {a.usage}".strip(), a.help) for a in found]
 
 

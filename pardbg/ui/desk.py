@@ -67,6 +67,13 @@ class Desk:
         self._run(verb, words, lambda: port.command(verb, ranks, **args))
         return None
 
+    def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
+        """Send and wait for the answer: not in the UI's thread."""
+        if self._port is None:
+            return Reply(False, NO_PORT, {})
+        self.used = True
+        return self._port.command(verb, ranks, **args)
+
     def mark(self, t_ns: int, text: str) -> Reply | None:
         """A bookmark in the run's recording; without text: taken away."""
         port = self._port

@@ -118,11 +118,12 @@ def app_on(
     live: bool = True,
     start: str = "overview",
     at: Callable[[Snapshot, int | None], Snapshot] | None = None,
+    **more: Any,
 ) -> PardbgApp:
     """The real app on hand-made values."""
     return PardbgApp(
         FakeSource(live), port, title="sample", start_screen=start,
-        store=FakeStore(snapshot), eyes=eyes(at),
+        store=FakeStore(snapshot), eyes=eyes(at), **more,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pardbg.control.model import Reply, Verb
-from pardbg.control.wording import COMPARE, inspect_words, verb_words
+from pardbg.control.wording import COMPARE, inspect_words, verb_meant, verb_words
 from pardbg.render.inspect import answers
 from pardbg.render.replies import breakpoints
 from pardbg.ui import commands
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pardbg.ui.screens.base import Page, Shared
 
 _ACTION = re.compile(r"\d+[FBIW]\d+")
+_MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
+"""Verbs after which a rank has other frames."""
 
 
 class ControlKeys:
@@ -30,6 +32,8 @@ class ControlKeys:
     _comparing = False
     _frame = 0
     """Which of a held rank's own frames is looked at; 0 the innermost."""
+    _before = 0
+    """The one before ``up`` or ``down``."""
 
     if TYPE_CHECKING:
 
@@ -45,8 +49,12 @@ class ControlKeys:
         ranks = str(self.shared.rank) if verb is Verb.STEP else None
         if verb is Verb.WHERE:
             self.show_page("debug")
+        if verb in _MOVING:
+            self._frame = 0
+        words = argument.split()
+        verb = verb_meant(verb, words)
         try:
-            said, args = verb_words(verb, argument.split())
+            said, args = verb_words(verb, words)
         except ValueError as error:
             raise commands.CommandError(str(error)) from None
         self.refused(self._desk.send(verb, said or ranks, **args))
@@ -103,6 +111,7 @@ class ControlKeys:
         elif event.verb is Verb.INSPECT:
             for text in answers(event.reply.data, compare=self._comparing):
                 debug.say(text, "")
+            self._keep_frame(event.reply)
             self.show_page("debug")
         elif event.verb is Verb.BREAKS:
             for text in breakpoints(event.reply.data):
@@ -111,6 +120,14 @@ class ControlKeys:
         else:
             debug.say(f"{name}: {event.reply.data.get('text') or 'ok'}")
         self.paint()
+
+    def said_at_start(self, text: str, bad: bool) -> None:
+        """What became of a line of a ``.pardbgrc``."""
+        debug = self.pages["debug"]
+        assert isinstance(debug, DebugPage)
+        debug.say(text, "bad" if bad else "dim")
+        if bad:
+            self.say(text, "bad")
 
     # ---------------------------------------------------------------- looking into ranks
 
@@ -126,9 +143,19 @@ class ControlKeys:
 
     def do_frame_up(self, _argument: str) -> None:
         """The caller's frame, as pdb's ``up``."""
-        self._frame += 1
-        self.inspect("list", "")
+        self._look_from(self._frame + 1)
 
     def do_frame_down(self, _argument: str) -> None:
-        self._frame = max(0, self._frame - 1)
+        if not self._frame:
+            raise commands.CommandError("this is the innermost frame")
+        self._look_from(self._frame - 1)
+
+    def _look_from(self, number: int) -> None:
+        self._before, self._frame = self._frame, number
         self.inspect("list", "")
+
+    def _keep_frame(self, reply: Reply) -> None:
+        """There is no frame beyond the outermost: stay."""
+        said = list(dict(reply.data.get("answers") or {}).values())
+        if said and all(str(one.get("error") or "").startswith("no frame") for one in said):
+            self._frame = min(self._before, self._frame)

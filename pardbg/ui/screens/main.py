@@ -20,8 +20,11 @@ from pardbg.render.cells import Line, Picture, Run, fit, line
 from pardbg.render.timebar import Playing, legend, time_bar
 from pardbg.ui import commands, pictures
 from pardbg.ui.actions import ACTIONS, SCREENS, Action, for_mode, hints
+from pardbg.ui.completion import complete
 from pardbg.ui.desk import Desk
 from pardbg.ui.engine import Frame
+from pardbg.ui.explain import explain
+from pardbg.ui.history import History
 from pardbg.ui.messages import Trouble
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.collectives import CollectivesPage
@@ -31,7 +34,7 @@ from pardbg.ui.screens.findings import FindingsPage
 from pardbg.ui.screens.memory import MemoryPage
 from pardbg.ui.screens.output import OutputPage
 from pardbg.ui.screens.overview import OverviewPage
-from pardbg.ui.screens.panel import Draw, Panel, help_panel
+from pardbg.ui.screens.panel import Draw, Panel, help_panel, word_panel
 from pardbg.ui.screens.pipeline import PipelinePage
 from pardbg.ui.screens.timekeys import NOTE, Links, TimeKeys
 from pardbg.ui.screens.timeline import TimelinePage
@@ -72,8 +75,10 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         desk: Desk,
         start_screen: str,
         links: Links,
+        history: History | None = None,
     ) -> None:
         super().__init__()
+        self._history = history
         self._title, self._cursor, self._desk = title, cursor, desk
         self._links, self._want, self._wake = links, links.want, links.wake
         self._live = not cursor.replay
@@ -95,7 +100,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         self._tabs = Tabs([(number, name) for number, name, _ in SCREENS], id="tabs")
         self._switcher = ContentSwitcher(*self.pages.values(), initial=self._active, id="pages")
         self._status, self._sign = Lines(id="status"), Lines(id="sign")
-        self._prompt = Prompt(lambda text: commands.complete(text, self._live), id="prompt")
+        self._prompt = Prompt(self._complete, self._history, id="prompt")
         self._hints = Lines(id="hints")
 
     def compose(self) -> ComposeResult:
@@ -237,6 +242,12 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
 
     def perform(self, action: Action, argument: str) -> None:
         """Do it; a wrong argument is answered in one line."""
+        wrong = self.attempt(action, argument)
+        if wrong:
+            self.say(wrong, "bad")
+
+    def attempt(self, action: Action, argument: str) -> str:
+        """Do it; what is wrong with the argument, in one line, or nothing."""
         try:
             if action.verb is not None:
                 self._verb(action.verb, argument)
@@ -247,7 +258,8 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
             else:
                 getattr(self, f"do_{action.id}")(argument)
         except commands.CommandError as error:
-            self.say(str(error), "bad")
+            return str(error)
+        return ""
 
     def on_prompt_done(self, event: Prompt.Done) -> None:
         self._asking(False)
@@ -285,11 +297,20 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
             return
         found = commands.candidates(event.text, self._live)
         cells = self._cells
-        if len(found) == 1:
+        coming = [text.rstrip().rpartition(" ")[2] for text in self._complete(event.text)]
+        if len(found) == 1 and " " in event.text and coming:
+            shown = fit(line(" ", Run(found[0][0], "key"), Run(f"  {'  '.join(coming)}", "dim")),
+                        cells)  # fmt: skip
+        elif len(found) == 1:
             shown = fit(line(" ", Run(found[0][0], "key"), Run(f"  {found[0][1]}", "dim")), cells)
         else:
             shown = fit(line(" ", *(Run(f"{usage}  ", "key") for usage, _ in found)), cells)
         self._hints.show((shown,))
+
+    def _complete(self, text: str) -> list[str]:
+        frame = self.shared.frame
+        ranks = [row.rank for row in frame.snapshot.ranks] if frame else []
+        return complete(text, self._live, ranks)
 
     def ask(self, kind: str, text: str = "") -> None:
         """Open the prompt: ``:``, ``/`` or NOTE, with ``text`` already in it."""
@@ -410,8 +431,11 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
     def do_command(self, _argument: str) -> None:
         self._asking(True)
 
-    def do_help(self, _argument: str) -> None:
-        self.app.push_screen(help_panel(self._live))
+    def do_help(self, argument: str) -> None:
+        lines = explain(argument) if argument else []
+        if argument and not lines:
+            raise commands.CommandError(f"no word {argument!r}: ? lists all")
+        self.app.push_screen(word_panel(argument, lines) if lines else help_panel(self._live))
 
     def do_picture(self, argument: str) -> None:
         frame = self.shared.frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,9 +10,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from pardbg.render.cells import Picture
+from pardbg.render.cells import Picture, Run, line
 from pardbg.render.help import help_page
 from pardbg.ui.actions import GROUP_TITLES, Group, for_mode
+from pardbg.ui.explain import wrapped
 from pardbg.ui.widgets.picture import PicturePane
 
 Draw = Callable[[int, int], Picture]
@@ -54,6 +55,19 @@ class Panel(ModalScreen[None]):
 
     def action_scroll(self, by: int) -> None:
         self._pane.scroll_rows(by)
+
+
+def word_panel(word: str, lines: Sequence[str]) -> Panel:
+    """What one word means."""
+
+    def draw(cells: int, _height: int) -> Picture:
+        shown = wrapped(lines, max(20, cells - 1))
+        styles = {0: "strong", 2: "", 4: "key"}
+        return Picture(body=tuple(
+            line(Run(text, styles.get(len(text) - len(text.lstrip()), ""))) for text in shown
+        ))  # fmt: skip
+
+    return Panel(f"help {word}", draw)
 
 
 def help_panel(live: bool) -> Panel:

@@ -6,9 +6,23 @@ from collections.abc import Callable, Sequence
 
 from textual import events
 from textual.message import Message
+from textual.suggester import Suggester
 from textual.widgets import Input
 
-_HISTORY = 200
+from pardbg.ui.history import History
+
+Complete = Callable[[str], Sequence[str]]
+
+
+class _Likely(Suggester):
+    """What the line will probably be: typed before, else the first completion."""
+
+    def __init__(self, likely: Callable[[str], str | None]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._likely = likely
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return self._likely(value)
 
 
 class Prompt(Input):
@@ -30,19 +44,34 @@ class Prompt(Input):
             self.kind = kind
             self.text = text
 
-    def __init__(self, complete: Callable[[str], Sequence[str]], *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=True, select_on_focus=False)
+    class Kept(Message):
+        """A line is new in the history."""
+
+        def __init__(self, line: str) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(
+        self, complete: Complete, history: History | None = None, *, id: str | None = None
+    ) -> None:
+        """``complete``: the whole lines that a text may become, best first."""
+        likely = _Likely(self._likely)
+        super().__init__(id=id, compact=True, select_on_focus=False, suggester=likely)
         self._complete = complete
         self.kind = ":"
-        self._history: list[str] = []
+        self.history = history or History(None)
         self._at = 0
+        self._typed = ""
+        """The line that was being typed before the history was looked at."""
+        self._round: tuple[str, ...] = ()
+        """Completions that tab goes through, and what it left in the line."""
 
     def ask(self, kind: str, text: str = "") -> None:
         """Open for a command or a filter."""
         self.kind = kind
         self.value = text
         self.cursor_position = len(text)
-        self._at = len(self._history)
+        self._at = len(self.history.lines)
         self.screen.set_focus(self)  # at once: focus() would let the next keys go elsewhere
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -52,8 +81,8 @@ class Prompt(Input):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         text = self.value.strip()
-        if text and self.kind == ":" and self._history[-1:] != [text]:
-            self._history = [*self._history[-_HISTORY:], text]
+        if self.kind == ":" and self.history.add(text):
+            self.post_message(self.Kept(text))
         self.post_message(self.Done(self.kind, text))
 
     def on_key(self, event: events.Key) -> None:
@@ -61,10 +90,8 @@ class Prompt(Input):
         if event.key == "escape":
             self.post_message(self.Done(self.kind, None))
         elif event.key == "tab":
-            found = self._complete(self.value) if self.kind == ":" else ()
-            if found:
-                self.value = found[0] + " "
-                self.cursor_position = len(self.value)
+            if self.kind == ":":
+                self._tab()
         elif event.key in ("up", "down") and self.kind == ":":
             self._recall(-1 if event.key == "up" else 1)
         elif event.key == "backspace" and not self.value:
@@ -74,7 +101,40 @@ class Prompt(Input):
         event.stop()
         event.prevent_default()
 
+    def _put(self, text: str) -> None:
+        self.value = text
+        self.cursor_position = len(text)
+
+    def _tab(self) -> None:
+        """As far as all completions agree; from there on one after the other."""
+        if self.value in self._round:
+            self._put(self._round[(self._round.index(self.value) + 1) % len(self._round)])
+            return
+        found = tuple(self._complete(self.value))
+        if not found:
+            return
+        common = _shared(found)
+        self._round = found if len(found) > 1 and common == self.value else ()
+        self._put(self._round[0] if self._round else common)
+
+    def _likely(self, value: str) -> str | None:
+        if self.kind != ":" or not value.strip():
+            return None
+        typed = (line for line in reversed(self.history.lines) if line.startswith(value))
+        found = next((line for line in typed if line != value), None)
+        return found or next(iter(self._complete(value)), None)
+
     def _recall(self, by: int) -> None:
-        self._at = min(max(self._at + by, 0), len(self._history))
-        self.value = self._history[self._at] if self._at < len(self._history) else ""
-        self.cursor_position = len(self.value)
+        """Lines typed before; below the newest is what was being typed."""
+        lines = self.history.lines
+        if self._at >= len(lines):
+            self._typed = self.value
+        self._at = min(max(self._at + by, 0), len(lines))
+        self._put(lines[self._at] if self._at < len(lines) else self._typed)
+
+
+def _shared(found: Sequence[str]) -> str:
+    """What all of them begin with."""
+    first, last = min(found), max(found)
+    differ = (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1])
+    return first[: next(differ, len(first))]

@@ -1,0 +1,123 @@
+"""The ``:`` line as a user has it: completion, lines typed before, help, ``.pardbgrc``, frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pardbg.control.model import Reply, Verb
+from pardbg.ui.app import PardbgApp
+from pardbg.ui.rc import Rc, RcLine
+from tests.ui import sample
+from tests.ui.fakes import FakePort, app_on, shows, text_of, until
+
+
+def typed(app: PardbgApp) -> str:
+    return app.main._prompt.value
+
+
+async def ready(app: PardbgApp) -> None:
+    await until(lambda: app.main.shared.frame is not None, "a frame")
+
+
+async def test_tab_goes_as_far_as_all_agree_and_then_round() -> None:
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"tb", "tab")
+        assert typed(app) == "tbreak "
+        await pilot.press(*"op==all_r", "tab")
+        assert typed(app) == "tbreak op==all_reduce"
+        await pilot.press("space", *"on", "space", "tab")
+        assert typed(app) == "tbreak op==all_reduce on all"
+        await pilot.press("tab", "tab")
+        assert typed(app) == "tbreak op==all_reduce on waiting"
+        await shows(app, "tbreak EXPR [on RANKS]")
+        await pilot.press("escape")
+        # What the line will probably be stands behind the cursor; → takes it.
+        await pilot.press("colon", *"conti")
+        await until(lambda: app.main._prompt._suggestion == "continue", "a suggestion")
+        await pilot.press("right")
+        assert typed(app) == "continue"
+
+
+async def test_lines_are_there_again_in_the_next_session(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    for lines in (("pause", "step 2"), ("where",)):
+        app = app_on(sample.snapshot_1f1b(), FakePort(), history=path)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await ready(app)
+            for text in lines:
+                keys = ["space" if char == " " else char for char in text]
+                await pilot.press("colon", *keys, "enter")
+            await until(lambda text=text: path.exists() and text in path.read_text(), text)
+    app = app_on(sample.snapshot_1f1b(), FakePort(), history=path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"dra", "up")
+        assert typed(app) == "where"
+        await pilot.press("up", "up", "up")
+        assert typed(app) == "pause"
+        await pilot.press("down", "down", "down")
+        assert typed(app) == "dra", "what was being typed is still there"
+    assert path.read_text().splitlines() == ["pause", "step 2", "where"]
+
+
+async def test_help_explains_a_word() -> None:
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"h", "space", *"b", "enter")
+        await shows(app, "Stop everybody to a cut")
+        await shows(app, "pdb's abbreviation: b")
+        await pilot.press("escape", "colon", *"help", "space", *"dance", "enter")
+        await shows(app, "no word 'dance'")
+
+
+async def test_the_rc_files_commands_are_given_and_what_is_wrong_is_said() -> None:
+    lines = ("break step==3", "pipeline", "braek 1")
+    rc = Rc(tuple(RcLine(f".pardbgrc:{n}", text) for n, text in enumerate(lines, 1)))
+    port = FakePort(Reply(True, None, {"text": "breakpoint 1: step==3"}))
+    app = app_on(sample.snapshot_1f1b(), port, rc=rc)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(lambda: port.asked == [("break", None)], "the breakpoint")
+        await until(lambda: app.main._active == "pipeline", "the screen")
+        await shows(app, ".pardbgrc:3: no command 'braek': did you mean 'break'?")
+        await pilot.press("7")
+        await shows(app, ".pardbgrc:1: break step==3: breakpoint 1:")
+
+
+class Frames(FakePort):
+    """Ranks with two frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[int] = []
+
+    def command(
+        self, verb: Verb, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
+    ) -> Reply:
+        self.asked.append((verb.value, ranks))
+        frame = int(args.get("frame", 0))
+        self.frames.append(frame)
+        said = {"ok": True, "text": f"in frame {frame}", "frames": 2}
+        if frame > 1:
+            said = {"ok": False, "error": "no frame 2: there are 0 to 1, 0 the innermost"}
+        return Reply(True, None, {"answers": {0: said}})
+
+
+async def test_up_and_down_stay_within_the_frames() -> None:
+    port = Frames()
+    app = app_on(sample.snapshot_1f1b(), port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        for word, says in (("u", "in frame 1"), ("u", "no frame 2"), ("p x", "in frame 1"),
+                           ("d", "in frame 0"), ("d", "this is the innermost frame")):  # fmt: skip
+            before = len(port.frames)
+            keys = ["space" if char == " " else char for char in word]
+            await pilot.press("colon", *keys, "enter")
+            await shows(app, says)
+            if says.startswith("in"):
+                await until(lambda before=before: len(port.frames) > before, word)
+        assert port.frames == [1, 2, 1, 0]
+        assert "in frame 1" in text_of(app)
