@@ -113,6 +113,10 @@ def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
     idles = []
     at = begin
     for call in evidence.calls:
+        if call.t0_ns >= end:
+            break
+        if call.t1_ns <= at:
+            continue
         source = _either(evidence, call.producer)
         ended, source_rank = evidence.ended.get(source, (None, None))
         if ended is None:
