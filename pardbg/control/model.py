@@ -101,6 +101,8 @@ class AgentState:
     """Pipeline compute actions finished in this schedule step, text form, in order."""
     plan: tuple[str, ...] = ()
     """Planned compute actions of this rank's schedule step (empty: no pipeline)."""
+    closed: bool = True
+    """Its gate holds, or would; False: it runs on (RUN came, or its lease is over)."""
     hit: int | None = None
     """The breakpoint or watch that stopped it; None: a permit did."""
     hit_text: str = ""

@@ -55,6 +55,7 @@ def agent_state(proc: str, message: dict[str, Any]) -> AgentState:
             },
             done=tuple(str(text) for text in message.get("done") or ()),
             plan=tuple(str(text) for text in message.get("plan") or ()),
+            closed=bool(message.get("closed", True)),
             hit=int(message["hit"][0]) if message.get("hit") else None,
             hit_text=str(message["hit"][1])[:_MAX_HIT] if message.get("hit") else "",
             hits={int(n): int(count) for n, count in (message.get("hits") or {}).items()},

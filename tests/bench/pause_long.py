@@ -27,8 +27,8 @@ from pardbg.hub.client import HubControl
 from pardbg.hub.launch import RunHandle, start_run
 from tests.bench.figures import HEADER, Figure
 from tests.distributed.recorded import launched
-from tests.distributed.runs import maps, session_of, wait_ranks
-from tests.processes import rank_env
+from tests.distributed.runs import maps, session_of
+from tests.processes import rank_env, wait_until
 
 STEPS = 24
 LOOK_S = 5.0
@@ -66,26 +66,31 @@ def losses(text: str) -> list[str]:
 
 
 def plain(name: str, steps: int) -> list[str]:
-    """The losses of the run that nobody watches. As paced as the other: DDP's buckets follow the
+    """The losses of the run that nobody watches. Not paced, as the other: DDP's buckets follow the
     order in which gradients come, and a sum's last bits the buckets."""
-    job = [*launched(name, None, steps), "--pace", "5"]
+    job = [*launched(name, None, steps), "--pace", "0"]
     done = subprocess.run(job, env=rank_env(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return losses(done.stdout)
 
 
-def start(name: str, steps: int, limit_s: float, folder: Path) -> Held:
-    """The job, watched, paused to a cut after a few steps."""
-    job = [*launched(name, None, steps), "--pace", "5"]
+def start(name: str, steps: int, limit_s: float, folder: Path, *conditions: str) -> Held:
+    """The job, watched; it will stop where all of these are true, each on some rank."""
+    job = [*launched(name, None, steps), "--pace", "0"]
     env = rank_env({TIMEOUT: str(limit_s)})
     handle = start_run(job, name=name, session=folder / f"{name}.mcap", cwd=Path.cwd(), env=env)
     control = HubControl(handle.run_dir)
-    nproc = int(job[job.index("tests.distributed.programs.forked_ranks") + 1])
-    wait_ranks(control, nproc)
-    reply = control.command(Verb.UNTIL, expr="step==3", timeout_s=60)
-    assert reply.ok, reply.error
-    assert control.command(Verb.PAUSE).ok
+    for condition in conditions:  # before there is a rank: nobody gets past it
+        assert control.command(Verb.TBREAK, expr=condition).ok
     return Held(name, handle, control)
+
+
+def stopped(job: Held) -> None:
+    """Wait until it stands at a cut, nobody inside an op."""
+    wait_until(lambda: job.control.command(Verb.STATUS).data.get("mode") == "held", 90, "a hit")
+    # Who hit stands where it is, whoever waits for it: a step of one moves all to a real cut.
+    reply = job.control.command(Verb.NEXT)
+    assert reply.ok and not reply.data["waiting"], reply
 
 
 def hold(jobs: Sequence[Held], seconds: float) -> None:
@@ -121,7 +126,8 @@ def finish(job: Held, expected: list[str], limit_s: float) -> list[str]:
         wrong.append(f"exit code {code}")
     found = losses(out)
     if found != expected:
-        at = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), len(found))
+        pairs = zip(found, expected, strict=False)
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(found))
         wrong.append(f"other losses than the plain run from step {at} of {len(found)} on")
     definitions = maps(session_of(job.handle), b"D")
     limits = {d["timeout_ns"] for d in definitions if d["k"] == "group"}
@@ -138,7 +144,9 @@ def measure(seconds: float, names: Sequence[str], steps: int = STEPS) -> list[Fi
     with tempfile.TemporaryDirectory(prefix="pardbg-pause-") as folder:
         try:
             for name in names:
-                jobs.append(start(name, steps, limit_s, Path(folder)))
+                jobs.append(start(name, steps, limit_s, Path(folder), "step==3"))
+            for job in jobs:
+                stopped(job)
             hold(jobs, seconds)
             for job in jobs:
                 wrong = finish(job, expected[job.name], limit_s)

@@ -25,8 +25,8 @@ def gate(agent: core.Core, kind: Gate, text: str) -> None:
 
 
 def collective(agent: core.Core, group: int, op: int, barrier: Barrier) -> None:
-    seq = agent.ops.next_seq("g:dp")
-    gate(agent, Gate.COLLECTIVE, f"all_reduce dp #{seq}")
+    gate(agent, Gate.COLLECTIVE, f"all_reduce dp #{agent.ops.num_issued('g:dp')}")
+    seq = agent.ops.next_seq("g:dp")  # behind the gate: before it, nothing is issued yet
     t0 = time.monotonic_ns()
     token = agent.ops.issued("g:dp", group, "all_reduce", seq, False, False, NONE, 0, op, t0)
     agent.record(Kind.OP_ISSUE, Lane.COMM, 0, op, t0, time.monotonic_ns(), agent.step, seq, group,

@@ -160,7 +160,7 @@ class Rank:
         return AgentState(
             proc=self.proc, rank=self.rank, serial=self.serial, reply_to=self.reply_to,
             held=self.held, held_since_ns=self.at, next=self.next, step=self.step,
-            hit=self.hit, hit_text=self.hit_text, hits=self.breaks.hits(),
+            closed=self.closed, hit=self.hit, hit_text=self.hit_text, hits=self.breaks.hits(),
             open=tuple(self.open), issued=dict(self.issued), p2p=dict(self.p2p),
             done=tuple(self.done), plan=self.plan,
         )  # fmt: skip

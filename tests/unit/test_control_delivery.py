@@ -160,6 +160,21 @@ def test_a_lease_that_is_over_cannot_be_renewed() -> None:
     assert texts(world, "lapsed") == ["the lease of view-a lapsed: everything runs on"]
 
 
+def test_ranks_whose_leases_end_one_after_the_other_are_all_held_again() -> None:
+    """The hub stood still for a while: rank 0's state comes first, rank 1's when rank 0 has been
+    told already; then rank 1 waits inside an op for rank 0, and says nothing more by itself."""
+    world = World([["coll dp", "waitcoll"] * 9 for _ in range(2)])
+    world.command("pause")
+    for rank in world.ranks:
+        rank.closed = False
+        rank.held = 0
+        world.machine.state(rank.state(), world.now)
+        world._deliver()
+    assert texts(world, "loose") == [f"rank {n} came loose: held again" for n in (0, 1)]
+    world.settle()
+    assert world.machine.mode is Mode.HELD and all(rank.held for rank in world.ranks)
+
+
 def test_a_rank_that_fell_silent_is_not_said_to_be_held() -> None:
     """Its lease is over, so it runs on: the network between is gone. Back again, it is held."""
     world = pipeline()

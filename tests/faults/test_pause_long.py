@@ -1,0 +1,55 @@
+"""Held for longer than the groups' timeout: the job lives, and trains what it would have trained.
+For minutes: ``python -m tests.bench.pause_long``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pardbg.control.model import Verb
+from pardbg.hub.client import HubControl
+from tests.bench.pause_long import finish, hold, plain, start, stopped
+from tests.distributed.recorded import recorded
+from tests.distributed.runs import maps, session_of
+
+STEPS = 10
+LIMIT_S = 4.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_held_beyond_the_groups_timeout_the_losses_are_bit_identical(tmp_path: Path) -> None:
+    """1F1B and DDP at once. Two breakpoints hit at the same time on DDP's ranks; while it is held,
+    another viewer takes control and the first one ends."""
+    jobs = [
+        start("1f1b", STEPS, LIMIT_S, tmp_path, "step==3"),
+        start("ddp", STEPS, LIMIT_S, tmp_path, "step==3 and rank==0", "step==3 and rank==2"),
+    ]
+    try:
+        for job in jobs:
+            stopped(job)
+        begun = time.monotonic()
+        ddp = jobs[1]
+        other = HubControl(ddp.handle.run_dir)
+        refused = other.command(Verb.CONTINUE)
+        assert not refused.ok and "holds control" in (refused.error or "")
+        assert other.take().ok
+        ddp.control.close()
+        ddp.control = other
+        expected = {"ddp": plain("ddp", STEPS)}
+        hold(jobs, max(0.5, 1.5 * LIMIT_S - (time.monotonic() - begun)))
+        expected["1f1b"] = recorded("1f1b", steps=STEPS).loss_texts
+        assert [finish(job, expected[job.name], LIMIT_S) for job in jobs] == [[], []]
+    finally:
+        for job in jobs:
+            if job.handle.launcher_alive():
+                job.control.command("kill", confirm=True)
+                job.handle.wait(30)
+            job.control.close()
+    said = [(event["event"], event.get("text")) for event in maps(session_of(ddp.handle), b"C")]
+    hits = sorted(str(text).partition(":")[0] for event, text in said if event == "hit")
+    assert hits == ["breakpoint 1", "breakpoint 2"]
+    assert any(event == "take" and "taken over from view-" in text for event, text in said)
+    assert not [event for event, _ in said if event in ("leave", "lapsed", "released")]
