@@ -76,7 +76,10 @@ def at_ms(app: PardbgApp) -> float:
 
 
 async def command(pilot: Pilot[None], text: str) -> None:
-    await pilot.press("colon", *(NAMED.get(char, char) for char in text), "enter")
+    """Typed in one go: the pilot waits for an idle app after each key of its own."""
+    for char in ":" + text:
+        pilot.app.post_message(events.Key(NAMED.get(char, char), char))
+    await pilot.press("enter")
 
 
 async def test_goto_every_kind_of_place(session: Path) -> None:
