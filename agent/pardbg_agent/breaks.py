@@ -4,8 +4,9 @@ The hub sends a tree of known nodes (pardbg.control.expr makes it of text). It b
 here; nothing is evaluated as code. What is not known (a collective has no stage) is None and makes
 a comparison None: no match, under ``not`` too.
 
-Runs on the training's threads: no lock, one pass over the breakpoints of the gate's class, and
-the plain equalities before anything else (ten that do not match cost 1-2 us).
+Runs on the training's threads: no lock, and one look-up in a table of each field that breakpoints
+of the gate's class want equal to something, before anything else (ten that do not match cost
+about 1 us).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Break:
     number: int
     gates: int
     equal: tuple[tuple[str, Any], ...]
-    """Fields that must have these values, the telling ones first; the first of them is looked at
-    before ``matches``."""
+    """Fields that must have these values, the telling ones first: the first of them is looked up
+    before ``matches`` is asked."""
     matches: Evaluate
     ignore: int
     """Matches still to be let pass."""
@@ -60,10 +61,19 @@ class Break:
     """Step of the last match."""
 
 
+Wanted = tuple[tuple[str, dict[Any, tuple[tuple[int, Break], ...]]], ...]
+
+
 @dataclass(frozen=True, slots=True)
-class Hit:
-    number: int
-    text: str
+class _Gate:
+    """The breakpoints of one class of gates, by the first thing that must be equal."""
+
+    wanted: Wanted
+    """(field, value -> breakpoints with their places in the list)."""
+    always: tuple[tuple[int, Break], ...]
+    """Those without such a thing."""
+    base: bool
+    """They ask first for what any gate knows (the step), not for what comes next."""
 
 
 class Breaks:
@@ -71,27 +81,30 @@ class Breaks:
 
     def __init__(self, breaks: Sequence[Break]) -> None:
         self._by_gate = {
-            1 << bit: tuple((*_first(b), b) for b in breaks if b.gates & 1 << bit)
-            for bit in range(8)
+            1 << bit: _gate([b for b in breaks if b.gates & 1 << bit]) for bit in range(8)
         }
         self._all = tuple(breaks)
         self.gates = 0
         for one in breaks:
             self.gates |= one.gates
 
-    def look(self, gate: int, facts: Callable[[], Facts]) -> Break | None:
-        """The first breakpoint that what comes next matches (and that is not to be ignored)."""
-        breaks = self._by_gate.get(gate)
-        if not breaks:
+    def look(
+        self, gate: int, facts: Callable[[], Facts] | None, base: Callable[[], Facts] = dict
+    ) -> Break | None:
+        """The first breakpoint that what comes next matches (and that is not to be ignored).
+        ``facts``: what comes next; ``base``: what is known at any gate, asked only if needed."""
+        table = self._by_gate.get(gate)
+        if table is None:
             return None
-        known = facts()
-        get = known.get
-        for key, value, one in breaks:
-            if key and get(key) != value:
-                continue
-            if one.matches(known) is True and _counts(one, get("step", -1)):
-                return one
-        return None
+        known = facts() if facts is not None else {}
+        if table.base:
+            known = {**base(), **known}
+        likely = table.always
+        for key, values in table.wanted:
+            found = values.get(known.get(key))
+            if found is not None:
+                likely += found
+        return _first_of(likely, known if table.base else {**base(), **known}) if likely else None
 
     def hits(self) -> dict[int, int]:
         """number -> matches so far, of those that matched."""
@@ -108,8 +121,25 @@ class Breaks:
                     one.ignore = was.ignore
 
 
-def _first(one: Break) -> tuple[str, Any]:
-    return one.equal[0] if one.equal else ("", None)
+def _gate(breaks: Sequence[Break]) -> _Gate | None:
+    wanted: dict[str, dict[Any, tuple[tuple[int, Break], ...]]] = {}
+    always: tuple[tuple[int, Break], ...] = ()
+    for place, one in enumerate(breaks):
+        if one.equal:
+            key, value = one.equal[0]
+            values = wanted.setdefault(key, {})
+            values[value] = (*values.get(value, ()), (place, one))
+        else:
+            always += ((place, one),)
+    base = bool(always) or not wanted.keys() <= EVENT_FIELDS
+    return _Gate(tuple(wanted.items()), always, base) if breaks else None
+
+
+def _first_of(likely: Sequence[tuple[int, Break]], known: Facts) -> Break | None:
+    for _, one in sorted(likely, key=operator.itemgetter(0)):
+        if one.matches(known) is True and _counts(one, known.get("step", -1)):
+            return one
+    return None
 
 
 def _counts(one: Break, step: int) -> bool:
@@ -189,8 +219,10 @@ def _equalities(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _telling(equality: tuple[str, Any]) -> int:
-    """Numbers tell more gates apart than words: look at them first."""
-    return 0 if equality[0] in EXPR_NUMBERS else 1
+    """Numbers tell more gates apart than words, and what comes next more than what is so for long:
+    look at them first."""
+    name = equality[0]
+    return 2 if name not in EXPR_NUMBERS else 0 if name in EVENT_FIELDS else 1
 
 
 def _names(tree: Any) -> set[str]:

@@ -151,7 +151,7 @@ class GateControl:
     def _break(self, gate: int, describe: Describe, facts: AskFacts | None) -> None:
         """Close the gate if a breakpoint matches what comes next."""
         try:
-            hit = self.breaks.look(gate, lambda: {**self._facts(), **(facts() if facts else {})})
+            hit = self.breaks.look(gate, facts, self._facts)
         except Exception:  # noqa: BLE001 - a condition must not reach the training
             hit = None
         if hit is None:
