@@ -77,7 +77,8 @@ class Machine(Board):
         self.tick(now)
 
     def state(self, state: AgentState, now: int) -> None:
-        """An agent's STATE; older ones than the newest are ignored."""
+        """An agent's STATE; older ones than the newest are ignored. What follows of it comes with
+        the next ``tick``, once for all states that came by then."""
         view = self.views.get(state.proc)
         if view is None or (view.state is not None and state.serial <= view.state.serial):
             return
@@ -92,7 +93,6 @@ class Machine(Board):
             self._raise(view, state, now)
         elif state.held and view.fresh and self.mode is Mode.RUNNING:
             self._stray(view, f"rank {view.rank} was held by a hub that is gone", now)
-        self.tick(now)
 
     # -- viewers
 

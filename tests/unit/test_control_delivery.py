@@ -169,6 +169,7 @@ def test_ranks_whose_leases_end_one_after_the_other_are_all_held_again() -> None
         rank.closed = False
         rank.held = 0
         world.machine.state(rank.state(), world.now)
+        world.machine.tick(world.now)
         world._deliver()
     assert texts(world, "loose") == [f"rank {n} came loose: held again" for n in (0, 1)]
     world.settle()
