@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 from pardbg.recipes import catalogue
 from tests.diagnosis import beside, cases
@@ -44,13 +45,13 @@ def show(cells: tuple[str, ...]) -> None:
     print(line.rstrip(), flush=True)
 
 
-def healthy(seconds: float) -> int:
-    """Print the table of healthy training of all kinds, in turn, for so long together; how many
-    had a false alarm."""
+def healthy(names: Sequence[str], seconds: float) -> int:
+    """Print the table of healthy recipes watched in turn, for so long together; how many had a
+    false alarm."""
     bad = 0
-    for name in HEALTHY:
+    for name in names:
         argv = tuple(catalogue.command(name, None, 1_000_000))
-        outcome = watch(Case(name, argv, ()), patience_s=seconds / len(HEALTHY))
+        outcome = watch(Case(name, argv, ()), patience_s=seconds / len(names))
         show(row(outcome))
         for finding in [*outcome.false.values(), *outcome.warned.values()]:
             print(f"    {finding.severity} {finding.kind}: {finding.text}", flush=True)
@@ -89,15 +90,16 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="the cases, without running any")
     parser.add_argument("--beside", action="store_true", help="run torch's own tools on each, too")
     parser.add_argument("--healthy", type=float, metavar="SECONDS",
-                        help="watch healthy training for so long: is any error said?")  # fmt: skip
+                        help="watch healthy training for so long: is any error said? Of NAME …,"
+                        " whole names of recipes, or of ten")  # fmt: skip
     parser.add_argument("--only-beside", action="store_true", help="torch's own tools alone")
     arguments = parser.parse_args()
-    todo = chosen(arguments.names)
+    todo = [] if arguments.healthy else chosen(arguments.names)
     if arguments.list:
         print("\n".join(case.name for case in todo))
         return 0
     if arguments.healthy:
-        return 1 if healthy(arguments.healthy) else 0
+        return 1 if healthy(arguments.names or HEALTHY, arguments.healthy) else 0
     if arguments.only_beside:
         for case in todo:
             print(case.name)

@@ -113,19 +113,23 @@ def _argv(case: Case, folder: Path) -> list[str]:
 
 
 def _wait(folder: Path, job: subprocess.Popen[bytes]) -> dict[int, str | None]:
-    """The ranks' recorders when they have stood for a while, or after the longest time."""
+    """The ranks' recorders when they have stood for a while, or after the longest time. Of a job
+    that ended, as all of them last were."""
     begun = changed = time.monotonic()
     dumps: dict[int, str | None] = {}
+    whole: dict[int, str | None] = {}
     last: list[str] = []
     while job.poll() is None and time.monotonic() - begun < LONGEST_S:
         dumps = _of_all(folder, "fr_trace_json")
+        if None not in dumps.values():
+            whole = dumps
         now = [re.sub(r'"state":\s*"[^"]*"', "", text or "") for text in dumps.values()]
         if now != last or not any('"record_id"' in text for text in now):
             last, changed = now, time.monotonic()
         elif time.monotonic() - changed > STOOD_S:
             return dumps
         time.sleep(0.3)
-    return dumps if job.poll() is None else {}
+    return dumps if job.poll() is None else whole
 
 
 def _of_all(folder: Path, what: str) -> dict[int, str | None]:
