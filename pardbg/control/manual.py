@@ -50,12 +50,19 @@ _TEXTS: Final = {
         --
         until step==100 | until action==2B3""",
     "watch": """
-        Stop where something goes wrong: nan (a value that is not finite in a collective's input, a
-        gradient or the loss), mismatch (op, size, dtype or root differ: held before it is issued),
-        diverge (replicas differ), slow>5 (times the median), skew>20ms, memory>2GiB. It is in one
-        table with the breakpoints: breaks, ignore and delete are for both.
+        Stop everybody where something goes wrong, and say rank, place, number and limit. nan: a
+        value that is not finite in what a rank puts into a collective or a send (host memory only;
+        held before it is issued), the loss, a logged number, or a gradient, by its name; at most
+        once in a step on each rank. mismatch: op, size, dtype or root differ; held before it is
+        issued. diverge: replicas differ. slow>K: a step, an op, a pipeline action, or the time a
+        rank takes by itself before one, longer than K times this rank's median of the same thing,
+        once it has five (less than 10 ms, or than a tenth of a step, is never slow). skew>T: so
+        long after the first rank. memory>X: the rank passes it; allocated on a GPU, else
+        parameters, gradients, optimizer state and activations as counted. Watches are in one table
+        with the breakpoints: breaks, condition, ignore and delete are for both.
         --
-        watch nan | watch slow>5 on 0-3""",
+        watch nan | watch mismatch | watch diverge
+        watch slow>5 on 0-3 | watch skew>20ms | watch memory>2GiB""",
     "condition": "Give breakpoint N another condition.\n--\ncondition 1 mb==2",
     "ignore": """
         Let the next COUNT matches of breakpoint N pass, on each rank.

@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import pardbg_agent
 from pardbg_agent import core, hooks
 from pardbg_agent.breaks import breaks_of
-from pardbg_agent.hooks import memory, slow
+from pardbg_agent.hooks import memory, notfinite, slow
 from pardbg_agent.hooks.context import Op
 from pardbg_agent.watches import watches_of
 from tests.distributed.programs.watched import make_run
@@ -38,8 +38,8 @@ def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
     core.shutdown()
 
 
-def watch(c: core.Core, kind: str, limit: float = 0.0) -> None:
-    watches = watches_of([{"n": 1, "kind": kind, "limit": limit, "ignore": 0}])
+def watch(c: core.Core, kind: str, limit: float = 0.0, number: int = 1) -> None:
+    watches = watches_of([{"n": number, "kind": kind, "limit": limit, "ignore": 0}])
     c.gate.set_breaks(breaks_of([]), watches)
     c.watches = watches
 
@@ -144,6 +144,30 @@ def test_a_gradient_is_named_at_the_optimizers_gate(c: core.Core) -> None:
         ("1 of 6 values is not finite (1 NaN; the first at 5) in the gradient of body.weight",
          "optimizer.step 0")
     ]  # fmt: skip
+
+
+def test_an_op_that_reduces_gradients_names_the_parameter(c: core.Core) -> None:
+    """As in a DDP bucket: NaN came from the second layer, and backward took it to the first."""
+    watch(c, "nan")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False))
+    for p in model.parameters():
+        p.grad = torch.full_like(p, NAN)
+    bucket = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    ((text, _),) = hits(c, lambda: dist.all_reduce(bucket))
+    assert text == (
+        "10 of 10 values are not finite (10 NaN; the first at 0) in the input of all_reduce "
+        "default #0; so is the gradient of 1.weight"
+    )
+
+
+def test_many_tensors_are_looked_at_in_one_go() -> None:
+    """As gradients on a device are, which is waited for once."""
+    good = [torch.full((3,), 1e38), torch.zeros(0), torch.ones(2, dtype=torch.int64),
+            torch.full((4,), 6e4, dtype=torch.float16)]  # fmt: skip
+    assert notfinite.all_finite(good) and notfinite.all_finite([])
+    for bad in (NAN, INF, -INF):
+        assert not notfinite.all_finite([*good, torch.tensor([1.0, bad])])
+        assert not notfinite.all_finite([torch.tensor([bad, 1.0], dtype=torch.bfloat16), *good])
 
 
 def test_the_loss_and_what_the_program_logs(c: core.Core) -> None:

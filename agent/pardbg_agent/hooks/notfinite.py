@@ -5,8 +5,9 @@ send, before it is issued; the loss that backward is called on and numbers that 
 every gradient, at the optimizer's gate. (Without a watch ``probes`` looks at a share of it, and
 never holds anybody.)
 
-Only tensors in host memory: reading one on a device would wait for it, at every op. There the
-losses and gradients that come as plain numbers are what is left; it is said once.
+What goes into an op is read in host memory only: on a device each op would wait for it, and what
+overlaps would not any more. That is said once; gradients there are looked at all together, which
+waits for the device once per step.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
     if spec.op == "broadcast" and op.peer != c.identity.rank:
         return  # nobody has written to it yet
     for tensor in inputs(spec, op.args):
-        found = _look(c, tensor, op.reduce in _BOUNDS)
+        found = _look(tensor, op.reduce in _BOUNDS)
         if found is not None:
             name = next(_gradients(_modules()), None) if spec.reduces else None
             where = f"; so is {name}" if name else ""
@@ -65,13 +66,17 @@ def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
     """The optimizer's gate."""
     if not _due(c, watch):
         return
-    bad = [(at, p) for at, p in enumerate(_parameters(optimizer)) if _look(c, p.grad) is not None]
+    there = [(at, p) for at, p in enumerate(_parameters(optimizer)) if p.grad is not None]
+    on_device = [g for _, p in there if not (g := _local(p.grad)).is_cpu]
+    if on_device and all_finite(on_device):
+        there = [(at, p) for at, p in there if _local(p.grad).is_cpu]
+    bad = [(at, p) for at, p in there if _say(p.grad) is not None]
     if not bad:
         return
     at, parameter = bad[-1]  # backward goes from the end to the begin: closest to the source
     name = _given_name(optimizer, parameter) or _name_of(parameter) or f"parameter {at}"
     more = f", and of {len(bad) - 1} more" if len(bad) > 1 else ""
-    _stop(c, watch, f"{_look(c, parameter.grad)} in the gradient of {name}{more}")
+    _stop(c, watch, f"{_say(parameter.grad)} in the gradient of {name}{more}")
 
 
 def _due(c: _core.Core, watch: Watch) -> bool:
@@ -84,17 +89,45 @@ def _stop(c: _core.Core, watch: Watch, text: str) -> None:
     c.gate.stop(watch.number, text)
 
 
-def _look(c: _core.Core, tensor: Any, bounds: bool = False) -> str | None:
-    """``3 of 16384 values not finite (2 NaN, the first at 17)``, or None: all are."""
+def _look(tensor: Any, bounds: bool) -> str | None:
+    """An input of an op: what ``_say`` says of it, if it is in host memory."""
     global _device_said
-    tensor = getattr(tensor, "_local_tensor", tensor)
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return None
-    if not tensor.is_cpu:
-        if not _device_said and not tensor.is_meta:
-            _device_said = True
-            _core.complain(f"watch nan: tensors on {tensor.device.type} are not looked at, "
-                           "as that would wait for the device")  # fmt: skip
+    if tensor.is_cpu:
+        return _say(tensor, bounds)
+    if not _device_said and not tensor.is_meta:
+        _device_said = True
+        where = tensor.device.type
+        _core.complain(f"watch nan: what goes into ops on {where} is not looked at, as each would "
+                       "wait for the device; gradients are")  # fmt: skip
+    return None
+
+
+def all_finite(tensors: list[Any]) -> bool:
+    """Of any number of tensors on one device or several, waiting once for each; no tensor of their
+    size is made. While a graph is captured nothing may be asked of a device: taken as yes."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return True
+    by_device: dict[Any, list[Any]] = {}
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
+                largest = torch.linalg.vector_norm(tensor.detach(), math.inf)
+                by_device.setdefault(tensor.device, []).append(largest.float())
+        return all(
+            bool(torch.stack(some).isfinite().all().item()) for some in by_device.values()
+        )  # fmt: skip
+
+
+def _local(tensor: Any) -> Any:
+    """Of a DTensor this rank's own part."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _say(tensor: Any, bounds: bool = False) -> str | None:
+    """``3 of 16384 values are not finite (2 NaN, 1 infinite; the first at 17)``; None: all are, or
+    for ``bounds`` all but infinite ones."""
+    tensor = _local(tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
         return None
     found = probes.not_finite(tensor)
     if found is None:
