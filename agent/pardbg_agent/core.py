@@ -31,7 +31,7 @@ from pardbg_agent import clock, identity, wire
 from pardbg_agent.defs import Defs
 from pardbg_agent.gate import GateControl
 from pardbg_agent.guard import Guard
-from pardbg_agent.medians import STEP, Medians
+from pardbg_agent.medians import LATER, STEP, Medians
 from pardbg_agent.optable import OpTable
 from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.sums import Sums
@@ -156,7 +156,9 @@ class Core:
             self._keep_budget(cost, t1 - t0)
 
     def _watch_step(self, watch: Watch, step: int, t0: int, t1: int) -> None:
-        slow = self.usual.add(STEP, t1 - t0, watch.limit) if self.gate.free_since(t0) else None
+        if not self.gate.free_since(t0):
+            return
+        slow = self.usual.add(STEP, t1 - t0, watch.limit, LATER)
         if slow is not None:
             self.gate.stop(watch.number, f"step {step} took {times_median(t1 - t0, slow)}")
 

@@ -14,6 +14,9 @@ WINDOW: Final = 32
 """Samples of a thing that its median is of: the newest."""
 FIRST: Final = 5
 """With fewer than that there is no median yet."""
+LATER: Final = 7
+"""The same for what takes long where another rank is slow: so that the other one, whose own time is
+looked at, is the one that is found."""
 LEAST_NS: Final = 10_000_000
 STEP: Final = "step"
 """The thing that a whole training step is."""
@@ -29,16 +32,18 @@ class Medians:
         self.least_ns = LEAST_NS
         """What takes less is not slow."""
 
-    def add(self, thing: Hashable, ns: int, times: float) -> tuple[int, int] | None:
+    def add(
+        self, thing: Hashable, ns: int, times: float, first: int = FIRST
+    ) -> tuple[int, int] | None:
         """It took so long now. (median, of how many) if that is more than ``times`` the median of
-        those before."""
+        those before, of which there must be ``first``."""
         known = self._known.get(thing)
         if known is None:
             if len(self._known) >= MAX_THINGS:
                 return None
             known = self._known.setdefault(thing, deque(maxlen=WINDOW))
         found = None
-        if (ns >= self.least_ns or thing == STEP) and len(known) >= FIRST:
+        if (ns >= self.least_ns or thing == STEP) and len(known) >= first:
             ordered = sorted(known)
             median = ordered[len(ordered) // 2]
             if thing == STEP:

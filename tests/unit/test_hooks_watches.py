@@ -224,9 +224,9 @@ def test_a_planted_delay_is_time_of_its_own(c: core.Core) -> None:
 def test_a_slow_step_and_a_held_one_that_is_none(c: core.Core) -> None:
     watch(c, "slow", 4.0)
     c.step_t0 = time.monotonic_ns()
-    for _ in range(6):
+    for _ in range(7):
         c._watch_step(c.watches.slow, c.step, 0, 20 * MS)  # type: ignore[arg-type]
-    c._watch_step(c.watches.slow, 6, 0, 80 * MS)  # type: ignore[arg-type]
+    c._watch_step(c.watches.slow, 7, 0, 80 * MS)  # type: ignore[arg-type]
     assert c.gate._due is None, "4 times is not more than 4 times"
     c.gate.permit(1, 0, 0, 0, 10**10)
     c._watch_step(c.watches.slow, 7, 0, 500 * MS)  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def test_a_slow_step_and_a_held_one_that_is_none(c: core.Core) -> None:
     c.gate.run(2)
     since = c.gate.opened_ns
     c._watch_step(c.watches.slow, 8, since, since + 81 * MS)  # type: ignore[arg-type]
-    assert c.gate._due == (1, "step 8 took 81 ms, 4.0 × the median 20 ms of 7")
+    assert c.gate._due == (1, "step 8 took 81 ms, 4.0 × the median 20 ms of 8")
 
 
 def test_a_slow_op_and_a_slow_action(c: core.Core) -> None:
@@ -247,13 +247,13 @@ def test_a_slow_op_and_a_slow_action(c: core.Core) -> None:
         op = Op(0, name, 0, step, seq, group, 0, -1, -1, -1, 8, 8, True)
         slow.op_ended(c, op, ms * MS)
 
-    for step in range(6):  # two in each step: the first takes 10 times as long, always
+    for step in range(7):  # two in each step: the first takes 10 times as long, always
         ended(2 * step, step, 200)
         ended(2 * step + 1, step, 20)
     assert c.gate._due is None
-    ended(12, 6, 250)
-    ended(13, 6, 70)
-    assert c.gate._due == (1, "all_reduce default #13 took 70 ms, 3.5 × the median 20 ms of 6")
+    ended(14, 7, 250)
+    ended(15, 7, 70)
+    assert c.gate._due == (1, "all_reduce default #15 took 70 ms, 3.5 × the median 20 ms of 7")
     c.gate.set_breaks(breaks_of([]))
     assert c.gate._due is None
     watch(c, "slow", 3.0)

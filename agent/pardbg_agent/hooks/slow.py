@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import LOCAL, Op, of
+from pardbg_agent.medians import LATER
 from pardbg_agent.wire import Flag
 from pardbg_agent.words import times_median
 
@@ -60,7 +61,7 @@ def op_ended(c: _core.Core, op: Op, t1: int) -> None:
         first = _first[op.group_id] = op.step, op.seq
     place = op.seq - first[1]
     thing = ("op", op.group_id, op.name_id, op.peer, op.a, place)
-    slow = c.usual.add(thing, t1 - op.t0, watch.limit)
+    slow = c.usual.add(thing, t1 - op.t0, watch.limit, LATER)
     if slow is not None:
         c.gate.stop(watch.number, f"{_name(c, op)} took {times_median(t1 - op.t0, slow)}")
 
