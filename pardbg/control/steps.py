@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pardbg.control.model import AgentState, Verb
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, Gate
@@ -21,6 +21,7 @@ TICK_STOP = (
 )  # fmt: skip
 FLOW_STOP = Gate.RECV | Gate.ACTION | Gate.BREAK
 _ACTION = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})")
+_NO_COMPUTE = re.compile(r"\d{1,6}(UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,16 @@ def input_there(action: Action, done: frozenset[Action], last_stage: int) -> boo
 
 def tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
     """proc -> permit for one tick of one pipeline whose ranks are all held."""
+    permits = _tick(pipeline)
+    for state in pipeline:
+        permit = permits.get(state.proc)
+        if permit is not None and _NO_COMPUTE.fullmatch(state.next):
+            # It is an action's gate, but no action of the plan: it goes along, uncounted.
+            permits[state.proc] = replace(permit, n=permit.n + 1)
+    return permits
+
+
+def _tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
     planned = [state for state in pipeline if any(map(parse_action, state.plan))]
     unplanned = [state for state in pipeline if state not in planned]
     if not planned:

@@ -75,6 +75,23 @@ def test_ticks_go_on_into_the_next_step() -> None:
     assert done(world) == [{"0F0"}, {"1F0"}]
 
 
+def test_ticks_take_what_is_no_compute_along() -> None:
+    """2 ranks, 1 microbatch; REDUCE_GRAD before the optimizer, at an action's gate. Stopped there,
+    the next tick still runs the next step's first action, and rank 1 comes to its receive."""
+    programs = [one_f_one_b(r, 2, 1, 2) for r in range(2)]
+    programs = [
+        [w for word in program for w in ([f"{r}REDUCE_GRAD", "opt"] if word == "opt" else [word])]
+        for r, program in enumerate(programs)
+    ]
+    world = held_at_start(World(programs, [plan_1f1b(r, 2, 1) for r in range(2)]))
+    for _ in range(4):
+        world.command("tick")
+    assert world.where() == ["*0REDUCE_GRAD", "*opt"]
+    world.command("tick")
+    assert done(world) == [{"0F0"}, set()]
+    assert world.where() == ["*recv 1", "*recv 0"]
+
+
 def test_step_moves_one_rank_one_action() -> None:
     world = held_at_start(pipeline())
     world.command("step", [0])
