@@ -37,7 +37,7 @@ from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.sums import Sums
 from pardbg_agent.watches import NO_WATCHES, Watch
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
-from pardbg_agent.words import times_median
+from pardbg_agent.words import took
 
 OFF, SUMMARY, FULL = 0, 1, 2
 LEVELS: Final = ("off", "summary", "full")
@@ -160,7 +160,7 @@ class Core:
             return
         slow = self.usual.add(STEP, t1 - t0, watch.limit, LATER)
         if slow is not None:
-            self.gate.stop(watch.number, f"step {step} took {times_median(t1 - t0, slow)}")
+            self.gate.stop(watch.number, took(f"step {step}", t1 - t0, slow))
 
     def explicit_step(self, n: int | None) -> None:
         """pardbg_agent.step(): the program itself says where steps end. It is a gate too."""

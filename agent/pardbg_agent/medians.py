@@ -43,12 +43,15 @@ class Medians:
                 return None
             known = self._known.setdefault(thing, deque(maxlen=WINDOW))
         found = None
-        if (ns >= self.least_ns or thing == STEP) and len(known) >= first:
-            ordered = sorted(known)
-            median = ordered[len(ordered) // 2]
-            if thing == STEP:
-                self.least_ns = max(LEAST_NS, median // 10)
-            if ns > times * median and ns >= self.least_ns:
-                found = median, len(ordered)
+        if ns >= self.least_ns and len(known) >= first:
+            median = _median(known)
+            if ns > times * median:
+                found = median, len(known)
         known.append(ns)
+        if thing == STEP:
+            self.least_ns = max(LEAST_NS, _median(known) // 10)
         return found
+
+
+def _median(known: deque[int]) -> int:
+    return sorted(known)[len(known) // 2]

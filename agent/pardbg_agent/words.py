@@ -19,11 +19,16 @@ def size(num_bytes: float) -> str:
 
 
 def times_median(ns: int, usual: tuple[int, int]) -> str:
-    """``312 ms, 12.5 × the median 25 ms of 32``"""
+    """``12.5 × the median 25 ms of 32``"""
     median, samples = usual
     times = ns / max(median, 1)
     shown = f"{times:.1f}" if times < 100 else f"{times:.0f}"
-    return f"{duration(ns)}, {shown} × the median {duration(median)} of {samples}"
+    return f"{shown} × the median {duration(median)} of {samples}"
+
+
+def took(what: str, ns: int, usual: tuple[int, int]) -> str:
+    """``2F4 took 312 ms, 12.5 × the median 25 ms of 32``"""
+    return f"{what} took {duration(ns)}, {times_median(ns, usual)}"
 
 
 def _in(value: float, units: tuple[tuple[str, float], ...], rest: str) -> str:

@@ -21,7 +21,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import LOCAL, Op, of
 from pardbg_agent.medians import LATER
 from pardbg_agent.wire import Flag
-from pardbg_agent.words import times_median
+from pardbg_agent.words import duration, times_median, took
 
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 
@@ -48,7 +48,9 @@ def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
         return
     slow = c.usual.add(("own", state.own_at, key), now - since, watch.limit)
     if slow is not None:
-        c.gate.stop(watch.number, f"{times_median(now - since, slow)} of its own before {text()}")
+        took_ns = now - since
+        c.gate.stop(watch.number, f"{duration(took_ns)} of its own before {text()}, "
+                                  f"{times_median(took_ns, slow)}")  # fmt: skip
 
 
 def op_ended(c: _core.Core, op: Op, t1: int) -> None:
@@ -63,7 +65,7 @@ def op_ended(c: _core.Core, op: Op, t1: int) -> None:
     thing = ("op", op.group_id, op.name_id, op.peer, op.a, place)
     slow = c.usual.add(thing, t1 - op.t0, watch.limit, LATER)
     if slow is not None:
-        c.gate.stop(watch.number, f"{_name(c, op)} took {times_median(t1 - op.t0, slow)}")
+        c.gate.stop(watch.number, took(_name(c, op), t1 - op.t0, slow))
 
 
 def action_ended(
@@ -76,7 +78,7 @@ def action_ended(
         return
     slow = c.usual.add(("action", stage, verb), t1 - t0, watch.limit)
     if slow is not None:
-        c.gate.stop(watch.number, f"{text} took {times_median(t1 - t0, slow)}")
+        c.gate.stop(watch.number, took(text, t1 - t0, slow))
 
 
 def _name(c: _core.Core, op: Op) -> str:
