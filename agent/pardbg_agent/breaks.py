@@ -187,9 +187,9 @@ def _compile(tree: Any, budget: list[int], depth: int) -> Evaluate:
     if not isinstance(tree, (list, tuple)) or not tree or not isinstance(tree[0], str):
         raise BadTree("no tree")
     head, parts = tree[0], tree[1:]
-    if head == "field" and len(parts) == 1 and parts[0] in EXPR_NUMBERS | EXPR_TEXTS:
+    if head == "field" and len(parts) == 1 and parts[0] in tuple(EXPR_NUMBERS | EXPR_TEXTS):
         return _field(parts[0])
-    if head == "num" and len(parts) == 1 and isinstance(parts[0], (int, float)):
+    if head == "num" and len(parts) == 1 and _is_number(parts[0]):
         return _constant(float(parts[0]))
     if head == "text" and len(parts) == 1 and isinstance(parts[0], str):
         return _constant(parts[0][:_MAX_TEXT])
@@ -204,6 +204,10 @@ def _compile(tree: Any, budget: list[int], depth: int) -> Evaluate:
     if len(below) == 2 and (head in _COMPARE or head in _ARITHMETIC):
         return _two(_COMPARE.get(head) or _ARITHMETIC[head], *below)
     raise BadTree("unknown node")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)
 
 
 def _equalities(tree: Any) -> list[tuple[str, Any]]:

@@ -131,11 +131,24 @@ def _starts(state: AgentState) -> bool:
 
 def to_gate(states: Sequence[AgentState], gates: int) -> dict[str, Permit]:
     """Each rank to its next gate of these: who is held at one passes it, unless others still
-    have to come there first (so that all stand at the same one afterwards)."""
+    have to come there first (so that all stand at the same one afterwards): they are at no such
+    gate, or at one before it."""
     stop = int(gates | Gate.BREAK)
     there = [state for state in states if state.held & stop]
-    n = 1 if len(there) == len(states) else 0
-    return {state.proc: Permit(stop, n, stop) for state in states if n or state not in there}
+    onward = there if len(there) == len(states) else []
+    onward = [s for s in onward if not any(_behind(other, s) for other in there)]
+    return {
+        s.proc: Permit(stop, 1 if s in onward else 0, stop)
+        for s in states
+        if s in onward or s not in there
+    }
+
+
+def _behind(state: AgentState, other: AgentState) -> bool:
+    """It has issued fewer collectives on the groups that both are in."""
+    both = state.issued.keys() & other.issued.keys()
+    counts = [other.issued[group] - state.issued[group] for group in both]
+    return min(counts, default=0) >= 0 and max(counts, default=0) > 0
 
 
 def step_target(states: Sequence[AgentState]) -> int:

@@ -26,12 +26,14 @@ from typing import Any, Final
 import msgpack
 import zmq
 
+from pardbg.analysis.asof import View as AsOf
 from pardbg.control.model import Verb
 from pardbg.hub import config as files
 from pardbg.hub.client import HubControl
 from pardbg.hub.config import RunConfig
 from pardbg.hub.launch import RunHandle, start_run
 from pardbg.hub.salvage import start_time
+from pardbg.session.reader import load
 from pardbg_agent.clock import boot_id
 from tests.bench.bench_hub import make_run, short_dir
 from tests.bench.figures import Figure
@@ -132,11 +134,8 @@ def _pauses(control: HubControl) -> list[Span]:
 
 def _actions(handle: RunHandle) -> list[Span]:
     """(begin, end) of every pipeline action of the recording."""
-    from pardbg.session.reader import load
-
-    store = load(handle.session)
     out: list[Span] = []
-    for process in store.processes.values():
+    for process in AsOf(load(handle.session), None).ranks.values():
         table = process.table("action")
         out += zip(table.col("t0_ns").tolist(), table.col("t1_ns").tolist(), strict=True)
     return out

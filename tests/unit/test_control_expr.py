@@ -80,6 +80,24 @@ def test_meaning(text: str, facts: dict[str, Any], expected: bool | None) -> Non
         ("not " * 60 + "step==1", "inside one another"),
         ("||".join(["1<seq"] * 44), "several breakpoints"),
         ("op==" + "a" * 100, "too long"),
+        ("loss.real == 1", "no field 'loss.real'"),
+        ("rank.__class__.__mro__ == 1", "no field 'rank.__class__.__mro__'"),
+        ("(rank).real == 1", "cannot read"),
+        ("step(1) == 1", "does not belong there"),
+        ("step[0] == 1", "cannot read '[0]"),
+        ("import os", "does not belong there"),
+        ("exec == 1", "no field 'exec'"),
+        ("9**9**9**9 == step", "a field or a value goes there"),
+        ("step == 0x" + "f" * 40, "no unit"),
+        ("step == 1_000", "'_000' at column 10"),
+        ("f'{rank}' == host", "does not belong there"),
+        ("(step := 1) == 1", "cannot read ':"),
+        ("step == \u0661", "cannot read"),  # a digit, but not one of ours
+        ("host == 'a\nb' or 1", "joins conditions"),
+        ("step == 1 if True else 2", "does not belong there"),
+        ("not" * 300, "longer than 400"),
+        ("(" * 300, "inside one another"),
+        ("\x00step==1", "cannot read"),
     ],
 )
 def test_what_is_refused_is_said_in_one_line(text: str, says: str) -> None:
@@ -122,7 +140,8 @@ def test_the_gates_at_which_it_can_be_true(text: str, expected: int) -> None:
     [
         None, "step", [], ["exec", "x"], ["field", "__class__"], ["==", ["field", "step"]],
         ["num", "1"], ["text", 5], ["and", ["field", "step"], 3], [["field", "step"]],
-        ["in", ["field", "op"], "send"],
+        ["in", ["field", "op"], "send"], ["num", 10**400], ["field", ["text", "x"]],
+        ["field", {}], ["==", ["text", "x"], ["num", 1], ["num", 2]], {"field": "step"},
     ],
 )  # fmt: skip
 def test_a_tree_it_does_not_know_is_refused(tree: Any) -> None:

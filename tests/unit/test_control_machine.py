@@ -175,6 +175,20 @@ def test_op_goes_to_the_next_collective() -> None:
     assert world.where() == ["*step", "*step"]
 
 
+def test_op_lets_who_is_behind_catch_up_first() -> None:
+    """DDP, 4 buckets; rank 0 was stepped two of them ahead."""
+    world = held_at_start(World([ddp(4), ddp(4)]))
+    world.command("op")
+    world.command("step", [0])
+    world.command("step", [0])
+    seen = [[rank.issued["dp"] for rank in world.ranks]]
+    for _ in range(3):
+        world.command("op")
+        seen.append([rank.issued["dp"] for rank in world.ranks])
+    assert seen == [[3, 1], [3, 2], [3, 3], [4, 4]]
+    assert world.where() == ["*step", "*step"]
+
+
 def test_a_tick_without_a_plan_ends_at_the_step() -> None:
     world = held_at_start(World([ddp() * 2, ddp() * 2]))
     ack = world.ack(world.command("tick"))
