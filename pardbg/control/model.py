@@ -22,7 +22,7 @@ class Verb(str, Enum):
     NEXT = "next"
     """One training step."""
     OP = "op"
-    """To the next collective."""
+    """To the next collective, or to the end of the step where it has no more."""
     WHERE = "where"
     """All ranks' stacks."""
     BREAK = "break"
