@@ -41,10 +41,11 @@ def breakpoints(data: dict[str, Any]) -> list[str]:
 
 
 def _status(data: dict[str, Any]) -> str:
-    """Mode, lease and what each held rank would do next."""
+    """Mode, lease, what each held rank would do next, and who waits for one of them."""
     lines = [_headline(data)]
-    held = {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
-    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(held.items())]
+    said = {int(rank): str(what) for rank, what in dict(data.get("waiting") or {}).items()}
+    said |= {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
+    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(said.items())]
     return "\n".join(lines)
 
 
@@ -54,6 +55,8 @@ def _headline(data: dict[str, Any]) -> str:
         words.append(f"lease {data['lease_ns'] / 1e9:.0f} s")
     if data.get("pending"):
         words.append(f"{data['pending']} op{'s' * (data['pending'] != 1)} pending")
+    if data.get("timeout_ns") is not None:
+        words.append(f"an op times out in {data['timeout_ns'] / 1e9:.0f} s")
     if data.get("reason"):
         words.append(str(data["reason"]))
     return " · ".join(words)
@@ -86,7 +89,8 @@ def _stacks(data: dict[str, Any]) -> str:
         raised = [rank for rank in branch["ranks"] if _raised(data, rank)]
         there = " raised here" if raised else ""
         lines.append(f"rank {words.rank_set(branch['ranks'])}{there}")
-        frames = [f"{_tail(file)}:{row} {name}" for file, row, name in branch["frames"]]
+        own = [f for f in branch["frames"] if not str(f[0]).startswith("<frozen")]  # Python's start
+        frames = [f"{_tail(file)}:{row} {name}" for file, row, name in own or branch["frames"]]
         lines += [f"    {frame}" for frame in frames] or ["    no frames"]
     for rank, source in sorted(dict(data.get("source") or {}).items()):
         if source != "agent":
