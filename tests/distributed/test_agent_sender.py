@@ -15,6 +15,7 @@ import zmq
 
 from pardbg_agent import wire
 from pardbg_agent.defs import read_file
+from pardbg_agent.evaluate import KINDS
 from pardbg_agent.ring import RingReader
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Msg
 from tests.distributed.agent_hub import FakeHub
@@ -193,6 +194,15 @@ def test_hold_step_and_run(hub: FakeHub, start: Start) -> None:
         hub.send(proc, Msg.PERMIT, id=2, **permit)
         hub.until(lambda n=num_states: len(hub.of(proc, Msg.STATE)) > n)
     assert hub.of(proc, Msg.STATE)[-1]["next"] == at_op["next"]
+    # held, but not started with --allow-eval: nobody runs anything here, whoever asks
+    for number, kind in enumerate(KINDS, start=100):
+        hub.send(proc, Msg.ASK, id=number, kind=kind, expr="c.pipeline.done.clear()", frame=0)
+        answer = hub.until(
+            lambda n=number: [a for a in hub.of(proc, Msg.ACK) if a["re"] == n]
+        )[-1]  # fmt: skip
+        refused = answer.get("error") == "evaluation is off: start the job with --allow-eval"
+        assert refused is (kind != "list"), answer
+    assert hub.of(proc, Msg.STATE)[-1]["done"]
     hub.send(proc, Msg.PERMIT, id=3, **permit)
     after = hub.state(proc, re=3, held=int(Gate.ACTION))
     assert after["next"] == f"0F{n + 1}"
