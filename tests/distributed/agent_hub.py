@@ -72,7 +72,7 @@ class FakeHub:
             self.poll()
         return found
 
-    def send(self, proc: str, kind: Msg, **fields: Any) -> None:
+    def send(self, proc: str, kind: Msg, /, **fields: Any) -> None:
         message = msgpack.packb({"v": 1, "t": kind.value, **fields})
         self._router.send_multipart([proc.encode(), message])
 
