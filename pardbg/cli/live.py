@@ -119,8 +119,10 @@ class _Ctl(click.Command):
               help="Seconds to wait for the ranks' acknowledgement.")  # fmt: skip
 @click.option("--frame", type=click.IntRange(0), default=0,
               help="Which of a held rank's frames p and the like look at; 0: the innermost.")
+@click.option("--hash", "hash_", is_flag=True,
+              help="With compare: the first tensor that differs of params, grads, optimizer, EXPR.")
 def ctl(
-    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int
+    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool
 ) -> int:
     """Control a live run from a script.
 
@@ -143,7 +145,7 @@ def ctl(
     """
     from pardbg import headless
 
-    run_name, verb, ranks, args = _ctl_words(words)
+    run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
     if verb is Verb.KILL and run_name is None:
         raise UserError("kill ends the job: say which, as in `pardbg ctl RUN kill` (`pardbg ls`)")
     if run_name is None and verb not in LOOKS:
@@ -311,6 +313,7 @@ def _ctl_words(
     """(run, verb, rank set, the verb's other arguments)."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
     known = {*verbs, *INSPECT, COMPARE, *PDB}
+    words = _unquoted(words)
     run_name = None if words[0] in known or words[0][:1] == "!" else words[0]
     rest = words if run_name is None else words[1:]
     if rest and rest[0][:1] == "!":
@@ -330,6 +333,21 @@ def _ctl_words(
         raise UserError(f"{word} is for the console: {_ELSEWHERE[word]}")
     what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"
     raise UserError(f"{what}; verbs: {', '.join((*verbs, *INSPECT, COMPARE))}")
+
+
+def _hashing(words: tuple[str, ...]) -> tuple[str, ...]:
+    if COMPARE not in words[:2]:
+        raise UserError("--hash goes with compare, as in `pardbg ctl compare --hash grads`")
+    at = words.index(COMPARE) + 1
+    return (*words[:at], "--hash", *words[at:])
+
+
+def _unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
+    """``ctl "break mb==3"`` is ``ctl break mb==3``."""
+    first: list[str] = []
+    for word in words[:2]:
+        first += word.split(" ", 1) if word[:1] != "!" else [word]
+    return (*first, *words[2:])
 
 
 def _only_one_run() -> None:

@@ -74,7 +74,7 @@ def inspect_words(word: str, rest: str) -> _Said:
     """``p loss on 0-1``, ``compare model.head.weight.norm()``, ``compare --hash grads``: what to
     ask of which ranks (None: who asks says which). Raises ValueError."""
     ranks = None
-    head, found, last = rest.rpartition(" on ")
+    head, found, last = f" {rest}".rpartition(" on ")
     if found and " " not in last.strip():
         ranks, rest = last.strip(), head
     kind, expr = word, rest.strip()

@@ -147,7 +147,9 @@ class Viewers:
             verb = Verb(word)
             ranks = resolve(text, self._known()) if self._agents.known() else ()
         except RankSetError as error:
-            self._refuse(viewer, number, str(error), usage=True)
+            none_held = text == "held"
+            words = "nothing is held: pause first" if none_held else str(error)
+            self._refuse(viewer, number, words, usage=not none_held)
             return
         except ValueError:
             verbs = ", ".join(verb.value for verb in Verb)

@@ -181,6 +181,9 @@ def _held_words(control: ControlView) -> str:
         return f"pausing · {words.plural(number, 'rank')} held so far"
     if control.mode == "stepping":
         return "stepping"
+    if control.waiting:  # no cut: they are inside ops that a held one has not issued
+        waits = f"{len(control.waiting)} wait{'s' * (len(control.waiting) == 1)} for it"
+        return f"held · {words.plural(number, 'rank')}, {waits}"
     return f"held at a cut · {words.plural(number, 'rank')}"
 
 

@@ -28,6 +28,8 @@ from pardbg.render.stacks import Stack, tree
 
 _VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
 _REASON_LINES = 4
+_ANSWER_ROWS = 3
+"""A long line of the console takes so many."""
 _TWICE = re.compile(r"^(\w+) by (\S+): \1$")
 
 
@@ -203,5 +205,8 @@ def _log(snapshot: Snapshot, look: Look, cells: int, limit: int) -> list[Line]:
     if console:
         lines.append(line(" ", rule("console", cells - 2)))
         for text, style in console:
-            lines.append(line(" ", Run(clip(clean(text), cells - 2), style)))
+            text = clean(text)
+            parts = [text] if width(text) <= cells - 2 else wrap(text, cells - 4, _ANSWER_ROWS)
+            for at, part in enumerate(parts):
+                lines.append(line("   " if at else " ", Run(clip(part, cells - 2), style)))
     return lines

@@ -33,7 +33,8 @@ _COMPARED: Final = re.compile(r"(\w+)\s*[!=]=\s*(\w*)$")
 def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
     """Whole lines that ``text`` may become, best first; a blank at the end where more must come."""
     if " " not in text:
-        return [_with_blank(a) for a in for_mode(live) if a.command and _starts(a.command, text)]
+        known = (_with_blank(action) for action in for_mode(live) if action.command)
+        return [word for word in known if _starts(word, text)]
     word, _, rest = text.partition(" ")
     found = by_command(PDB.get(word.lower(), word.lower()), live)
     if len(found) != 1:

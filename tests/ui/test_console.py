@@ -121,3 +121,18 @@ async def test_up_and_down_stay_within_the_frames() -> None:
                 await until(lambda before=before: len(port.frames) > before, word)
         assert port.frames == [1, 2, 1, 0]
         assert "in frame 1" in text_of(app)
+
+
+async def test_a_long_answer_is_shown_over_the_page() -> None:
+    """At 80x24 the console has room for four lines; a listing has eleven."""
+    listing = "\n".join(f"{n:>5}     code of line {n}" for n in range(1, 12))
+    port = FakePort(Reply(True, None, {"answers": {0: {"ok": True, "text": listing}}}))
+    app = app_on(sample.snapshot_1f1b(), port)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"list", "enter")
+        await shows(app, "11     code of line 11")
+        assert " 1     code of line 1" in text_of(app) and "esc closes" in text_of(app)
+        await pilot.press("escape")
+        await until(lambda: "esc closes" not in text_of(app), "closed")
+        await shows(app, "code of line 11")  # and in the console, its end

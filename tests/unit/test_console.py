@@ -30,6 +30,7 @@ from pardbg.ui.rc import Rc, RcLine, run_rc
     [
         ("tb", ["tbreak "]),
         ("bre", ["break ", "breaks"]),
+        ("break", ["break ", "breaks"]),
         ("break ac", ["break action"]),
         ("b mb==3 and st", ["b mb==3 and stage", "b mb==3 and step"]),
         ("break op==all_r", ["break op==all_reduce"]),
@@ -101,6 +102,10 @@ def test_ctl_words() -> None:
         None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1", "compare": False},
     )  # fmt: skip
     assert _ctl_words(("run-1", "b")) == ("run-1", Verb.BREAKS, None, {})
+    quoted = (None, Verb.TBREAK, "0", {"expr": "op==send and mb==3"})
+    assert _ctl_words(("tbreak op==send and mb==3 on 0",)) == quoted
+    assert _ctl_words(("tbreak", "op==send and mb==3", "on", "0")) == quoted
+    assert _ctl_words(("run-1", "args on 1"))[2] == "1"
     for word, says in (("u", "--frame"), ("q", "a command of its own"), ("dance", "not a verb")):
         with pytest.raises(UserError, match=says):
             _ctl_words((word,))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pardbg.control.model import Reply, Verb
 from pardbg.control.wording import COMPARE, inspect_words, verb_meant, verb_words
+from pardbg.render.cells import Picture, Run, clean, clip, line
 from pardbg.render.inspect import answers
 from pardbg.render.replies import breakpoints
 from pardbg.ui import commands
@@ -15,8 +16,11 @@ from pardbg.ui.messages import Answered
 from pardbg.ui.screens.debug import DebugPage
 
 if TYPE_CHECKING:
+    from textual.geometry import Size
+
     from pardbg.ui.desk import Desk
     from pardbg.ui.screens.base import Page, Shared
+    from pardbg.ui.screens.panel import Draw
 
 _ACTION = re.compile(r"\d+[FBIW]\d+")
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
@@ -32,6 +36,7 @@ class ControlKeys:
     _comparing = False
     _frame = 0
     """Which of a held rank's own frames is looked at; 0 the innermost."""
+    _asked = ""
     _before = 0
     """The one before ``up`` or ``down``."""
 
@@ -44,6 +49,11 @@ class ControlKeys:
         def show_page(self, name: str) -> None: ...
 
         def ask(self, kind: str, text: str = "") -> None: ...
+
+        def open_panel(self, title: str, draw: Draw) -> None: ...
+
+        @property
+        def size(self) -> Size: ...
 
     def _verb(self, verb: Verb, argument: str) -> None:
         ranks = str(self.shared.rank) if verb is Verb.STEP else None
@@ -109,10 +119,8 @@ class ControlKeys:
                 debug.say(f"{key}: {value}")
             self.show_page("debug")
         elif event.verb is Verb.INSPECT:
-            for text in answers(event.reply.data, compare=self._comparing):
-                debug.say(text, "")
+            self._show_answer(answers(event.reply.data, compare=self._comparing))
             self._keep_frame(event.reply)
-            self.show_page("debug")
         elif event.verb is Verb.BREAKS:
             for text in breakpoints(event.reply.data):
                 debug.say(text)
@@ -138,8 +146,23 @@ class ControlKeys:
         except ValueError as error:
             raise commands.CommandError(str(error)) from None
         self._comparing = word == COMPARE
+        self._asked = f"{word} {argument}".strip()
         ranks = ranks or str(self.shared.rank)
         self.refused(self._desk.send(Verb.INSPECT, ranks, frame=self._frame, **args))
+
+    def _show_answer(self, lines: list[str]) -> None:
+        """In the console; over it, too, where it is longer than what the console has room for."""
+        debug = self.pages["debug"]
+        assert isinstance(debug, DebugPage)
+        for text in lines:
+            debug.say(text, "")
+        self.show_page("debug")
+        size = self.size
+        if len(lines) > (size.height // 2 - 4 if size.width >= 120 else size.height // 6):
+            self.open_panel(
+                self._asked, lambda cells, _: Picture(body=tuple(
+                    line(Run(clip(clean(text), cells))) for text in lines))
+            )  # fmt: skip
 
     def do_frame_up(self, _argument: str) -> None:
         """The caller's frame, as pdb's ``up``."""

@@ -1,0 +1,156 @@
+"""Every verb of ``pardbg ctl`` against one live pipeline of two ranks: exit codes, ``--json``, and
+what each does to the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pardbg.cli import main
+from pardbg.control.model import Verb
+from pardbg.control.wording import COMPARE, INSPECT
+from pardbg.hub.launch import RunHandle
+from pardbg.recipes import catalogue
+from pardbg.session.reader import load
+from tests.distributed.runs import started
+from tests.forked import forked
+from tests.processes import rank_env, wait_until
+
+Ask = Callable[..., dict[str, Any]]
+
+
+class Script:
+    """``pardbg ctl RUN …`` in this process: a start of Python each would take longer than all."""
+
+    def __init__(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._run, self._capsys = run, capsys
+        self.said: set[str] = set()
+
+    def __call__(self, line: str, code: int = 0) -> dict[str, Any]:
+        """The answer to one line, with its exit code checked."""
+        self.said.add(line.split()[0])
+        out, err, got = self.run(f"{line} --json")
+        assert got == code, (line, got, out, err)
+        if got == 2:
+            assert out == "" or json.loads(out)["ok"] is False
+            assert len(err.splitlines()) == 1, err
+            return {"error": err}
+        answer: dict[str, Any] = json.loads(out)
+        assert answer["ok"] is (answer["error"] is None)
+        return answer
+
+    def run(self, line: str) -> tuple[str, str, int]:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["ctl", self._run, *line.split()])
+        done = self._capsys.readouterr()
+        return done.out, done.err, int(left.value.code or 0)
+
+
+@pytest.mark.timeout(120)
+def test_every_verb_from_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = forked(catalogue.command("1f1b", 2, 100_000))
+    with started(argv, tmp_path / "s.mcap", env=rank_env(), allow_eval=True) as handle:
+        ctl = Script(handle.run, capsys)
+        wait_until(lambda: len(ctl("ranks")["ranks"]) == 2, 40, "both ranks")
+        stepping(ctl)
+        stopping(ctl)
+        looking(ctl)
+        recording(ctl)
+        refusals(ctl)
+        the_end(ctl, handle)
+    words = {verb.value for verb in Verb if verb is not Verb.INSPECT} | {*INSPECT, COMPARE}
+    assert words <= ctl.said, "a verb that this test does not know"
+    trail = [event["event"] for _, event in load(tmp_path / "s.mcap").controls.last(None, 500)]
+    assert {"pause", "step", "hit", "delay", "inspect", "refused", "kill"} <= set(trail)
+
+
+def stepping(ctl: Ask) -> None:
+    assert ctl("step", code=1)["error"] == "nothing is held: pause before step"
+    assert set(ctl("pause")["held"]) == {"0", "1"}
+    at_step = ctl("next")["held"]
+    assert all(text.startswith("step ") for text in at_step.values()), at_step
+    assert ctl("tick")["held"]["0"].endswith("0F1") or ctl("status")["held"]["0"] != at_step["0"]
+    before = ctl("status")["held"]
+    assert ctl("step 0")["held"]["0"] != before["0"]
+    assert ctl("op")["mode"] == "held"
+    frames = ctl("where")["stacks"]["0"][0]["frames"]
+    assert any(frame[2] == "train" for frame in frames)
+    assert ctl("continue")["mode"] == "running"
+    alone = ctl("pause 1 hold")
+    assert list(alone["held"]) == ["1"] and alone["mode"] == "held"
+    assert ctl("c")["mode"] == "running"
+
+
+def stopping(ctl: Ask) -> None:
+    """Breakpoints, watches, a straggler."""
+    assert ctl("break action==B and mb==3 and stage==1")["text"].startswith("breakpoint 1:")
+    wait_until(lambda: ctl("status")["mode"] == "held", 20, "the breakpoint")
+    assert ctl("status")["held"]["1"] == "1B3"
+    assert ctl("ignore 1 1000000")["text"] == "breakpoint 1: the next 1000000 matches pass"
+    assert ctl("condition 1 step==999999")["text"] == "breakpoint 1: step==999999"
+    assert ctl("watch nan")["text"] == "watch 2: nan"
+    (first, second) = ctl("breaks")["breaks"]
+    assert (first["condition"], second["kind"]) == ("step==999999", "nan")
+    until = ctl("until op==send and rank==0")
+    assert until["held"]["0"].startswith("SEND_F 0→1"), until
+    assert ctl("tbreak op==send and rank==1")["text"].startswith("breakpoint 4:")
+    assert ctl("continue")["mode"] == "running"
+    wait_until(lambda: ctl("status")["mode"] == "held", 20, "the breakpoint that stops once")
+    assert [one["number"] for one in ctl("b")["breaks"]] == [1, 2]
+    assert ctl("delete 2")["text"] == "watch 2 deleted"
+    assert ctl("delete")["text"] == "breakpoint 1 deleted"
+    assert "later by 5 ms" in ctl("delay 1 5ms")["text"]
+    assert ctl("delay 1 0ms")["ok"]
+
+
+def looking(ctl: Ask) -> None:
+    """Into ranks that are held."""
+    assert set(ctl("next")["held"]) == {"0", "1"}
+    for line, text in (
+        ("p 40+2 on 0", "42"), ("pp [1,2] on 0", "[1, 2]"), ("whatis 1.5 on 0", "builtins.float"),
+        ("exec print(7) on 0", "7"), ("!print(8) on 0", "8"),
+    ):  # fmt: skip
+        assert ctl(line)["answers"]["0"]["text"] == text, line
+    assert "->" in ctl("list 0")["answers"]["0"]["text"]
+    assert ctl("args on 0")["answers"]["0"]["text"].startswith("world = World(rank=0, size=2")
+    assert "options = " in ctl("locals on 0 --frame 1")["answers"]["0"]["text"]
+    shape = ctl("tensor __import__('torch').ones(2,3) on 0")["answers"]["0"]["text"]
+    assert shape.startswith("(2, 3) float32")
+    out, _, code = ctl.run("compare 1+1")  # type: ignore[attr-defined]
+    assert (code, out.splitlines()[-1]) == (0, "equal on 2 ranks")
+    assert ctl("compare --hash params")["answers"]["1"]["hashes"]
+    assert ctl("hash params on 1")["answers"]["1"]["ok"]
+    wrong = ctl("p no_such_name on 0")["answers"]["0"]
+    assert wrong["raised"] and wrong["text"].startswith("NameError")
+    assert ctl("p 1 on 0 --frame 99", code=1)["answers"]["0"]["error"].startswith("no frame 99")
+
+
+def recording(ctl: Ask) -> None:
+    assert ctl("level summary")["asked"] == 2
+    assert ctl("level full 0 1s")["asked"] == 1
+    assert ctl("mark here it is")["at_ns"] > 0
+
+
+def refusals(ctl: Ask) -> None:
+    """2: the words make no sense; 1: they do, and not now."""
+    for line in ("step 9", "step 0 1", "break rnak==1", "ignore 1", "delay 1 soon", "level loud",
+                 "watch gold", "p", "condition x mb==1"):  # fmt: skip
+        ctl(line, code=2)
+    assert "no breakpoint 77" in ctl("delete 77", code=1)["error"]
+    assert ctl("continue")["mode"] == "running"
+    assert ctl("list", code=1)["error"] == "nothing is held: pause first"
+    late = ctl("until step>99999 --timeout 0.3", code=1)
+    assert late["error"] == "step>99999 was not true yet; it goes on"
+    out, _, code = ctl.run("status")  # type: ignore[attr-defined]
+    assert (code, out) == (0, "running\n")
+
+
+def the_end(ctl: Ask, handle: RunHandle) -> None:
+    assert ctl("kill")["ok"]
+    wait_until(handle.ended, 30, "the end")
+    handle.wait(30)
