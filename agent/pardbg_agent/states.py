@@ -20,6 +20,8 @@ class ControlState:
     def __init__(self, core: Core) -> None:
         self.active = False
         """From the first PERMIT to the state that says that the rank runs on."""
+        self.rests = False
+        """The last state said that it is held, and has no op open."""
         self._core = core
         self._serial = 0
         self._sent: tuple[Any, ...] = ()
@@ -31,7 +33,7 @@ class ControlState:
 
     def changed(self) -> None:
         """Send one whatever the rest says."""
-        self._sent = ()
+        self._sent, self.rests = (), False
 
     def next_state(self) -> dict[str, Any] | None:
         """The STATE message if anything changed since the last one (or it is time for one)."""
@@ -42,6 +44,7 @@ class ControlState:
         self._sent, self._sent_ns = key, now
         state = self._consistent()
         self.active = state["closed"]
+        self.rests = bool(state["held"]) and not state["open"]
         self._serial += 1
         rank = core.identity.rank
         return {"t": Msg.STATE.value, "sn": self._serial, "rank": rank, "t_ns": now, **state}

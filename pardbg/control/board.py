@@ -120,7 +120,7 @@ class Board:
         self.mode, self._since, self._reported = mode, now, 0
 
     def _permit(self, view: View, permit: Permit, now: int) -> None:
-        view.asked = self._id()
+        view.asked, view.runs = self._id(), False
         message = {
             "t": Msg.PERMIT.value, "id": view.asked, "count": permit.count, "n": permit.n,
             "stop": permit.stop, "lease_ns": self._agent_lease(now),
@@ -159,7 +159,10 @@ class Board:
     def _hold_loose(self, now: int) -> None:
         """A rank's lease was over before the hub's (the hub or the line stood still), so it runs on
         by itself, and says nothing more: tell it anew."""
-        loose = [v for v in self.views.values() if v.fresh and v.state and not v.state.closed]
+        loose = [
+            view for view in self.views.values()
+            if view.fresh and view.state and not view.state.closed and not view.runs
+        ]  # fmt: skip
         if self.mode is Mode.RUNNING or not loose:
             return
         if self.mode is Mode.HELD:
@@ -172,7 +175,7 @@ class Board:
     def _miss_silent(self, now: int) -> None:
         """Nothing came of a rank for a lease (it says its state each second while it is held): it
         cannot be held any more."""
-        over = [v for v in self.views.values() if v.state and now - v.heard_ns > LEASE_NS]
+        over = [v for v in self.views.values() if v.held and now - v.heard_ns > LEASE_NS]
         if self.mode is Mode.RUNNING or not over:
             return
         for view in over:
@@ -192,7 +195,7 @@ class Board:
     def _run(self, view: View, now: int) -> None:
         """Open its gate: it runs on, or dies of its exception."""
         self.raised.let_die(view.proc, now)
-        view.asked = self._id()
+        view.asked, view.runs = self._id(), True
         self._tell(view, {"t": Msg.RUN.value, "id": view.asked})
 
     # -- ranks that stop by themselves

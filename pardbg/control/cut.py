@@ -32,6 +32,8 @@ class View:
     """Its newest state; None before the first."""
     asked: int = 0
     """Id of the newest PERMIT or RUN sent to it; 0: none."""
+    runs: bool = False
+    """That was RUN."""
     heard_ns: int = 0
     """When that came, hub ns."""
     computing_since_ns: int = 0
