@@ -97,6 +97,9 @@ class _OnException(click.ParamType[float]):
         return seconds
 
 
+ON_EXCEPTION: Final = _OnException()
+
+
 def recording_options(command: F) -> F:
     """``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval`` and
     ``--on-exception``."""
@@ -110,7 +113,7 @@ def recording_options(command: F) -> F:
                      help="Keep the newest N files (default: all)."),
         click.option("--allow-eval", is_flag=True,
                      help="Let who has control run code in held ranks (p, tensor, compare …)."),
-        click.option("--on-exception", type=_OnException(), default="die", metavar="WHAT",
+        click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",
                      help="What a rank does that raises: die, or hold: wait with its frames, and "
                           "the others with it, until somebody has looked; hold:TIME when nobody "
                           "comes (default 10m)."),

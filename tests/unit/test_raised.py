@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import click
 import pytest
 
+from pardbg.cli.recording import ON_EXCEPTION
 from pardbg.control.board import Mode
 from pardbg.control.raised import FOLLOWS_NS, RUN
+from pardbg.hub.config import NOTICES_FILE
 from pardbg.hub.messages import notice
 from pardbg_agent import evaluate, inspect
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Kind
 from tests.unit.control_world import World as Ranks
+from tests.unit.hub_rig import FakeAgent, Peer, Rig
 from tests.unit.test_agent_gate import World, until
 
 SEC = 1_000_000_000
@@ -232,3 +238,43 @@ def test_who_follows_the_job_is_told() -> None:
     )
     assert notice({**event, "event": "pause"}, "ddp-1") == ""
     assert notice({**event, "mode": "running"}, "ddp-1") == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [("die", 0.0), ("hold", 600.0), ("hold:30s", 30.0), ("hold:1h", 3600.0)]
+)
+def test_how_long_is_said_where_the_job_is_started(said: str, seconds: float) -> None:
+    assert ON_EXCEPTION.convert(said, None, None) == seconds
+
+
+@pytest.mark.parametrize("said", ["hold:5s", "hold:2h", "hold:soon", "wait", "die:1m", ""])
+def test_other_words_are_one_line(said: str) -> None:
+    with pytest.raises(click.UsageError, match="write die, hold, or hold:TIME from 10s to 1h"):
+        ON_EXCEPTION.convert(said, None, None)
+
+
+def test_the_hub_holds_tells_who_follows_and_a_viewer_that_is_there_counts(run_dir: Path) -> None:
+    rig = Rig(run_dir, on_exception_s=60.0)
+    try:
+        agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
+        agent.hello()
+        agent.state(None, int(Gate.EXCEPTION), next="exception ValueError: x", held_since_ns=7)
+        permit = agent.wait("permit")
+        agent.state(permit["id"], int(Gate.EXCEPTION), next="exception ValueError: x")
+
+        def status() -> dict[str, Any]:
+            data: dict[str, Any] = viewer.command("status")["data"]
+            return data
+
+        rig.until(lambda: status()["mode"] == "held", "held")
+        assert (status()["controller"], status()["held"]) == (RUN, {0: "exception ValueError: x"})
+        notices = (run_dir / NOTICES_FILE).read_text()
+        assert notices.startswith("pardbg: rank 0 raised ValueError: x: continue lets it die (nobo")
+        lease = rig.hub._machine.lease
+        lease.until_ns -= 40 * SEC  # most of it is over
+        viewer.send("lease")
+        rig.until(lambda: (lease.left_ns(time.monotonic_ns()) or 0) > 50 * SEC, "the viewer's word")
+        viewer.request("command", verb="continue", ranks=None, args={})
+        assert agent.wait("run")["id"] > permit["id"]
+    finally:
+        rig.close()
