@@ -29,6 +29,7 @@ def replay(session: Path, second: Path | None) -> int | None:
     With a SECOND recording, overview and pipeline show both, one over the other, at the same
     training step; `pardbg diff` says the same in text.
     """
+    from pardbg.headless import history_path
     from pardbg.session.reader import SessionError, open_session
     from pardbg.session.replay import ReplayClock
     from pardbg.ui.app import PardbgApp
@@ -43,8 +44,9 @@ def replay(session: Path, second: Path | None) -> int | None:
         need_terminal("replay", need)
         other = (second.name, sources[1]) if second is not None else None
         PardbgApp(
-            sources[0], None, title=session.name, replay=ReplayClock(), second=other
-        ).run()
+            sources[0], None, title=session.name, replay=ReplayClock(), second=other,
+            history=history_path(),
+        ).run()  # fmt: skip
     return None
 
 
