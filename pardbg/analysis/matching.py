@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg.analysis.asof import View
 from pardbg.analysis.model import Arrival, CollectiveRow, Verdict
-from pardbg.analysis.ops import Issue, issues, tail_start
+from pardbg.analysis.ops import Issue, is_undefined, is_unrecorded, issues, tail_start
 from pardbg.analysis.words import duration, ranks_text, size
 from pardbg.store.definitions import GroupDef
 
@@ -67,8 +67,13 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
     first = min(parts.values(), key=lambda i: (i.t0_ns, i.rank))
     members = _members(first.group, parts)
     absent = tuple(rank for rank in members if rank not in parts)
-    # A rank that is past this seq did issue it: its record was lost, it is not missing.
-    unrecorded = tuple(r for r in absent if reached.get(r, -1) >= first.seq or r not in view.ranks)
+    # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
+    # of which it is not known what it issued.
+    unrecorded = tuple(
+        r for r in absent
+        if reached.get(r, -1) >= first.seq or r not in view.ranks
+        or is_unrecorded(view.ranks[r], first.t0_ns)
+    )  # fmt: skip
     missing = tuple(r for r in absent if r not in unrecorded)
     verdict, detail, culprits = _verdict(view, first, parts, missing, unrecorded)
     arrivals = tuple(_arrival(rank, parts.get(rank)) for rank in members)
@@ -157,6 +162,8 @@ def _verdict(
     differing = _mismatch(first, parts)
     if differing is not None:
         return differing
+    if is_undefined(first.group):
+        return "incomplete", "the definition of its group is missing", ()
     if missing:
         since = view.t_ns - first.t0_ns
         if since >= MISSING_AFTER_NS or _gone(view, missing):

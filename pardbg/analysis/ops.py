@@ -138,6 +138,19 @@ def _unknown_group(process: Process, group_id: int) -> GroupDef:
     return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
 
 
+def is_undefined(group: GroupDef) -> bool:
+    """Made by ``_unknown_group``: who is in it is not known."""
+    return not group.ranks and not group.backend and group.name.startswith("#")
+
+
+def is_unrecorded(process: Process, t_ns: int) -> bool:
+    """What the process issued at ``t_ns`` cannot be told: its records begin later, or groups that
+    it used were never defined."""
+    if process.missed_before and (process.first_ns is None or process.first_ns > t_ns):
+        return True
+    return bool(process.undefined_groups)
+
+
 def _completions(
     view: View, process: Process, name: str, since_ns: int
 ) -> dict[tuple[int, int], tuple[int, int, int]]:

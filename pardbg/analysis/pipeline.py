@@ -135,8 +135,8 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     slots = _slots(view, layout)
     ranks = tuple(
         _rank_row(view, layout, rank, rows[rank], window, complete, ended, step, slots.get(rank))
-        for rank in layout.ranks
-    )
+        for rank in layout.ranks if _is_recorded(view, layout, rank, rows[rank], step)
+    )  # fmt: skip
     length = window[1] - window[0]
     busy = sum(row.busy_ns for row in ranks)
     return PipelineStep(
@@ -176,6 +176,20 @@ def _is_complete(
     ):
         return True
     return all(_ended_step(view, rank, step) for rank in layout.ranks)
+
+
+def _is_recorded(
+    view: View, layout: Layout, rank: int, row: Sequence[ActionSpan], step: int
+) -> bool:
+    """Not so where actions of the rank must have run that no record tells of: it would be taken
+    for idle. A finding says of whom records are missing."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return False
+    if not process.lost(view.t_ns) and not process.missed_before:
+        return True
+    seen = sum(span.kind in COMPUTE for span in row)
+    return seen >= max(1, len(layout.order.get(rank, ()))) or not _ended_step(view, rank, step)
 
 
 def _ended_step(view: View, rank: int, step: int) -> bool:

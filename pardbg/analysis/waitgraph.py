@@ -22,7 +22,7 @@ from pardbg.analysis.actions import states
 from pardbg.analysis.asof import View
 from pardbg.analysis.graphs import reaching, terminal
 from pardbg.analysis.holds import last_hold_end
-from pardbg.analysis.ops import UNKNOWN_OP
+from pardbg.analysis.ops import UNKNOWN_OP, is_unrecorded
 from pardbg.analysis.places import waits_in_op
 from pardbg.analysis.standstill import seen
 from pardbg.events import fields
@@ -280,7 +280,11 @@ class _Reached:
         key = (group.epoch, group.key, seq)
         found = self._absent.get(key)
         if found is None:
-            known = (rank for rank in group.ranks if rank in self._view.ranks)
+            known = (
+                rank for rank in group.ranks
+                if rank in self._view.ranks
+                and not is_unrecorded(self._view.ranks[rank], self._view.t_ns)
+            )  # fmt: skip
             found = tuple(rank for rank in known if self.collectives(rank, group) <= seq)
             self._absent[key] = found
         return found
@@ -303,7 +307,7 @@ class _Reached:
     def edge(self, rank: int, group: GroupDef, peer: int, tag: int, send: bool) -> int | None:
         """Ops that ``rank`` issued on the edge; None where records were lost."""
         process = self._view.ranks[rank]
-        if process.lost(self._view.t_ns) or process.missed_before:
+        if process.lost(self._view.t_ns) or process.missed_before or process.undefined_groups:
             return None
         _, visible = self._view.rows(process, "issue_p2p")
         return sum(

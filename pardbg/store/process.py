@@ -72,6 +72,10 @@ class Process:
         self.missed_before = 0
         """Records before the first one that came: a viewer that joined late."""
         self.num_records = 0
+        self.first_ns: int | None = None
+        """Begin of its first record."""
+        self._groups_used: set[int] = set()
+        """Ids of groups that ops were issued on."""
         self.memory_evicted: dict[tuple[int, int], tuple[int, int, int]] = {}
         """(name, stage) -> (t1, a, b) of the newest MEMORY row that was evicted."""
         self._next: int | None = None
@@ -125,6 +129,12 @@ class Process:
     def gaps(self) -> tuple[tuple[int, int], ...]:
         """(when it was known, records lost so far)."""
         return tuple(self._gaps)
+
+    @property
+    def undefined_groups(self) -> frozenset[int]:
+        """Ids of groups that it issued ops on and whose definition never came: of such a process
+        nobody can say what it did not issue."""
+        return frozenset(self._groups_used - self.groups.keys() - {wire.NO_GROUP})
 
     @property
     def pending(self) -> bool:
@@ -195,7 +205,7 @@ class Process:
         """What came before the clock was known is on the process's own clock."""
         for table in self._tables.values():
             table.shift(by_ns)
-        for name in ("started_ns", "newest_ns"):
+        for name in ("first_ns", "started_ns", "newest_ns"):
             t_ns = getattr(self, name)
             setattr(self, name, None if t_ns is None else t_ns + by_ns)
         self.failures = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failures]
@@ -219,6 +229,8 @@ class Process:
             newest = min(newest, received_ns + 10_000_000_000)
         self.newest_ns = max(self.newest_ns or 0, newest)
         first = int(records["t0_ns"].min())
+        if self.first_ns is None or first < self.first_ns:
+            self.first_ns = first
         if self.started_ns is None or first < self.started_ns:
             self.started_ns = first
 
@@ -232,6 +244,8 @@ class Process:
             if kind in _SPLIT:
                 p2p = (part["flags"] & int(wire.Flag.P2P)) != 0
                 collective_table, p2p_table = _SPLIT[kind]
+                if kind == wire.Kind.OP_ISSUE:
+                    self._groups_used.update(np.flatnonzero(np.bincount(part["group_id"])).tolist())
                 self._append(collective_table, part[~p2p])
                 self._append(p2p_table, part[p2p])
             elif kind in _TABLES:
@@ -242,11 +256,14 @@ class Process:
     def _append(self, name: str, rows: NDArray[Any]) -> None:
         table = self._tables[name]
         table.append(rows)
+        totals = self.totals.get(name)
+        if totals is not None:
+            totals.keep_up()
         excess = table.excess()
         if not excess:
             return
-        if name in self.totals:
-            self.totals[name].before_evicting(excess)
+        if totals is not None:
+            totals.before_evicting(excess)
         if name == "memory":
             self._remember_memory(table, excess)
         table.evict(excess)

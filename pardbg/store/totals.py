@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,7 +50,9 @@ class Totals:
         """(key, number, bytes) over the run's rows up to ``visible`` of the table."""
         self._forget_rewritten()
         row = self._table.base + visible
-        mark = self._last if self._last.row <= row else self._mark_before(row)
+        mark = self._mark_before(row)
+        if mark.row < self._last.row <= row:
+            mark = self._last
         while mark.row + _EVERY < row:
             mark = self._advance(mark, mark.row + _EVERY)
             if mark.row > self._marks[-1].row:
@@ -62,6 +65,17 @@ class Totals:
             if n
         ]
 
+    def keep_up(self) -> None:
+        """Mark what has come, but for the newest rows, which late ones may still move: else who
+        looks at a late moment first has to count the run up to there."""
+        rows = self._table.base + len(self._table)
+        if self._marks[-1].row + 2 * _EVERY > rows:
+            return
+        self._forget_rewritten()
+        while self._marks[-1].row + 2 * _EVERY <= rows:
+            mark = self._marks[-1]
+            self._marks.append(self._advance(mark, mark.row + _EVERY))
+
     def before_evicting(self, count: int) -> None:
         """Keep the sums of rows that are about to go."""
         self._forget_rewritten()
@@ -72,11 +86,8 @@ class Totals:
             self._last = mark
 
     def _mark_before(self, row: int) -> _Mark:
-        best = self._marks[0]
-        for mark in reversed(self._marks):
-            if mark.row <= row:
-                return mark
-        return best
+        at = bisect_right(self._marks, row, key=lambda mark: mark.row)
+        return self._marks[max(0, at - 1)]
 
     def _forget_rewritten(self) -> None:
         row = self._table.rewritten_from

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pardbg.analysis.asof import View
-from pardbg.analysis.model import Evidence, Finding
+from pardbg.analysis.matching import collectives
+from pardbg.analysis.model import CollectiveRow, Evidence, Finding
 from pardbg.analysis.places import place
+from pardbg.analysis.words import ranks_text
 
 
 def dropped(view: View) -> Iterable[Finding]:
@@ -28,6 +30,61 @@ def dropped(view: View) -> Iterable[Finding]:
             severity="warning",
             t_ns=view.t_ns,
             text=f"{view.store.over_limit:,} records beyond what is kept in memory were left out.",
+        )
+
+
+def begun_late(view: View) -> Iterable[Finding]:
+    """Ranks whose first records are not here: a viewer that joined late, a cut file."""
+    missed = {rank: p.missed_before for rank, p in view.ranks.items() if p.missed_before}
+    if missed:
+        most = max(missed.values())
+        yield Finding(
+            kind="records-missing",
+            severity="info",
+            ranks=tuple(missed),
+            t_ns=view.begin_ns,
+            text=f"the first {most:,} records of {ranks_text(missed)} are not here: what came "
+            f"before, and sums over the whole run, are not known.",
+        )
+
+
+def unseen_ranks(view: View) -> Iterable[Finding]:
+    """Ranks that the groups name and that never told anything, though ops with them are over."""
+    members = {r for (e, _), g in view.store.groups.items() if e == view.epoch for r in g.ranks}
+    unseen = tuple(sorted(members - view.ranks.keys()))
+    if not unseen or not view.ranks:
+        return
+    if view.run_end is None and not any(_passed(row, unseen) for row in collectives(view)):
+        return
+    yield Finding(
+        kind="unseen-rank",
+        severity="warning",
+        ranks=unseen,
+        t_ns=view.begin_ns,
+        text=f"nothing was recorded of {ranks_text(unseen)}: what was done there is not known, and "
+        f"figures over ranks leave {'it' if len(unseen) == 1 else 'them'} out.",
+        advice="The agent is not in those processes, or their part of the recording is missing: "
+        "see `pardbg doctor` there.",
+    )
+
+
+def _passed(row: CollectiveRow, unseen: tuple[int, ...]) -> bool:
+    """The op is over on all others, so these ranks did take part in it."""
+    others = [a for a in row.arrivals if a.rank not in unseen]
+    return len(others) < len(row.arrivals) and all(a.completed_ns is not None for a in others)
+
+
+def unknown_groups(view: View) -> Iterable[Finding]:
+    """Ops on groups whose definition never came."""
+    ranks = tuple(rank for rank, process in view.ranks.items() if process.undefined_groups)
+    if ranks:
+        yield Finding(
+            kind="unknown-group",
+            severity="warning",
+            ranks=ranks,
+            t_ns=view.begin_ns,
+            text=f"{ranks_text(ranks)} issued ops on groups whose definitions are missing: those "
+            f"ops cannot be matched, and whom others wait for there is not known.",
         )
 
 

@@ -9,7 +9,15 @@ from pardbg.analysis.asof import View
 from pardbg.analysis.findings.communication import exposed, slow_links, small_messages
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs
-from pardbg.analysis.findings.health import dropped, hook_errors, thread_failures, unreadable
+from pardbg.analysis.findings.health import (
+    begun_late,
+    dropped,
+    hook_errors,
+    thread_failures,
+    unknown_groups,
+    unreadable,
+    unseen_ranks,
+)
 from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import mismatches
@@ -43,6 +51,9 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     nan_origin,
     divergence,
     dropped,
+    begun_late,
+    unseen_ranks,
+    unknown_groups,
     hook_errors,
     thread_failures,
     unreadable,
