@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 WORDS = ("all", "held", "waiting")
 MAX_TEXT = 1000
+MAX_UNSEEN = 1 << 16
 
 
 class RankSetError(ValueError):
@@ -47,6 +48,19 @@ def resolve(text: str | None, known: Known) -> tuple[int, ...]:
         found.update(_term(term.strip(), text, known))
     if not found:
         raise RankSetError(f"no rank is in '{text}' now; ranks are {spell(known.ranks)}")
+    return tuple(sorted(found))
+
+
+def unseen(text: str | None) -> tuple[int, ...]:
+    """Ranks in ``text`` while none is there yet: numbers are known before. Raises RankSetError."""
+    if text is None or text.strip() in ("", "all"):
+        return ()
+    found: set[int] = set()
+    for term in text[:MAX_TEXT].split(","):
+        numbers = _numbers(term.strip().removeprefix("rank=").strip())
+        if numbers is None or len(numbers) > MAX_UNSEEN:
+            raise RankSetError(f"no rank yet: say numbers, as in 0-3, not '{text[:40]}'")
+        found.update(numbers)
     return tuple(sorted(found))
 
 

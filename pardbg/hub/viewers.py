@@ -14,7 +14,7 @@ from pardbg.control.effects import Command
 from pardbg.control.expr import ExprError
 from pardbg.control.machine import Machine
 from pardbg.control.model import Verb
-from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve, spell
+from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve, spell, unseen
 from pardbg.control.recording import LEVELS
 from pardbg.events.decode import Malformed
 from pardbg.hub.agents import Agents
@@ -145,7 +145,7 @@ class Viewers:
             return
         try:
             verb = Verb(word)
-            ranks = resolve(text, self._known()) if self._agents.known() else ()
+            ranks = resolve(text, self._known()) if self._agents.known() else unseen(text)
         except RankSetError as error:
             none_held = text == "held"
             words = "nothing is held: pause first" if none_held else str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve, spell
+from pardbg.control.ranksets import Known, RankFacts, RankSetError, resolve, spell, unseen
 
 KNOWN = Known(
     ranks={
@@ -66,3 +66,11 @@ def test_what_makes_no_sense_is_one_line(text: str, words: str) -> None:
 def test_ranks_in_words() -> None:
     assert spell([3, 0, 1, 2, 7]) == "0-3,7"
     assert spell([]) == "none"
+
+
+def test_before_any_rank_is_there_numbers_are_known() -> None:
+    assert unseen(None) == unseen("all") == ()
+    assert unseen("0-1,3") == (0, 1, 3) and unseen("rank=2") == (2,)
+    for text in ("stage=2", "held", "tp=0", "x", "0-999999"):
+        with pytest.raises(RankSetError, match="no rank yet: say numbers"):
+            unseen(text)

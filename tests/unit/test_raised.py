@@ -257,6 +257,9 @@ def test_the_hub_holds_tells_who_follows_and_a_viewer_that_is_there_counts(run_d
     rig = Rig(run_dir, on_exception_s=60.0)
     try:
         agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
+        early = viewer.command("break", "0-1", expr="step==99")  # as a .pardbgrc does
+        assert early["data"]["text"] == "breakpoint 1: step==99 on rank 0-1"
+        assert "no rank yet" in viewer.command("break", "stage=2", expr="step==99")["error"]
         agent.hello()
         agent.state(None, int(Gate.EXCEPTION), next="exception ValueError: x", held_since_ns=7)
         permit = agent.wait("permit")
