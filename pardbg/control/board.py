@@ -78,6 +78,11 @@ class Board:
         """Ranks are (being) held, or an answer is due."""
         return self.mode is not Mode.RUNNING or bool(self._leaving)
 
+    @property
+    def settling(self) -> bool:
+        """A cut is being made: look often."""
+        return self.mode in (Mode.PAUSING, Mode.STEPPING)
+
     def drain(self) -> list[Effect]:
         """Everything to be done since the last call, in order."""
         out, self._out = self._out, []

@@ -213,13 +213,14 @@ def words(op: OpenOp) -> str:
 class Patience:
     """Waits a moment before an open op of a running rank moves others: most ops complete, and most
     ranks come to their gate, by themselves. Without it a step of one rank would drag its
-    neighbours along each time a send is in flight.
+    neighbours along each time a send is in flight. It is short, as a cut may need a chain of such
+    moments: in a pipeline of 8 ranks one after the other for the first microbatch to come through.
 
     A p2p op that was issued before the pipeline action that runs now is not what the rank is in,
     so its peers may stay where they are while it computes (for ``long_ns`` at most).
     """
 
-    def __init__(self, grace_ns: int = 15_000_000, long_ns: int = 2_000_000_000) -> None:
+    def __init__(self, grace_ns: int = 6_000_000, long_ns: int = 2_000_000_000) -> None:
         self.grace_ns, self.long_ns = grace_ns, long_ns
         self._first: dict[tuple[str, OpenOp], int] = {}
 

@@ -161,7 +161,7 @@ class Machine(Board):
             self._lapse(now)
         self._answer_leaving(now)
         self._hold_loose(now)
-        if self.mode in (Mode.PAUSING, Mode.STEPPING):
+        if self.settling:
             self._settle(now)
         elif self.mode is Mode.HELD:
             self._watch_held(now)

@@ -191,7 +191,8 @@ class Hub:
 
     def _turn(self) -> bool:
         """Wait for something, do what is due; True when the run is over."""
-        self._poller.poll(10 if self._machine.active or self._router.busy else 25)
+        active = self._machine.active or self._router.busy
+        self._poller.poll(3 if self._machine.settling else 10 if active else 25)
         now = time.monotonic_ns()
         if self._collector.drain():
             self._heard_ns = now

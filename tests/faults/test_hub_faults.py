@@ -44,7 +44,7 @@ time.sleep(60)
 
 def test_a_viewer_killed_while_it_holds_lets_the_ranks_run_on(tmp_path: Path) -> None:
     """The hub notices at once that nobody is there; the lease (10 s) would be the last resort."""
-    with started(fake_job(2, 100), tmp_path / "s.mcap") as handle:
+    with started(fake_job(2, 400), tmp_path / "s.mcap") as handle:
         viewer = subprocess.Popen(
             [sys.executable, "-c", VIEWER, str(handle.run_dir)], stdout=subprocess.PIPE
         )
