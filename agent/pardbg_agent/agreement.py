@@ -40,17 +40,18 @@ def differs(mine: Post, other: Post) -> str:
 def verdict(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
     """What to say of this rank, which comes with something else than the others; empty: nothing.
 
-    Nobody says anything who is of the larger side: the rank that disagrees is the one to be held.
-    Where no side is larger, whoever sees it says it, since nobody knows what the other sees.
-    ``members``: how many ranks the group has. ``where``: ``dp #42``.
+    Whoever comes to an op that a rank is in, or about to issue, with something else, is held: the
+    two must not meet there, whoever of them is right. A rank that is held itself meets nobody, so
+    those that come after it go in to those that they agree with. ``members``: how many ranks the
+    group has. ``where``: ``dp #42``.
     """
     apart = [post for post in others.values() if differs(mine, post)]
     if not apart:
         return _shares(mine, others, members, where) if mine.op == "all_gather" else ""
+    if all(post.held for post in apart):
+        return ""
     side = _largest(apart)
     with_me = [rank for rank, post in others.items() if not differs(mine, post)]
-    if 1 + len(with_me) > len(side):
-        return ""
     theirs = others[min(side)]
     reduces = mine.reduce != theirs.reduce
     agree = f" (as {ranks_text(with_me)})" if with_me else ""

@@ -67,11 +67,11 @@ SETS: Final = 512
 WAYS: Final = 4
 SLOT: Final = 128
 _DATA: Final = 4096
-WHAT: Final = struct.Struct("@BbHiqq16s56s")
+WHAT: Final = struct.Struct("@BbHiqq16s52s")
 """op (place in OPS), reduce (place in the reduce ops, -1 not known), tensors, root or peer, bytes
 in, bytes out, dtype, shape."""
-_BODY: Final = struct.Struct(f"@QQqi{WHAT.size}s")
-"""what, which, t_ns (arrival), rank, WHAT. Then its CRC-32."""
+_BODY: Final = struct.Struct(f"@QQqiI{WHAT.size}s")
+"""what, which, t_ns (arrival), rank, 1 if it is held there, WHAT. Then its CRC-32."""
 assert _BODY.size + 4 == SLOT
 _KEYS: Final = struct.Struct("@" + f"QQ{SLOT - 16}x" * WAYS)
 _WHAT_AT: Final = _BODY.size - WHAT.size
@@ -116,6 +116,8 @@ class Post(NamedTuple):
     dtype: str
     shape: str
     """``4, 256``"""
+    held: bool = False
+    """A watch stopped it there: it has not issued."""
 
 
 def hash64(*parts: object) -> int:
@@ -132,16 +134,16 @@ def pack_what(
     return WHAT.pack(
         _OP_CODES.get(op, 0), max(-1, min(reduce, 127)), max(0, min(tensors, 65535)), peer,
         in_bytes, out_bytes, dtype.encode("ascii", "replace")[:16],
-        shape.encode("ascii", "replace")[:56],
+        shape.encode("ascii", "replace")[:52],
     )  # fmt: skip
 
 
-def post_of(rank: int, t_ns: int, packed: bytes) -> Post:
+def post_of(rank: int, t_ns: int, packed: bytes, held: bool = False) -> Post:
     """``pack_what`` undone."""
     code, reduce, tensors, peer, in_bytes, out_bytes, dtype, shape = WHAT.unpack(packed)
     op = OPS[code] if code < len(OPS) else OPS[0]
     return Post(
-        rank, t_ns, op, reduce, tensors, peer, in_bytes, out_bytes, _text(dtype), _text(shape)
+        rank, t_ns, op, reduce, tensors, peer, in_bytes, out_bytes, _text(dtype), _text(shape), held
     )
 
 
@@ -194,9 +196,11 @@ class Board:
         head = HEADER.pack(MAGIC, SLOT, os.getpid(), rank, kinds, self.job, self._started)
         self._buffer[: len(head) + 4] = head + _crc(head)
 
-    def post(self, what: int, which: int, t_ns: int, packed: bytes) -> None:
+    def post(
+        self, what: int, which: int, t_ns: int, packed: bytes, held: bool = False
+    ) -> None:
         """Put it there for the others to see. ``packed``: of pack_what."""
-        body = _BODY.pack(what, which, t_ns, self.rank, packed)
+        body = _BODY.pack(what, which, t_ns, self.rank, held, packed)
         at = _DATA + self._slot(what, which) * SLOT
         self._buffer[at : at + SLOT] = body + _crc(body)
 
@@ -389,10 +393,10 @@ def posts(found: Iterable[Other], what: int, which: int) -> dict[int, Post] | No
         slot = other.find(what, which)
         if slot is None:
             continue
-        _, _, t_ns, rank, packed = _BODY.unpack_from(slot)
+        _, _, t_ns, rank, held, packed = _BODY.unpack_from(slot)
         if rank in out:
             return None
-        out[rank] = post_of(rank, t_ns, packed)
+        out[rank] = post_of(rank, t_ns, packed, bool(held))
     return out
 
 

@@ -47,6 +47,8 @@ def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
         assert [(b["number"], b["hits"]) for b in listed] == [(1, 1)]
         assert control.command(Verb.STEP, "2").ok, "over the breakpoint, one action"
         assert control.command(Verb.DELETE, numbers=[1]).ok
+        for what in ("mismatch", "diverge", "skew>60s"):  # a healthy pipeline, paused or not
+            assert control.command(Verb.WATCH, expr=what).ok
 
         reply = control.command(Verb.UNTIL, expr="op==send and step>=3 and rank==0")
         assert reply.ok and "rank 0 before SEND_F 0→1" in reply.data["reason"], reply

@@ -22,11 +22,12 @@ class Op:
     b: int = 4096
     dtype: str = "float32"
     shape: str = "1024"
+    held: bool = False
 
     def by(self, *ranks: int, t_ns: int = 0) -> dict[int, Post]:
         return {
             rank: Post(rank, t_ns, self.op, self.reduce, self.tensors, self.peer, self.a, self.b,
-                       self.dtype, self.shape)
+                       self.dtype, self.shape, self.held)
             for rank in ranks
         }  # fmt: skip
 
@@ -80,15 +81,20 @@ def test_nothing_to_compare_with_says_nothing() -> None:
     assert said(SUM, 2) == "" and said(SUM, 2, SUM.by(0, 1)) == ""
 
 
-def test_whoever_is_of_the_larger_side_says_nothing() -> None:
-    """The odd one was there first: the next to come sees one against one and says it; after that
-    two are against one."""
+def test_nobody_meets_one_who_comes_with_something_else() -> None:
+    """The odd one was there first, and is in: whoever comes is held, also the second of those who
+    agree with each other."""
     assert said(SUM, 0, ROOT0.by(2)).endswith("rank 2 came with broadcast float32[512] root 0")
-    assert said(SUM, 1, ROOT0.by(2), SUM.by(0)) == ""
-    assert said(ROOT0, 3, ROOT0.by(2), SUM.by(0, 1)) == (
-        "wants broadcast float32[512] root 0 on dp #42 (as rank 2), ranks 0, 1 came with"
-        " all_reduce float32[1024]"
+    assert said(SUM, 1, ROOT0.by(2), Op(held=True).by(0)) == (
+        "wants all_reduce float32[1024] on dp #42 (as rank 0), rank 2 came with"
+        " broadcast float32[512] root 0"
     )
+
+
+def test_one_who_is_held_meets_nobody() -> None:
+    odd = Op("broadcast", peer=0, a=2048, b=2048, shape="512", held=True)
+    assert said(SUM, 1, odd.by(2), SUM.by(0)) == ""
+    assert said(SUM, 1, odd.by(2, 3), SUM.by(0)) == "", "however many they are"
 
 
 def test_three_sides() -> None:

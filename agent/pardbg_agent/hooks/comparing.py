@@ -120,6 +120,7 @@ def _compare(c: _core.Core, x: Comparing, op: Any) -> None:
     if watches.mismatch is not None:
         text = _disagrees(x, here)
         if text and c.gate.stop(watches.mismatch.number, text):
+            x.own.post(what, seq, t_ns, packed, held=True)
             return
     if watches.skew is not None:
         text = _is_late(c, x, here, watches.skew.limit)
