@@ -35,39 +35,41 @@ class Deliveries:
     """The newest message of each kind to each process, until it is answered."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._told: dict[str, dict[str, _Told]] = {}
+        """proc -> kind -> the message."""
 
     def told(self, proc: str, message: dict[str, Any]) -> ToAgent:
         """Take note of a message that wants an answer, and give it back to be sent."""
         kind = str(message["t"])
-        self._told[proc, _KINDS.get(kind, kind)] = _Told(message)
+        self._told.setdefault(proc, {})[_KINDS.get(kind, kind)] = _Told(message)
         return ToAgent(proc, message)
 
     def state(self, proc: str, reply_to: int | None) -> None:
         """The process's STATE follows that PERMIT or RUN."""
-        told = self._told.get((proc, "gate"))
+        told = self._told.get(proc, {}).get("gate")
         if told is not None and reply_to is not None and reply_to >= told.message["id"]:
-            del self._told[proc, "gate"]
+            del self._told[proc]["gate"]
 
     def acked(self, proc: str, number: int) -> None:
         """The process answered a message."""
-        for key in [k for k, t in self._told.items() if k[0] == proc and t.message["id"] == number]:
-            del self._told[key]
+        told = self._told.get(proc, {})
+        for kind in [kind for kind, one in told.items() if one.message["id"] == number]:
+            del told[kind]
 
     def gone(self, proc: str) -> None:
         """The process answers nobody any more."""
-        for key in [key for key in self._told if key[0] == proc]:
-            del self._told[key]
+        self._told.pop(proc, None)
 
     def due(self, now: int) -> list[tuple[ToAgent, bool]]:
         """What is to be sent again, and whether that is the first time."""
         out = []
-        for key, told in list(self._told.items()):
+        waiting = [(p, k, told) for p, kinds in self._told.items() for k, told in kinds.items()]
+        for proc, kind, told in waiting:
             told.first_ns = told.first_ns or now
             told.last_ns = told.last_ns or now
             if told.message["t"] == Msg.RUN and now - told.first_ns >= RUN_NS:
-                del self._told[key]
+                del self._told[proc][kind]
             elif now - told.last_ns >= AGAIN_NS:
                 told.last_ns, told.again = now, told.again + 1
-                out.append((ToAgent(key[0], told.message), told.again == 1))
+                out.append((ToAgent(proc, told.message), told.again == 1))
         return out
