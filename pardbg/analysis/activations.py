@@ -49,6 +49,14 @@ def peak_bytes(view: View, rank: int) -> int | None:
 
 def _sizes(view: View, rank: int) -> dict[int, int]:
     """stage -> bytes of the newest sampled forward."""
+    key = ("sizes", rank)
+    if key not in view.local:
+        view.local[key] = _newest_sizes(view, rank)
+    sizes: dict[int, int] = view.local[key]
+    return sizes
+
+
+def _newest_sizes(view: View, rank: int) -> dict[int, int]:
     process = view.ranks.get(rank)
     if process is None:
         return {}

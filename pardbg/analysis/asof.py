@@ -9,7 +9,9 @@ from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
 
-_MEMO_MAX: Final = 8192
+_MEMO_MAX: Final = 2048
+"""A frame uses some hundred values of a kind. More would be of use to who comes back, but each
+full collection of Python's, which a frame may have to wait for, walks all of them."""
 
 
 class View:

@@ -104,9 +104,14 @@ def _first_activity(view: View, process: Process, first: int, last: int) -> dict
         rows = table.step_rows(first, last, visible)
         seen = (table.col("flags")[rows] & _INFERRED) == 0
         steps, times = table.col("step")[rows[seen]], table.col("t0_ns")[rows[seen]]
-        order = np.lexsort((times, steps))
-        unique, at = np.unique(steps[order], return_index=True)
-        for step, t0 in zip(unique.tolist(), times[order][at].tolist(), strict=True):
+        if not len(steps):
+            continue
+        if not table.step_sorted:
+            order = np.argsort(steps, kind="stable")
+            steps, times = steps[order], times[order]
+        at = np.flatnonzero(np.r_[True, steps[1:] != steps[:-1]])
+        earliest = np.minimum.reduceat(times, at)
+        for step, t0 in zip(steps[at].tolist(), earliest.tolist(), strict=True):
             begins[step] = min(t0, begins.get(step, t0))
     return begins
 

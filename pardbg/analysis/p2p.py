@@ -35,11 +35,12 @@ def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
 def _p2p_rows(view: View, last: int | None) -> tuple[P2PRow, ...]:
     rows = None if last is None else 2 * _MARGIN * last + 64
     start = tail_start(view, "issue_p2p", rows)
+    before = _Before(view, start)
     sends, receives = _by_edge(issues(view, "issue_p2p", start))
     pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []
     for edge in sends.keys() | receives.keys():
-        numbered_sends = _numbered(view, edge, sends.get(edge, ()))
-        numbered_receives = _numbered(view, edge, receives.get(edge, ()))
+        numbered_sends = _numbered(view, edge, sends.get(edge, ()), before)
+        numbered_receives = _numbered(view, edge, receives.get(edge, ()), before)
         for order in numbered_sends.keys() | numbered_receives.keys():
             send, receive = numbered_sends.get(order), numbered_receives.get(order)
             first = min(i.t0_ns for i in (send, receive) if i is not None)
@@ -80,7 +81,40 @@ def _by_edge(
     return sends, receives
 
 
-def _numbered(view: View, edge: Edge, parts: Sequence[Issue]) -> dict[int, Issue]:
+class _Before:
+    """Numbers of ops that a rank had issued before a time, by edge and side: counted once for all
+    edges of a rank."""
+
+    def __init__(self, view: View, t_ns: int) -> None:
+        self._view, self._t_ns = view, t_ns
+        self._ranks: dict[int, dict[tuple[str, bool, int, int], int]] = {}
+
+    def number(self, edge: Edge, one: Issue) -> int:
+        counts = self._ranks.get(one.rank)
+        if counts is None:
+            counts = self._ranks[one.rank] = _counts(
+                self._view, one.rank, "issue_p2p", self._t_ns
+            )
+        return counts.get((edge[1], one.send, one.peer, edge[4]), 0)
+
+
+def _counts(
+    view: View, rank: int, name: str, before_ns: int
+) -> dict[tuple[str, bool, int, int], int]:
+    """(group key, send, peer, tag) -> rows of a rank's table before a time."""
+    process = view.ranks[rank]
+    row = int(process.table(name).when.searchsorted(before_ns, side="left"))
+    counts: dict[tuple[str, bool, int, int], int] = defaultdict(int)
+    for key, number, _ in process.totals[name].as_of(row):
+        group, op = process.groups.get(key.group_id), process.ops.get(key.name_id)
+        if group is not None and op is not None:
+            counts[group.key, key.send, key.peer, op.tag] += number
+    return counts
+
+
+def _numbered(
+    view: View, edge: Edge, parts: Sequence[Issue], before: _Before
+) -> dict[int, Issue]:
     """order -> op. Where either side lost records, counted within the step (a lost record would
     shift all later pairs); else from the run's start."""
     if not parts:
@@ -92,7 +126,7 @@ def _numbered(view: View, edge: Edge, parts: Sequence[Issue]) -> dict[int, Issue
         parts = sorted(parts, key=lambda issue: (issue.done_ns is None, issue.done_ns or 0))
         first = _completed_before(view, edge, parts[0])
     else:
-        first = _earlier(view, edge, parts[0])
+        first = before.number(edge, parts[0])
     return {first + i: issue for i, issue in enumerate(parts)}
 
 
@@ -113,34 +147,10 @@ def _numbered_by_step(parts: Sequence[Issue]) -> dict[int, Issue]:
     return numbered
 
 
-def _earlier(view: View, edge: Edge, first: Issue) -> int:
-    """Number of the edge's ops on this side before ``first``."""
-    return _count(view, edge, first, "issue_p2p", first.t0_ns)
-
-
 def _completed_before(view: View, edge: Edge, first: Issue) -> int:
     """Number of the edge's receives that completed before ``first``."""
-    return _count(view, edge, first, "done_p2p", first.done_ns or view.t_ns)
-
-
-def _count(view: View, edge: Edge, first: Issue, name: str, before_ns: int) -> int:
-    """Rows of a table on this edge and side before a time."""
-    process = view.ranks[first.rank]
-    row = int(process.table(name).when.searchsorted(before_ns, side="left"))
-    count = 0
-    for key, number, _ in process.totals[name].as_of(row):
-        group = process.groups.get(key.group_id)
-        op = process.ops.get(key.name_id)
-        if (
-            group is not None
-            and op is not None
-            and group.key == edge[1]
-            and key.send == first.send
-            and key.peer == first.peer
-            and op.tag == edge[4]
-        ):
-            count += number
-    return count
+    counts = _counts(view, first.rank, "done_p2p", first.done_ns or view.t_ns)
+    return counts.get((edge[1], first.send, first.peer, edge[4]), 0)
 
 
 def _row(

@@ -38,8 +38,8 @@ def snapshot(
     """
     view = View(store, t_ns)
     pipeline = pipeline_view(view, rank, HISTORY if deep else GLANCE)
+    losses = loss_history(view)  # before the steps: theirs are among them
     steps = step_rows(view)
-    losses = loss_history(view)
     rows = collectives(view)
     ranks = rank_rows(view, pipeline)
     return Snapshot(

@@ -22,6 +22,7 @@ from pardbg.session.travel import every_rank_stepped, first_step_end
 from pardbg.store.bookmarks import Bookmark
 from pardbg.store.source import Message, Source
 from pardbg.store.store import Store
+from pardbg.ui.collecting import Collecting
 from pardbg.ui.cursor import TimeCursor
 from pardbg.ui.places import Journey, Places
 
@@ -210,6 +211,7 @@ class Engine:
         """Hub time of the newest message read."""
         self._was_finished = False
         self._errors: set[str] = set()
+        self._collecting = Collecting()
 
     def start(self) -> None:
         self._begun_s = time.monotonic()
@@ -244,8 +246,11 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while not self._ended.is_set():
-                self._turn()
+            with self._collecting.alone():
+                while not self._ended.is_set():
+                    self._turn()
+                    idle = time.monotonic() - self._looked_s > IDLE_S
+                    self._collecting.look(idle or self._cursor.following)
         except Exception as error:  # noqa: BLE001 - the thread's last word must reach the screen
             self._fail(f"the viewer's feed stopped: {type(error).__name__}: {error}")
 
