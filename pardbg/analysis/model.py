@@ -443,8 +443,7 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    name: str
-    """Recipe or program name."""
+    name: str  # of the recipe or program
     run: str
     argv: tuple[str, ...]
     t0_ns: int
@@ -455,6 +454,8 @@ class RunInfo:
     backend: str
     truncated: bool
     """The session file ends without its summary."""
+    part: tuple[int, str] = (1, "")
+    """Which file of a recording in several this is, and in which it goes on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,8 @@ def _run(view: View) -> Json:
         "num_hosts": run.num_hosts,
         "backend": run.backend,
         "truncated": run.truncated,
+        "part": run.part[0],
+        "next_part": run.part[1] or None,
         "live": view.store.live,
         "num_records": view.num_records,
         "dropped_records": view.store.lost(None),

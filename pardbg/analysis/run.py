@@ -7,6 +7,7 @@ import os
 from pardbg.analysis.asof import View
 from pardbg.analysis.model import RunInfo
 from pardbg.events import fields
+from pardbg.store.store import NEXT_PART, PART
 
 _LAUNCHERS = ("python", "torchrun")
 """Names that say how a program was started, not what it is."""
@@ -27,6 +28,19 @@ def run_info(view: View) -> RunInfo:
         num_hosts=len({p.host for p in view.ranks.values()}),
         backend="+".join(backends),
         truncated=view.store.truncated,
+        part=_part(view),
+    )
+
+
+def _part(view: View) -> tuple[int, str]:
+    """A live viewer has all parts in one store."""
+    notes = view.store.notes
+    number, following = notes.get(PART), notes.get(NEXT_PART)
+    if view.store.live:
+        return 1, ""
+    return (
+        number if isinstance(number, int) and number > 0 else 1,
+        following if isinstance(following, str) else "",
     )
 
 

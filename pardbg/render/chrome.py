@@ -39,6 +39,7 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
     ranked: list[tuple[int, Line]] = [
         (0, (Run(f" {state}", state_style),)),
         (1, (Run(name, "strong"),)),
+        (1, _part(snapshot)),
         (5, (Run(_size(snapshot)),)),
         (2, (Run(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
         (3, (Run(f"{words.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
@@ -87,6 +88,12 @@ def _size(snapshot: Snapshot) -> str:
         where = words.plural(nodes, "node")
     parts = [words.plural(len(snapshot.ranks), "rank"), where]
     return "·".join([*parts, run.backend] if run.backend else parts)
+
+
+def _part(snapshot: Snapshot) -> Line:
+    """Which file of a recording in several."""
+    number, following = snapshot.run.part
+    return line(Run(f"part {number}", "warn")) if number > 1 or following else ()
 
 
 def _bubble(snapshot: Snapshot) -> Line:

@@ -52,6 +52,9 @@ def _run(report: Json) -> list[str]:
     losses = [s["loss"] for s in steps if s["loss"] is not None]
     if losses:
         lines.append(f"loss {losses[0]:.4f} → {losses[-1]:.4f}")
+    if run.get("next_part") or run.get("part", 1) > 1:
+        goes_on = f"; it goes on in {run['next_part']}" if run.get("next_part") else ", its last"
+        lines.append(f"Part {run['part']} of a recording{goes_on}.")
     if run["truncated"]:
         lines.append("The file ends early: this is what was recorded up to there.")
     return lines

@@ -15,10 +15,9 @@ from typing import Final
 import msgpack
 
 from pardbg.session.writer import RunFacts, SessionWriter
+from pardbg.store.store import NEXT_PART
 from pardbg_agent.wire import DefKind, Key
 
-NEXT_PART: Final = "next_part"
-"""Key of the NOTE at a part's end: the file in which the recording goes on."""
 MIN_PART_BYTES: Final = 64 << 10
 Wire = tuple[bytes, bytes]
 """[key, payload] as it travels."""

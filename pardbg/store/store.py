@@ -32,6 +32,8 @@ _MAX_TEXT: Final = 4096
 PART: Final = "part"
 """CONTROL event at the begin of each further file of a recording in parts, and the NOTE of which
 part this is."""
+NEXT_PART: Final = "next_part"
+"""Key of the NOTE at a part's end: the file in which the recording goes on."""
 NOTE_TRUNCATED: Final = "session.truncated"
 """Key of the NOTE that a reader adds at the end of a file that ends early."""
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pardbg.analysis.asof import View
+from pardbg.analysis.report import report
+from pardbg.analysis.run import run_info
+from pardbg.analysis.snapshot import snapshot
 from pardbg.hub.output import Line
+from pardbg.render.chrome import Mode, header
+from pardbg.render.report import text
 from pardbg.session.parts import PartLimits, Parts, part_path
 from pardbg.session.reader import load
 from pardbg.session.writer import RunFacts, SessionWriter
@@ -77,7 +83,16 @@ def test_a_hub_records_in_parts_and_a_new_one_goes_on_with_the_last(tmp_path: Pa
     for part in (1, 2, 3):
         store = load(part_path(tmp_path / "s.mcap", part))
         assert store.run["run"] == "test-1", "each part says what run it is of"
-        seen += [text for _, (_, _, text) in store.output.last(None, 10**6)]
+        seen += [line for _, (_, _, line) in store.output.last(None, 10**6)]
     assert seen == [f"line {i}" for i in range(said)]
+    said_parts = []
+    for part in (1, 2, 3):
+        store = load(part_path(tmp_path / "s.mcap", part))
+        said_parts.append(run_info(View(store, None)).part)
+        line = header("s", snapshot(store, None), Mode(replay=True), 120)
+        head = "".join(run.text for run in line)
+        assert f"  part {part}  " in head
+        assert f"Part {part} of a recording" in text(report(store))
+    assert said_parts == [(1, "s.0002.mcap"), (2, "s.0003.mcap"), (3, "")]
     begins = [load(part_path(tmp_path / "s.mcap", part)).begin_ns for part in (1, 2, 3)]
     assert begins[1] - begins[0] >= S - 100 * MS and begins[2] - begins[1] >= S - 100 * MS
