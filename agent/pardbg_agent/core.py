@@ -23,6 +23,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -107,6 +108,8 @@ class Core:
         )  # fmt: skip
         self.watches = NO_WATCHES
         """What a person asked to look for (pardbg_agent.watches); replaced as a whole."""
+        self.watches_changed: Callable[[], None] = lambda: None
+        """Called after that. Set by who tells other ranks what this one watches."""
         self.usual = Medians()
         """What ``watch slow`` compares with."""
         self.sender: Any = None
@@ -360,6 +363,7 @@ def shutdown(deadline_s: float = 0.9) -> None:
     if core is not None:
         core.gate.end()
         core.watches = NO_WATCHES
+        core.guard.call("watches changed", core.watches_changed)
         if quiesce is not None:
             core.guard.call("quiesce", quiesce, deadline_s * 0.55)
     with _lock:

@@ -242,6 +242,7 @@ class Sender:
             watches = watches_of(message.get("watches"))
             self._core.gate.set_breaks(breaks_of(message.get("breaks")), watches)
             self._core.watches = watches
+            self._core.guard.call("watches changed", self._core.watches_changed)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             self._ack(message, ok=False, error=f"breakpoints refused: {error}")
         else:

@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from pardbg_agent import board, clock, core, hooks
 from pardbg_agent.hooks import comparing, context, groups, replicas
 from pardbg_agent.ring import Ring
+from pardbg_agent.watches import NO_WATCHES
 from pardbg_agent.wire import Gate
 from tests.distributed.programs.watched import make_run
 from tests.unit.test_hooks_watches import hits, watch
@@ -239,6 +240,23 @@ def test_who_is_not_the_last_or_not_late_says_nothing(
             peers[rank].comes(1, t_ns=now - 90_000 * MS)
     program = sum_of()
     assert hits(c, lambda: [program() for _ in range(2)]) == []
+
+
+def test_nobody_waits_for_a_rank_that_does_not_watch_any_more(
+    c: core.Core, peers: dict[int, Peer]
+) -> None:
+    watch(c, "skew", 40_000 * MS)
+    peers[0].comes(0, t_ns=clock.now_ns() - 90_000 * MS)
+    peers[2].board.identify(2, 0)
+    peers[3].board.identify(3, board.KINDS["mismatch"])
+    assert len(hits(c, sum_of())) == 1
+    seen = board.Others(str(Path(c.ring.path or "").parent), peers[0].board)
+    (mine,) = seen.of((1,), 1)
+    assert mine.kinds == board.KINDS["skew"]
+    c.watches = NO_WATCHES
+    c.watches_changed()
+    assert mine.refresh() and mine.kinds == 0
+    seen.close()
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -42,6 +42,11 @@ class Comparing:
         self.others = Others(folder, self.own)
         self._hashes: dict[Any, int] = {}
         self._packed: dict[Any, bytes] = {}
+        c.watches_changed = self.tell
+
+    def tell(self) -> None:
+        """Have the board say what this rank watches: others wait for nobody who does not."""
+        self.own.identify(self.core.identity.rank, kinds_of(self.core.watches))
 
     def hash(self, *name: Any) -> int:
         """hash64, once for each name."""
@@ -103,7 +108,7 @@ def look(c: _core.Core, op: Any) -> None:
     if not comparable(c) or group.key.startswith("ProcessGroup@"):
         return
     x = of(c)
-    x.own.identify(c.identity.rank, kinds_of(watches))
+    x.tell()
     if op.spec.p2p:
         if watches.mismatch is not None:
             _compare_pair(c, x, op, watches.mismatch.number)
