@@ -43,7 +43,7 @@ class Watching:
             return data["mode"] == "held" and everybody and says in data["reason"]
 
         try:
-            wait_until(stopped, 20, says)
+            wait_until(stopped, 40, says)
         except AssertionError as error:
             raise AssertionError(f"{error}: {data}") from None
         return data
