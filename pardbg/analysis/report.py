@@ -22,6 +22,7 @@ from pardbg.analysis.memory import memory_rows
 from pardbg.analysis.model import PipelineRank, PipelineStep, RankNow
 from pardbg.analysis.p2p import p2p_rows
 from pardbg.analysis.parts import bandwidths, rank_overlaps, stage_times, usual_path
+from pardbg.analysis.peaks import microbatch_waits, peaks
 from pardbg.analysis.pipeline import newest_step, pipeline_step, pipeline_view
 from pardbg.analysis.pipelines import pipeline_summaries
 from pardbg.analysis.ranks import agent_overhead, rank_rows
@@ -32,6 +33,7 @@ from pardbg.store.store import Store
 
 MAX_STEPS: Final = 500
 """Newest steps whose pipeline is split up action by action: some ms each."""
+MAX_WAITS: Final = 16
 MAX_OPS: Final = 10_000
 """Newest ones that a report lists; sums in ``traffic`` are over the whole run."""
 Json = dict[str, Any]
@@ -131,6 +133,12 @@ def _pipeline(view: View) -> Json | None:
         "num_older_steps": max(0, (newest_step(view, layout) or 0) - MAX_STEPS),
         "stages": [asdict(row) for row in stage_times(free)],
         "critical_path": _path(usual_path(free, layout.num_stages)),
+        "waits": [asdict(row) for row in microbatch_waits(free)[:MAX_WAITS]],
+        "peaks": [
+            {"rank": rank, "step": p.step, "action": p.action, "t_ns": p.t_ns,
+             "number": len(p.in_flight), "in_flight": list(p.in_flight)}
+            for rank, p in (peaks(free[-1]) if free else {}).items()
+        ],
         "steps": [
             {
                 "step": step.step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pardbg.analysis.model import MemoryRow, Snapshot
+from pardbg.analysis.peaks import Peak, peaks
 from pardbg.render import words
 from pardbg.render.cells import (
     Line,
@@ -66,10 +67,12 @@ def memory(snapshot: Snapshot, cells: int, rows: int, chosen: int | None = None)
     scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
     drawn = _sharding(snapshot, cells, rows)
     density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
+    last = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
+    made = peaks(last) if last is not None else {}
     body: list[Line] = []
     places: list[int] = []
     for row in snapshot.memory:
-        lines = _rank(row, scale, cells, density, row.rank == chosen)
+        lines = _rank(row, scale, cells, density, row.rank == chosen, made.get(row.rank))
         body += lines
         places += [row.rank] * len(lines)
     focus = places.index(chosen) if chosen in places else None
@@ -109,7 +112,9 @@ def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
     )  # fmt: skip
 
 
-def _rank(row: MemoryRow, scale: _Scale, cells: int, density: int, chosen: bool) -> list[Line]:
+def _rank(
+    row: MemoryRow, scale: _Scale, cells: int, density: int, chosen: bool, peak: Peak | None
+) -> list[Line]:
     mark = Run("▸" if chosen else " ", "accent")
     name = line(mark, Run(left(f"r{row.rank}", GUTTER - 1), "strong" if chosen else ""))
     drawn = stack(row, scale.bar, scale.top, mark_expected=density == 1)
@@ -118,7 +123,10 @@ def _rank(row: MemoryRow, scale: _Scale, cells: int, density: int, chosen: bool)
     lines = [fit(selected(main), cells, "+sel") if chosen and density == 1 else main]
     if density >= 3:
         lines.append(line(" " * GUTTER, _expected(row, scale)))
-        lines.append(line(" " * GUTTER, _history(row, scale.bar)))
+        history = line(" " * GUTTER, _history(row, scale.bar))
+        if peak is not None:
+            history = fit((*history, Run(f"   {peak.text}", "dim")), cells)
+        lines.append(history)
     if density >= 4:
         lines.append(())
     return lines

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any, Final
 
 from pardbg.analysis.words import duration, size
 
+WIDTH: Final = 80
 MAX_ROWS: Final = 32
+MAX_WAITS: Final = 3
+MAX_PEAKS: Final = 4
 Json = Mapping[str, Any]
 
 
@@ -47,8 +51,31 @@ def stage_lines(stages: Sequence[Json]) -> list[str]:
 def _cell(row: Json | None) -> str:
     if row is None:
         return f"{'–':>10}{'':>17}"
-    spread = f"{row['low_ns'] / 1e6:.1f}-{row['high_ns'] / 1e6:.1f} ms"
+    unit, name = (1e6, "ms") if row["high_ns"] >= 1e5 else (1e3, "µs")
+    spread = f"{row['low_ns'] / unit:.1f}-{row['high_ns'] / unit:.1f} {name}"
     return f"{duration(row['median_ns']):>10}{spread:>17}"
+
+
+def wait_lines(waits: Sequence[Json]) -> list[str]:
+    """``longest waits: rank 0's 0B0 78 ms for 1B0 on rank 1; …``"""
+    said = [
+        f"rank {w['rank']}'s {w['action']} {duration(w['wait_ns'])} for {w['producer']} on rank "
+        f"{w['producer_rank']}"
+        for w in waits[:MAX_WAITS]
+    ]
+    if not said:
+        return []
+    return [f"longest waits of a step: {said[0]}", *(f"  {one}" for one in said[1:])]
+
+
+def peak_lines(peaks: Sequence[Json]) -> list[str]:
+    """Where each rank had the most microbatches in flight."""
+    said = [f"rank {p['rank']} after {p['action']} ({p['number']})" for p in peaks[:MAX_PEAKS]]
+    more = ", …" if len(peaks) > MAX_PEAKS else ""
+    if not said:
+        return []
+    text = f"most in flight (step {peaks[0]['step']}): {', '.join(said)}{more}"
+    return wrap(text, WIDTH, subsequent_indent="  ")
 
 
 def overlap_lines(rows: Sequence[Json]) -> list[str]:

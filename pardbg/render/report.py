@@ -9,7 +9,14 @@ from textwrap import wrap
 from typing import Any, Final
 
 from pardbg.analysis.words import binary_size, duration, size
-from pardbg.render.parts import bandwidth_lines, overlap_lines, path_lines, stage_lines
+from pardbg.render.parts import (
+    bandwidth_lines,
+    overlap_lines,
+    path_lines,
+    peak_lines,
+    stage_lines,
+    wait_lines,
+)
 
 WIDTH: Final = 80
 MAX_RANKS: Final = 32
@@ -122,7 +129,8 @@ def _pipeline(report: Json) -> list[str]:
     if free and held:
         lines[0] += f" ({held} left out: held by the debugger)"
     lines += ["   ".join(said), *path_lines(pipeline["critical_path"]), ""]
-    lines += [*_idle_table(free or pipeline["steps"]), "", *stage_lines(pipeline["stages"])]
+    lines += [*_idle_table(free or pipeline["steps"]), *peak_lines(pipeline["peaks"])]
+    lines += [*wait_lines(pipeline["waits"]), "", *stage_lines(pipeline["stages"])]
     return _titled(title, lines + _others(report))
 
 
