@@ -278,10 +278,11 @@ class GateControl:
             self._count, self._left, self._stop = count, n, stop
             self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
             self.holding = self.closed = True
-            self._hit = None
-            for holder in self._in_order():
-                if self._passes(holder.gate):
-                    self._release(holder)
+            onward = [holder for holder in self._in_order() if self._passes(holder.gate)]
+            for holder in onward:
+                self._release(holder)
+            if n or onward:  # a mere hold must not hide a hit that nobody was told of yet
+                self._hit = None
             self._show()
             self._changed.notify_all()
 

@@ -76,7 +76,8 @@ class Rank:
         elif message["t"] in ("permit", "run"):
             if message["id"] <= (self.reply_to or 0):
                 return  # it came before
-            self.hit = None
+            if message["t"] == "run" or message["n"] or not self.held & message["stop"]:
+                self.hit = None
         if message["t"] == "permit":
             self.closed, self.reply_to = True, message["id"]
             self.count, self.left, self.stop = message["count"], message["n"], message["stop"]

@@ -374,3 +374,21 @@ def test_the_end_forgets_breakpoints_and_delays() -> None:
     world.gate.set_delay(1)
     world.gate.end()
     assert not world.gate.closed
+
+
+def test_a_hold_does_not_hide_a_hit_that_was_not_told_yet() -> None:
+    """Two ranks hit at once: the hub's hold for the first comes to the second before it has said
+    that it hit, too. A permit or RUN ends the hit."""
+    world = World()
+    world.gate.set_breaks(breaks_of([_broken("action==F")]))
+    with world.thread_at(Gate.ACTION, "2F4", {"action": "F"}):
+        until(lambda: world.gate.state().held)
+        world.pause(message_id=4)
+        assert world.gate.state().hit == (1, "2F4") and world.gate.state().reply_to == 4
+        world.gate.permit(5, GATE_ALL, 1, GATE_ALL, LEASE_NS)
+        assert world.gate.state().hit is None and not world.gate.state().held
+
+
+def _broken(text: str) -> dict[str, Any]:
+    tree = parse(text)
+    return {"n": 1, "gates": gates(tree), "tree": tree}
