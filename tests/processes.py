@@ -145,7 +145,7 @@ def command(process: psutil.Process) -> str:
 
 
 def wait_until(
-    condition: Callable[[], object], timeout_s: float = 10.0, what: str = "condition"
+    condition: Callable[[], object], timeout_s: float = 30.0, what: str = "condition"
 ) -> None:
     """Poll until the condition is truthy; fail with ``what`` in words when it never is."""
     deadline = time.monotonic() + timeout_s

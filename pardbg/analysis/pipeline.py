@@ -137,6 +137,8 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
         _rank_row(view, layout, rank, rows[rank], window, complete, ended, step, slots.get(rank))
         for rank in layout.ranks if _is_recorded(view, layout, rank, rows[rank], step)
     )  # fmt: skip
+    if not ranks:
+        return None  # a part of a recording begins in it: no rank's records are whole
     length = window[1] - window[0]
     busy = sum(row.busy_ns for row in ranks)
     return PipelineStep(

@@ -64,7 +64,7 @@ class FakeHub:
             except zmq.Again:
                 continue
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = 10, what: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], timeout_s: float = 30, what: str = "") -> Any:
         """Poll until the condition gives something true; that is the result."""
         deadline = time.monotonic() + timeout_s
         while not (found := condition()):
@@ -91,7 +91,7 @@ class FakeHub:
         new = self.until(lambda: [p for p in self.procs() if p not in known], what="hello")
         return str(new[0])
 
-    def state(self, proc: str, timeout_s: float = 10, **wanted: Any) -> dict[str, Any]:
+    def state(self, proc: str, timeout_s: float = 30, **wanted: Any) -> dict[str, Any]:
         """Wait for a STATE, newest first, whose fields are as wanted."""
 
         def newest() -> Any:

@@ -88,5 +88,5 @@ def kill_hub(handle: RunHandle) -> int:
     """kill -9; waits for its successor; the successor's pid."""
     before = hub_pid(handle)
     os.kill(before, signal.SIGKILL)
-    wait_until(lambda: hub_pid(handle) != before, 15, "another hub")
+    wait_until(lambda: hub_pid(handle) != before, 30, "another hub")
     return hub_pid(handle)

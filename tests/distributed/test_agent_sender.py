@@ -329,7 +329,7 @@ def test_the_end_does_not_wait_for_a_hub(run_dir: Path, start: Start, hub_is: st
     _, err = process.communicate(timeout=20)
     took = time.monotonic() - began
     assert (process.returncode, err) == (0, "")
-    assert took < 3  # start of the interpreter and at most 1 s of the agent
+    assert took < 12  # the start, busy machine or not, and at most 1 s: no hub ever comes
     ring = next((run_dir / "rings").glob("*.ring"))
     assert RingReader.open(str(ring)).head() == 500
     hub.close()

@@ -69,7 +69,7 @@ def test_a_late_viewer_misses_nothing(tmp_path: Path) -> None:
         messages = poll_all(source)
         source.close()
         control.close()
-        assert handle.wait(10) == 0
+        assert handle.wait(30) == 0
     assert list(coverage(messages).values()) == [[(0, 600)]] * 2
     ends = [d for d in maps(messages, b"D") if d["k"] == "end" and d["proc"] is None]
     assert [end["code"] for end in ends] == [0]
@@ -204,6 +204,6 @@ def test_sigterm_of_the_hub_closes_the_session_and_the_job_goes_on(tmp_path: Pat
                 except McapError:
                     return False
 
-        wait_until(closed, 10, "a session with its summary")
+        wait_until(closed, 30, "a session with its summary")
         assert not handle.ended()
         assert handle.wait(30) == 0

@@ -22,7 +22,7 @@ from tests.distributed.runs import fake_job, started
 
 S = 1_000_000_000
 SETTLED_NS = S
-"""Records come within this: agents send every 50 ms, and this machine may be busy."""
+"""So long before the newest record of the slowest rank all have come: agents send in order."""
 
 
 def seen(made: Snapshot) -> Snapshot:
@@ -46,7 +46,8 @@ def test_replay_shows_what_the_live_viewer_saw(tmp_path: Path) -> None:
                 if time.monotonic() < due:
                     continue
                 due = time.monotonic() + 0.1
-                t_ns = store.end_ns - SETTLED_NS
+                heard = [process.newest_ns or 0 for process in store.procs.values()]
+                t_ns = min([store.end_ns, *heard]) - SETTLED_NS
                 made = snapshot(store, t_ns)
                 if len(made.ranks) == 4 and made.steps:
                     kept.append((t_ns, made))
@@ -85,7 +86,7 @@ def test_the_parts_of_a_recording_hold_every_record_once(tmp_path: Path) -> None
 
 @pytest.mark.timeout(60)
 def test_the_level_is_switched_live_and_goes_back(tmp_path: Path) -> None:
-    """At level summary no op is recorded; asked for full for a second, ops are, then no more."""
+    """At level summary no op is recorded; asked for full for two seconds, ops are, then no more."""
     import os
 
     session = tmp_path / "s.mcap"
@@ -106,7 +107,7 @@ def test_the_level_is_switched_live_and_goes_back(tmp_path: Path) -> None:
                 ended = [len(process.table("step")) for process in store.procs.values()]
                 if levels == [1] and not asked and len(ended) == 2 and min(ended) >= 20:
                     asked = True
-                    reply = control.command(Verb.LEVEL, None, level="full", for_s=1.0, why="test")
+                    reply = control.command(Verb.LEVEL, None, level="full", for_s=2.0, why="test")
                     assert reply.ok and reply.data["asked"] == 2
         finally:
             control.close()
@@ -116,4 +117,4 @@ def test_the_level_is_switched_live_and_goes_back(tmp_path: Path) -> None:
     store = load(session)
     said = [event["text"] for _, event in store.controls.last(None, 100)
             if event["event"] == "level"]  # fmt: skip
-    assert said[0] == "full for 1 s on 2 ranks: test" and said[1] == "back to summary"
+    assert said[0] == "full for 2 s on 2 ranks: test" and said[1] == "back to summary"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,10 +86,8 @@ def test_a_job_that_is_ended_while_held_is_gone_at_once(tmp_path: Path) -> None:
     with held(tmp_path / "s.mcap") as (handle, control, _):
         ranks = control.command(Verb.RANKS).data["ranks"]
         pids = [int(proc.rpartition(".")[2]) for proc in ranks]
-        began = time.monotonic()
         os.kill(next(p for p in pids if ranks_of(ranks, p) == 1), signal.SIGTERM)  # as torchrun
-        assert handle.wait(20) == 1
-        assert time.monotonic() - began < 8
+        assert handle.wait(20) == 1  # the hold would last longer
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 

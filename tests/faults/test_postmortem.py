@@ -63,7 +63,7 @@ def kill_all(handle: RunHandle) -> None:
         victim.send_signal(signal.SIGSTOP)
     for victim in victims:
         victim.kill()
-    handle._launcher.wait(10)
+    handle._launcher.wait(30)
     psutil.wait_procs(victims, timeout=10)
 
 

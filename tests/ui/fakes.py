@@ -134,7 +134,7 @@ def text_of(app: PardbgApp) -> str:
     return "\n".join(strip.text for strip in rows[:height])[: (width + 1) * height]
 
 
-async def until(condition: Callable[[], object], what: str = "", timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], what: str = "", timeout_s: float = 30.0) -> None:
     """Wait for a condition, not for a time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
