@@ -190,19 +190,20 @@ def test_the_loss_and_what_the_program_logs(c: core.Core) -> None:
 
 
 def test_time_of_its_own_before_an_op_is_found_before_the_op(c: core.Core) -> None:
-    """Six steps of two ops with 1 ms before each, then 60 ms before the second."""
+    """Seven steps of two ops with 1 ms before each, then 300 ms before the second. A busy machine
+    may be late elsewhere, too."""
     watch(c, "slow", 5.0)
     t = torch.zeros(2)
 
     def program() -> None:
         for step in range(8):
             for op in range(2):
-                time.sleep(0.06 if (step, op) == (7, 1) else 0.001)
+                time.sleep(0.3 if (step, op) == (7, 1) else 0.001)
                 dist.all_reduce(t)
             pardbg_agent.step()
 
-    ((found, coming),) = hits(c, program)
-    assert coming == "all_reduce default #15" and "× the median" in found
+    found = next(text for text, coming in hits(c, program) if coming == "all_reduce default #15")
+    assert "× the median" in found
     assert " of its own before all_reduce default #15, " in found, found
 
 
