@@ -129,6 +129,20 @@ def test_a_rank_without_records_is_left_out_of_the_bubble(cut: Cut, number: int)
         assert step == {rank: whole_step[rank] for rank in step}
 
 
+def test_a_step_of_which_no_rank_has_whole_records_is_no_step() -> None:
+    """As a later part of a recording begins: in the middle of a step, for all ranks."""
+    messages: Sequence[Message] = whole("1f1b")
+    begin = without_records(0, 0.45)
+    for proc in {m.key[1:].decode() for m in messages if m.key[:1] == Key.RECORDS.value}:
+        messages = begin(messages, proc)
+    store = Store()
+    store.apply_all(list(messages))
+    store.settle()
+    rest = busy(store)
+    assert 0 < len(rest) < 9 and all(rest)
+    assert "9 steps" not in text(report(store))
+
+
 def waits_for_rank_1(*, defined: bool) -> list[Finding]:
     """Rank 0 waits in its second all_reduce; rank 1 goes on in a group that is not defined, and
     nobody knows whether that is the same one."""
