@@ -285,7 +285,8 @@ def test_moe_parts_agree_from_both_sides() -> None:
 
 
 def test_the_traffic_page_shows_routing_and_load() -> None:
-    shot = snapshot(run("moe").store, None)
+    store = run("moe").store
+    shot = snapshot(store, store.end_ns + 10**10)  # at rest: in all, not by the second
     text = [plain(row).split() for row in exchange(shot.traffic, range(N), 120)]
     for rank in range(N):
         sums = [sum(a for (_, peer), a in parts(rank).items() if peer == p) for p in range(N)]

@@ -124,6 +124,23 @@ def hooks_on_top() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
+def test_memory_that_was_let_go_counts_for_whom_it_holds_next(c: core.Core) -> None:
+    """Backward frees what was saved; what a recomputed forward saves may lie at the same place."""
+    place = bytearray(64)
+    count = saved.begin(c, torch.nn.Identity())
+    assert count is not None
+    saved.end(c, count)
+    first = torch.frombuffer(place, dtype=torch.float32)
+    count.add(first)
+    beside = count.beside()
+    beside.add(first)
+    assert (count.num_bytes, beside.num_bytes) == (64, 0), "it is still there"
+    del first
+    beside = count.beside()
+    beside.add(torch.frombuffer(place, dtype=torch.float32))
+    assert beside.num_bytes == 64
+
+
 def test_a_model_that_nothing_wraps_is_counted_up_to_its_backward(c: core.Core) -> None:
     """The input, 2x4 floats, and tanh's output, 2x8. Steps 1 and 2 of four are sampled."""
     c.step = 0

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.patching import Patches, unseen
@@ -39,7 +40,7 @@ class _Counting(threading.local):
 class Count:
     """One forward's saved bytes."""
 
-    __slots__ = ("_core", "_counted", "_parameters", "_seen", "num_bytes", "pushed")
+    __slots__ = ("_core", "_counted", "_kept", "_parameters", "_seen", "num_bytes", "pushed")
 
     def __init__(self, c: _core.Core, parameters: frozenset[int]) -> None:
         self.num_bytes = 0
@@ -47,6 +48,7 @@ class Count:
         self._core = c
         self._seen: set[tuple[int, int]] = set()
         self._counted: dict[int, int] = {}
+        self._kept: dict[int, StorageWeakRef] = {}
         self._parameters = parameters
         """Addresses of storages that are no activations."""
 
@@ -59,8 +61,10 @@ class Count:
         return kept, kept._version
 
     def beside(self) -> Count:
-        """A new count of what is not in this one."""
-        return Count(self._core, self._parameters | self._counted.keys())
+        """A new count of what is not in this one. Backward lets go of what was saved, and others
+        get the memory: such an address says nothing any more."""
+        held = {address for address, storage in self._kept.items() if not storage.expired()}
+        return Count(self._core, self._parameters | held)
 
     def add(self, tensor: Any) -> None:
         """Each part of a storage once: a view saves its own bytes (a microbatch is a view of the
@@ -71,6 +75,8 @@ class Count:
         if part in self._seen or address in self._parameters or _is_parameter(tensor):
             return
         self._seen.add(part)
+        if address not in self._kept:
+            self._kept[address] = StorageWeakRef(storage)
         counted = self._counted.get(address, 0)
         more = min(part[1], storage.nbytes() - counted)
         self._counted[address] = counted + more
