@@ -59,9 +59,11 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     """Say what a SESSION file or a live run shows: as text, JSON or a page."""
     from pardbg.analysis.report import report as make_report
     from pardbg.render.report import text
+    from pardbg.ui.collecting import Collecting
 
-    store = load_session(session)
-    data = make_report(store)
+    with Collecting().alone():
+        store = load_session(session)
+        data = make_report(store)
     if html is None or json_:
         click.echo(json.dumps(data, indent=2) if json_ else text(data))
     if html is not None:

@@ -50,9 +50,9 @@ class Bytes:
         if width > 8:
             raise ValueError("a column of more than 8 bytes")
         stored = np.frombuffer(self.take(width * count), np.uint8).reshape(width, count)
-        wide = np.zeros((count, 8), np.uint8)
-        wide[:, :width] = stored.T
-        folded = wide.reshape(-1).view("<u8")
+        folded = np.zeros(count, np.uint64)
+        for place, plane in enumerate(stored):  # one or two, mostly
+            folded |= plane.astype(np.uint64) << np.uint64(8 * place)
         back: Ints = (folded >> np.uint64(1)).view(np.int64) ^ -(folded & np.uint64(1)).view(
             np.int64
         )

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.events.decode import KNOWN_KINDS, Head, records_from, usable
+from pardbg.events.decode import KNOWN_KINDS, Head, records_from, taken, usable
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.table import Table
@@ -240,14 +240,14 @@ class Process:
         cuts = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
         for rows in np.split(order, cuts):
             kind = int(records["kind"][rows[0]])
-            part = records[rows]
+            part = taken(records, rows)
             if kind in _SPLIT:
                 p2p = (part["flags"] & int(wire.Flag.P2P)) != 0
                 collective_table, p2p_table = _SPLIT[kind]
                 if kind == wire.Kind.OP_ISSUE:
                     self._groups_used.update(np.flatnonzero(np.bincount(part["group_id"])).tolist())
-                self._append(collective_table, part[~p2p])
-                self._append(p2p_table, part[p2p])
+                self._append(collective_table, taken(part, np.flatnonzero(~p2p)))
+                self._append(p2p_table, taken(part, np.flatnonzero(p2p)))
             elif kind in _TABLES:
                 self._append(_TABLES[kind], part)
             elif kind not in KNOWN_KINDS:

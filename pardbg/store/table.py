@@ -7,6 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pardbg.events.decode import taken
+
 Array = NDArray[Any]
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
@@ -84,7 +86,7 @@ class Table:
             return
         when = rows[self._when]
         if len(when) > 1 and bool((when[1:] < when[:-1]).any()):
-            rows = rows[np.argsort(when, kind="stable")]
+            rows = taken(rows, np.argsort(when, kind="stable"))
             when = rows[self._when]
         self.longest_ns = max(self.longest_ns, int((rows["t1_ns"] - rows["t0_ns"]).max()))
         late = len(self) > 0 and int(when[0]) < int(self.when[-1])

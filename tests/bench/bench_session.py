@@ -20,6 +20,9 @@ from typing import Any
 
 import psutil
 
+from pardbg.analysis.report import report
+from pardbg.session.reader import load
+from pardbg.ui.collecting import Collecting
 from tests.bench.figures import Figure
 from tests.bench.long_session import make
 
@@ -45,10 +48,19 @@ def main() -> list[Figure]:
             Figure("open 10 M records: until findings, median", median(said["wholes_ms"]), "ms"),
             Figure("open 10 M records: memory", said["peak_mib"] / 1024, "GiB", 1.5,
                    note="peak resident set of the viewer"),
+            Figure("10 M records: read, and the whole report", _report_s(path), "s", 5.0,
+                   note="`pardbg report` without Python's own start"),
             Figure("made session: bytes on disk", size / made, "B/record", 12,
                    note="a made run; real ones are in sessions/"),
         ]  # fmt: skip
         return [*figures, *_recorder(Path(folder))]
+
+
+def _report_s(path: Path) -> float:
+    begun_s = time.monotonic()
+    with Collecting().alone():
+        report(load(path))
+    return time.monotonic() - begun_s
 
 
 def _child(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pardbg.analysis.snapshot import snapshot
-from pardbg.events.decode import Malformed, decode_map, frame_head
+from pardbg.events.decode import RECORD_DTYPE, Malformed, decode_map, frame_head, taken
 from pardbg.store import Limits, Store
 from pardbg.store.source import Message
 from pardbg_agent import wire
@@ -256,3 +256,11 @@ def test_appending_in_any_order_keeps_columns_together() -> None:
     assert len(table) == 400
     assert [int(a) for a in table.col("a")] == list(range(400))
     assert table.step_sorted
+
+
+def test_rows_are_taken_as_numpy_takes_them() -> None:
+    some = np.frombuffer(bytes(range(256)) * 3, RECORD_DTYPE)  # 12 records, no two alike bytes
+    rows = np.array([7, 0, 7, 11])
+    assert taken(some, rows).tobytes() == some[rows].tobytes()
+    assert taken(some[::2], np.array([3])).tobytes() == some[6:7].tobytes()
+    assert len(taken(some, rows[:0])) == 0
