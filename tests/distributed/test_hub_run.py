@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -207,3 +208,6 @@ def test_sigterm_of_the_hub_closes_the_session_and_the_job_goes_on(tmp_path: Pat
         wait_until(closed, 30, "a session with its summary")
         assert not handle.ended()
         assert handle.wait(30) == 0
+    # Rings of a run that ended without its hub are kept for a day.
+    shutil.rmtree(Path(handle.config.ring_dir))
+    shutil.rmtree(handle.run_dir, ignore_errors=True)
