@@ -167,6 +167,7 @@ def test_a_rank_killed_and_a_rank_that_raises_while_others_are_held(tmp_path: Pa
     ends = {d["proc"]: d.get("reason") for d in definitions if d["k"] == "end"}
     assert [event for event, _ in trail if event != "resend"][:2] == ["pause", "cut"]
     gone = [text for event, text in trail if event == "detach"]
-    assert gone[0] == "rank 1 is gone" and gone[1].startswith("rank 0 ")
+    # torchelastic may have ended rank 0 before the hub looked for rank 1.
+    assert "rank 1 is gone" in gone[:2] and any(t.startswith("rank 0 ") for t in gone[:2]), gone
     assert ("running", "no rank is left") in trail
     assert ends[victim] == "killed" and len(ends) == 5, "two epochs of two ranks, and the run"
