@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -30,6 +32,7 @@ def train(rank: int) -> None:
 def check(step: int, rank: int) -> None:
     batch = 100 * step + rank
     if batch == 301:
+        time.sleep(1)  # by then rank 0 waits in backward's all_reduce
         raise ValueError(f"no labels in batch {batch}")
 
 
