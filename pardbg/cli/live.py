@@ -160,8 +160,12 @@ def ctl(
 @click.option("--dead", is_flag=True, help="Killed runs whose rings are kept, for postmortem.")
 def ls(json_: bool, dead: bool) -> None:
     """List live runs."""
-    from pardbg.hub.runs import list_boxes, list_runs
+    from pardbg.hub.config import refused_roots
+    from pardbg.hub.runs import list_boxes, list_runs, tidy
 
+    tidy()
+    for line in refused_roots():
+        click.echo(f"pardbg: {line}", err=True)
     runs, boxes = list_runs(), list_boxes()
     if json_:
         click.echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
@@ -211,8 +215,10 @@ def _start(
     owner: bool = False, env: dict[str, str] | None = None,
 ) -> RunHandle:  # fmt: skip
     from pardbg.hub.launch import LaunchError, start_run
+    from pardbg.hub.runs import tidy
 
     session = _session_target(output, name)
+    tidy()
     try:
         return start_run(
             argv, name=name, session=session, recipe=recipe, owner=owner, env=how.env(env),

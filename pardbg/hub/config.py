@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 import uuid
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.hub.removal import RINGS_DIR, mark, refusal
 from pardbg.session.parts import UNLIMITED, PartLimits
 from pardbg.session.writer import RunFacts
 from pardbg_agent import wire
@@ -20,6 +22,7 @@ from pardbg_agent.clock import boot_id
 from pardbg_agent.identity import host_name
 
 VERSION: Final = 1
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_SOCKET_PATH: Final = 100
 """A unix socket's path ends at 107 bytes."""
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
@@ -45,7 +48,6 @@ class RunConfig:
     data: str
     pub: str
     ctrl: str
-    ring_dir: str
     session: str
     t_ns: int
     wall_ns: int
@@ -68,6 +70,12 @@ class RunConfig:
     dir: Path = field(default=Path(), compare=False)
 
     @property
+    def ring_dir(self) -> Path:
+        """Where this host's ranks keep their rings: derived, so that no file can name another."""
+        inside = self.dir / RINGS_DIR
+        return inside if inside.is_dir() else shm_root() / self.run
+
+    @property
     def facts(self) -> RunFacts:
         """What the session file says of the run."""
         return RunFacts(
@@ -83,6 +91,7 @@ class RunConfig:
         """Write run.json, 0600."""
         fields = asdict(self)
         fields.pop("dir")
+        fields["ring_dir"] = str(self.ring_dir)  # for the agents
         write_json(self.dir / wire.RUN_FILE, fields)
 
 
@@ -94,7 +103,10 @@ def load(run_dir: Path) -> RunConfig:
         if fields["v"] != VERSION:
             raise ConfigError(f"{path}: version {fields['v']}, this pardbg reads {VERSION}")
         known = {k: v for k, v in fields.items() if k in RunConfig.__dataclass_fields__}
-        return RunConfig(**{**known, "argv": tuple(known["argv"]), "dir": Path(run_dir)})
+        config = RunConfig(**{**known, "argv": tuple(known["argv"]), "dir": Path(run_dir)})
+        if not _RUN_ID.fullmatch(config.run):
+            raise ValueError(f"{config.run!r:.80} is no run's id")
+        return config
     except OSError as error:
         raise ConfigError(f"{run_dir} is not a run: {error.strerror} (see `pardbg ls`)") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -116,6 +128,7 @@ def make(
     """Make a run's directories (0700) and its run.json. Raises ConfigError."""
     run = f"{_slug(name)}-{uuid.uuid4().hex[:8]}"
     run_dir = _make_run_dir(run)
+    _make_ring_dir(run, run_dir)
     config = RunConfig(
         run=run,
         name=name,
@@ -124,7 +137,6 @@ def make(
         data=f"ipc://{run_dir}/data",
         pub=f"ipc://{run_dir}/pub",
         ctrl=f"ipc://{run_dir}/ctrl",
-        ring_dir=str(_make_ring_dir(run, run_dir)),
         session=str(session),
         t_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
@@ -144,15 +156,35 @@ def make(
 
 
 def roots() -> list[Path]:
-    """Where run directories may lie."""
+    """Where run directories may lie, whether they are there and ours or not. Raises ConfigError."""
     # platformdirs.user_runtime_dir says the same, but warns where the variable is not set.
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
-    found = [runtime / "pardbg"] if runtime.is_dir() else []
-    return [*found, Path(tempfile.gettempdir()) / f"pardbg-{os.getuid()}"]
+    found = [runtime / "pardbg"] if runtime.is_absolute() and _is_ours(runtime) else []
+    with contextlib.suppress(FileNotFoundError):
+        found.append(Path(tempfile.gettempdir()) / f"pardbg-{os.getuid()}")
+    return found
+
+
+def refused_roots() -> list[str]:
+    """A line for each root that is somebody else's."""
+    return [why for root in roots() if (why := refusal(root))]
+
+
+def shm_root() -> Path:
+    """Where the rings of this user's runs lie."""
+    return Path(f"/dev/shm/pardbg-{os.getuid()}")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _make_run_dir(run: str) -> Path:
-    problem = "no directory is short enough for a socket"
+    problem = "no directory is there and short enough for a socket; set TMPDIR to one"
     for root in roots():
         path = root / run
         if len(str(path / "data")) > MAX_SOCKET_PATH:
@@ -160,34 +192,43 @@ def _make_run_dir(run: str) -> Path:
         try:
             private_dir(root)
             path.mkdir(mode=0o700)
+            mark(path, run)
             return path
         except OSError as error:
-            problem = f"{root}: {error.strerror or error}"
+            problem = refusal(root) or f"{root}: {error.strerror or error}"
     raise ConfigError(f"cannot make a run directory: {problem}")
 
 
-def _make_ring_dir(run: str, run_dir: Path) -> Path:
-    root = Path(f"/dev/shm/pardbg-{os.getuid()}")
+def _make_ring_dir(run: str, run_dir: Path) -> None:
+    root = shm_root()
     try:
         if root.parent.is_dir():
             private_dir(root)
             (root / run).mkdir(mode=0o700)
-            return root / run
+            mark(root / run, run)
+            return
     except OSError:
         pass
-    path = run_dir / "rings"
+    path = run_dir / RINGS_DIR
     path.mkdir(mode=0o700)
-    return path
+    mark(path, run)
 
 
 def private_dir(path: Path) -> None:
-    """Make the directory, or make sure that it is ours alone (others may write to /tmp)."""
+    """Make the directory, or make sure that it is ours alone (others may write to /tmp).
+
+    Raises OSError.
+    """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
-        raise OSError(f"{path} belongs to somebody else")
-    if found.st_mode & 0o077:
-        path.chmod(0o700)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to another user")
+        if found.st_mode & 0o077:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
 
 
 def _slug(name: str) -> str:

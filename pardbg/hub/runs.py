@@ -8,7 +8,6 @@ for ``pardbg postmortem``, within limits.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Final
 from pardbg.hub import config as files
 from pardbg.hub.config import ConfigError, RunConfig
 from pardbg.hub.launch import RunHandle
+from pardbg.hub.removal import RINGS_DIR, is_private, marked, remove_rings, remove_run
 from pardbg.hub.salvage import RING
 from pardbg.session.parts import part_path
 from pardbg_agent.ring import RingError, RingReader
@@ -104,14 +104,17 @@ class Box:
 
 
 def list_runs() -> list[Run]:
-    """Live runs, oldest first. Dead ones are cleaned on the way."""
-    found = []
+    """Live runs, oldest first. Only looks."""
+    found = (_look(run_dir) for run_dir in _run_dirs())
+    return sorted((run for run in found if run is not None), key=lambda run: run.started_ns)
+
+
+def tidy() -> None:
+    """Remove what dead runs left: what is told elsewhere at once, their rings within limits."""
     for run_dir in _run_dirs():
-        run = _look(run_dir)
-        if run is not None:
-            found.append(run)
+        if _look(run_dir) is None:
+            _clean(run_dir)
     _clean_boxes(list_boxes())
-    return sorted(found, key=lambda run: run.started_ns)
 
 
 def list_boxes() -> list[Box]:
@@ -123,12 +126,19 @@ def list_boxes() -> list[Box]:
 def find_run(name: str | None = None) -> Run:
     """By id, the id's beginning, its name or its directory; None: the newest. Raises RunError."""
     if name is not None and (Path(name) / RUN_FILE).is_file():
+        if not marked(Path(name)):
+            raise RunError(
+                f"{name} has a {RUN_FILE} that is not pardbg's, or was copied: see `pardbg ls`"
+            )
         run = _look(Path(name))
         if run is not None:
             return run
     runs = list_runs()
     if not runs:
-        raise RunError("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`")
+        refused = "".join(f"; {line}" for line in files.refused_roots())
+        raise RunError(
+            f"no live run; start one with `pardbg demo` or `pardbg watch -- CMD`{refused}"
+        )
     if name is None:
         return runs[-1]
     fitting = [run for run in runs if name in (run.run, run.name) or run.run.startswith(name)]
@@ -161,17 +171,21 @@ def _fits(box: Box, name: str) -> bool:
 
 
 def _run_dirs() -> list[Path]:
-    return [d for root in files.roots() if root.is_dir() for d in sorted(root.glob("*/"))]
+    """Directories that we made for runs, in roots that are ours alone."""
+    found = []
+    for root in files.roots():
+        if is_private(root):
+            with contextlib.suppress(OSError):
+                found += [path for path in sorted(root.iterdir()) if marked(path) == path.name]
+    return found
 
 
 def _look(run_dir: Path) -> Run | None:
     try:
         handle = RunHandle(run_dir)
     except ConfigError:
-        _clean(run_dir, None)
         return None
     if not handle.launcher_alive():
-        _clean(run_dir, Path(handle.config.ring_dir))
         return None
     hub = files.read_json(run_dir / files.HUB_FILE)
     config = handle.config
@@ -189,7 +203,7 @@ def _box(run_dir: Path) -> Box | None:
         return None
     if handle.launcher_alive():
         return None
-    box = _rings_in(run_dir, Path(handle.config.ring_dir), handle.config)
+    box = _rings_in(run_dir, handle.config.ring_dir, handle.config)
     return box if box.num_rings else None
 
 
@@ -204,7 +218,7 @@ def _box_in(path: Path) -> Box:
         config = files.load(path)
     except ConfigError as error:
         raise RunError(str(error)) from None
-    ring_dir = Path(config.ring_dir)
+    ring_dir = config.ring_dir
     if not ring_dir.is_dir():  # copied here: then its rings lie beside or under it
         ring_dir = next((d for d in (path / "rings", path) if list(d.glob(f"*{RING}"))), ring_dir)
     return _rings_in(path, ring_dir, config)
@@ -221,13 +235,17 @@ def _rings_in(path: Path, ring_dir: Path, config: RunConfig | None) -> Box:
     return Box(path, ring_dir, config, len(sizes), sum(sizes), newest)
 
 
-def _clean(run_dir: Path, ring_dir: Path | None) -> None:
+def _clean(run_dir: Path) -> None:
     """Remove what a dead run left, unless it died only just now or its rings are there."""
     with contextlib.suppress(OSError):
-        newest = max(path.stat().st_mtime for path in (run_dir, *run_dir.iterdir()))
-        if time.time() - newest < KEEP_S or (ring_dir is not None and _has_rings(ring_dir)):
-            return
-        _remove(run_dir, ring_dir)
+        newest = max(path.lstat().st_mtime for path in (run_dir, *run_dir.iterdir()))
+        if time.time() - newest > KEEP_S and not any(map(_has_rings, _ring_dirs(run_dir))):
+            _remove(run_dir)
+
+
+def _ring_dirs(run_dir: Path) -> tuple[Path, Path]:
+    """Where the rings of a run may lie: derived from its name, not read from its files."""
+    return run_dir / RINGS_DIR, files.shm_root() / run_dir.name
 
 
 def _has_rings(ring_dir: Path) -> bool:
@@ -242,7 +260,7 @@ def _clean_boxes(boxes: list[Box]) -> None:
         too_many = number > 0 and (number >= KEEP_BOXES or kept_bytes > KEEP_BOX_BYTES)
         keep_s = KEEP_S if too_many else KEEP_BOX_S
         if now - box.died_s > keep_s and not _any_alive(box):
-            _remove(box.path, box.ring_dir)
+            _remove(box.path)
 
 
 def _any_alive(box: Box) -> bool:
@@ -257,10 +275,9 @@ def _any_alive(box: Box) -> bool:
     return False
 
 
-def _remove(run_dir: Path, ring_dir: Path | None) -> None:
-    if ring_dir is not None and ring_dir.is_relative_to("/dev/shm"):
-        shutil.rmtree(ring_dir, ignore_errors=True)
-    shutil.rmtree(run_dir, ignore_errors=True)
+def _remove(run_dir: Path) -> None:
+    remove_rings(files.shm_root() / run_dir.name, run_dir.name)
+    remove_run(run_dir)
 
 
 def _clock(seconds: int) -> str:

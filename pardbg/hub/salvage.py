@@ -6,19 +6,17 @@ import contextlib
 import os
 import select
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.history import Definitions
-from pardbg_agent import board, wire
+from pardbg.hub.removal import remove_ring, remove_rings
+from pardbg_agent import wire
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingError, RingReader, stable_fields
 
 RING, DEFS = ".ring", ".defs"
-_BESIDE: Final = (DEFS, board.SUFFIX, board.SUFFIX + board.NEW)
-"""What else a process may leave there."""
 FRESH_NS: Final = 3_000_000_000
 """A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
 BATCH: Final = 4096
@@ -75,11 +73,13 @@ class Rescued:
 class Rings:
     """All rings of a run on this host."""
 
-    def __init__(self, ring_dir: Path, definitions: Definitions) -> None:
+    def __init__(self, ring_dir: Path, definitions: Definitions, run: str = "") -> None:
         self.mapped: dict[str, Mapped] = {}
         self.unreadable: dict[str, str] = {}
         """Ring files that make no sense, with the reason."""
         self._dir, self._definitions = ring_dir, definitions
+        self._run = run
+        """Its mark is in the directory if files may be removed there."""
         self._scanned_mtime = -1
 
     def scan(self) -> list[str]:
@@ -165,9 +165,7 @@ class Rings:
         """Unmap and remove a dead process's files."""
         ring = self.mapped.pop(proc)
         _close(ring)
-        for path in (ring.path, *(ring.path.with_suffix(suffix) for suffix in _BESIDE)):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        remove_ring(self._dir, self._run, proc)
 
     def close(self, *, remove: bool) -> None:
         """Unmap everything; with ``remove`` the run is over and its files go."""
@@ -177,11 +175,7 @@ class Rings:
             else:
                 _close(self.mapped.pop(proc))
         if remove:
-            for path in _leftovers(self._dir):
-                with contextlib.suppress(OSError):
-                    path.unlink()
-            with contextlib.suppress(OSError):
-                self._dir.rmdir()
+            remove_rings(self._dir, self._run)
 
     def _lives(self, ring: Mapped, now: int) -> bool:
         fields = _stat(ring.pid)
@@ -232,11 +226,6 @@ def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
         other = "any rank" if peer < 0 else str(peer)
         return f"{op} {'to' if flags & wire.Flag.SEND else 'from'} {other}"
     return f"{op} {group} #{seq}".replace("  ", " ")
-
-
-def _leftovers(ring_dir: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from (p for p in ring_dir.iterdir() if p.name.endswith((RING, *_BESIDE)))
 
 
 def start_time(pid: int) -> str:

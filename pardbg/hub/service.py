@@ -151,7 +151,7 @@ class Hub:
         # Ids grow over hub restarts, too: an agent's answer to the old hub is not one to us.
         self._machine = Machine(first_id=time.monotonic_ns() // US)
         self._machine.raised.hold_ns = int(self.config.on_exception_s * 1e9)
-        self._rings = Rings(Path(self.config.ring_dir), self._definitions)
+        self._rings = Rings(self.config.ring_dir, self._definitions, self.config.run)
         self._router = Router(ctrl, self._security)
         self._where = Where()
         self._standstill, self._stall_number = Standstill(), 0

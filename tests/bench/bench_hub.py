@@ -26,6 +26,7 @@ import zmq
 from pardbg.events.decode import RECORD_DTYPE, frame_head
 from pardbg.hub import config as files
 from pardbg.hub.config import RunConfig, write_json
+from pardbg.hub.removal import mark
 from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
@@ -75,10 +76,11 @@ def push(endpoint: str, num: int, ranks: int, size: int) -> None:
 
 def make_run(root: Path) -> RunConfig:
     """A run directory without a launcher and a job."""
-    (root / "rings").mkdir()
+    (root / "rings").mkdir(mode=0o700)
+    mark(root / "rings", "bench")
     config = RunConfig(
         run="bench", name="bench", argv=("bench",), cwd="/", data=f"ipc://{root}/data",
-        pub=f"ipc://{root}/pub", ctrl=f"ipc://{root}/ctrl", ring_dir=str(root / "rings"),
+        pub=f"ipc://{root}/pub", ctrl=f"ipc://{root}/ctrl",
         session=str(root / "bench.mcap"), t_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
         host="bench", boot_id="", dir=root,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import zmq
 
 from pardbg.hub import config as files
 from pardbg.hub.config import RunConfig
+from pardbg.hub.removal import mark
 from pardbg.hub.service import Hub
 from pardbg_agent import wire
 from pardbg_agent.clock import boot_id
@@ -23,11 +24,13 @@ LIMIT_S = 10.0
 
 def make_config(root: Path, **changed: Any) -> RunConfig:
     """A run directory without launcher and job."""
-    (root / "rings").mkdir(exist_ok=True)
+    if not (root / "rings").exists():
+        (root / "rings").mkdir(mode=0o700)
+        mark(root / "rings", "test-1")
     fields: dict[str, Any] = {
         "run": "test-1", "name": "test", "argv": ("job",), "cwd": "/",
         "data": f"ipc://{root}/data", "pub": f"ipc://{root}/pub", "ctrl": f"ipc://{root}/ctrl",
-        "ring_dir": str(root / "rings"), "session": str(root / "s.mcap"),
+        "session": str(root / "s.mcap"),
         "t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(), "host": "n0",
         "boot_id": boot_id(), "dir": root, **changed,
     }  # fmt: skip

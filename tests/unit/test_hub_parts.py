@@ -18,6 +18,7 @@ from pardbg.hub.history import Definitions, Recent
 from pardbg.hub.launcher import job_env
 from pardbg.hub.messages import agent_state, unpack
 from pardbg.hub.output import MAX_LINE, PARTIAL_NS, Tail, split_rank
+from pardbg.hub.removal import mark, remove_rings, remove_run
 from pardbg.hub.salvage import Rings, start_time
 from pardbg.hub.security import check_endpoints, for_agents, make_keys
 from pardbg.hub.where import WAIT_NS, Where, merge
@@ -181,7 +182,8 @@ def test_what_a_dead_process_had_not_sent_is_read_from_its_ring(tmp_path: Path) 
 
 def test_a_living_process_is_not_dead(tmp_path: Path) -> None:
     dead_ring(tmp_path, "0.n0.7", 1, os.getpid())
-    rings = Rings(tmp_path, Definitions())
+    mark(tmp_path, "r")
+    rings = Rings(tmp_path, Definitions(), "r")
     rings.scan()
     assert rings.died(now=10**18) == []
     row = rings.rows(0)["0.n0.7"]
@@ -281,7 +283,7 @@ def test_a_jobs_keys_do_not_command() -> None:
 def test_a_run_directory_is_private_and_reads_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     config = files.make(["job", "x"], name="a b/c", session=tmp_path / "s.mcap")
     try:
         assert config.dir.stat().st_mode & 0o777 == 0o700
@@ -290,9 +292,8 @@ def test_a_run_directory_is_private_and_reads_back(
         assert config.run.startswith("a-b-c-")
         assert files.load(config.dir) == config
     finally:
-        Path(config.ring_dir).rmdir()
-        (config.dir / "run.json").unlink()
-        config.dir.rmdir()
+        assert remove_rings(config.ring_dir, config.run) and not config.ring_dir.exists()
+        assert remove_run(config.dir) and not config.dir.exists()
 
 
 def test_a_directory_that_is_no_run_is_one_line(tmp_path: Path) -> None:
