@@ -29,14 +29,14 @@ from typing import Any, Final
 
 import pardbg_agent
 from pardbg_agent import clock, identity, wire
+from pardbg_agent.control.gate import GateControl
+from pardbg_agent.control.medians import LATER, STEP, Medians
+from pardbg_agent.control.watches import NO_WATCHES, Watch
 from pardbg_agent.defs import Defs
-from pardbg_agent.gate import GateControl
 from pardbg_agent.guard import Guard
-from pardbg_agent.medians import LATER, STEP, Medians
-from pardbg_agent.optable import OpTable
+from pardbg_agent.op_sums import Sums
+from pardbg_agent.op_table import OpTable
 from pardbg_agent.ring import Ring, capacity_from_env
-from pardbg_agent.sums import Sums
-from pardbg_agent.watches import NO_WATCHES, Watch
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
 from pardbg_agent.words import took
 
@@ -107,7 +107,7 @@ class Core:
             facts=self._facts,
         )  # fmt: skip
         self.watches = NO_WATCHES
-        """What a person asked to look for (pardbg_agent.watches); replaced as a whole."""
+        """What a person asked to look for (pardbg_agent.control.watches); replaced as a whole."""
         self.watches_changed: Callable[[], None] = lambda: None
         """Called after that. Set by who tells other ranks what this one watches."""
         self.usual = Medians()

@@ -10,23 +10,23 @@ from textual import events
 from textual.app import App
 from textual.binding import BindingType
 
-from pardbg.control.model import ControlPort, Reply, Verb
-from pardbg.session.bookmarks import add_bookmarks
+from pardbg.control.language.verbs import ControlPort, Reply, Verb
+from pardbg.session.append_bookmark import add_bookmarks
+from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import SessionError
-from pardbg.session.replay import ReplayClock
 from pardbg.store.bookmarks import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
-from pardbg.ui.cursor import TimeCursor
-from pardbg.ui.desk import Desk
-from pardbg.ui.engine import Engine, Eyes, Frame, Second
-from pardbg.ui.history import History
-from pardbg.ui.messages import Answered, Arrived, FrameReady, Loading, Trouble
+from pardbg.ui.commands.prompt_history import History
+from pardbg.ui.commands.startup import Rc, run_rc
+from pardbg.ui.engine.controller import Desk
+from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.feed import Engine, Eyes, Frame, Second
+from pardbg.ui.engine.landmarks import Journey
+from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.palette import THEMES
-from pardbg.ui.places import Journey
-from pardbg.ui.rc import Rc, run_rc
 from pardbg.ui.screens.main import MainScreen
-from pardbg.ui.screens.timekeys import Links
+from pardbg.ui.screens.time_keys import Links
 from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0

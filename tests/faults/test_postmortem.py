@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.answers.ranks import rank_rows
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
-from pardbg.analysis.ranks import rank_rows
-from pardbg.hub import runs
 from pardbg.hub.client import HubControl
-from pardbg.hub.launch import RunHandle
-from pardbg.hub.postmortem import PostmortemError, recover
+from pardbg.hub.ranks.postmortem import PostmortemError, recover
+from pardbg.hub.run import runs
+from pardbg.hub.run.start import RunHandle
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from tests.distributed.runs import coverage, fake_job, hub_pid, maps, started, wait_ranks

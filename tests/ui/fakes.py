@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pardbg.analysis.model import Snapshot
-from pardbg.control.model import Reply, Verb
+from pardbg.analysis.base.values import Snapshot
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.store.bookmarks import Bookmarks
 from pardbg.store.history import History
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
-from pardbg.ui.engine import Eyes
+from pardbg.ui.engine.feed import Eyes
 from tests.ui import sample
 
 

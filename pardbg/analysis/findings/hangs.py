@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.control import control_view
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.control import control_view
+from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import Reason, past, reason
 from pardbg.analysis.findings.shared import bad_ends, is_transport, mismatched
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.places import place
-from pardbg.analysis.standstill import seen
-from pardbg.analysis.waitgraph import PATIENCE_NS, Blame, OpenOp, WaitGraph, wait_graph
-from pardbg.analysis.words import duration, ranks_text, waits_text
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import seen
+from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, Blame, OpenOp, WaitGraph, wait_graph
+from pardbg.words import duration, ranks_text, waits_text
 
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
 STUCK_NS: Final = 5_000_000_000

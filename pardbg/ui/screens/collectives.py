@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pardbg.render.cells import Picture
-from pardbg.render.collectives import Look, collectives, detail, key_of, rows_of
-from pardbg.ui.engine import Frame
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.collectives import Look, collectives, detail, key_of, rows_of
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Page, Shared
 
 

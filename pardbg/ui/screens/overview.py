@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pardbg.render.cells import Picture
-from pardbg.render.overview import Look, overview
-from pardbg.ui.engine import Frame, OutputWant, Want
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.overview import Look, overview
+from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.base import Page
 
 _TAIL = 16

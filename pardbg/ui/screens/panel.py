@@ -10,10 +10,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from pardbg.render.cells import Picture, Run, line
-from pardbg.render.help import help_page
-from pardbg.ui.actions import GROUP_TITLES, Group, for_mode
-from pardbg.ui.explain import wrapped
+from pardbg.render.draw.cells import Picture, Run, line
+from pardbg.render.frame.help import help_page
+from pardbg.ui.commands.actions import GROUP_TITLES, Group, for_mode
+from pardbg.ui.commands.explain import wrapped
 from pardbg.ui.widgets.picture import PicturePane
 
 Draw = Callable[[int, int], Picture]

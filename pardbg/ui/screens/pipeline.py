@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.model import Snapshot
-from pardbg.render.cells import Picture
-from pardbg.render.pipeline import Look, pipeline
-from pardbg.render.whatif import whatif
-from pardbg.ui.engine import Frame, Want
+from pardbg.analysis.base.values import Snapshot
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.pipeline.page import Look, pipeline
+from pardbg.render.pages.pipeline.whatif import whatif
+from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared
 
 

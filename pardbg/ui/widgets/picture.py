@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from pardbg.render.cells import Line, Picture, Run, fit, line, line_width
+from pardbg.render.draw.cells import Line, Picture, Run, fit, line, line_width
 from pardbg.ui.widgets.lines import Lines
 
 
