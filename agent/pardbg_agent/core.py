@@ -58,7 +58,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunSettings:
     """What the agent takes from run.json."""
 
     run: str
@@ -76,7 +76,9 @@ class RunInfo:
 class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
-    def __init__(self, ring: Ring, defs: Defs, who: identity.Identity, run: RunInfo | None) -> None:
+    def __init__(
+        self, ring: Ring, defs: Defs, who: identity.Identity, run: RunSettings | None
+    ) -> None:
         self.run = run
         """None: the agent is off in this process."""
         self.identity = who
@@ -269,7 +271,7 @@ def _start() -> Core:
         return _off_core()
 
 
-def start(run: RunInfo) -> Core:
+def start(run: RunSettings) -> Core:
     """Ring, definitions and (if the run has a hub) the agent's thread. Raises OSError."""
     who = identity.of_this_process()
     os.makedirs(run.ring_dir, mode=0o700, exist_ok=True)
@@ -338,11 +340,11 @@ def _off_core() -> Core:
     return Core(Ring.anonymous(), Defs(None), identity.of_this_process(), None)
 
 
-def load_run(run_dir: str) -> RunInfo:
+def load_run(run_dir: str) -> RunSettings:
     """Read run.json. Raises OSError, ValueError or KeyError."""
     with open(os.path.join(run_dir, wire.RUN_FILE), encoding="utf-8") as file:
         data = json.load(file)
-    return RunInfo(
+    return RunSettings(
         run=str(data.get("run", "")),
         ring_dir=str(data["ring_dir"]),
         data=str(data.get("data") or ""),

@@ -167,9 +167,9 @@ def ctl(
 @click.option("--dead", is_flag=True, help="Killed runs whose rings are kept, for postmortem.")
 def ls(json_: bool, dead: bool) -> None:
     """List live runs."""
-    from pardbg.hub.run.runs import list_boxes, list_runs
+    from pardbg.hub.run.runs import list_run_rings, list_runs
 
-    runs, boxes = list_runs(), list_boxes()
+    runs, boxes = list_runs(), list_run_rings()
     if json_:
         click.echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
         return

@@ -36,7 +36,7 @@ STEPS: Final = 32
 _LIMITS: Final = Limits(4096, 1 << 62, 1000, 1000, 1000)
 
 
-class Attention:
+class AutoLevel:
     """What is worth more detail, as seen in a store that holds sums and states."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Watcher:
 
     def _run(self) -> None:
         source, control = LiveSource(self._run_dir), HubControl(self._run_dir, script=True)
-        store, attention, due = Store(_LIMITS, live=True), Attention(), 0.0
+        store, attention, due = Store(_LIMITS, live=True), AutoLevel(), 0.0
         try:
             while not self._ended.wait(POLL_S) and not source.finished:
                 while messages := source.poll(0):

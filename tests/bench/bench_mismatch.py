@@ -65,7 +65,7 @@ def _boards(ranks: int) -> Figure:
     what, group = posts.pack_what("all_reduce", 0, 1, -1, 4096, 4096, "float32", "1024"), 77
     with tempfile.TemporaryDirectory() as folder:
         boards = [
-            posts.Board.create(f"{folder}/{rank}{posts.SUFFIX}", 1, rank) for rank in range(ranks)
+            posts.Posts.create(f"{folder}/{rank}{posts.SUFFIX}", 1, rank) for rank in range(ranks)
         ]
         others = posts.Others(folder, boards[0])
         members = tuple(range(ranks))

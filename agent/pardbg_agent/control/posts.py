@@ -151,7 +151,7 @@ def _text(raw: bytes) -> str:
     return raw.rstrip(b"\0").decode("ascii", "replace")
 
 
-class Board:
+class Posts:
     """This process's own: what it posts."""
 
     def __init__(self, buffer: mmap.mmap, path: str, job: int, rank: int) -> None:
@@ -167,7 +167,7 @@ class Board:
         self._write_header()
 
     @classmethod
-    def create(cls, path: str, job: int, rank: int) -> Board:
+    def create(cls, path: str, job: int, rank: int) -> Posts:
         """Make the file, 0600, with its space reserved: a full tmpfs must fail here as an OSError,
         and not as SIGBUS in the training."""
         with contextlib.suppress(FileNotFoundError):
@@ -315,7 +315,7 @@ class Other:
 class Others:
     """The boards of the other processes of this job on this host, as they appear."""
 
-    def __init__(self, folder: str, own: Board) -> None:
+    def __init__(self, folder: str, own: Posts) -> None:
         self._folder, self._own = folder, own
         self._known: dict[str, Other] = {}
         self._foreign: set[str] = set()

@@ -44,7 +44,7 @@ _ROOT_FIRST: Final = ("broadcast", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenOp:
+class PendingOp:
     """An op that its rank issued and that is not complete."""
 
     rank: int
@@ -81,7 +81,7 @@ class Wait:
     """Rank ``rank`` is inside ``op``, which ``missing`` have not issued."""
 
     rank: int
-    op: OpenOp
+    op: PendingOp
     missing: tuple[int, ...]
 
 
@@ -110,7 +110,7 @@ class Blame:
 class WaitGraph:
     waits: tuple[Wait, ...]
     blames: tuple[Blame, ...]
-    issued_by_all: tuple[tuple[OpenOp, ...], ...]
+    issued_by_all: tuple[tuple[PendingOp, ...], ...]
     """Open collectives, the newest of their ranks' groups, that each known rank has issued."""
     unsure: tuple[int, ...]
     """Ranks in ``waits`` of which no stack says that they stand in an op."""
@@ -125,7 +125,7 @@ def wait_graph(view: View) -> WaitGraph:
 
 
 def _wait_graph(view: View) -> WaitGraph:
-    opened: dict[int, list[OpenOp]] = {}
+    opened: dict[int, list[PendingOp]] = {}
     for rank, process in view.ranks.items():
         if view.proc_end(process) is not None:
             continue
@@ -135,7 +135,7 @@ def _wait_graph(view: View) -> WaitGraph:
         if ops and not seen(view, rank).stopped:
             opened[rank] = ops
     waits: list[Wait] = []
-    whole: dict[tuple[int, str, int], list[OpenOp]] = {}
+    whole: dict[tuple[int, str, int], list[PendingOp]] = {}
     inside = {rank: _inside(view, rank, ops) for rank, ops in opened.items()}
     seen_inside = {rank for rank, yes in inside.items() if yes and _stands_in_op(view, rank)}
     reached = _Reached(view)
@@ -157,7 +157,7 @@ def _old(view: View, since_ns: int, floor: int) -> bool:
     return view.t_ns - max(since_ns, floor) >= PATIENCE_NS
 
 
-def _inside(view: View, rank: int, ops: Iterable[OpenOp]) -> bool:
+def _inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
     """The rank computes nothing: it stands in one of its open ops.
 
     On a device the host does not wait in an op but where it next needs a result, so there the
@@ -177,7 +177,7 @@ def _stands_in_op(view: View, rank: int) -> bool:
 # -- open ops
 
 
-def open_ops(view: View, rank: int, process: Process) -> list[OpenOp]:
+def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
     """The rank's ops that are issued and not complete, oldest first; none where the oldest is
     open for less than PATIENCE_NS.
 
@@ -190,13 +190,13 @@ def open_ops(view: View, rank: int, process: Process) -> list[OpenOp]:
         since = fields.integer(said, "open_since_ns", 0)
         if not fields.integer(said, "open", 0) or not _old(view, since, 0):
             return []  # the usual case, and it costs nothing
-    found: list[OpenOp] = []
+    found: list[PendingOp] = []
     for name in ("issue", "issue_p2p"):
         found += _open_in(view, rank, process, name, since)
     return sorted(found, key=lambda op: op.since_ns)
 
 
-def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> list[OpenOp]:
+def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> list[PendingOp]:
     table, visible = view.rows(process, name)
     lo = max(visible - TAIL, int(np.searchsorted(table.when[:visible], since, side="left")))
     if lo >= visible:
@@ -219,7 +219,7 @@ def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> 
         op = process.ops.get(name_id, UNKNOWN_OP)
         p2p = name == "issue_p2p"
         root = op.root if op.root is not None and not p2p else peer
-        found.append(OpenOp(rank, group, op, seq, p2p, bool(flags & _SEND), root, t0, 0))
+        found.append(PendingOp(rank, group, op, seq, p2p, bool(flags & _SEND), root, t0, 0))
     return _with_behind(view, process, found) if name == "issue_p2p" else found
 
 
@@ -227,7 +227,7 @@ def _keys(groups: np.ndarray, seqs: np.ndarray) -> np.ndarray:
     return (groups.astype(np.int64) << 32) | seqs.astype(np.int64)
 
 
-def _with_behind(view: View, process: Process, ops: list[OpenOp]) -> list[OpenOp]:
+def _with_behind(view: View, process: Process, ops: list[PendingOp]) -> list[PendingOp]:
     """With the number of ops that the rank issued on the same edge after each."""
     if not ops:
         return []
@@ -246,7 +246,7 @@ def _with_behind(view: View, process: Process, ops: list[OpenOp]) -> list[OpenOp
             for gid, name_id, flags, peer, t0 in rows
         )
         made.append(
-            OpenOp(op.rank, op.group, op.op, op.seq, True, op.send, op.peer, op.since_ns, behind)
+            PendingOp(op.rank, op.group, op.op, op.seq, True, op.send, op.peer, op.since_ns, behind)
         )
     return made
 
@@ -320,7 +320,7 @@ class _Reached:
         )
 
 
-def _missing(view: View, op: OpenOp, reached: _Reached) -> tuple[int, ...]:
+def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
     """Ranks that have not issued the op (of p2p: its other side)."""
     if op.p2p:
         return _missing_peer(view, op, reached)
@@ -330,7 +330,7 @@ def _missing(view: View, op: OpenOp, reached: _Reached) -> tuple[int, ...]:
     return absent
 
 
-def _missing_peer(view: View, op: OpenOp, reached: _Reached) -> tuple[int, ...]:
+def _missing_peer(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
     if op.peer < 0 or op.peer not in view.ranks or op.peer == op.rank:
         return ()
     mine = reached.edge(op.rank, op.group, op.peer, op.op.tag, op.send)

@@ -210,7 +210,7 @@ def words(op: OpenOp) -> str:
     return f"{op.op} {'to' if op.send else 'from'} {'any rank' if op.peer < 0 else op.peer}"
 
 
-class Patience:
+class GracePeriod:
     """Waits a moment before an open op of a running rank moves others: most ops complete, and most
     ranks come to their gate, by themselves. Without it a step of one rank would drag its
     neighbours along each time a send is in flight. It is short, as a cut may need a chain of such

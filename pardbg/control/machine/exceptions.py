@@ -26,7 +26,7 @@ _PREFIX: Final = "exception "
 
 
 @dataclass(slots=True)
-class Raised:
+class UncaughtErrors:
     """Which processes are at their exception."""
 
     hold_ns: int = 0

@@ -26,7 +26,7 @@ _DAY_NS: Final = 86_400_000_000_000
 
 
 @dataclass(slots=True)
-class Pins:
+class HeldRanks:
     """Which ranks are pinned, and the deadline that follows from who waits for them."""
 
     procs: set[str] = field(default_factory=set)

@@ -18,7 +18,7 @@ from pardbg.control.machine.cut import View, settle
 from pardbg.control.machine.effects import Ack, Command
 from pardbg.control.machine.exceptions import RUN
 from pardbg.control.machine.permits import HOLD, ONE_OP, PASS, permits, step_target, to_step
-from pardbg.control.machine.state import Board, Mode
+from pardbg.control.machine.state import ControlState, Mode
 from pardbg_agent.wire import Gate, Msg
 
 MAX_QUEUE = 8
@@ -31,7 +31,7 @@ MAX_ROUNDS = 4
 """``next``: how often ranks that settling left inside the step are sent on to its end."""
 
 
-class Machine(Board):
+class Machine(ControlState):
     """One run's control. Call ``tick`` often (20 ms while ``active``)."""
 
     # -- agents

@@ -11,11 +11,11 @@ from typing import Any
 from pardbg.control.language.ranksets import spell
 from pardbg.control.language.verbs import AgentState
 from pardbg.control.machine.breakpoints import Breakpoints
-from pardbg.control.machine.cut import Patience, Settlement, View
+from pardbg.control.machine.cut import GracePeriod, Settlement, View
 from pardbg.control.machine.delivery import AGAIN_NS, Deliveries
 from pardbg.control.machine.effects import Command, Effect, Event, ToAgent
-from pardbg.control.machine.exceptions import RUN, Raised
-from pardbg.control.machine.held_ranks import Pins
+from pardbg.control.machine.exceptions import RUN, UncaughtErrors
+from pardbg.control.machine.held_ranks import HeldRanks
 from pardbg.control.machine.lease import Lease
 from pardbg.control.machine.permits import HOLD, PASS, Permit
 from pardbg_agent.wire import LEASE_NS, Msg
@@ -32,10 +32,10 @@ class Mode(str, Enum):
     """-> HELD at the new cut; -> RUNNING as above."""
 
 
-class Board:
+class ControlState:
     """Who is held, why and for how long; effects wait in ``drain``."""
 
-    def __init__(self, first_id: int = 1, patience: Patience | None = None) -> None:
+    def __init__(self, first_id: int = 1, patience: GracePeriod | None = None) -> None:
         self.mode = Mode.RUNNING
         self.lease = Lease()
         self.views: dict[str, View] = {}
@@ -46,14 +46,14 @@ class Board:
         self.timeouts: dict[str, int] = {}
         """group key -> ns until its ops time out."""
         self.breakpoints = Breakpoints()
-        self.pins = Pins()
-        self.raised = Raised()
+        self.pins = HeldRanks()
+        self.raised = UncaughtErrors()
         self.deliveries = Deliveries()
         self.restored = False
         """A hub before this one was killed: agents may have what it told them."""
         self.reason = ""
         self.settlement = Settlement()
-        self._patience = patience or Patience()
+        self._patience = patience or GracePeriod()
         self._out: list[Effect] = []
         self._next_id = first_id
         self._current: list[Command] = []

@@ -15,7 +15,7 @@ from pardbg.events.decode import records_from
 from pardbg.hub.ranks.rings import RING, SALVAGED, Mapped, Rings, start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.runs import Box, RunError, find_box
+from pardbg.hub.run.runs import RunError, RunRings, find_run_rings
 from pardbg.hub.serve.backlog import Definitions
 from pardbg.hub.serve.job_output import Tail
 from pardbg.hub.serve.resume import Resumed
@@ -73,14 +73,14 @@ def recover(where: str, output: Path) -> Recovered:
     Raises PostmortemError; OSError where ``output`` cannot be written.
     """
     try:
-        box = find_box(where)
+        box = find_run_rings(where)
     except RunError as error:
         raise PostmortemError(str(error)) from None
     return _Recovery(box, output).run()
 
 
 class _Recovery:
-    def __init__(self, box: Box, output: Path) -> None:
+    def __init__(self, box: RunRings, output: Path) -> None:
         self.box = box
         self.definitions = Definitions()
         self.resumed = Resumed()

@@ -22,7 +22,7 @@ class _Inquiry:
     """rank -> what it said: "ok", and "text" or "error"."""
 
 
-class Inquiries:
+class Questions:
     """All of them that are under way."""
 
     def __init__(self) -> None:

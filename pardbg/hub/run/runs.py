@@ -63,7 +63,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class RunRings:
     """What a dead run left: its rings, and what is known of it."""
 
     path: Path
@@ -110,11 +110,11 @@ def list_runs() -> list[Run]:
         run = _look(run_dir)
         if run is not None:
             found.append(run)
-    _clean_boxes(list_boxes())
+    _clean_boxes(list_run_rings())
     return sorted(found, key=lambda run: run.started_ns)
 
 
-def list_boxes() -> list[Box]:
+def list_run_rings() -> list[RunRings]:
     """Dead runs whose rings are still there, the oldest first."""
     boxes = [_box(run_dir) for run_dir in _run_dirs()]
     return sorted((box for box in boxes if box is not None), key=lambda box: box.died_s)
@@ -137,7 +137,7 @@ def find_run(name: str | None = None) -> Run:
     return fitting[-1]
 
 
-def find_box(name: str) -> Box:
+def find_run_rings(name: str) -> RunRings:
     """A dead run by id, the id's beginning, its name or its directory; or a directory of rings.
     Raises RunError."""
     path = Path(name)
@@ -145,7 +145,7 @@ def find_box(name: str) -> Box:
         return _box_in(path)
     if path.exists() or "/" in name:
         raise RunError(f"{name} is no directory: give a run (`pardbg ls --dead`) or its directory")
-    boxes = list_boxes()
+    boxes = list_run_rings()
     fitting = [box for box in boxes if _fits(box, name)]
     if fitting:
         return fitting[-1]
@@ -155,7 +155,7 @@ def find_box(name: str) -> Box:
     raise RunError(f"no dead run {name!r} with rings; there: {known}")
 
 
-def _fits(box: Box, name: str) -> bool:
+def _fits(box: RunRings, name: str) -> bool:
     called = box.config.name if box.config is not None else box.run
     return name in (box.run, called) or box.run.startswith(name)
 
@@ -181,7 +181,7 @@ def _look(run_dir: Path) -> Run | None:
     )  # fmt: skip
 
 
-def _box(run_dir: Path) -> Box | None:
+def _box(run_dir: Path) -> RunRings | None:
     """What a dead run left; None for a live one and for one without rings."""
     try:
         handle = RunHandle(run_dir)
@@ -193,7 +193,7 @@ def _box(run_dir: Path) -> Box | None:
     return box if box.num_rings else None
 
 
-def _box_in(path: Path) -> Box:
+def _box_in(path: Path) -> RunRings:
     """A run's directory, or one of rings alone (copied from somewhere). Raises RunError."""
     if not (path / RUN_FILE).is_file():
         box = _rings_in(path, path, None)
@@ -210,7 +210,7 @@ def _box_in(path: Path) -> Box:
     return _rings_in(path, ring_dir, config)
 
 
-def _rings_in(path: Path, ring_dir: Path, config: RunConfig | None) -> Box:
+def _rings_in(path: Path, ring_dir: Path, config: RunConfig | None) -> RunRings:
     sizes, newest = [], 0.0
     with contextlib.suppress(OSError):
         newest = path.stat().st_mtime
@@ -218,7 +218,7 @@ def _rings_in(path: Path, ring_dir: Path, config: RunConfig | None) -> Box:
             found = ring.stat()
             sizes.append(found.st_size)
             newest = max(newest, found.st_mtime)
-    return Box(path, ring_dir, config, len(sizes), sum(sizes), newest)
+    return RunRings(path, ring_dir, config, len(sizes), sum(sizes), newest)
 
 
 def _clean(run_dir: Path, ring_dir: Path | None) -> None:
@@ -234,7 +234,7 @@ def _has_rings(ring_dir: Path) -> bool:
     return next(ring_dir.glob(f"*{RING}"), None) is not None
 
 
-def _clean_boxes(boxes: list[Box]) -> None:
+def _clean_boxes(boxes: list[RunRings]) -> None:
     """Of the dead runs' rings: what is too old, too many or too large, the oldest first."""
     now, kept_bytes = time.time(), 0
     for number, box in enumerate(reversed(boxes)):
@@ -245,7 +245,7 @@ def _clean_boxes(boxes: list[Box]) -> None:
             _remove(box.path, box.ring_dir)
 
 
-def _any_alive(box: Box) -> bool:
+def _any_alive(box: RunRings) -> bool:
     """A rank still writes one of the rings: its launcher died without it."""
     for path in box.ring_dir.glob(f"*{RING}"):
         with contextlib.suppress(RingError, OSError, ValueError):

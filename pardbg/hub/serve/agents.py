@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
-from pardbg.hub.ranks.questions import Inquiries
+from pardbg.hub.ranks.questions import Questions
 from pardbg.hub.ranks.rings import SALVAGED, Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.serve.backlog import Definitions
@@ -34,7 +34,7 @@ class Agents:
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
         """proc -> why: exit, killed or lost."""
-        self.inquiries = Inquiries()
+        self.inquiries = Questions()
         self._hub_id, self._boot_id = hub_id, boot_id
         self._router, self._collector, self._definitions = router, collector, definitions
         self._rings, self._machine, self._where = rings, machine, where

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pardbg.render.draw.cells import Line, Run, left, line, right, width
+from pardbg.render.draw.cells import Line, Segment, left, line, right, width
 from pardbg.render.draw.sparks import thin
 
 
@@ -28,11 +28,11 @@ def bars(rows: Sequence[Bar], cells: int) -> list[Line]:
     room = max(4, cells - labels - figures - 3)
     return [
         line(
-            Run(left(row.label, labels), "dim"),
+            Segment(left(row.label, labels), "dim"),
             " ",
-            Run(thin(row.fraction, room), row.style),
+            Segment(thin(row.fraction, room), row.style),
             "  ",
-            Run(right(row.figure, figures)),
+            Segment(right(row.figure, figures)),
         )
         for row in rows
     ]
@@ -68,4 +68,4 @@ def rule(title: str, cells: int, note: str = "") -> Line:
     head = f"{title} " if title else ""
     tail = f" {note}" if note else ""
     dashes = max(0, cells - width(head) - width(tail))
-    return line(Run(head, "title"), Run("─" * dashes, "rule"), Run(tail, "dim"))
+    return line(Segment(head, "title"), Segment("─" * dashes, "rule"), Segment(tail, "dim"))

@@ -16,14 +16,14 @@ from typing import NamedTuple
 SELECTED = "+sel"
 
 
-class Run(NamedTuple):
+class Segment(NamedTuple):
     """Text in one style."""
 
     text: str
     style: str = ""
 
 
-Line = tuple[Run, ...]
+Line = tuple[Segment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +94,31 @@ def right(text: str, cells: int) -> str:
     return " " * (cells - width(text)) + text
 
 
-def line(*parts: Run | str | Line) -> Line:
+def line(*parts: Segment | str | Line) -> Line:
     """A line from runs, plain strings and other lines; empty runs vanish."""
-    runs: list[Run] = []
+    runs: list[Segment] = []
     for part in parts:
-        if isinstance(part, Run):
+        if isinstance(part, Segment):
             runs.append(part)
         elif isinstance(part, str):
-            runs.append(Run(part))
+            runs.append(Segment(part))
         else:
             runs.extend(part)
     return tuple(run for run in runs if run.text)
 
 
-def line_width(runs: Sequence[Run]) -> int:
+def line_width(runs: Sequence[Segment]) -> int:
     return sum(width(run.text) for run in runs)
 
 
-def plain(runs: Iterable[Run]) -> str:
+def plain(runs: Iterable[Segment]) -> str:
     """The line's text alone."""
     return "".join(run.text for run in runs)
 
 
-def crop(runs: Sequence[Run], cells: int) -> Line:
+def crop(runs: Sequence[Segment], cells: int) -> Line:
     """The line's first ``cells`` cells."""
-    kept: list[Run] = []
+    kept: list[Segment] = []
     room = cells
     for run in runs:
         size = width(run.text)
@@ -127,12 +127,12 @@ def crop(runs: Sequence[Run], cells: int) -> Line:
             room -= size
             continue
         if room > 0:
-            kept.append(Run(_take(run.text, room), run.style))
+            kept.append(Segment(_take(run.text, room), run.style))
         break
     return tuple(kept)
 
 
-def fit(runs: Sequence[Run], cells: int, style: str = "") -> Line:
+def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:
     """The line in exactly ``cells`` cells."""
     size = line_width(runs)
     if size == cells:
@@ -140,10 +140,10 @@ def fit(runs: Sequence[Run], cells: int, style: str = "") -> Line:
     if size > cells:
         runs = crop(runs, cells)
         size = line_width(runs)
-    return (*runs, Run(" " * (cells - size), style)) if size < cells else tuple(runs)
+    return (*runs, Segment(" " * (cells - size), style)) if size < cells else tuple(runs)
 
 
-def spread(start: Sequence[Run], end: Sequence[Run], cells: int) -> Line:
+def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line:
     """``start`` at the left and ``end`` at the right edge; the left one gives way."""
     room = cells - line_width(end)
     if room <= 0:
@@ -151,9 +151,9 @@ def spread(start: Sequence[Run], end: Sequence[Run], cells: int) -> Line:
     return (*fit(start, room), *end)
 
 
-def selected(runs: Sequence[Run]) -> Line:
+def selected(runs: Sequence[Segment]) -> Line:
     """The same line, marked as the selected one."""
-    return tuple(Run(run.text, run.style + SELECTED) for run in runs)
+    return tuple(Segment(run.text, run.style + SELECTED) for run in runs)
 
 
 def wrap(text: str, cells: int, limit: int = 99) -> list[str]:
@@ -202,11 +202,11 @@ class Row:
         return 0 <= at < self.size and self.chars[at] == " " and not self.styles[at]
 
     def line(self) -> Line:
-        runs: list[Run] = []
+        runs: list[Segment] = []
         start = 0
         styles, chars = self.styles, self.chars
         for at in range(1, self.size + 1):
             if at == self.size or styles[at] != styles[start]:
-                runs.append(Run("".join(chars[start:at]), styles[start]))
+                runs.append(Segment("".join(chars[start:at]), styles[start]))
                 start = at
         return tuple(runs)

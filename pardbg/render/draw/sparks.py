@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pardbg.render.draw.cells import Line, Row, Run
+from pardbg.render.draw.cells import Line, Row, Segment
 
 LEVELS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -84,7 +84,7 @@ def column_chart(values: Sequence[float], size: int, height: int, low: float, hi
             " " if (part := min(8, max(0, level - row * 8))) == 0 else LEVELS[part - 1]
             for level in levels
         )
-        lines.append((Run(text.rjust(size), style),))
+        lines.append((Segment(text.rjust(size), style),))
     return lines
 
 
@@ -97,7 +97,7 @@ def bounds(values: Sequence[float], share: float = 0.2) -> tuple[float, float]:
 def line_chart(values: Sequence[float], size: int, height: int, style: str) -> list[Line]:
     """A curve in braille dots over the whole width: 2 x 4 dots per cell."""
     if not values or size < 1 or height < 1:
-        return [(Run(" " * max(size, 0)),)] * height
+        return [(Segment(" " * max(size, 0)),)] * height
     wide, tall = size * 2, height * 4
     low, high = bounds(values)
     span = (high - low) or 1.0
@@ -113,7 +113,8 @@ def line_chart(values: Sequence[float], size: int, height: int, style: str) -> l
             cells[height - 1 - dot // 4][x // 2] |= _DOTS[dot % 4][x % 2]
         before = y
     return [
-        (Run("".join(chr(0x2800 + dots) if dots else " " for dots in row), style),) for row in cells
+        (Segment("".join(chr(0x2800 + dots) if dots else " " for dots in row), style),)
+        for row in cells
     ]
 
 

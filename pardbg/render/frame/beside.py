@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Picture, Run, clean, clip, fit, line, line_width
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, line_width
 
 Draw = Callable[[Snapshot, int, int], Picture]
 NOTABLE = 0.02
@@ -33,15 +33,19 @@ def between(
     first: Snapshot, second: Snapshot, name: str, by: str, note: str, cells: int
 ) -> Line:
     """``── B slow.mcap at step 42 ── step 412 → 455 ms ▲ +10.4%  bubble 27.3 → 31.2% …``."""
-    start: list[Run | str] = [Run("── B ", "title"), Run(clip(clean(name), 32), "strong"),
-                              Run(f" at the same {by}" if by == "time" else f" at {by}", "dim"),
-                              Run(f" ({note})" if note else "", "warn"), "  "]  # fmt: skip
+    start: list[Segment | str] = [
+        Segment("── B ", "title"),
+        Segment(clip(clean(name), 32), "strong"),
+        Segment(f" at the same {by}" if by == "time" else f" at {by}", "dim"),
+        Segment(f" ({note})" if note else "", "warn"),
+        "  ",
+    ]
     for part in differences(first, second):
         if line_width(line(*start)) + line_width(part) + 2 > cells:
             break
         start += [*part, "  "]
     made = line(*start)
-    return line(*made, Run("─" * max(0, cells - line_width(made)), "rule"))
+    return line(*made, Segment("─" * max(0, cells - line_width(made)), "rule"))
 
 
 def differences(first: Snapshot, second: Snapshot) -> list[Line]:
@@ -58,9 +62,9 @@ def differences(first: Snapshot, second: Snapshot) -> list[Line]:
         text = "loss equal" if same else (
             f"loss {figures.number(first.loss)} → {figures.number(second.loss)}"
         )  # fmt: skip
-        parts.append(line(Run(text, "dim" if same else "accent")))
+        parts.append(line(Segment(text, "dim" if same else "accent")))
     if len(first.ranks) != len(second.ranks):
-        parts.append(line(Run(f"{len(first.ranks)} → {len(second.ranks)} ranks", "warn")))
+        parts.append(line(Segment(f"{len(first.ranks)} → {len(second.ranks)} ranks", "warn")))
     return [part for part in parts if part]
 
 
@@ -85,9 +89,9 @@ def _ratio(
 
 def _part(what: str, ours: str, theirs: str, by: str, sign: float, notable: bool) -> Line:
     if not notable:
-        return line(Run(f"{what} {ours} ≈ {theirs}", "dim"))
+        return line(Segment(f"{what} {ours} ≈ {theirs}", "dim"))
     style, arrow = ("bad", "▲") if sign > 0 else ("good", "▼")
-    return line(Run(f"{what} {ours} → {theirs} "), Run(f"{arrow} {by}", style))
+    return line(Segment(f"{what} {ours} → {theirs} "), Segment(f"{arrow} {by}", style))
 
 
 def _cut(picture: Picture, rows: int, cells: int) -> list[Line]:
@@ -96,6 +100,6 @@ def _cut(picture: Picture, rows: int, cells: int) -> list[Line]:
     body = list(picture.body[: max(0, room)])
     hidden = len(picture.body) - len(body)
     if hidden > 0 and body:
-        body[-1] = fit(line(Run(f"  ▼ {hidden + 1} more rows", "accent")), cells)
+        body[-1] = fit(line(Segment(f"  ▼ {hidden + 1} more rows", "accent")), cells)
     body += [()] * (room - len(body))
     return [*picture.head, *body, *picture.foot][:rows]

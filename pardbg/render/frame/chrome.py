@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from pardbg.analysis.base.values import ControlView, RankNow, Snapshot
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Run, clean, clip, fit, line, line_width, spread, width
+from pardbg.render.draw.cells import (
+    Line,
+    Segment,
+    clean,
+    clip,
+    fit,
+    line,
+    line_width,
+    spread,
+    width,
+)
 
 Tab = tuple[int, str]
 SHORT = {
@@ -30,30 +40,34 @@ class Mode:
 
 def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Line:
     """Name, state, size, speed, bubble, cost, findings, what is lost, the clock."""
-    brand = line(Run(" pardbg ", "brand"))
+    brand = line(Segment(" pardbg ", "brand"))
     if snapshot is None:
-        body = line(*brand, Run(" ", "bar.header"), Run(clip(clean(title), 40), "bar.header"))
+        body = line(
+            *brand, Segment(" ", "bar.header"), Segment(clip(clean(title), 40), "bar.header")
+        )
         return fit(body, cells, "bar.header")
     state, state_style = _state(snapshot, mode)
     name = clip(clean(snapshot.run.name or title), 24)
     ranked: list[tuple[int, Line]] = [
-        (0, (Run(f" {state}", state_style),)),
-        (1, (Run(name, "strong"),)),
+        (0, (Segment(f" {state}", state_style),)),
+        (1, (Segment(name, "strong"),)),
         (1, _part(snapshot)),
-        (5, (Run(_size(snapshot)),)),
-        (2, (Run(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
-        (3, (Run(f"{figures.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
+        (5, (Segment(_size(snapshot)),)),
+        (2, (Segment(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
+        (3, (Segment(f"{figures.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
         (4, _bubble(snapshot)),
         (7, _loss(snapshot)),
         (8, _agent(snapshot.ranks)),
         (2, _trouble(snapshot, mode.looking)),
     ]
     wall = snapshot.run.wall_ns + snapshot.t_ns - snapshot.run.t0_ns
-    clock = line(Run(f"{figures.clock(wall)} ", "dim"))
+    clock = line(Segment(f"{figures.clock(wall)} ", "dim"))
     room = cells - line_width(brand) - line_width(clock)
     body = _fill([(rank, part) for rank, part in ranked if line_width(part)], room)
     made = spread((*brand, *body), clock, cells)
-    return tuple(Run(r.text, r.style if r.style == "brand" else f"{r.style}+head") for r in made)
+    return tuple(
+        Segment(r.text, r.style if r.style == "brand" else f"{r.style}+head") for r in made
+    )
 
 
 def _fill(parts: Sequence[tuple[int, Line]], room: int) -> Line:
@@ -61,7 +75,7 @@ def _fill(parts: Sequence[tuple[int, Line]], room: int) -> Line:
     kept = list(parts)
     while kept and sum(line_width(p) + 2 for _, p in kept) > room:
         kept.remove(max(kept, key=lambda item: item[0]))
-    return line(*(run for _, part in kept for run in (*part, Run("  "))))
+    return line(*(run for _, part in kept for run in (*part, Segment("  "))))
 
 
 def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
@@ -93,7 +107,7 @@ def _size(snapshot: Snapshot) -> str:
 def _part(snapshot: Snapshot) -> Line:
     """Which file of a recording in several."""
     number, following = snapshot.run.part
-    return line(Run(f"part {number}", "warn")) if number > 1 or following else ()
+    return line(Segment(f"part {number}", "warn")) if number > 1 or following else ()
 
 
 def _bubble(snapshot: Snapshot) -> Line:
@@ -101,39 +115,39 @@ def _bubble(snapshot: Snapshot) -> Line:
     step = view.last_complete if view else None
     if step is None:
         return ()
-    return line(Run("bubble ", "dim"), Run(figures.percent(step.bubble_fraction), "warn"))
+    return line(Segment("bubble ", "dim"), Segment(figures.percent(step.bubble_fraction), "warn"))
 
 
 def _loss(snapshot: Snapshot) -> Line:
     if snapshot.loss is None:
         return ()
-    return line(Run("loss ", "dim"), Run(figures.number(snapshot.loss)))
+    return line(Segment("loss ", "dim"), Segment(figures.number(snapshot.loss)))
 
 
 def _agent(ranks: Sequence[RankNow]) -> Line:
     costs = [rank.agent_overhead for rank in ranks if rank.agent_overhead is not None]
-    return line(Run("agent ", "dim"), Run(figures.percent(max(costs)))) if costs else ()
+    return line(Segment("agent ", "dim"), Segment(figures.percent(max(costs)))) if costs else ()
 
 
 def _trouble(snapshot: Snapshot, looking: bool) -> Line:
-    parts = [Run("⚠…", "dim")] if looking else []
+    parts = [Segment("⚠…", "dim")] if looking else []
     for severity, sign, style in (("error", "✗", "bad"), ("warning", "⚠", "warn")):
         number = sum(finding.severity == severity for finding in snapshot.findings)
         if number:
-            parts.append(Run(f"{sign}{number}", style))
+            parts.append(Segment(f"{sign}{number}", style))
     if snapshot.dropped_records:
-        parts.append(Run(f"lost {figures.count(snapshot.dropped_records)}", "bad"))
+        parts.append(Segment(f"lost {figures.count(snapshot.dropped_records)}", "bad"))
     if snapshot.unknown_records:
-        parts.append(Run(f"unknown {figures.count(snapshot.unknown_records)}", "warn"))
+        parts.append(Segment(f"unknown {figures.count(snapshot.unknown_records)}", "warn"))
     stale = [rank.rank for rank in snapshot.ranks if rank.state == "stale"]
     gone = [rank.rank for rank in snapshot.ranks if rank.state == "lost"]
     if stale:
-        parts.append(Run(f"stale r{figures.rank_set(stale)}", "warn"))
+        parts.append(Segment(f"stale r{figures.rank_set(stale)}", "warn"))
     if gone:
-        parts.append(Run(f"gone r{figures.rank_set(gone)}", "bad"))
+        parts.append(Segment(f"gone r{figures.rank_set(gone)}", "bad"))
     if snapshot.run.truncated:
-        parts.append(Run("file cut off", "warn"))
-    return tuple(run for part in parts for run in (part, Run(" ")))[:-1]
+        parts.append(Segment("file cut off", "warn"))
+    return tuple(run for part in parts for run in (part, Segment(" ")))[:-1]
 
 
 def tabs(names: Sequence[Tab], active: str, cells: int) -> tuple[Line, tuple[tuple[int, int], ...]]:
@@ -142,11 +156,11 @@ def tabs(names: Sequence[Tab], active: str, cells: int) -> tuple[Line, tuple[tup
         labels = [f" {number} {form(name)} " for number, name in names]
         if sum(map(width, labels)) <= cells:
             break
-    runs: list[Run] = []
+    runs: list[Segment] = []
     spans: list[tuple[int, int]] = []
     at = 0
     for label, (_, name) in zip(labels, names, strict=True):
-        runs.append(Run(label, "tab.on" if name == active else "tab"))
+        runs.append(Segment(label, "tab.on" if name == active else "tab"))
         spans.append((at, at + width(label)))
         at += width(label)
     return fit(runs, cells), tuple(spans)
@@ -158,25 +172,25 @@ def control_line(
     """What control says: a message first, then a command under way, then held or running."""
     text, style = message
     if text:
-        return fit(line(" ", Run(clip(clean(text), cells - 2), style)), cells)
+        return fit(line(" ", Segment(clip(clean(text), cells - 2), style)), cells)
     if under_way:
-        return fit(line(" ", Run(under_way, "held")), cells)
+        return fit(line(" ", Segment(under_way, "held")), cells)
     if control.mode == "running" and not control.held:
-        return fit(line(" ", Run(clip(clean(control.reason), cells - 2), "dim")), cells)
-    parts = [Run(" "), Run(_held_words(control), "held")]
+        return fit(line(" ", Segment(clip(clean(control.reason), cells - 2), "dim")), cells)
+    parts = [Segment(" "), Segment(_held_words(control), "held")]
     if control.lease_ns is not None:
         low = control.lease_ns < 4e9
-        parts += [Run(" · ", "faint"), Run(f"lease {figures.seconds(control.lease_ns)}",
+        parts += [Segment(" · ", "faint"), Segment(f"lease {figures.seconds(control.lease_ns)}",
                                           "warn" if low else "dim")]  # fmt: skip
-    parts += [Run(" · ", "faint"), Run(_pending(control.pending), "dim")]
+    parts += [Segment(" · ", "faint"), Segment(_pending(control.pending), "dim")]
     if control.mode == "held" and control.reason:  # a breakpoint, a watch: why comes first
         why = clip(clean(control.reason), max(20, cells - 3 - line_width(parts)))
-        parts += [Run(" · ", "faint"), Run(why, "strong")]
+        parts += [Segment(" · ", "faint"), Segment(why, "strong")]
     for number, (rank, coming) in enumerate(sorted(control.held.items())):
-        part = (Run("  " if number else "  next ", "faint"), Run(f"r{rank} ", "dim"),
-                Run(clip(clean(coming), 28), "strong"))  # fmt: skip
+        part = (Segment("  " if number else "  next ", "faint"), Segment(f"r{rank} ", "dim"),
+                Segment(clip(clean(coming), 28), "strong"))  # fmt: skip
         if line_width(parts) + line_width(part) > cells - 2:
-            parts.append(Run(" …", "faint"))
+            parts.append(Segment(" …", "faint"))
             break
         parts += part
     return fit(parts, cells)
@@ -200,7 +214,7 @@ def _pending(number: int) -> str:
 
 def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:
     """``space pause  s step …`` as far as it fits; the last two always do."""
-    kept: list[Run] = []
+    kept: list[Segment] = []
     room = cells - 1
     tail = items[-2:]
     reserve = sum(width(key) + width(label) + 3 for key, label in tail)
@@ -210,6 +224,6 @@ def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:
             continue
         if need > room + 2:
             break
-        kept += [Run(key, "key"), Run(f" {label}  ", "dim")]
+        kept += [Segment(key, "key"), Segment(f" {label}  ", "dim")]
         room -= need
-    return fit((Run(" "), *kept), cells)
+    return fit((Segment(" "), *kept), cells)

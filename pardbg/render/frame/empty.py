@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.render.draw.cells import Line, Picture, Run, clip, line, width, wrap
+from pardbg.render.draw.cells import Line, Picture, Segment, clip, line, width, wrap
 
 
 def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
@@ -17,4 +17,4 @@ def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
 
 def _centred(text: str, cells: int, style: str) -> Line:
     text = clip(text, cells)
-    return line(" " * ((cells - width(text)) // 2), Run(text, style))
+    return line(" " * ((cells - width(text)) // 2), Segment(text, style))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pardbg.render.draw.bars import rule
-from pardbg.render.draw.cells import Line, Picture, Run, fit, left, line, wrap
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, left, line, wrap
 
 HelpRow = tuple[str, str, str, str]
 """Group title, keys as printed, command with its arguments, help."""
@@ -40,7 +40,7 @@ def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
         words = f":{command}" if command else ""
         room = max(16, cells - 38)
         parts = wrap(text, room)
-        lines.append(line(" ", Run(left(keys, 10), "key"), Run(left(words, 24), "dim"), " ",
-                          Run(parts[0] if parts else "")))  # fmt: skip
-        lines += [line(" " * 36, Run(part)) for part in parts[1:]]
+        lines.append(line(" ", Segment(left(keys, 10), "key"), Segment(left(words, 24), "dim"), " ",
+                          Segment(parts[0] if parts else "")))  # fmt: skip
+        lines += [line(" " * 36, Segment(part)) for part in parts[1:]]
     return [*lines, ()]

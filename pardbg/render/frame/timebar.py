@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Row, Run, clip, fit, line, line_width
+from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, line, line_width
 from pardbg.session.navigation.marks import Mark, MarkKind
 
 SHAPES: Final[dict[MarkKind, tuple[str, str, str]]] = {
@@ -56,11 +56,11 @@ def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     at_ns = snapshot.t_ns if state.awaited_ns is None else state.awaited_ns
     here = min(max(at_ns - begin, 0), total)
     fine = 1e7 if total < 120e9 else 1e9
-    start = line(" ", *_sign(state), Run(f" {figures.offset(here, 1e7)} ", "strong"))
+    start = line(" ", *_sign(state), Segment(f" {figures.offset(here, 1e7)} ", "strong"))
     step = f"  step {snapshot.step}" if snapshot.step is not None else ""
     if state.awaited_ns is not None:
         step = f"  shown: {figures.offset(snapshot.t_ns - begin, fine)}"
-    end = line(Run(f" {figures.offset(total, fine)}", "dim"), Run(step, "strong"), " ")
+    end = line(Segment(f" {figures.offset(total, fine)}", "dim"), Segment(step, "strong"), " ")
     room = cells - line_width(start) - line_width(end)
     if room < 10:
         return fit(start, cells)
@@ -71,19 +71,21 @@ def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     """What the shapes mean, and what , and . move by: the bar's second line."""
     begin, last = state.bounds(snapshot)
     kinds = {mark.kind for mark in state.marks}
-    start: list[Run | str] = [" "]
+    start: list[Segment | str] = [" "]
     for kind, (shape, style, text) in SHAPES.items():
         if kind in kinds:
             count = sum(mark.kind == kind for mark in state.marks)
-            start += [Run(shape, style), Run(f" {count} {text}  ", "dim")]
+            start += [Segment(shape, style), Segment(f" {count} {text}  ", "dim")]
     near = _near(snapshot, state, (last - begin) // 100)
-    end = line(Run(", .", "key"), Run(f" by {state.unit}", ""), Run(" (u changes) ", "dim"))
+    end = line(
+        Segment(", .", "key"), Segment(f" by {state.unit}", ""), Segment(" (u changes) ", "dim")
+    )
     room = cells - line_width(end) - 1
     shown = line(*start)
     if near is not None and room - line_width(shown) > 16:
         shape, style, _ = SHAPES[near.kind]
         said = clip(near.text.splitlines()[0], room - line_width(shown) - 4)
-        shown = line(*shown, " ", Run(shape, style), Run(f" {said}"))
+        shown = line(*shown, " ", Segment(shape, style), Segment(f" {said}"))
     return line(*fit(shown, room), " ", *end)
 
 
@@ -97,13 +99,13 @@ def _near(snapshot: Snapshot, state: Playing, reach_ns: int) -> Mark | None:
 def _sign(state: Playing) -> Line:
     if state.loaded < 1:
         word = "wait" if state.awaited_ns is not None else "loaded"
-        return line(Run(f"… {word} {state.loaded:.0%}", "warn"))
+        return line(Segment(f"… {word} {state.loaded:.0%}", "warn"))
     if not state.replay:
-        return line(Run("◂ look back", "held"))
+        return line(Segment("◂ look back", "held"))
     arrow = "◀ back" if state.speed < 0 else "▶ play"
     sign = arrow if state.playing else "‖ stop"
     style = "accent" if state.playing else "held"
-    return line(Run(sign, style), Run(f" {abs(state.speed):g}×".ljust(6), "dim"))
+    return line(Segment(sign, style), Segment(f" {abs(state.speed):g}×".ljust(6), "dim"))
 
 
 def _track(marks: Sequence[Mark], at: float, begin: int, total: int, room: int) -> Line:

@@ -12,7 +12,7 @@ from pardbg.render.draw.cells import (
     Line,
     Picture,
     Row,
-    Run,
+    Segment,
     clean,
     clip,
     fit,
@@ -29,7 +29,7 @@ _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CollectivesPageState:
     key: tuple[str, int, int] | None = None
     """The selected row (`key_of`); None follows the newest."""
     contains: str = ""
@@ -48,7 +48,7 @@ def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:
     return (not snapshot.collectives and bool(snapshot.p2p)) != swapped
 
 
-def rows_of(snapshot: Snapshot, look: Look) -> Sequence[CollectiveRow | P2PRow]:
+def rows_of(snapshot: Snapshot, look: CollectivesPageState) -> Sequence[CollectiveRow | P2PRow]:
     """The rows the page lists, oldest first."""
     rows: Sequence[CollectiveRow | P2PRow] = snapshot.collectives
     if shows_p2p(snapshot, look.p2p):
@@ -65,9 +65,11 @@ def _text(row: CollectiveRow | P2PRow) -> str:
     return f"{row.group} {row.src}→{row.dst} {row.src}->{row.dst} {row.label} {row.verdict}".lower()
 
 
-def collectives(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -> Picture:
+def collectives(
+    snapshot: Snapshot, cells: int, rows: int, look: CollectivesPageState | None = None
+) -> Picture:
     """The page at ``cells`` x ``rows``: the list, and the selected one over time below."""
-    look = look or Look()
+    look = look or CollectivesPageState()
     listed = rows_of(snapshot, look)
     p2p = shows_p2p(snapshot, look.p2p)
     head: tuple[Line, ...] = (_title(snapshot, p2p, look, len(listed), cells),)
@@ -84,15 +86,17 @@ def collectives(snapshot: Snapshot, cells: int, rows: int, look: Look | None = N
     current = listed[focus if focus is not None else -1]
     foot = _closer(current, snapshot, cells, rows) if rows >= 16 else ()
     columns = choose(_p2p_columns(cells) if p2p else _columns(listed, cells), cells - 3)
-    names = line("  ", *(Run(c.cell(c.title) + "  ", "dim") for c in columns))
+    names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
     body = tuple(_row(row, columns, snapshot, row is current, cells) for row in listed)
     return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
                    rows=tuple(range(len(listed))))  # fmt: skip
 
 
-def _title(snapshot: Snapshot, p2p: bool, look: Look, number: int, cells: int) -> Line:
-    def mark(on: bool, text: str) -> Run:
-        return Run(text, "strong" if on else "dim")
+def _title(
+    snapshot: Snapshot, p2p: bool, look: CollectivesPageState, number: int, cells: int
+) -> Line:
+    def mark(on: bool, text: str) -> Segment:
+        return Segment(text, "strong" if on else "dim")
 
     shown = f" · {number} match “{clean(look.contains)}”" if look.contains else ""
     skews = sorted(r.skew_ns for r in snapshot.collectives if r.skew_ns is not None)
@@ -100,9 +104,18 @@ def _title(snapshot: Snapshot, p2p: bool, look: Look, number: int, cells: int) -
     if skews and not p2p:
         note = f"   skew: median {figures.duration(skews[len(skews) // 2])}"
         note += f", largest {figures.duration(skews[-1])}"
-    return fit(line("  ", mark(not p2p, f"collectives {len(snapshot.collectives)}"),
-                Run(" │ ", "rule"), mark(p2p, f"p2p {len(snapshot.p2p)}"), Run("  (p)", "faint"),
-                Run(shown, "warn"), Run(note, "dim")), cells)  # fmt: skip
+    return fit(
+        line(
+            "  ",
+            mark(not p2p, f"collectives {len(snapshot.collectives)}"),
+            Segment(" │ ", "rule"),
+            mark(p2p, f"p2p {len(snapshot.p2p)}"),
+            Segment("  (p)", "faint"),
+            Segment(shown, "warn"),
+            Segment(note, "dim"),
+        ),
+        cells,
+    )
 
 
 def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int) -> list[Column]:
@@ -143,7 +156,7 @@ def _cell(column: Column, row: CollectiveRow) -> Line:
     if column.title == "arrival":
         return strip(row, column.size)
     if column.title == "verdict":
-        return (Run(column.cell(verdict(row)), "bad" if bad else
+        return (Segment(column.cell(verdict(row)), "bad" if bad else
                     "dim" if verdict(row) == "matched" else "warn"),)  # fmt: skip
     text, style = {
         "pg": (clean(row.axis or row.group), "dim"), "seq": (str(row.seq), ""),
@@ -155,7 +168,7 @@ def _cell(column: Column, row: CollectiveRow) -> Line:
         "busbw": (figures.busbw(row.busbw_gbps), "dim"),
         "in words": (clean(row.detail), "bad" if bad else "dim"),
     }[column.title]  # fmt: skip
-    return (Run(column.cell(text), style),)
+    return (Segment(column.cell(text), style),)
 
 
 def operation(row: CollectiveRow, cells: int = 99) -> str:
@@ -198,7 +211,7 @@ def _p2p_cell(column: Column, row: P2PRow, snapshot: Snapshot) -> Line:
         "under way": (figures.duration(under_way), "dim" if row.done_ns else "warn"),
         "verdict": _p2p_verdict(row),
     }[column.title]  # fmt: skip
-    return (Run(column.cell(text), style),)
+    return (Segment(column.cell(text), style),)
 
 
 def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
@@ -216,7 +229,7 @@ def strip(row: CollectiveRow, cells: int) -> Line:
     """
     arrivals = row.arrivals
     if not arrivals:
-        return (Run(" " * cells),)
+        return (Segment(" " * cells),)
     times = [a.issued_ns for a in arrivals if a.issued_ns is not None]
     first, last = (min(times), max(times)) if times else (0, 0)
     size = min(len(arrivals), cells)
@@ -227,13 +240,13 @@ def strip(row: CollectiveRow, cells: int) -> Line:
     return fit(runs, cells)
 
 
-def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Run:
+def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segment:
     if any(a.issued_ns is None for a in bucket):
-        return Run("·", "gone" if lost else "dim")
+        return Segment("·", "gone" if lost else "dim")
     late = max(a.issued_ns or 0 for a in bucket) - first
     share = late / (last - first) if last > first else 0.0
     loud = share > _LATE_SHARE and last - first > 1e6
-    return Run(LEVELS[min(7, int(share * 7.99))], "late" if loud else "on.time")
+    return Segment(LEVELS[min(7, int(share * 7.99))], "late" if loud else "on.time")
 
 
 def _closer(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int
@@ -262,7 +275,9 @@ def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[L
     lines = [_arrival(a, begin, max(end - begin, 1), last, row, size) for a in shown]
     if len(shown) < len(row.arrivals):
         rest = len(row.arrivals) - len(shown)
-        lines.append(line(Run(f"  … {figures.plural(rest, 'rank')} that came earlier", "faint")))
+        lines.append(
+            line(Segment(f"  … {figures.plural(rest, 'rank')} that came earlier", "faint"))
+        )
     return (head, *lines)
 
 
@@ -277,7 +292,7 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
         return min(size - 1, round((t_ns - begin) / span * (size - 1)))
 
     if a.issued_ns is None:
-        text = Run("has not issued it", "dim" if row.verdict == "incomplete" else "bad")
+        text = Segment("has not issued it", "dim" if row.verdict == "incomplete" else "bad")
     else:
         stop = a.completed_ns if a.completed_ns is not None else begin + span
         waits = stop if row.missing else min(last, stop)
@@ -285,8 +300,8 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
         if not row.missing:
             drawn.fill(x(waits), x(stop) + 1, "━", "moving")
         drawn.put(x(a.issued_ns), "●", "strong")
-        text = Run(_came(a, begin), "dim")
-    return line(Run(f"  r{a.rank:<4} "), *drawn.line(), "  ", text)
+        text = Segment(_came(a, begin), "dim")
+    return line(Segment(f"  r{a.rank:<4} "), *drawn.line(), "  ", text)
 
 
 def _came(a: Arrival, begin: int) -> str:
@@ -300,7 +315,7 @@ def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: in
     """The selected row in full, for the detail panel."""
     if isinstance(row, CollectiveRow):
         lines = arrivals(row, snapshot.t_ns, cells, 4096)
-        return Picture((lines[0],), lines[1:], (line(Run(
+        return Picture((lines[0],), lines[1:], (line(Segment(
             "  ● came   ░ waits for the last   ━ data moves", "dim")),))  # fmt: skip
     facts = [
         ("edge", f"{row.src} → {row.dst} on {clean(row.group)}"), ("what", clean(row.label)),
@@ -308,8 +323,11 @@ def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: in
         ("send issued", _at(row.send_ns, snapshot)), ("receive issued", _at(row.recv_ns, snapshot)),
         ("done", _at(row.done_ns, snapshot)), ("verdict", row.verdict),
     ]  # fmt: skip
-    return Picture(body=tuple(
-        line(Run("  " + left(name, 16), "dim"), Run(text)) for name, text in facts))  # fmt: skip
+    return Picture(
+        body=tuple(
+            line(Segment("  " + left(name, 16), "dim"), Segment(text)) for name, text in facts
+        )
+    )
 
 
 def _at(t_ns: int | None, snapshot: Snapshot) -> str:

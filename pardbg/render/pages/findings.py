@@ -10,7 +10,7 @@ from pardbg.render.draw import figures
 from pardbg.render.draw.cells import (
     Line,
     Picture,
-    Run,
+    Segment,
     clean,
     clip,
     fit,
@@ -41,7 +41,7 @@ def _line(finding: Finding, cells: int) -> Line:
     sign, style = SIGN[finding.severity]
     kind = f"{clip(clean(finding.kind), 18)}  "
     text = clip(clean(finding.text), max(0, cells - width(kind) - 2))
-    return line(Run(f"{sign} ", style), Run(kind, "strong"), Run(text))
+    return line(Segment(f"{sign} ", style), Segment(kind, "strong"), Segment(text))
 
 
 def findings(snapshot: Snapshot, cells: int, rows: int, at: int = 0) -> Picture:
@@ -54,7 +54,7 @@ def findings(snapshot: Snapshot, cells: int, rows: int, at: int = 0) -> Picture:
             return empty(cells, rows, "Nothing found up to this moment.", why)
         return empty(cells, rows, "Nothing found.", why)
     at = min(max(at, 0), len(found) - 1)
-    head = (line(Run(f"  {_counts(found)}", "dim")), ())
+    head = (line(Segment(f"  {_counts(found)}", "dim")), ())
     body, places, focus = (_beside if cells >= WIDE else _under)(snapshot, found, at, cells)
     hint = _hint(found[at])
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
@@ -72,8 +72,10 @@ def _hint(finding: Finding) -> Line:
     if to is None:
         return ()
     whom = "" if to.rank is None else f", rank {to.rank}"
-    return line(Run("  enter", "key"), Run(f" goes to the moment on {to.screen.capitalize()}{whom}",
-                                           "dim"))  # fmt: skip
+    return line(
+        Segment("  enter", "key"),
+        Segment(f" goes to the moment on {to.screen.capitalize()}{whom}", "dim"),
+    )
 
 
 Made = tuple[list[Line], list[int], int]
@@ -105,7 +107,7 @@ def _beside(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -
         row = rows[index] if index < len(rows) else ()
         shown = fit(selected(row), left, "+sel") if index == at else fit(row, left)
         right = full[index] if index < len(full) else ()
-        body.append(line(*shown, Run(" │ ", "faint"), *right))
+        body.append(line(*shown, Segment(" │ ", "faint"), *right))
     places = [min(index, len(found) - 1) for index in range(len(body))]
     return body, places, at
 
@@ -113,14 +115,14 @@ def _beside(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -
 def _full(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
     """One finding: its text, what is known of it, and what to try."""
     sign, style = SIGN[finding.severity]
-    lines: list[Line] = [line(Run(f"{sign} {clean(finding.kind)}", f"{style}"))]
-    lines += [line(Run(text, "strong")) for text in wrap(clean(finding.text), cells, 12)]
+    lines: list[Line] = [line(Segment(f"{sign} {clean(finding.kind)}", f"{style}"))]
+    lines += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), cells, 12)]
     lines.append(())
     for name, value in _facts(snapshot, finding):
-        lines.append(line(Run(f"{name:9}", "dim"), Run(clip(value, max(0, cells - 9)))))
+        lines.append(line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, cells - 9)))))
     if finding.advice:
         lines.append(())
-        lines += [line(Run(text, "accent")) for text in wrap(clean(finding.advice), cells, 8)]
+        lines += [line(Segment(text, "accent")) for text in wrap(clean(finding.advice), cells, 8)]
     return lines
 
 

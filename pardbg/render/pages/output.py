@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pardbg.analysis.base.values import OutputLine, Snapshot
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Picture, Run, clean, clip, line
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, line
 from pardbg.render.frame.empty import empty
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -22,7 +22,9 @@ def output(
             return empty(cells, rows, f"No line contains “{clean(contains)}”.", "esc clears it.")
         return empty(cells, rows, "The job has printed nothing yet.")
     shown = f"  filter “{clean(contains)}” · esc clears it" if contains else "  / filters"
-    head = (line(Run(f"  {figures.plural(len(lines), 'line')}", "dim"), Run(shown, "faint")),)
+    head = (
+        line(Segment(f"  {figures.plural(len(lines), 'line')}", "dim"), Segment(shown, "faint")),
+    )
     body = tuple(output_line(entry, snapshot, cells) for entry in lines)
     return Picture(head, body, follow=True)
 
@@ -34,6 +36,6 @@ def output_line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:
     style = "stderr" if entry.stream == "stderr" else ""
     text = clean(_ESCAPES.sub("", entry.text))
     return line(
-        Run(f" {when:>9} ", "faint"), Run(f"{who:<4} ", "accent" if who else ""),
-        Run("! " if style else "  ", style), Run(clip(text, max(4, cells - 18)), style),
+        Segment(f" {when:>9} ", "faint"), Segment(f"{who:<4} ", "accent" if who else ""),
+        Segment("! " if style else "  ", style), Segment(clip(text, max(4, cells - 18)), style),
     )  # fmt: skip

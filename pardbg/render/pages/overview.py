@@ -11,7 +11,7 @@ from pardbg.render.draw.bars import Bar, Column, bars, choose, rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
-    Run,
+    Segment,
     clean,
     clip,
     fit,
@@ -34,7 +34,7 @@ _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OverviewPageState:
     selected: int | None = None
     contains: str = ""
     """Only ranks whose row contains this text."""
@@ -44,11 +44,11 @@ def overview(
     snapshot: Snapshot,
     cells: int,
     rows: int,
-    look: Look | None = None,
+    look: OverviewPageState | None = None,
     printed: Sequence[OutputLine] = (),
 ) -> Picture:
     """The page at ``cells`` x ``rows``; ``printed``: the job's last lines, where there is room."""
-    look = look or Look()
+    look = look or OverviewPageState()
     if not snapshot.ranks:
         return empty(cells, rows, "No rank has reported yet.",
                      "The agent starts with the first process group or collective.",
@@ -62,7 +62,7 @@ def overview(
         for rank, row in made
     ]
     places = tuple(rank.rank for rank, _ in made)
-    head = ((), line("  ", *(Run(c.cell(c.title) + "  ", "dim") for c in columns)))
+    head = ((), line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns)))
     spare = rows - len(head) - len(body)
     if spare >= 6 and not look.contains:
         body += [(), *_below(snapshot, cells, spare - 1)]
@@ -97,7 +97,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
 
 
 def _rank(rank: RankNow, now_ns: int, columns: tuple[Column, ...]) -> Line:
-    parts: list[Run | str | Line] = ["  "]
+    parts: list[Segment | str | Line] = ["  "]
     for column in columns:
         parts += [fit(_cell(column, rank, now_ns), column.size), "  "]
     return line(*parts)
@@ -120,15 +120,15 @@ def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
             style = "bad"
         if column.title == "lag" and (rank.lag_ns or 0) > 2e9 and rank.state != "ended":
             style = "warn"
-        return (Run(column.cell(text), style),)
+        return (Segment(column.cell(text), style),)
     if column.title == "now":
         return _now(rank, now_ns, column.size)
     if column.title == "step ms":
-        return (Run(column.cell(figures.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
+        return (Segment(column.cell(figures.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
     if column.title == "trend":
-        return (Run(_trend(rank.step_ns, column.size), "spark"),)
+        return (Segment(_trend(rank.step_ns, column.size), "spark"),)
     if column.title == "history":
-        return (Run(_trend(rank.memory_history, column.size), "spark"),)
+        return (Segment(_trend(rank.memory_history, column.size), "spark"),)
     return _split(rank, column.size)
 
 
@@ -153,13 +153,13 @@ def _now(rank: RankNow, now_ns: int, cells: int) -> Line:
     if rank.since_ns is not None and rank.state in ("waiting", "held", "stale"):
         since = " " + figures.duration(max(0, now_ns - rank.since_ns))
     text = clip(text, cells - 2 - width(since))
-    return line(Run(f"{sign} ", style), Run(text, style if rank.state != "running" else ""),
-                Run(since, "dim"))  # fmt: skip
+    return line(Segment(f"{sign} ", style), Segment(text, style if rank.state != "running" else ""),
+                Segment(since, "dim"))  # fmt: skip
 
 
 def _split(rank: RankNow, cells: int) -> Line:
     if rank.compute_fraction is None:
-        return (Run("–".ljust(cells), "faint"),)
+        return (Segment("–".ljust(cells), "faint"),)
     return stacked(
         [
             (rank.compute_fraction, "▇", "compute"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Picture, Run, clean, left, line
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, left, line
 from pardbg.render.draw.sparks import line_chart
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
@@ -13,7 +13,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
     """All that is known of rank ``number`` at the cursor."""
     now = next((row for row in snapshot.ranks if row.rank == number), None)
     if now is None:
-        return Picture(body=(line(Run(f"  rank {number} is not in this run", "dim")),))
+        return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
     facts: list[tuple[str, str]] = [
         ("now", f"{clean(now.now)} ({now.state})"),
         ("process", f"{clean(now.proc)} · pid {now.pid} on {clean(now.host)}"
@@ -29,12 +29,12 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         *((clean(name)[:17], figures.number(value)) for name, value in now.metrics[:8]),
         *_pipeline(snapshot, number), *_memory(snapshot, number),
     ]  # fmt: skip
-    body = [line(Run("  " + left(name, 18), "dim"), Run(text)) for name, text in facts]
+    body = [line(Segment("  " + left(name, 18), "dim"), Segment(text)) for name, text in facts]
     height = min(8, rows - len(body) - 3)
     if height >= 3 and len(now.step_ns) > 1:
         low, high = min(now.step_ns), max(now.step_ns)
         note = f"  step time {figures.duration(low)} – {figures.duration(high)}"
-        body += [(), line(Run(note, "dim"))]
+        body += [(), line(Segment(note, "dim"))]
         body += [
             line("  ", row) for row in line_chart(now.step_ns, max(8, cells - 4), height, "spark")
         ]

@@ -10,7 +10,7 @@ from pardbg.analysis.base.values import LaneSpan, Snapshot
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw import figures
 from pardbg.render.draw.axis import Axis, ruler
-from pardbg.render.draw.cells import Line, Picture, Run, clean, fit, left, line
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, fit, left, line
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.pipeline.schedule import KIND_WORD
 from pardbg.render.pages.pipeline.schedule import label as short
@@ -69,7 +69,7 @@ def timeline(
     across, cell = figures.duration(axis.span_ns), figures.duration(axis.ns_per_cell)
     title = f"  {across} across · {cell} a column"
     head = (
-        line(Run(title, "dim")),
+        line(Segment(title, "dim")),
         line(left("", GUTTER), *ruler(axis, None, origin).line()),
     )
     return Picture(head, tuple(body), (_legend(lanes, cells),), focus=focus, rows=tuple(places))
@@ -78,9 +78,9 @@ def timeline(
 def _row(
     rank: int, name: str, spans: Sequence[LaneSpan], axis: Axis, first: bool, chosen: bool
 ) -> Line:
-    mark = Run(("▸" if first else "│") if chosen else " ", "accent")
-    who = Run(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
-    gutter = line(mark, who, Run(left(clean(name), 8), "dim"), " ")
+    mark = Segment(("▸" if first else "│") if chosen else " ", "accent")
+    who = Segment(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
+    gutter = line(mark, who, Segment(left(clean(name), 8), "dim"), " ")
     return line(fit(gutter, GUTTER), *lane(spans, axis))
 
 
@@ -90,7 +90,7 @@ def lane(spans: Sequence[LaneSpan], axis: Axis) -> Line:
     Boxes come in order and never overlap, so runs are made at once instead of cell by cell:
     a full screen holds thousands of them.
     """
-    runs: list[Run] = []
+    runs: list[Segment] = []
     painted = 0
     last = ""
     odd = False
@@ -108,12 +108,12 @@ def lane(spans: Sequence[LaneSpan], axis: Axis) -> Line:
                 continue
         touching = start == painted and painted > 0
         if start > painted:
-            runs.append(Run(" " * (start - painted)))
+            runs.append(Segment(" " * (start - painted)))
         odd = touching and span.style == last and not odd
         runs += _box(span, end - start, odd)
         painted, last = end, span.style
     if painted < cells:
-        runs.append(Run(" " * (cells - painted)))
+        runs.append(Segment(" " * (cells - painted)))
     return tuple(runs)
 
 
@@ -136,18 +136,18 @@ def _shown(label: str, style: str, size: int) -> str:
     return left(label, size)
 
 
-def _box(span: LaneSpan, size: int, odd: bool) -> tuple[Run, ...]:
+def _box(span: LaneSpan, size: int, odd: bool) -> tuple[Segment, ...]:
     style = span.style
     text = _shown(span.label, style, size)
     if style.startswith("action") and style.count(".") == 1:
-        return (Run(text, style + (".odd" if odd else ".even")),)
+        return (Segment(text, style + (".odd" if odd else ".even")),)
     if odd and text[0] == " ":
         return (
-            (Run("▏", style + "+edge"), Run(text[1:], style))
+            (Segment("▏", style + "+edge"), Segment(text[1:], style))
             if size > 1
-            else (Run("▏", style + "+edge"),)
+            else (Segment("▏", style + "+edge"),)
         )
-    return (Run(text, style),)
+    return (Segment(text, style),)
 
 
 def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int) -> Line:
@@ -156,7 +156,7 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
         for spans in rank.values():
             for span in spans[:200]:
                 styles.setdefault(span.style)
-    parts: list[Run] = [Run("  ")]
+    parts: list[Segment] = [Segment("  ")]
     used = 2
     for style in sorted(styles):
         root, _, name = style.partition(".")
@@ -166,6 +166,6 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
         text = f" {clean(word).replace('_', ' ')}   "
         if used + len(text) + 2 > cells:
             break
-        parts += [Run(sample, style), Run(text, "dim")]
+        parts += [Segment(sample, style), Segment(text, "dim")]
         used += len(text) + 2
     return tuple(parts)

@@ -21,7 +21,7 @@ _UNDER_WAY = {
 NO_PORT = "this viewer has no control: it shows a recording"
 
 
-class Desk:
+class Controller:
     """Sends one command at a time; ``answer`` is called on the worker's thread."""
 
     def __init__(

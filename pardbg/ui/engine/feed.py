@@ -82,7 +82,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class Comparison:
     """The second of two runs that are looked at together."""
 
     name: str
@@ -121,7 +121,7 @@ class Frame:
     """Of the whole run as far as it was looked at, by time."""
     bookmarks: tuple[Bookmark, ...] = ()
     whatif: WhatIf | str | None = None
-    other: Other | None = None
+    other: Comparison | None = None
     """The second of two recordings that are shown together."""
 
 
@@ -130,7 +130,7 @@ def _no_findings(_store: Any, _t_ns: int | None) -> Iterable[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Eyes:
+class Analysis:
     """The analysis as the engine calls it; tests give their own."""
 
     snapshot: Callable[[Any, int | None, int | None], Snapshot]
@@ -145,7 +145,7 @@ class Eyes:
     """Other schedules by the steps up to a moment."""
 
     @staticmethod
-    def real() -> Eyes:
+    def real() -> Analysis:
         """The analysis itself, imported late: the first frame need not wait for all of it."""
         from pardbg.analysis.answers.snapshot import snapshot
         from pardbg.analysis.answers.timeline import lanes
@@ -154,7 +154,7 @@ class Eyes:
         from pardbg.analysis.findings import findings
         from pardbg.analysis.whatif.answer import kept_whatif
 
-        return Eyes(
+        return Analysis(
             snapshot,
             lanes,
             lambda store, t_ns, want: lines(
@@ -167,7 +167,7 @@ class Eyes:
 
 
 @dataclass(frozen=True, slots=True)
-class Second:
+class SecondRecording:
     """A recording to show beside the first."""
 
     name: str
@@ -183,13 +183,13 @@ class Engine:
         self,
         source: Source,
         store: Any,
-        eyes: Eyes,
+        eyes: Analysis,
         cursor: TimeCursor,
         post: Callable[[Frame], object],
         fail: Callable[[str], object],
         loading: Callable[[float], object],
         say: Callable[[str], object] = lambda text: None,
-        second: Second | None = None,
+        second: SecondRecording | None = None,
     ) -> None:
         self._source, self._store, self._eyes, self._cursor = source, store, eyes, cursor
         self._post, self._fail, self._loading, self._say = post, fail, loading, say
@@ -293,7 +293,7 @@ class Engine:
             else:
                 self._post(replace(self._frame_made, loaded=self._loaded))
 
-    def _read_second(self, second: Second) -> None:
+    def _read_second(self, second: SecondRecording) -> None:
         """A slice of the run beside this one, read after it."""
         until = time.monotonic() + LOAD_SLICE_S
         while not second.source.finished and time.monotonic() < until:
@@ -302,7 +302,7 @@ class Engine:
             second.store.settle()
             self._wake.set()
 
-    def _beside(self, t_ns: int, whole: bool) -> Other | None:
+    def _beside(self, t_ns: int, whole: bool) -> Comparison | None:
         """The second run where it stands at the same step."""
         second = self._second
         if second is None or not second.source.finished:
@@ -310,7 +310,7 @@ class Engine:
         place = aligned(self._store, t_ns, second.store)
         look = self._eyes.snapshot if whole or not self._eyes.glance else self._eyes.glance
         made = look(second.store, place.t_ns, self._want.pipeline_of)
-        return Other(second.name, made, place.by, place.note)
+        return Comparison(second.name, made, place.by, place.note)
 
     def _open(self) -> bool:
         """Choose where a recording opens: at the end of the first training step, its begin where

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pardbg.control.language.arguments import COMPARE, inspect_words, verb_meant, verb_words
 from pardbg.control.language.verbs import Reply, Verb
-from pardbg.render.draw.cells import Picture, Run, clean, clip, line
+from pardbg.render.draw.cells import Picture, Segment, clean, clip, line
 from pardbg.render.reports.rank_answers import answers
 from pardbg.render.reports.replies import breakpoints
 from pardbg.ui.commands import command_line
@@ -18,7 +18,7 @@ from pardbg.ui.screens.debug import DebugPage
 if TYPE_CHECKING:
     from textual.geometry import Size
 
-    from pardbg.ui.engine.controller import Desk
+    from pardbg.ui.engine.controller import Controller
     from pardbg.ui.screens.base import Page, Shared
     from pardbg.ui.screens.panel import Draw
 
@@ -32,7 +32,7 @@ class ControlKeys:
 
     shared: Shared
     pages: Mapping[str, Page]
-    _desk: Desk
+    _desk: Controller
     _comparing = False
     _frame = 0
     """Which of a held rank's own frames is looked at; 0 the innermost."""
@@ -161,7 +161,7 @@ class ControlKeys:
         if len(lines) > (size.height // 2 - 4 if size.width >= 120 else size.height // 6):
             self.open_panel(
                 self._asked, lambda cells, _: Picture(body=tuple(
-                    line(Run(clip(clean(text), cells))) for text in lines))
+                    line(Segment(clip(clean(text), cells))) for text in lines))
             )  # fmt: skip
 
     def do_frame_up(self, _argument: str) -> None:

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from pardbg.control.language.verbs import Verb
-from pardbg.render.draw.cells import Line, Picture, Run, fit, line
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, line
 from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, legend, time_bar
 from pardbg.ui import screenshot
@@ -24,7 +24,7 @@ from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, for_mode, hints
 from pardbg.ui.commands.completion import complete
 from pardbg.ui.commands.explain import explain
 from pardbg.ui.commands.prompt_history import History
-from pardbg.ui.engine.controller import Desk
+from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Trouble
 from pardbg.ui.screens.base import Page, Shared
@@ -37,7 +37,7 @@ from pardbg.ui.screens.output import OutputPage
 from pardbg.ui.screens.overview import OverviewPage
 from pardbg.ui.screens.panel import Draw, Panel, help_panel, word_panel
 from pardbg.ui.screens.pipeline import PipelinePage
-from pardbg.ui.screens.time_keys import NOTE, Links, TimeKeys
+from pardbg.ui.screens.time_keys import NOTE, Callbacks, TimeKeys
 from pardbg.ui.screens.timeline import TimelinePage
 from pardbg.ui.screens.traffic import TrafficPage
 from pardbg.ui.widgets.chrome import Tabs
@@ -73,9 +73,9 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         self,
         title: str,
         cursor: TimeCursor,
-        desk: Desk,
+        desk: Controller,
         start_screen: str,
-        links: Links,
+        links: Callbacks,
         history: History | None = None,
     ) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         self.set_class(self._small, "small")
         if self._small:
             text = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {size.width}×{size.height}"
-            self._too_small.show((line(Run(text, "warn")),))
+            self._too_small.show((line(Segment(text, "warn")),))
         self._cells, self._rows = size.width, size.height
         self.paint()
         self.call_after_refresh(lambda: self._want(self.page.want()))
@@ -201,11 +201,11 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
                 bar.append(legend(frame.snapshot, state, cells))
             words = self._message if self._message[0] else (self._desk.under_way, "held")
             if words[0]:
-                bar[-1] = fit(line(" ", Run(*words)), cells)
+                bar[-1] = fit(line(" ", Segment(*words)), cells)
             return tuple(bar)
         if self._message[0] or frame is None:
             text, style = self._message
-            return (fit(line(" ", Run(text, style)), cells),)
+            return (fit(line(" ", Segment(text, style)), cells),)
         control = frame.snapshot.control
         return (chrome.control_line(control, self._desk.under_way, ("", ""), cells),)
 
@@ -293,19 +293,31 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
             self._filter(event.text)
             return
         if event.kind == NOTE:
-            self._hints.show((fit(line(" ", Run("enter", "key"), " keep   ", Run("esc", "key"),
-                                       " not"), self._cells),))  # fmt: skip
+            self._hints.show(
+                (
+                    fit(
+                        line(
+                            " ", Segment("enter", "key"), " keep   ", Segment("esc", "key"), " not"
+                        ),
+                        self._cells,
+                    ),
+                )
+            )
             return
         found = command_line.candidates(event.text, self._live)
         cells = self._cells
         coming = [text.rstrip().rpartition(" ")[2] for text in self._complete(event.text)]
         if len(found) == 1 and " " in event.text and coming:
-            shown = fit(line(" ", Run(found[0][0], "key"), Run(f"  {'  '.join(coming)}", "dim")),
-                        cells)  # fmt: skip
+            shown = fit(
+                line(" ", Segment(found[0][0], "key"), Segment(f"  {'  '.join(coming)}", "dim")),
+                cells,
+            )
         elif len(found) == 1:
-            shown = fit(line(" ", Run(found[0][0], "key"), Run(f"  {found[0][1]}", "dim")), cells)
+            shown = fit(
+                line(" ", Segment(found[0][0], "key"), Segment(f"  {found[0][1]}", "dim")), cells
+            )
         else:
-            shown = fit(line(" ", *(Run(f"{usage}  ", "key") for usage, _ in found)), cells)
+            shown = fit(line(" ", *(Segment(f"{usage}  ", "key") for usage, _ in found)), cells)
         self._hints.show((shown,))
 
     def _complete(self, text: str) -> list[str]:
@@ -323,7 +335,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         self._status.display = not on
         prompt = self._prompt
         if on:
-            sign = Run({":": " (pardbg) ", "/": " filter / "}.get(kind, "  note ◆  "), "prompt")
+            sign = Segment({":": " (pardbg) ", "/": " filter / "}.get(kind, "  note ◆  "), "prompt")
             self._sign.show((line(sign),))
             prompt.ask(kind, text)
             self.on_prompt_edited(Prompt.Edited(kind, text))

@@ -25,7 +25,7 @@ NOTE = "m"
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class Callbacks:
     """What the main screen may ask of the app."""
 
     want: Callable[[Want], None]
@@ -40,7 +40,7 @@ class TimeKeys:
 
     shared: Shared
     _cursor: TimeCursor
-    _links: Links
+    _links: Callbacks
     _live: bool
     unit = UNITS[0]
     """What ``,`` and ``.`` move by."""

@@ -17,7 +17,7 @@ import pardbg_agent
 from pardbg_agent import core as core_module
 from pardbg_agent import wire
 from pardbg_agent.control import inspect
-from pardbg_agent.core import FULL, OFF, SUMMARY, Core, RunInfo
+from pardbg_agent.core import FULL, OFF, SUMMARY, Core, RunSettings
 from pardbg_agent.ring import RingReader
 from pardbg_agent.wire import Kind
 
@@ -121,7 +121,7 @@ def test_a_rank_comes_from_torchruns_variables(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
-    core = core_module.start(RunInfo("r", str(run_dir)))
+    core = core_module.start(RunSettings("r", str(run_dir)))
     assert core.identity.rank == 0
     assert core.identity.proc.startswith("3.")
     assert RingReader(core.ring.buffer).header.epoch == 3
@@ -245,7 +245,7 @@ def test_a_full_tmpfs_gives_a_smaller_ring(run_dir: Path, monkeypatch: pytest.Mo
         fallocate(fd, offset, size)
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    core = core_module.start(RunInfo("r", str(run_dir)))
+    core = core_module.start(RunSettings("r", str(run_dir)))
     assert core.ring.capacity == 4096  # 65536 / 4 is 1 MiB + 4 KiB: too much; / 16 fits
 
 

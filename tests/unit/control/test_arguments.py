@@ -10,7 +10,7 @@ from pardbg.control.language.arguments import inspect_words, verb_words
 from pardbg.control.language.expr import ExprError
 from pardbg.control.language.verbs import Verb
 from pardbg.control.language.watch_expr import parse_watch
-from pardbg.hub.ranks.questions import WAIT_NS, Inquiries
+from pardbg.hub.ranks.questions import WAIT_NS, Questions
 from pardbg.render.reports.rank_answers import answers
 
 
@@ -131,7 +131,7 @@ def test_the_first_tensor_whose_replicas_differ() -> None:
 
 def test_who_does_not_answer_is_named_and_the_others_are_not_lost() -> None:
     got: list[dict[str, Any]] = []
-    inquiries = Inquiries()
+    inquiries = Questions()
     inquiries.ask(1, {"a": 0, "b": 1, "c": 2}, got.append, now=0)
     inquiries.answered(1, "a", {"ok": True, "text": "5", "other": "dropped"})
     inquiries.answered(1, "a", {"ok": True, "text": "again"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pardbg.control.language.verbs import AgentState, OpenOp
-from pardbg.control.machine.cut import Patience, View, settle
+from pardbg.control.machine.cut import GracePeriod, View, settle
 from pardbg_agent.wire import Gate
 
 GROUPS = {"dp": (0, 1, 2)}
@@ -161,7 +161,7 @@ def test_a_restarted_rank_is_not_its_dead_predecessor() -> None:
 
 def test_patience_gives_an_op_a_moment_and_a_computing_rank_more() -> None:
     """15 ms for an op seen open; 2 s while an action runs that began after the op was issued."""
-    patience = Patience(grace_ns=15, long_ns=2000)
+    patience = GracePeriod(grace_ns=15, long_ns=2000)
     waiting = view(0, 0, (recv(1, 0),))
     both = views(waiting, view(1, Gate.SEND))
     assert settle(both, {}, patience.look(both, 100)).release == ()
@@ -174,7 +174,7 @@ def test_patience_gives_an_op_a_moment_and_a_computing_rank_more() -> None:
 
 def test_an_op_issued_inside_the_action_is_not_given_more_time() -> None:
     """Tensor parallel: the collective belongs to the action that runs."""
-    patience = Patience(grace_ns=15, long_ns=2000)
+    patience = GracePeriod(grace_ns=15, long_ns=2000)
     inside = view(0, 0, (all_reduce(0),), issued=1)
     inside.computing_since_ns = 7
     both = views(inside, view(1, Gate.COLLECTIVE))

@@ -38,7 +38,7 @@ class Peer:
         self.rank = rank
         self.ring = Ring.create(str(folder / f"peer{rank}.ring"), 64)
         job = mismatch.of(c).own.job
-        self.board = posts.Board.create(str(folder / f"peer{rank}{posts.SUFFIX}"), job, rank)
+        self.board = posts.Posts.create(str(folder / f"peer{rank}{posts.SUFFIX}"), job, rank)
         self.board.identify(rank, ALL_KINDS)
         self._group = groups.group_of(context.of(c), dist.group.WORLD).key
 

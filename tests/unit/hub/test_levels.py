@@ -9,7 +9,7 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.control.language.level import recording_words
 from pardbg.control.language.verbs import Verb
-from pardbg.hub.auto_level import AGAIN_NS, Attention
+from pardbg.hub.auto_level import AGAIN_NS, AutoLevel
 from pardbg.hub.serve.levels import Levels, number_of
 from pardbg.session.reader import load
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig
@@ -72,7 +72,7 @@ def run(slow: int | None = None) -> Trace:
 
 def test_a_slow_step_is_worth_a_look_once() -> None:
     store = run(slow=39).store()
-    attention = Attention()
+    attention = AutoLevel()
     assert attention.look(View(run().store(), None)) is None, "nothing is wrong"
     said = attention.look(View(store, None))
     assert said == "step 39 of rank 0 took 5.0 times as long as usual"
@@ -89,7 +89,7 @@ def test_an_op_that_stays_open_is_worth_a_look() -> None:
         "rank": 1, "step": 40, "open_op": "recv from 0", "open_since_ns": 1_000_000 * 10**6
         + 4000 * 10**6, "heartbeat_ns": 1_000_000 * 10**6 + 7000 * 10**6,
     }})  # fmt: skip
-    said = Attention().look(View(trace.store(), None))
+    said = AutoLevel().look(View(trace.store(), None))
     assert said is not None and "recv from 0" in said
 
 

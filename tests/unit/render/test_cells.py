@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.render.draw.cells import (
     Row,
-    Run,
+    Segment,
     clean,
     clip,
     crop,
@@ -28,15 +28,15 @@ def test_wide_characters_count_two_cells() -> None:
     assert left("日本", 5) == "日本 "
     assert right("日本", 5) == " 日本"
     assert clip("日本語", 5) == "日本…"
-    assert line_width(crop((Run("日本語"),), 3)) == 2  # half a character cannot be shown
+    assert line_width(crop((Segment("日本語"),), 3)) == 2  # half a character cannot be shown
 
 
 def test_a_line_fits_exactly() -> None:
-    row = line(Run("abc", "x"), "defg")
+    row = line(Segment("abc", "x"), "defg")
     assert plain(fit(row, 5)) == "abcde"
     assert plain(fit(row, 9)) == "abcdefg  "
-    assert plain(spread((Run("name"),), (Run("end"),), 10)) == "name   end"
-    assert plain(spread((Run("a long name"),), (Run("end"),), 8)) == "a lonend"
+    assert plain(spread((Segment("name"),), (Segment("end"),), 10)) == "name   end"
+    assert plain(spread((Segment("a long name"),), (Segment("end"),), 8)) == "a lonend"
 
 
 def test_words_wrap_and_say_that_more_follows() -> None:
@@ -49,7 +49,12 @@ def test_a_row_is_painted_and_read_as_runs() -> None:
     row.fill(1, 4, "=", "a")
     row.put(2, "xyz", "b")
     row.put(-1, "12", "c")
-    assert row.line() == (Run("2", "c"), Run("=", "a"), Run("xyz", "b"), Run(" ", ""))
+    assert row.line() == (
+        Segment("2", "c"),
+        Segment("=", "a"),
+        Segment("xyz", "b"),
+        Segment(" ", ""),
+    )
 
 
 def test_a_spark_is_as_wide_as_asked_newest_right() -> None:
@@ -78,4 +83,4 @@ def test_a_curve_rises_from_corner_to_corner() -> None:
     # 4 x 8 dots: heights 0, 2, 5, 7, strokes joined; the low half lies in the lower row.
     assert [len(row) for row in rows] == [2, 2]
     assert rows[0][0] == " " and rows[1][1] != "⣿"
-    assert line_chart([], 3, 1, "x")[0] == (Run("   "),)
+    assert line_chart([], 3, 1, "x")[0] == (Segment("   "),)

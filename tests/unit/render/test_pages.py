@@ -11,17 +11,17 @@ from pardbg.analysis.base.values import Breakpoint, Snapshot
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, legend, time_bar
-from pardbg.render.pages.collectives import Look as CollectivesLook
+from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives, detail, strip
-from pardbg.render.pages.debug.page import Look as DebugLook
+from pardbg.render.pages.debug.page import DebugPageState as DebugLook
 from pardbg.render.pages.debug.page import debug
 from pardbg.render.pages.debug.stacks import stacks_of, tree
 from pardbg.render.pages.findings import findings
 from pardbg.render.pages.memory.page import memory
 from pardbg.render.pages.output import output
-from pardbg.render.pages.overview import Look, overview
+from pardbg.render.pages.overview import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window, timeline
-from pardbg.render.pages.traffic.page import Look as TrafficLook
+from pardbg.render.pages.traffic.page import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic.page import traffic
 from pardbg.session.navigation.marks import Mark
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
@@ -29,7 +29,7 @@ from tests.ui.sample import output as printed
 
 Draw = Callable[[Snapshot, int, int], Picture]
 PAGES: dict[str, Draw] = {
-    "overview": lambda s, w, h: overview(s, w, h, Look(1)),
+    "overview": lambda s, w, h: overview(s, w, h, OverviewPageState(1)),
     "timeline": lambda s, w, h: timeline(
         s, lanes(s.t_ns - S, s.t_ns, len(s.ranks)), Window(s.t_ns - S, s.t_ns), w, h, 1
     ),
@@ -82,7 +82,7 @@ def test_the_overview_says_what_each_rank_does() -> None:
 
 
 def test_a_filter_keeps_matching_ranks() -> None:
-    picture = overview(snapshot_1f1b(), 120, 36, Look(contains="recv"))
+    picture = overview(snapshot_1f1b(), 120, 36, OverviewPageState(contains="recv"))
     assert picture.rows == (3,)
 
 

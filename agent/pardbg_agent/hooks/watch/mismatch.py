@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control import agreement, posts
-from pardbg_agent.control.posts import Board, Other, Others, Post
+from pardbg_agent.control.posts import Other, Others, Post, Posts
 from pardbg_agent.control.watches import Watches
 from pardbg_agent.hooks.context import Group
 from pardbg_agent.identity import job_name
@@ -36,7 +36,7 @@ class Comparing:
             raise ValueError("no ring, so no board")
         who = c.identity
         self.core = c
-        self.own = Board.create(
+        self.own = Posts.create(
             path.removesuffix(".ring") + posts.SUFFIX, posts.hash64(who.epoch, job_name()), who.rank
         )
         folder = c.run.ring_dir if c.run is not None else ""

@@ -12,7 +12,7 @@ from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
-    Run,
+    Segment,
     clean,
     clip,
     fit,
@@ -34,7 +34,7 @@ _TWICE = re.compile(r"^(\w+) by (\S+): \1$")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DebugPageState:
     selected: int | None = None
     stacks: dict[int, Stack] = field(default_factory=dict)
     """What ``where`` brought, the last time it was asked."""
@@ -44,9 +44,9 @@ class Look:
     can_control: bool = True
 
 
-def debug(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -> Picture:
+def debug(snapshot: Snapshot, cells: int, rows: int, look: DebugPageState | None = None) -> Picture:
     """The page at ``cells`` x ``rows``; side by side where it is wide."""
-    look = look or Look()
+    look = look or DebugPageState()
     wide = cells >= 120
     head = (*_status(snapshot, look, cells), ())
     room = rows - len(head)
@@ -63,8 +63,16 @@ def debug(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -
     return Picture(head, tuple(ranks), foot, focus=focus, rows=tuple(places))
 
 
-def _side_by_side(snapshot: Snapshot, cells: int, room: int, look: Look, head: tuple[Line, ...],
-                  ranks: list[Line], focus: int | None, places: list[int]) -> Picture:  # fmt: skip
+def _side_by_side(
+    snapshot: Snapshot,
+    cells: int,
+    room: int,
+    look: DebugPageState,
+    head: tuple[Line, ...],
+    ranks: list[Line],
+    focus: int | None,
+    places: list[int],
+) -> Picture:
     left_size = cells * 3 // 5
     right_size = cells - left_size - 3
     stacks = _stacks(look, snapshot, left_size)
@@ -80,45 +88,47 @@ def _side_by_side(snapshot: Snapshot, cells: int, room: int, look: Look, head: t
     for at in range(room):
         start_line = column[at] if at < len(column) else ()
         end_line = logs[at] if at < len(logs) else ()
-        body.append(line(fit(start_line, left_size), Run(" │ ", "rule"), end_line))
+        body.append(line(fit(start_line, left_size), Segment(" │ ", "rule"), end_line))
     return Picture(head, tuple(body), rows=tuple(places))
 
 
-def _status(snapshot: Snapshot, look: Look, cells: int) -> tuple[Line, ...]:
+def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line, ...]:
     """Mode, lease, what is pending, and why: in lines of its own where it is long."""
     control = snapshot.control
     if not look.can_control and control.mode == "running":
-        return (line(Run("  a recording: nothing to control; ←→ moves in time", "dim")),)
+        return (line(Segment("  a recording: nothing to control; ←→ moves in time", "dim")),)
     held = "‖ held" if control.waiting else "‖ held at a cut"
     sign, style = {"running": ("▶ running", "good"), "pausing": ("◌ pausing", "held"),
                    "held": (held, "held"), "stepping": ("▹ stepping", "held"),
                    }[control.mode]  # fmt: skip
-    parts = [Run("  "), Run(sign, style)]
+    parts = [Segment("  "), Segment(sign, style)]
     if control.controller:
-        parts += [Run("  by ", "dim"), Run(_VIEWER.sub(r"\1", clean(control.controller)))]
+        parts += [Segment("  by ", "dim"), Segment(_VIEWER.sub(r"\1", clean(control.controller)))]
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
-        parts += [Run("  lease ", "dim"), Run(figures.seconds(control.lease_ns), style)]
+        parts += [Segment("  lease ", "dim"), Segment(figures.seconds(control.lease_ns), style)]
     if control.timeout_ns is not None:
         style = "bad" if control.timeout_ns < 60e9 else "warn"
         limit = figures.seconds(control.timeout_ns)
-        parts += [Run("  first timeout in ", "dim"), Run(limit, style)]
+        parts += [Segment("  first timeout in ", "dim"), Segment(limit, style)]
     pending = figures.plural(control.pending, "pending op") if control.pending else "no pending op"
-    parts += [Run(f"  {pending}", "warn" if control.pending else "dim")]
+    parts += [Segment(f"  {pending}", "warn" if control.pending else "dim")]
     reason = clean(control.reason)
     short = line_width(parts) + width(reason) + 2 <= cells
     if reason and short:
-        parts += [Run(f"  {reason}", "dim")]
+        parts += [Segment(f"  {reason}", "dim")]
     if control.mode == "running":
-        parts += [Run("  space holds every rank at a consistent cut", "faint")]
+        parts += [Segment("  space holds every rank at a consistent cut", "faint")]
     more = () if short else wrap(reason, cells - 4, _REASON_LINES)
-    return (fit(parts, cells), *(line(Run(f"    {text}", "strong")) for text in more))
+    return (fit(parts, cells), *(line(Segment(f"    {text}", "strong")) for text in more))
 
 
-def _ranks(snapshot: Snapshot, cells: int, look: Look) -> tuple[list[Line], int | None, list[int]]:
+def _ranks(
+    snapshot: Snapshot, cells: int, look: DebugPageState
+) -> tuple[list[Line], int | None, list[int]]:
     now_size = max(20, min(44, cells - 38))
     title = f"  {'rank':>4}  {'stage':<5}  {left('now', now_size)}  {'since':>8}  next"
-    lines: list[Line] = [line(Run(clip(title, cells), "dim"))]
+    lines: list[Line] = [line(Segment(clip(title, cells), "dim"))]
     places = [-1]
     focus = None
     nexts = _nexts(snapshot)
@@ -142,9 +152,9 @@ def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
         where = "" if one.ranks == "all" else f"on {one.ranks}  "
         once = "once  " if one.once else ""
         made = line(
-            Run(f"  {'◉' if one.watch else '●'}{one.number:>3}  ", "held"),
-            Run(f"{'watch ' if one.watch else ''}{clean(one.condition)}", "strong"),
-            Run(f"  {where}{once}{matched}", "dim"),
+            Segment(f"  {'◉' if one.watch else '●'}{one.number:>3}  ", "held"),
+            Segment(f"{'watch ' if one.watch else ''}{clean(one.condition)}", "strong"),
+            Segment(f"  {where}{once}{matched}", "dim"),
         )  # fmt: skip
         lines.append(fit(made, cells))
     return lines
@@ -167,16 +177,19 @@ def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, room: i
     stages = ",".join(map(str, rank.stages))
     text = clip(clean(rank.now) or rank.state, now_size - 2)
     return line(
-        Run(f"  {rank.rank:>4}  ", "strong"), Run(f"{stages:<5}  ", "dim"), Run(f"{sign} ", style),
-        Run(left(text, now_size - 2), "" if rank.state == "running" else style),
-        Run(f"  {since:>8}  ", "dim"), Run(clip(clean(coming), room), "strong"),
-    )  # fmt: skip
+        Segment(f"  {rank.rank:>4}  ", "strong"),
+        Segment(f"{stages:<5}  ", "dim"),
+        Segment(f"{sign} ", style),
+        Segment(left(text, now_size - 2), "" if rank.state == "running" else style),
+        Segment(f"  {since:>8}  ", "dim"),
+        Segment(clip(clean(coming), room), "strong"),
+    )
 
 
-def _stacks(look: Look, snapshot: Snapshot, cells: int) -> list[Line]:
+def _stacks(look: DebugPageState, snapshot: Snapshot, cells: int) -> list[Line]:
     if not look.stacks:
         text = "w asks every rank for its stack" if look.can_control else "no stacks in a recording"
-        return [line(" ", rule("stacks", cells - 2)), line(Run(f"  {text}", "faint"))]
+        return [line(" ", rule("stacks", cells - 2)), line(Segment(f"  {text}", "faint"))]
     age = ""
     if look.stacks_ns is not None:
         age = f"{figures.duration(max(0, snapshot.t_ns - look.stacks_ns))} ago"
@@ -189,7 +202,7 @@ def _brief(text: str) -> str:
     return _TWICE.sub(r"\1 by \2", text)
 
 
-def _log(snapshot: Snapshot, look: Look, cells: int, limit: int) -> list[Line]:
+def _log(snapshot: Snapshot, look: DebugPageState, cells: int, limit: int) -> list[Line]:
     """The audit trail, then what was typed here and answered."""
     trail: Sequence[tuple[int, str]] = snapshot.control.log
     console = look.console[-max(2, limit // 2) :]
@@ -199,15 +212,15 @@ def _log(snapshot: Snapshot, look: Look, cells: int, limit: int) -> list[Line]:
         when = figures.offset(max(0, t_ns - snapshot.t_begin_ns), 1e7)
         for at, part in enumerate(wrap(_brief(text), cells - 13, 2)):
             stamp = f" {when:>9}  " if at == 0 else " " * 12
-            lines.append(line(Run(stamp, "faint"), Run(part)))
+            lines.append(line(Segment(stamp, "faint"), Segment(part)))
     lines[1:] = lines[1:][-keep:]
     if not trail:
-        lines.append(line(Run("  nothing has been held or stepped yet", "faint")))
+        lines.append(line(Segment("  nothing has been held or stepped yet", "faint")))
     if console:
         lines.append(line(" ", rule("console", cells - 2)))
         for text, style in console:
             text = clean(text)
             parts = [text] if width(text) <= cells - 2 else wrap(text, cells - 4, _ANSWER_ROWS)
             for at, part in enumerate(parts):
-                lines.append(line("   " if at else " ", Run(clip(part, cells - 2), style)))
+                lines.append(line("   " if at else " ", Segment(clip(part, cells - 2), style)))
     return lines

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import is_user
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Run, clean, clip, line, width
+from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ def _branch(spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line])
     who = f"{figures.plural(len(node.ranks), 'rank')} {figures.rank_set(node.ranks)}"
     start = f" {indent}├ "
     room = cells - width(start) - width(who) - 4
-    lines.append(line(Run(start, "faint"), Run(who, "accent"), Run("  "),
+    lines.append(line(Segment(start, "faint"), Segment(who, "accent"), Segment("  "),
                       *_runs(spots, room)))  # fmt: skip
     for after, child in sorted(node.children.items(), key=lambda item: -len(item[1].ranks)):
         _branch(after, child, indent + "  ", cells, lines)
 
 
-def _runs(spots: Sequence[Spot], room: int) -> list[Run]:
+def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:
     """The frames that fit; the innermost of the program's own comes first and is loud (of library
     frames the innermost)."""
     last = len(spots) - 1
@@ -119,10 +119,10 @@ def _runs(spots: Sequence[Spot], room: int) -> list[Run]:
         if _width(spots, kept | {at}) > room:
             break
         kept.add(at)
-    runs: list[Run] = []
+    runs: list[Segment] = []
     for at, shown in _with_gaps(spots, kept):
-        runs += [Run(" › ", "faint")] if runs else []
-        runs.append(Run(clip(shown.text, room), "strong" if at == loud else "dim"))
+        runs += [Segment(" › ", "faint")] if runs else []
+        runs.append(Segment(clip(shown.text, room), "strong" if at == loud else "dim"))
     return runs
 
 

@@ -11,7 +11,7 @@ from pardbg.render.draw.cells import (
     Line,
     Picture,
     Row,
-    Run,
+    Segment,
     fit,
     left,
     line,
@@ -107,38 +107,40 @@ def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
     ends = "0" + right(words.memory(scale.top), scale.bar - 1)
     return (
         (),
-        line(Run(left(" rank", GUTTER), "dim"), Run(ends, "faint"),
-             Run(names, "dim"), Run(right(total, 13), "dim")),
+        line(Segment(left(" rank", GUTTER), "dim"), Segment(ends, "faint"),
+             Segment(names, "dim"), Segment(right(total, 13), "dim")),
     )  # fmt: skip
 
 
 def _rank(
     row: MemoryRow, scale: _Scale, cells: int, density: int, chosen: bool, peak: Peak | None
 ) -> list[Line]:
-    mark = Run("▸" if chosen else " ", "accent")
-    name = line(mark, Run(left(f"r{row.rank}", GUTTER - 1), "strong" if chosen else ""))
+    mark = Segment("▸" if chosen else " ", "accent")
+    name = line(mark, Segment(left(f"r{row.rank}", GUTTER - 1), "strong" if chosen else ""))
     drawn = stack(row, scale.bar, scale.top, mark_expected=density == 1)
-    figures = line(*_figures(row, scale), Run(right(words.memory(row.total_bytes), 13), "strong"))
+    figures = line(
+        *_figures(row, scale), Segment(right(words.memory(row.total_bytes), 13), "strong")
+    )
     main = line(name, drawn, figures)
     lines = [fit(selected(main), cells, "+sel") if chosen and density == 1 else main]
     if density >= 3:
         lines.append(line(" " * GUTTER, _expected(row, scale)))
         history = line(" " * GUTTER, _history(row, scale.bar))
         if peak is not None:
-            history = fit((*history, Run(f"   {peak.text}", "dim")), cells)
+            history = fit((*history, Segment(f"   {peak.text}", "dim")), cells)
         lines.append(history)
     if density >= 4:
         lines.append(())
     return lines
 
 
-def _figures(row: MemoryRow, scale: _Scale) -> list[Run]:
+def _figures(row: MemoryRow, scale: _Scale) -> list[Segment]:
     if not scale.figures:
         return []
     values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
               row.activations_bytes, row.unattributed_bytes)  # fmt: skip
     return [
-        Run(right(words.memory(value), scale.figures), "dim" if letter == "U" else "")
+        Segment(right(words.memory(value), scale.figures), "dim" if letter == "U" else "")
         for (letter, _), value in zip(CATEGORIES, values, strict=True)
     ]
 
@@ -164,7 +166,7 @@ def stack(row: MemoryRow, size: int, top: float, mark_expected: bool) -> Line:
 def _expected(row: MemoryRow, scale: _Scale) -> Line:
     """A marker under the bar where parameters, gradients and optimizer are expected to end."""
     if row.expected_bytes is None:
-        return line(Run("no expectation: the kind of sharding is not known", "faint"))
+        return line(Segment("no expectation: the kind of sharding is not known", "faint"))
     drawn = Row(scale.bar)
     at = min(scale.bar - 1, round(row.expected_bytes / scale.top * scale.bar))
     have = sum(value for letter, value in parts(row) if letter in "PGO")
@@ -186,11 +188,11 @@ def _history(row: MemoryRow, size: int) -> Line:
     """The total over the run on its own scale, said beside it; what else moves within a step."""
     values = resample([value for _, value in row.history], min(size - 26, 120))
     if len(values) < 2:
-        return (Run(_moves(row).lstrip(), "dim"),)
+        return (Segment(_moves(row).lstrip(), "dim"),)
     low, high = min(values), max(values)
     span = f"  {words.memory(low)} – {words.memory(high)}"
-    return line(Run(spark(values, len(values)), "spark"), Run(span, "faint"),
-                Run(_moves(row), "dim"))  # fmt: skip
+    return line(Segment(spark(values, len(values)), "spark"), Segment(span, "faint"),
+                Segment(_moves(row), "dim"))  # fmt: skip
 
 
 def _moves(row: MemoryRow) -> str:
@@ -204,20 +206,20 @@ def _moves(row: MemoryRow) -> str:
     return said
 
 
-def _letters() -> list[Run]:
+def _letters() -> list[Segment]:
     """The legend where one line must do."""
-    parts_: list[Run] = [Run(" ")]
+    parts_: list[Segment] = [Segment(" ")]
     for letter, word in CATEGORIES[:4]:
-        parts_ += [Run(letter, f"mem.{letter}"), Run(f" {SHORT[word]} ", "dim")]
-    return [*parts_, Run("┃", "expected"), Run(" expected", "dim")]
+        parts_ += [Segment(letter, f"mem.{letter}"), Segment(f" {SHORT[word]} ", "dim")]
+    return [*parts_, Segment("┃", "expected"), Segment(" expected", "dim")]
 
 
 def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:
-    parts_: list[Run] = [Run("  ")]
+    parts_: list[Segment] = [Segment("  ")]
     for letter, word in CATEGORIES:
-        parts_ += [Run(f" {letter} ", f"mem.{letter}"), Run(f" {word}  ", "dim")]
+        parts_ += [Segment(f" {letter} ", f"mem.{letter}"), Segment(f" {word}  ", "dim")]
     moment = " between steps" if cells >= 100 else ""
-    parts_ += [Run("▲┃", "expected"), Run(f" expected{moment}", "dim")]
+    parts_ += [Segment("▲┃", "expected"), Segment(f" expected{moment}", "dim")]
     note = ""
     if any(row.total_kind == "rss" for row in snapshot.memory):
         note = "   other is not in the bar"
@@ -230,5 +232,5 @@ def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Lin
     if sharded and rows < SMALL:
         return (fit((*legend(), *_letters()), cells),)
     if sharded:
-        return (fit(legend(), cells), fit((*parts_, Run(note, "faint")), cells))
-    return ((), fit((*parts_, Run(note, "faint")), cells))
+        return (fit(legend(), cells), fit((*parts_, Segment(note, "faint")), cells))
+    return ((), fit((*parts_, Segment(note, "faint")), cells))

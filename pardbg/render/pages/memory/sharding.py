@@ -8,7 +8,7 @@ from pardbg.analysis.base.values import ShardingView, Stretch, UnitRow
 from pardbg.render.draw import figures
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import rule
-from pardbg.render.draw.cells import Line, Row, Run, clean, clip, line, right, width
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
 from pardbg.render.draw.sparks import LEVELS
 
 LEAST_ROWS = 6
@@ -38,10 +38,10 @@ def sharding(view: ShardingView, cells: int, rows: int) -> list[Line]:
 
 def legend() -> Line:
     """What the marks mean."""
-    parts: list[Run | str] = []
+    parts: list[Segment | str] = []
     for (char, style), word in ((_FETCH, "all_gather"), (_WHOLE, "whole"),
                                 (_REDUCE, "reduce")):  # fmt: skip
-        parts += ["  ", Run(char * 2, style), Run(f" {word}", "dim")]
+        parts += ["  ", Segment(char * 2, style), Segment(f" {word}", "dim")]
     return line(*parts)
 
 
@@ -75,7 +75,7 @@ def _unit(unit: UnitRow, axis: Axis, gutter: int) -> Line:
             _fill(drawn, axis, stretch, char, style)
     name = right(clip(clean(unit.name), gutter - 13), gutter - 12)
     size = right(figures.memory(unit.bytes), 10)
-    return line(Run(name, ""), Run(size + "  ", "dim"), drawn.line())
+    return line(Segment(name, ""), Segment(size + "  ", "dim"), drawn.line())
 
 
 def _fill(drawn: Row, axis: Axis, stretch: Stretch, char: str, style: str) -> None:
@@ -99,5 +99,5 @@ def _sum(view: ShardingView, axis: Axis, gutter: int, height: int) -> list[Line]
         parts = [min(8, max(0, level - 8 * row)) for level in eighths]
         text = "".join(LEVELS[part - 1] if part else " " for part in parts)
         label = "together" if row == 0 else figures.memory(view.whole_bytes) if row == 2 else ""
-        lines.append(line(Run(right(label, gutter - 2) + "  ", "dim"), Run(text, "spark")))
+        lines.append(line(Segment(right(label, gutter - 2) + "  ", "dim"), Segment(text, "spark")))
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pardbg.analysis.base.values import PipelineName, PipelineView, Snapshot
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Run, crop, line, line_width
+from pardbg.render.draw.cells import Line, Segment, crop, line, line_width
 
 _KEYS = " [ ]"
 _LACKS = {
@@ -26,7 +26,7 @@ def lacks(view: PipelineView, cells: int) -> tuple[Line, ...]:
     """One line that says what is not there, where the rows come without a plan."""
     short, long = _LACKS.get(view.source, ("", ""))
     text = long if len(long) + 2 <= cells else short
-    return (crop(line(Run(f" {text}", "dim")), cells),) if text else ()
+    return (crop(line(Segment(f" {text}", "dim")), cells),) if text else ()
 
 
 def choices(snapshot: Snapshot, cells: int) -> tuple[Line, ...]:
@@ -35,7 +35,7 @@ def choices(snapshot: Snapshot, cells: int) -> tuple[Line, ...]:
     names, view = snapshot.pipelines, snapshot.pipeline
     if len(names) < 2 or view is None:
         return ()
-    tail = line(*_worst(names), Run(_KEYS, "accent"), Run(" another ", "dim"))
+    tail = line(*_worst(names), Segment(_KEYS, "accent"), Segment(" another ", "dim"))
     room = cells - line_width(tail) - 2
     shown = min(view.index, len(names) - 1)
     first, last = shown, shown + 1
@@ -52,22 +52,22 @@ def choices(snapshot: Snapshot, cells: int) -> tuple[Line, ...]:
 
 
 def _row(names: tuple[PipelineName, ...], shown: int, first: int, last: int) -> Line:
-    parts: list[Run | str] = [Run(f" {len(names)} pipelines ", "dim")]
-    parts += [Run(" …", "faint")] if first > 0 else []
+    parts: list[Segment | str] = [Segment(f" {len(names)} pipelines ", "dim")]
+    parts += [Segment(" …", "faint")] if first > 0 else []
     for index in range(first, last):
         here = index == shown
         parts += [
-            Run(" ▸" if here else "  ", "accent"),
-            Run(names[index].label, "strong" if here else "dim"),
-            Run(f" {figures.percent(names[index].bubble_fraction)}", "warn" if here else "dim"),
+            Segment(" ▸" if here else "  ", "accent"),
+            Segment(names[index].label, "strong" if here else "dim"),
+            Segment(f" {figures.percent(names[index].bubble_fraction)}", "warn" if here else "dim"),
         ]
-    parts += [Run("  …", "faint")] if last < len(names) else []
+    parts += [Segment("  …", "faint")] if last < len(names) else []
     return line(*parts)
 
 
-def _worst(names: tuple[PipelineName, ...]) -> list[Run]:
+def _worst(names: tuple[PipelineName, ...]) -> list[Segment]:
     known = [name for name in names if name.bubble_fraction is not None]
     if not known:
         return []
     worst = max(known, key=lambda name: name.bubble_fraction or 0.0)
-    return [Run("worst ", "dim"), Run(worst.label)]
+    return [Segment("worst ", "dim"), Segment(worst.label)]

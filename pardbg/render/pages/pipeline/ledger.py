@@ -16,7 +16,7 @@ from pardbg.analysis.base.values import (
 )  # fmt: skip
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.render.draw import figures as words
-from pardbg.render.draw.cells import Line, Run, left, line, line_width, right
+from pardbg.render.draw.cells import Line, Segment, left, line, line_width, right
 from pardbg.render.draw.sparks import stacked
 from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR, CAUSE_SHORT, CAUSE_WORD
 
@@ -34,29 +34,29 @@ def size(cells: int) -> int:
 def heading(cells: int, note: str) -> Line:
     """Names of the ledger's columns; ``note`` says which step where there is room."""
     if cells < 100:
-        return line(Run("busy idle", "dim"))
+        return line(Segment("busy idle", "dim"))
     wide = cells >= 140
     each = 6 if wide else 5
     names = "".join(right(CAUSE_SHORT[cause], each) for cause in CAUSES)
     title = left(note, BAR + 1) + right("busy", 5) if wide else right("busy", 5)
-    return line(Run(title + names, "dim"))
+    return line(Segment(title + names, "dim"))
 
 
 def figures(rank: PipelineRank, cells: int) -> Line:
     """One rank's busy share and its idle by cause, percent of the window."""
     window = rank.busy_ns + sum(rank.idle_ns.values())
     if window <= 0:
-        return line(Run(right(words.UNKNOWN, size(cells)), "faint"))
+        return line(Segment(right(words.UNKNOWN, size(cells)), "faint"))
     busy = rank.busy_ns / window
     share = {cause: rank.idle_ns.get(cause, 0) / window for cause in CAUSES}
     most = max(share, key=lambda cause: share[cause])
     if cells < 100:
         text = f"{left(CAUSE_SHORT[most], 4)}{share[most] * 100:2.0f}"
         loud = _loud(most, share)
-        return line(_busy(busy), " ", Run(text if share[most] >= 0.005 else "", loud))
+        return line(_busy(busy), " ", Segment(text if share[most] >= 0.005 else "", loud))
     wide = cells >= 140
     each = 6 if wide else 5
-    parts: list[Run | str | Line] = []
+    parts: list[Segment | str | Line] = []
     if wide:
         pieces = [(busy, "▇", "busy")] + [
             (share[c], CAUSE_CHAR[c], f"idle.{c}") for c in CAUSES
@@ -66,12 +66,12 @@ def figures(rank: PipelineRank, cells: int) -> Line:
     for cause in CAUSES:
         style = _loud(cause, share) if cause == most else "dim"
         text = f"{share[cause] * 100:.0f}" if share[cause] >= 0.005 else "·"
-        parts.append(Run(right(text, each), style if text != "·" else "faint"))
+        parts.append(Segment(right(text, each), style if text != "·" else "faint"))
     return line(*parts)
 
 
-def _busy(share: float, cells: int = 4) -> Run:
-    return Run(right(f"{share * 100:.0f}%", cells), "strong")
+def _busy(share: float, cells: int = 4) -> Segment:
+    return Segment(right(f"{share * 100:.0f}%", cells), "strong")
 
 
 def _loud(cause: Cause, share: dict[Cause, float]) -> str:
@@ -84,12 +84,16 @@ def path_words(path: CriticalPath) -> Line:
     most = sorted(path.by_rank().items(), key=lambda item: -item[1])[:4]
     ranks = ", ".join(f"r{rank} {ns / whole:.0%}" for rank, ns in most)
     return line(
-        Run("• ", "accent"), Run(f"critical path of step {path.step}: compute ", "dim"),
-        Run(f"{path.compute_ns / whole:.0%}", "strong"), Run(f" ({ranks})", "dim"),
-        Run("  tensors on their way ", "dim"), Run(f"{path.tensor_ns / whole:.0%}", "strong"),
-        Run(f" in {path.hops} hops", "dim"), Run("  host ", "dim"),
-        Run(f"{path.host_ns / whole:.0%}", "strong"),
-    )  # fmt: skip
+        Segment("• ", "accent"),
+        Segment(f"critical path of step {path.step}: compute ", "dim"),
+        Segment(f"{path.compute_ns / whole:.0%}", "strong"),
+        Segment(f" ({ranks})", "dim"),
+        Segment("  tensors on their way ", "dim"),
+        Segment(f"{path.tensor_ns / whole:.0%}", "strong"),
+        Segment(f" in {path.hops} hops", "dim"),
+        Segment("  host ", "dim"),
+        Segment(f"{path.host_ns / whole:.0%}", "strong"),
+    )
 
 
 def flight(rank: PipelineRank, cells: int) -> Line:
@@ -99,13 +103,13 @@ def flight(rank: PipelineRank, cells: int) -> Line:
     over = rank.in_flight_bound is not None and rank.max_in_flight > rank.in_flight_bound
     figure = f" {rank.in_flight}/{bound}" if bound else f" {rank.in_flight}"
     if cells < 100:
-        return line(Run(full[:5], "flight"), Run(figure, "warn" if over else "dim"))
+        return line(Segment(full[:5], "flight"), Segment(figure, "warn" if over else "dim"))
     held = f"  {words.memory(rank.activation_bytes)}" if rank.activation_bytes else ""
     return line(
-        Run("in flight ", "faint"),
-        Run(full, "flight"),
-        Run(figure, "warn" if over else "dim"),
-        Run(held, "dim"),
+        Segment("in flight ", "faint"),
+        Segment(full, "flight"),
+        Segment(figure, "warn" if over else "dim"),
+        Segment(held, "dim"),
     )
 
 
@@ -138,37 +142,46 @@ def explain(step: PipelineStep, idle: Idle, largest: bool, cells: int) -> Line:
 def _explain(step: PipelineStep, idle: Idle, head: str) -> Line:
     where = f"rank {idle.rank} at {words.offset(max(0, idle.t0_ns - step.t0_ns))}"
     return line(
-        Run("▌ ", "accent"),
-        Run(head, "dim"),
-        Run(where, "strong"),
-        Run(f" {'' if head else 'idle '}for {words.duration(idle.t1_ns - idle.t0_ns)}  "),
-        Run(CAUSE_WORD[idle.cause], "warn" if idle.cause in _TELLING else "dim"),
-        Run(": ", "dim"),
+        Segment("▌ ", "accent"),
+        Segment(head, "dim"),
+        Segment(where, "strong"),
+        Segment(f" {'' if head else 'idle '}for {words.duration(idle.t1_ns - idle.t0_ns)}  "),
+        Segment(CAUSE_WORD[idle.cause], "warn" if idle.cause in _TELLING else "dim"),
+        Segment(": ", "dim"),
         *_why(step, idle),
     )
 
 
-def _why(step: PipelineStep, idle: Idle) -> list[Run]:
+def _why(step: PipelineStep, idle: Idle) -> list[Segment]:
     producer = idle.producer or "its input"
     on = f" on rank {idle.producer_rank}" if idle.producer_rank is not None else ""
     if idle.cause == "dependency":
         found = _find(step, idle.producer)
-        return [Run("waits for "), Run(producer, "strong"), Run(on), *_slower(step, found)]
+        return [
+            Segment("waits for "),
+            Segment(producer, "strong"),
+            Segment(on),
+            *_slower(step, found),
+        ]
     if idle.cause == "communication":
-        return [Run(producer, "strong"), Run(f" is done{on}; its tensor is on the way")]
+        return [Segment(producer, "strong"), Segment(f" is done{on}; its tensor is on the way")]
     if idle.cause == "warmup":
-        tail = [Run(": waits for "), Run(producer, "strong"), Run(on)] if idle.producer else []
-        return [Run("nothing has reached it yet"), *tail]
+        tail = (
+            [Segment(": waits for "), Segment(producer, "strong"), Segment(on)]
+            if idle.producer
+            else []
+        )
+        return [Segment("nothing has reached it yet"), *tail]
     if idle.cause == "cooldown":
-        return [Run("it has done its last action; others finish")]
-    return [Run("its input was there; the process was busy elsewhere")]
+        return [Segment("it has done its last action; others finish")]
+    return [Segment("its input was there; the process was busy elsewhere")]
 
 
 def _find(step: PipelineStep, text: str | None) -> ActionSpan | None:
     return next((a for row in step.ranks for a in row.actions if a.text == text), None)
 
 
-def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Run]:
+def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
     """``, which took 12% longer than its stage's median``, where that is so."""
     if action is None or action.t1_ns is None:
         return []
@@ -183,7 +196,7 @@ def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Run]:
     if over < 0.08:
         return []
     return [
-        Run(", which took "),
-        Run(f"{over * 100:.0f}% longer", "bad"),
-        Run(" than its stage's median"),
+        Segment(", which took "),
+        Segment(f"{over * 100:.0f}% longer", "bad"),
+        Segment(" than its stage's median"),
     ]

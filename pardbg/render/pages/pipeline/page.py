@@ -9,7 +9,17 @@ from pardbg.analysis.base.values import PipelineRank, PipelineStep, PipelineView
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.render.draw import figures as words
 from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
-from pardbg.render.draw.cells import Line, Picture, Run, crop, fit, left, line, line_width, spread
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    crop,
+    fit,
+    left,
+    line,
+    line_width,
+    spread,
+)
 from pardbg.render.draw.sparks import bounds, line_chart, spark
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.pipeline import ledger
@@ -31,7 +41,7 @@ GUTTER = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PipelinePageState:
     """How the reader looks at the page."""
 
     selected: int | None = None
@@ -51,7 +61,7 @@ class _Frame:
     cells: int
     boxes: Mapping[int, tuple[Planned, ...]]
     held: dict[int, str]
-    look: Look
+    look: PipelinePageState
     path: CriticalPath | None
     """Of the step that the figures are of."""
 
@@ -64,9 +74,11 @@ class _Frame:
         return self.view.num_virtual > 1
 
 
-def pipeline(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -> Picture:
+def pipeline(
+    snapshot: Snapshot, cells: int, rows: int, look: PipelinePageState | None = None
+) -> Picture:
     """The page at ``cells`` x ``rows``."""
-    look = look or Look()
+    look = look or PipelinePageState()
     view = snapshot.pipeline
     if view is None and snapshot.live and not any(rank.step for rank in snapshot.ranks):
         return empty(cells, rows, "No pipeline yet: the job is starting.",
@@ -97,7 +109,7 @@ def pipeline(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None
 
 
 def _frame(
-    snapshot: Snapshot, view: PipelineView, step: PipelineStep, cells: int, look: Look
+    snapshot: Snapshot, view: PipelineView, step: PipelineStep, cells: int, look: PipelinePageState
 ) -> _Frame:
     done = view.last_complete
     measured = done or step
@@ -126,11 +138,13 @@ def _title(view: PipelineView, cells: int) -> tuple[Line, ...]:
     shape += f" v={view.num_virtual}" if view.num_virtual > 1 else ""
     short = view.schedule.removeprefix("Schedule")
     name = [
-        Run((view.schedule if cells >= 100 else short) or "no schedule", "strong"),
-        Run(f"  {shape}", "dim"),
-        Run("  paced compute" if cells >= 100 and view.paced else "  paced" if view.paced else "",
-            "dim"),
-    ]  # fmt: skip
+        Segment((view.schedule if cells >= 100 else short) or "no schedule", "strong"),
+        Segment(f"  {shape}", "dim"),
+        Segment(
+            "  paced compute" if cells >= 100 and view.paced else "  paced" if view.paced else "",
+            "dim",
+        ),
+    ]
     figures = _figures(view)
     if line_width(name) + line_width(figures) + 4 <= cells:
         return (spread(line(" ", *name), line(*figures, " "), cells),)
@@ -144,11 +158,11 @@ def _figures(view: PipelineView) -> Line:
     base = step.implied_fraction if step.implied_fraction is not None else step.bound_fraction
     excess = None if base is None else step.bubble_fraction - base
     loud = "bad" if excess is not None and excess >= 0.05 else "strong"
-    parts = [Run("bubble " if step.complete else "bubble so far ", "dim"),
-             Run(words.percent(step.bubble_fraction), "warn")]  # fmt: skip
+    parts = [Segment("bubble " if step.complete else "bubble so far ", "dim"),
+             Segment(words.percent(step.bubble_fraction), "warn")]  # fmt: skip
     for name, value in (("implied", step.implied_fraction), ("bound", step.bound_fraction)):
-        parts += [Run(f"  {name} ", "dim"), Run(words.percent(value), "strong")]
-    parts += [Run("  excess ", "dim"), Run(words.percent(excess), loud)]
+        parts += [Segment(f"  {name} ", "dim"), Segment(words.percent(value), "strong")]
+    parts += [Segment("  excess ", "dim"), Segment(words.percent(excess), loud)]
     return tuple(parts)
 
 
@@ -157,8 +171,8 @@ def _waiting(view: PipelineView) -> tuple[Line, ...]:
     known = f" {plan}{view.num_microbatches} microbatches." if view.schedule else ""
     return (
         (),
-        line(Run(known, "dim")),
-        line(Run(" No action has run yet.", "dim")),
+        line(Segment(known, "dim")),
+        line(Segment(" No action has run yet.", "dim")),
     )
 
 
@@ -172,7 +186,7 @@ def _heads(frame: _Frame, rows: int) -> tuple[Line, ...]:
     note = f"step {_ledger_step(frame).step}"
     gutter = left(f"  step {step.step}", GUTTER)
     heading = line(
-        Run(gutter, "strong"),
+        Segment(gutter, "strong"),
         *ruler(frame.axis, frame.cursor).line(),
         "  ",
         *ledger.heading(frame.cells, note),
@@ -255,13 +269,13 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
 
 
 def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
-    mark = Run("▸" if chosen and rank is not None else "│" if chosen else " ", "accent")
+    mark = Segment("▸" if chosen and rank is not None else "│" if chosen else " ", "accent")
     who = f"r{rank}" if rank is not None else ""
     # "s4" leaves room before the row's name; of several stages the numbers say enough.
     stage = f"s{stages}" if 0 < len(stages) < 3 else stages
     return line(
-        mark, Run(left(who, 4), "strong" if chosen else ""), Run(left(stage, 4), "dim"),
-        Run(left(row, 6), "faint" if row in ("plan", "flight") else "dim"),
+        mark, Segment(left(who, 4), "strong" if chosen else ""), Segment(left(stage, 4), "dim"),
+        Segment(left(row, 6), "faint" if row in ("plan", "flight") else "dim"),
     )  # fmt: skip
 
 
@@ -291,14 +305,14 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
     """The bubble by step, and the range it moves in."""
     history = view.bubble_history
     if not history:
-        return line(Run("  bubble by step: no complete step yet", "dim"))
+        return line(Segment("  bubble by step: no complete step yet", "dim"))
     values = [value for _, value in history]
     size = max(8, min(64, cells - 52, max(len(values), 16)))
     return line(
-        Run("  bubble by step ", "dim"),
-        Run(spark(values, size, low=min(values) - 0.4 * (max(values) - min(values))), "bubble"),
-        Run(f"  steps {history[0][0]}–{history[-1][0]}", "dim"),
-        Run(f"  {words.percent(min(values))}–{words.percent(max(values))}", ""),
+        Segment("  bubble by step ", "dim"),
+        Segment(spark(values, size, low=min(values) - 0.4 * (max(values) - min(values))), "bubble"),
+        Segment(f"  steps {history[0][0]}–{history[-1][0]}", "dim"),
+        Segment(f"  {words.percent(min(values))}–{words.percent(max(values))}", ""),
     )
 
 
@@ -317,8 +331,8 @@ def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
         (),
         *(
             line(
-                Run(left("  bubble" if at == 0 else "  by step" if at == 1 else "", 9), "dim"),
-                Run(f"{label:>{GUTTER - 9}}", "faint"), *row, "  ", Run(note, "dim"),
+                Segment(left("  bubble" if at == 0 else "  by step" if at == 1 else "", 9), "dim"),
+                Segment(f"{label:>{GUTTER - 9}}", "faint"), *row, "  ", Segment(note, "dim"),
             )
             for at, (label, row, note) in enumerate(zip(labels, chart, notes, strict=True))
         ),

@@ -15,7 +15,7 @@ from pardbg.analysis.base.values import ActionSpan, Cause, PipelineRank
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw import figures
 from pardbg.render.draw.axis import Axis, mark_breaks
-from pardbg.render.draw.cells import Line, Row, Run, clean, clip, line
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
 from pardbg.render.draw.sparks import LEVELS
 from pardbg.render.pages.pipeline.plan_row import Planned, in_flight_curve
 
@@ -237,19 +237,19 @@ def legend(
     kinds: Sequence[str], cells: int, paired: bool = False, many_stages: bool = False
 ) -> Line:
     """What letters and shadings mean, as far as it fits."""
-    parts: list[Run] = []
+    parts: list[Segment] = []
     for kind in kinds:
-        parts += [Run(kind, f"plan.{kind}"), Run(f" {KIND_WORD.get(kind, kind)}  ", "dim")]
+        parts += [Segment(kind, f"plan.{kind}"), Segment(f" {KIND_WORD.get(kind, kind)}  ", "dim")]
     if many_stages:
-        parts += [Run("f", "plan.F"), Run(" later stage  ", "dim")]
+        parts += [Segment("f", "plan.F"), Segment(" later stage  ", "dim")]
     if paired:
-        parts += [Run(PAIRED * 2, "plan.F"), Run(" planned to overlap  ", "dim")]
-    parts.append(Run(IDLE, "dim"))
+        parts += [Segment(PAIRED * 2, "plan.F"), Segment(" planned to overlap  ", "dim")]
+    parts.append(Segment(IDLE, "dim"))
     for cause, char in CAUSE_CHAR.items():
-        parts += [Run(char * 2, f"idle.{cause}"), Run(f" {CAUSE_WORD[cause]}  ", "dim")]
-    kept: list[Run] = []
+        parts += [Segment(char * 2, f"idle.{cause}"), Segment(f" {CAUSE_WORD[cause]}  ", "dim")]
+    kept: list[Segment] = []
     used = 0
-    for mark, word in zip(parts, [*parts[1:], Run("")], strict=True):
+    for mark, word in zip(parts, [*parts[1:], Segment("")], strict=True):
         if used + len(mark.text) + len(word.text.rstrip()) > cells:
             break
         kept.append(mark)

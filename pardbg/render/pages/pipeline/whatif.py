@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.analysis.whatif.answer import Option, WhatIf
 from pardbg.render.draw import figures
-from pardbg.render.draw.cells import Line, Picture, Run, crop, left, line, right
+from pardbg.render.draw.cells import Line, Picture, Segment, crop, left, line, right
 from pardbg.render.draw.sparks import thin
 from pardbg.render.frame.empty import empty
 
@@ -44,15 +44,17 @@ def shape(option: Option) -> str:
 def _verdict(answer: WhatIf, cells: int) -> tuple[Line, ...]:
     took = figures.duration(answer.step_ns)
     ran = line(
-        Run(" now  ", "dim"), Run(answer.schedule, "strong"),
-        Run(f" p={answer.num_ranks} m={answer.num_microbatches}  "), Run(took, "strong"),
-        Run(f"/step over {answer.num_steps} steps"),
+        Segment(" now  ", "dim"), Segment(answer.schedule, "strong"),
+        Segment(f" p={answer.num_ranks} m={answer.num_microbatches}  "), Segment(took, "strong"),
+        Segment(f"/step over {answer.num_steps} steps"),
     )  # fmt: skip
     model = line(
-        Run(" model ", "dim"), Run(f"says {figures.duration(answer.predicted_ns)} of that run "),
-        Run(f"({answer.error:+.1%})", "strong"), Run("; a win must be more than "),
-        Run(f"{answer.margin:.1%}", "strong"),
-    )  # fmt: skip
+        Segment(" model ", "dim"),
+        Segment(f"says {figures.duration(answer.predicted_ns)} of that run "),
+        Segment(f"({answer.error:+.1%})", "strong"),
+        Segment("; a win must be more than "),
+        Segment(f"{answer.margin:.1%}", "strong"),
+    )
     return tuple(crop(one, cells) for one in (ran, model, _advice(answer), _more(answer)) if one)
 
 
@@ -60,14 +62,14 @@ def _advice(answer: WhatIf) -> Line:
     best = answer.best
     if best is None:
         return line(
-            Run(" best ", "dim"),
-            Run("what runs now: nothing else wins by more than the model's error"),
+            Segment(" best ", "dim"),
+            Segment("what runs now: nothing else wins by more than the model's error"),
         )  # fmt: skip
     gain = 1 - best.step_ns / answer.predicted_ns
     return line(
-        Run(" best ", "dim"), Run(shape(best), "good"), Run("  "),
-        Run(figures.duration(best.step_ns), "strong"),
-        Run(f"/step, {gain:.0%} less"),
+        Segment(" best ", "dim"), Segment(shape(best), "good"), Segment("  "),
+        Segment(figures.duration(best.step_ns), "strong"),
+        Segment(f"/step, {gain:.0%} less"),
     )  # fmt: skip
 
 
@@ -76,9 +78,9 @@ def _more(answer: WhatIf) -> Line:
     if best is None:
         return ()
     return line(
-        Run(" more ", "dim"), Run(shape(best), "good"), Run("  "),
-        Run(figures.duration(best.step_ns), "strong"),
-        Run("/step at best: if smaller microbatches cost no efficiency"),
+        Segment(" more ", "dim"), Segment(shape(best), "good"), Segment("  "),
+        Segment(figures.duration(best.step_ns), "strong"),
+        Segment("/step at best: if smaller microbatches cost no efficiency"),
     )  # fmt: skip
 
 
@@ -86,7 +88,7 @@ def _heading(cells: int) -> Line:
     wide = f"  {left('', _BAR)}" if cells >= 110 else ""
     names = f"   {left('schedule', _NAME)}{right('v', 2)}{right('m', 4)}{right('step', 9)}{wide}"
     names += right("", 6) + right("bubble", 8) + right("flight", 8) + right("kept", 10)
-    return line(Run(names, "dim"))
+    return line(Segment(names, "dim"))
 
 
 def _table(answer: WhatIf, cells: int) -> tuple[Line, ...]:
@@ -104,15 +106,15 @@ def _row(answer: WhatIf, option: Option, slowest: float, cells: int) -> Line:
     step = ("~" if option.assumed else "") + figures.duration(option.step_ns)
     drawn: Line = ()
     if cells >= 110:
-        drawn = (Run("  "), Run(thin(option.step_ns / slowest, _BAR), "busy"))
+        drawn = (Segment("  "), Segment(thin(option.step_ns / slowest, _BAR), "busy"))
     return line(
-        Run(f" {mark} ", "accent" if mark != " " else ""), Run(left(name, _NAME), style),
-        Run(right(str(option.num_virtual), 2), "dim"),
-        Run(right(str(option.num_microbatches), 4), "dim"),
-        Run(right(step, 9), "strong"), drawn, Run(right(said, 6), style or "dim"),
-        Run(right(figures.percent(option.bubble_fraction), 8), "warn"),
-        Run(right(str(option.in_flight), 8)),
-        Run(right(figures.memory(option.activation_bytes), 10)),
+        Segment(f" {mark} ", "accent" if mark != " " else ""), Segment(left(name, _NAME), style),
+        Segment(right(str(option.num_virtual), 2), "dim"),
+        Segment(right(str(option.num_microbatches), 4), "dim"),
+        Segment(right(step, 9), "strong"), drawn, Segment(right(said, 6), style or "dim"),
+        Segment(right(figures.percent(option.bubble_fraction), 8), "warn"),
+        Segment(right(str(option.in_flight), 8)),
+        Segment(right(figures.memory(option.activation_bytes), 10)),
     )  # fmt: skip
 
 
@@ -127,4 +129,4 @@ def _notes(answer: WhatIf) -> list[Line]:
     if any(o.num_microbatches != answer.num_microbatches for o in answer.options):
         notes.append("other microbatches: the same batch, time in proportion to their size")
     notes += [f"{schedule}: {why}" for schedule, why in answer.left_out]
-    return [line(Run(f"   {note}", "dim")) for note in notes]
+    return [line(Segment(f"   {note}", "dim")) for note in notes]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pardbg.analysis.base.values import RankNow, TrafficView
 from pardbg.render.draw import figures
 from pardbg.render.draw.bars import rule
-from pardbg.render.draw.cells import Line, Run, clean, clip, fit, left, line, right
+from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right
 from pardbg.render.draw.sparks import LEVELS
 
 MOST_RANKS = 16
@@ -36,28 +36,30 @@ def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
     header = "".join(right(str(rank), _CELL) for rank in ranks)
     lines = [
         line(" ", rule("sent from rank to rank", cells - 2, f"{source}, {what}")),
-        line(Run(right("from│to ", _NAME), "faint"), Run(header, "dim"),
-             Run(right("sent", _CELL), "faint")),
+        line(Segment(right("from│to ", _NAME), "faint"), Segment(header, "dim"),
+             Segment(right("sent", _CELL), "faint")),
     ]  # fmt: skip
     for src in ranks:
         row = [_figure(amounts.get((src, dst)), src == dst, mean, rates) for dst in ranks]
         total = sum(amounts.get((src, dst), 0.0) for dst in ranks)
-        name = Run(right(f"{src} ", _NAME), "dim")
-        lines.append(line(name, *row, Run(right(_words(total, rates), _CELL), "strong")))
+        name = Segment(right(f"{src} ", _NAME), "dim")
+        lines.append(line(name, *row, Segment(right(_words(total, rates), _CELL), "strong")))
     received = [sum(amounts.get((src, dst), 0.0) for src in ranks) for dst in ranks]
     sums = "".join(right(_words(value, rates), _CELL) for value in received)
-    lines.append(line(Run(right("received", _NAME - 1) + " ", "faint"), Run(sums, "strong")))
+    lines.append(
+        line(Segment(right("received", _NAME - 1) + " ", "faint"), Segment(sums, "strong"))
+    )
     return lines
 
 
-def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Run:
+def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Segment:
     """What is a quarter more than the mean of all pairs stands out; a quarter less stands back."""
     if own:
-        return Run(right("╲", _CELL), "faint")
+        return Segment(right("╲", _CELL), "faint")
     if amount is None:
-        return Run(right("·", _CELL), "faint")
+        return Segment(right("·", _CELL), "faint")
     heat = 4 if amount > 1.25 * mean else 3 if amount > 0.75 * mean else 2
-    return Run(right(_words(amount, rates), _CELL), f"heat.{heat}")
+    return Segment(right(_words(amount, rates), _CELL), f"heat.{heat}")
 
 
 def _words(amount: float, rates: bool) -> str:
@@ -72,7 +74,7 @@ def loads(ranks: Sequence[RankNow], cells: int, rows: int) -> list[Line]:
     name, gap = min(24, max(len(clean(key)) for key in groups)), " " if cells >= 110 else ""
     lines = [line(" ", rule("load", cells - 2, "as the program logged it"))]
     for key, parts in list(groups.items())[: rows - 1]:
-        label = Run(left(clip(clean(key), name), name), "dim")
+        label = Segment(left(clip(clean(key), name), name), "dim")
         lines.append(line(" ", label, *_parts(parts, gap)))
     return [fit(made, cells) for made in lines]
 
@@ -87,7 +89,7 @@ def _groups(ranks: Sequence[RankNow]) -> Mapping[str, dict[int, float]]:
     return {key: dict(sorted(parts.items())) for key, parts in found.items() if len(parts) > 1}
 
 
-def _parts(parts: Mapping[int, float], gap: str) -> list[Run]:
+def _parts(parts: Mapping[int, float], gap: str) -> list[Segment]:
     """``0▅143``: the number of the part, its share of the largest, its value."""
     top = max(parts.values()) or 1.0
     mean = sum(parts.values()) / len(parts)
@@ -95,7 +97,7 @@ def _parts(parts: Mapping[int, float], gap: str) -> list[Run]:
     for part, value in parts.items():
         level = LEVELS[max(0, min(7, round(value / top * 8) - 1))]
         style = "warn" if value > 1.5 * mean else ""
-        runs += [Run(f" {gap}{part}{gap}", "faint"), Run(level, "spark"),
-                 Run(left(figures.number(value), 4), style)]  # fmt: skip
+        runs += [Segment(f" {gap}{part}{gap}", "faint"), Segment(level, "spark"),
+                 Segment(left(figures.number(value), 4), style)]  # fmt: skip
     return runs
 

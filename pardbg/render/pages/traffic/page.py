@@ -16,7 +16,7 @@ from pardbg.render.draw.bars import Column, choose, rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
-    Run,
+    Segment,
     clean,
     clip,
     fit,
@@ -35,7 +35,7 @@ HEAT = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TrafficPageState:
     at: int = 0
     """The selected edge, by rate."""
     matrix: bool = False
@@ -46,9 +46,11 @@ def ordered(view: TrafficView) -> list[Edge]:
     return sorted(view.edges, key=lambda e: (-e.rate_bps, -e.bytes, e.src, e.dst))
 
 
-def traffic(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None) -> Picture:
+def traffic(
+    snapshot: Snapshot, cells: int, rows: int, look: TrafficPageState | None = None
+) -> Picture:
     """The page at ``cells`` x ``rows``: picture, edges, operations."""
-    look = look or Look()
+    look = look or TrafficPageState()
     view = snapshot.traffic
     edges = ordered(view)
     if not edges and not view.ops:
@@ -62,7 +64,7 @@ def traffic(snapshot: Snapshot, cells: int, rows: int, look: Look | None = None)
     head = (_title(view, cells), (), *drawn, *([()] if drawn else []))
     ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
     columns = choose(_columns(cells), cells - 3)
-    names = line("  ", *(Run(c.cell(c.title) + "  ", "dim") for c in columns))
+    names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
     top = max((edge.rate_bps for edge in edges), default=0.0)
     body = []
     for index, edge in enumerate(edges):
@@ -78,12 +80,12 @@ def _title(view: TrafficView, cells: int) -> Line:
         f"{figures.count(g.num_ops)} ops {figures.size(g.bytes)}"
         for g in view.groups[:3]
     )
-    made = line("  ", Run(groups, "strong"))
+    made = line("  ", Segment(groups, "strong"))
     rates = f"   rates over {figures.duration(view.window_ns)}"
     for more in (
-        line(Run("   observed ", "dim"), Run("━━", "observed"),
-             Run("  modelled ring ", "dim"), Run("┄┄", "modelled")),
-        line(Run(rates, "faint")),
+        line(Segment("   observed ", "dim"), Segment("━━", "observed"),
+             Segment("  modelled ring ", "dim"), Segment("┄┄", "modelled")),
+        line(Segment(rates, "faint")),
     ):  # fmt: skip
         if line_width(made) + line_width(more) <= cells:
             made = line(*made, *more)
@@ -91,7 +93,7 @@ def _title(view: TrafficView, cells: int) -> Line:
 
 
 def _drawing(
-    view: TrafficView, ranks: Sequence[int], cells: int, rows: int, look: Look
+    view: TrafficView, ranks: Sequence[int], cells: int, rows: int, look: TrafficPageState
 ) -> list[Line]:
     """Ring, star or matrix, whichever the traffic is and fits; nothing where none does."""
     if len(ranks) < 2:
@@ -130,19 +132,19 @@ def _where(step: RingStep | None, cells: int) -> list[Line]:
     if step is None:
         return []
     made = [
-        Run("  step ", "dim"), Run(f"{step.part}/{step.parts} ", "strong"),
-        Run(clean(step.phase), "strong"), Run("   chunk ", "dim"),
+        Segment("  step ", "dim"), Segment(f"{step.part}/{step.parts} ", "strong"),
+        Segment(clean(step.phase), "strong"), Segment("   chunk ", "dim"),
     ]  # fmt: skip
     for move in step.moves:
-        made += [Run(f" {move.src}▶{move.dst} ", "dim"), Run(f"c{move.chunk} ")]
+        made += [Segment(f" {move.src}▶{move.dst} ", "dim"), Segment(f"c{move.chunk} ")]
     lines = [fit(line(*made), cells)]
     if step.slowest is not None:
         sizes = sorted({move.bytes for move in step.moves}, reverse=True)
         src, dst = step.slowest
         lines.append(fit(line(
-            Run("  a chunk is ", "dim"), Run(figures.size(sizes[0])),
-            Run("   slowest link ", "dim"), Run(f"{src}▶{dst} "),
-            Run(f"{figures.rate(step.slowest_bps)} while it sends", "dim"),
+            Segment("  a chunk is ", "dim"), Segment(figures.size(sizes[0])),
+            Segment("   slowest link ", "dim"), Segment(f"{src}▶{dst} "),
+            Segment(f"{figures.rate(step.slowest_bps)} while it sends", "dim"),
         ), cells))  # fmt: skip
     return lines
 
@@ -157,25 +159,25 @@ def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: i
         f"{rank:>{each}}" if each == 3 else (str(rank // 10 % 10) if rank % 10 == 0 else "·")
         for rank in shown
     )
-    lines = [line(Run("   from │ to  ", "faint"), Run(header, "dim"))]
+    lines = [line(Segment("   from │ to  ", "faint"), Segment(header, "dim"))]
     for src in list(ranks)[: rows - 2]:
-        runs: list[Run | str | Line] = [Run(f"  {src:>5} │     ", "dim")]
+        runs: list[Segment | str | Line] = [Segment(f"  {src:>5} │     ", "dim")]
         for dst in shown:
             runs.append(_heat(edges.get((src, dst)), src == dst, top, each))
         lines.append(line(*runs))
     hidden = len(ranks) - (rows - 2)
     if hidden > 0:
-        lines.append(line(Run(f"  … {hidden} more senders: the list below has all", "faint")))
+        lines.append(line(Segment(f"  … {hidden} more senders: the list below has all", "faint")))
     return lines
 
 
-def _heat(edge: Edge | None, own: bool, top: float, each: int) -> Run:
+def _heat(edge: Edge | None, own: bool, top: float, each: int) -> Segment:
     if own:
-        return Run("╲".rjust(each), "faint")
+        return Segment("╲".rjust(each), "faint")
     if edge is None:
-        return Run("·".rjust(each), "faint")
+        return Segment("·".rjust(each), "faint")
     level = max(1, min(8, round(edge.rate_bps / top * 8)))
-    return Run(HEAT[level].rjust(each), f"heat.{(level + 1) // 2}")
+    return Segment(HEAT[level].rjust(each), f"heat.{(level + 1) // 2}")
 
 
 def _columns(cells: int) -> list[Column]:
@@ -190,19 +192,19 @@ def _columns(cells: int) -> list[Column]:
 def _cell(column: Column, edge: Edge, top: float) -> Line:
     char, style = dash(edge)
     if column.title == "edge":
-        return line(Run(f"{edge.src:>3} ", "strong"), Run(f"{char}{char}▶", style),
-                    Run(f"{edge.dst:>3}", "strong"))  # fmt: skip
+        return line(Segment(f"{edge.src:>3} ", "strong"), Segment(f"{char}{char}▶", style),
+                    Segment(f"{edge.dst:>3}", "strong"))  # fmt: skip
     if column.title == "":
         share = edge.rate_bps / top if top else 0.0
         plain_style = "observed" if edge.source == "observed" else "modelled"
-        return (Run(thin(share, column.size), plain_style),)
+        return (Segment(thin(share, column.size), plain_style),)
     text, style = {
         "rate": (figures.rate(edge.rate_bps), ""), "bytes": (figures.size(edge.bytes), "dim"),
         "what": (clip(clean(edge.label), column.size), ""),
         "ops": (figures.count(edge.num_ops), "dim"), "source": (edge.source, "dim"),
         "now": ("● moving" if edge.active else "", "active"),
     }[column.title]  # fmt: skip
-    return (Run(column.cell(text), style),)
+    return (Segment(column.cell(text), style),)
 
 
 def _ops(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:
@@ -211,10 +213,15 @@ def _ops(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:
     lines: list[Line] = [(), line(" ", rule("operations", cells - 2, "median busbw"))]
     top = max(num_bytes for *_, num_bytes, _ in view.ops) or 1
     for group, op, number, num_bytes, busbw in view.ops[: limit - 2]:
-        lines.append(line(
-            "  ", Run(f"{clean(group)[:12]:<12} ", "dim"), Run(f"{clean(op)[:16]:<16} ", "strong"),
-            Run(f"{figures.count(number):>7}  "), Run(f"{figures.size(num_bytes):>8}  "),
-            Run(thin(num_bytes / top, max(4, min(30, cells - 72))), "spark"),
-            Run(f"  {figures.busbw(busbw):>10}", "dim"),
-        ))  # fmt: skip
+        lines.append(
+            line(
+                "  ",
+                Segment(f"{clean(group)[:12]:<12} ", "dim"),
+                Segment(f"{clean(op)[:16]:<16} ", "strong"),
+                Segment(f"{figures.count(number):>7}  "),
+                Segment(f"{figures.size(num_bytes):>8}  "),
+                Segment(thin(num_bytes / top, max(4, min(30, cells - 72))), "spark"),
+                Segment(f"  {figures.busbw(busbw):>10}", "dim"),
+            )
+        )
     return tuple(lines)
