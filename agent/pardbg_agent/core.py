@@ -29,14 +29,14 @@ from typing import Any, Final
 
 import pardbg_agent
 from pardbg_agent import clock, identity, wire
+from pardbg_agent.control.gate import GateControl
+from pardbg_agent.control.medians import LATER, STEP, Medians
+from pardbg_agent.control.watches import NO_WATCHES, Watch
 from pardbg_agent.defs import Defs
-from pardbg_agent.gate import GateControl
 from pardbg_agent.guard import Guard
-from pardbg_agent.medians import LATER, STEP, Medians
-from pardbg_agent.optable import OpTable
+from pardbg_agent.op_sums import Sums
+from pardbg_agent.op_table import OpTable
 from pardbg_agent.ring import Ring, capacity_from_env
-from pardbg_agent.sums import Sums
-from pardbg_agent.watches import NO_WATCHES, Watch
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
 from pardbg_agent.words import took
 
@@ -58,7 +58,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunSettings:
     """What the agent takes from run.json."""
 
     run: str
@@ -76,7 +76,9 @@ class RunInfo:
 class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
-    def __init__(self, ring: Ring, defs: Defs, who: identity.Identity, run: RunInfo | None) -> None:
+    def __init__(
+        self, ring: Ring, defs: Defs, who: identity.Identity, run: RunSettings | None
+    ) -> None:
         self.run = run
         """None: the agent is off in this process."""
         self.identity = who
@@ -107,7 +109,7 @@ class Core:
             facts=self._facts,
         )  # fmt: skip
         self.watches = NO_WATCHES
-        """What a person asked to look for (pardbg_agent.watches); replaced as a whole."""
+        """What a person asked to look for (pardbg_agent.control.watches); replaced as a whole."""
         self.watches_changed: Callable[[], None] = lambda: None
         """Called after that. Set by who tells other ranks what this one watches."""
         self.usual = Medians()
@@ -269,7 +271,7 @@ def _start() -> Core:
         return _off_core()
 
 
-def start(run: RunInfo) -> Core:
+def start(run: RunSettings) -> Core:
     """Ring, definitions and (if the run has a hub) the agent's thread. Raises OSError."""
     who = identity.of_this_process()
     os.makedirs(run.ring_dir, mode=0o700, exist_ok=True)
@@ -338,11 +340,11 @@ def _off_core() -> Core:
     return Core(Ring.anonymous(), Defs(None), identity.of_this_process(), None)
 
 
-def load_run(run_dir: str) -> RunInfo:
+def load_run(run_dir: str) -> RunSettings:
     """Read run.json. Raises OSError, ValueError or KeyError."""
     with open(os.path.join(run_dir, wire.RUN_FILE), encoding="utf-8") as file:
         data = json.load(file)
-    return RunInfo(
+    return RunSettings(
         run=str(data.get("run", "")),
         ring_dir=str(data["ring_dir"]),
         data=str(data.get("data") or ""),

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from pardbg_agent import clock, core
-from pardbg_agent.inspect import traceback_of
+from pardbg_agent.control.inspect import traceback_of
 from pardbg_agent.wire import DefKind
 
 MAX_TEXT: Final = 500

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import zmq
 
-from pardbg_agent import clock, evaluate, inspect, wire
-from pardbg_agent.breaks import breaks_of
+from pardbg_agent import clock, wire
+from pardbg_agent.control import evaluate, inspect
+from pardbg_agent.control.breaks import breaks_of
+from pardbg_agent.control.state_message import ControlState
+from pardbg_agent.control.watches import NO_WATCHES, watches_of
 from pardbg_agent.ring import RingReader
-from pardbg_agent.states import ControlState
-from pardbg_agent.watches import NO_WATCHES, watches_of
 from pardbg_agent.wire import Key, Msg
 
 if TYPE_CHECKING:

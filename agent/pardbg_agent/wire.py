@@ -93,10 +93,10 @@ class Kind(enum.IntEnum):
     """A sharded unit's unshard, wait unshard, reshard or reduce: t0..t1, name = unit and verb,
     a = bytes of the unit's parameters, b = bytes of all parameters that are whole here at t1."""
     PROBE = 13
-    """Numbers that went wrong (pardbg_agent.hooks.probes). name = ``nan``: the input of the op
-    (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``: the
-    last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a = the
-    bits of these replicated parameters added up, b = a byte for each, group = the replicas."""
+    """Numbers that went wrong (pardbg_agent.hooks.watch.probes). name = ``nan``: the input of the
+    op (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``:
+    the last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a =
+    the bits of these replicated parameters added up, b = a byte for each, group = the replicas."""
     SPAN_BEGIN = 14
     """The SPAN of the same name and t0 began: t0 = t1. Says what a rank is in before it ends.
     a, b and microbatch as in SPAN."""
@@ -294,9 +294,9 @@ class Msg(str, enum.Enum):
     """The PROCESS definition's fields, and "ring", "defs": paths of the shared files."""
     STATE = "state"
     """While control is active: {"sn", "re", "held", "step", "open", "issued", "p2p", "done",
-    "next"}; see AgentState in pardbg.control.model. Sent at each change, polled every 5 ms.
-    Also "rank", "held_since_ns", "plan", "closed" (the gate), "t_ns". Shapes: "open": [OpenOp's
-    fields as an array, in order], "issued": {group key: n},
+    "next"}; see AgentState in pardbg.control.language.verbs. Sent at each change, polled every
+    5 ms. Also "rank", "held_since_ns", "plan", "closed" (the gate), "t_ns". Shapes: "open":
+    [OpenOp's fields as an array, in order], "issued": {group key: n},
     "p2p": [[group key, peer, tag, send, n], ...]."""
     PONG = "pong"
     """{"re", "t_ns"}: the agent's clock when the ping came."""
@@ -329,8 +329,8 @@ class Msg(str, enum.Enum):
     Also "watches": [{"n", "kind": of WATCH_KINDS, "limit", "ignore"}, ...] (absent: none); a hit's
     text then says what was found. -> ACK, with "unknown": kinds that the agent does not have."""
     ASK = "ask"
-    """{"id", "kind", "expr", "frame"} -> ACK with "text" and what pardbg_agent.evaluate says of
-    it. Run by the held thread in its own frame; only where the job allows it (run.json's
+    """{"id", "kind", "expr", "frame"} -> ACK with "text" and what pardbg_agent.control.evaluate
+    says of it. Run by the held thread in its own frame; only where the job allows it (run.json's
     "allow_eval")."""
     DELAY = "delay"
     """{"id", "ns"}: be so much later in each training step (a planted straggler); 0: no more."""
@@ -344,7 +344,7 @@ class Msg(str, enum.Enum):
     """Late viewer: everything it missed comes as DATA messages on this socket (frames
     [key, payload]), then ACK {"re", "ok", "run"}."""
     COMMAND = "command"
-    """{"id", "verb", "ranks", "args"}; see pardbg.control.model."""
+    """{"id", "verb", "ranks", "args"}; see pardbg.control.language.verbs."""
     TAKE = "take"
     """Take control over from whoever has it."""
     LEAVE = "leave"

@@ -14,8 +14,8 @@ from typing import NoReturn
 import click
 
 from pardbg import __version__
-from pardbg.cli import analysis, files, live
-from pardbg.cli.pieces import USAGE_EXIT, UserError
+from pardbg.cli import files, live, whatif
+from pardbg.cli.common import USAGE_EXIT, UserError
 
 __all__ = ["UserError", "cli", "main"]
 
@@ -54,7 +54,7 @@ def cli() -> None:
     """Watch, record, replay and step parallel PyTorch training."""
 
 
-for _command in (*live.COMMANDS, *files.COMMANDS, *analysis.COMMANDS):
+for _command in (*live.COMMANDS, *files.COMMANDS, *whatif.COMMANDS):
     cli.add_command(_command)
 
 

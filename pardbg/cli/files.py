@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pardbg.cli.pieces import UserError, load_session, need_terminal, new_file, new_folder
+from pardbg.cli.common import UserError, load_session, need_terminal, new_file, new_folder
 
 if TYPE_CHECKING:
     from pardbg.store.store import Store
@@ -29,9 +29,9 @@ def replay(session: Path, second: Path | None) -> int | None:
     With a SECOND recording, overview and pipeline show both, one over the other, at the same
     training step; `pardbg diff` says the same in text.
     """
-    from pardbg.headless import history_path
+    from pardbg.cli.headless import history_path
+    from pardbg.session.navigation.replay import ReplayClock
     from pardbg.session.reader import SessionError, open_session
-    from pardbg.session.replay import ReplayClock
     from pardbg.ui.app import PardbgApp
 
     need = f"pardbg diff {session} {second}" if second else f"pardbg report {session}"
@@ -57,9 +57,9 @@ def replay(session: Path, second: Path | None) -> int | None:
 @click.option("--force", is_flag=True, help="Replace what is there.")
 def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     """Say what a SESSION file or a live run shows: as text, JSON or a page."""
-    from pardbg.analysis.report import report as make_report
-    from pardbg.render.report import text
-    from pardbg.ui.collecting import Collecting
+    from pardbg.analysis.answers.report import report as make_report
+    from pardbg.render.reports.text import text
+    from pardbg.ui.engine.gc_pauses import Collecting
 
     with Collecting().alone():
         store = load_session(session)
@@ -71,9 +71,9 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
 
 
 def _write_page(store: Store, data: dict[str, Any], html: Path, source: str, force: bool) -> None:
-    from pardbg.analysis.asof import View
-    from pardbg.analysis.measures import typical_step
-    from pardbg.render.page import page
+    from pardbg.analysis.answers.metrics import typical_step
+    from pardbg.analysis.base.asof import View
+    from pardbg.render.reports.html import page
 
     with new_file(html, force) as fresh:
         fresh.write_text(page(data, typical_step(View(store, None)), source), encoding="utf-8")
@@ -138,8 +138,8 @@ def check(
 
     Exit code 0 if all hold, 1 if not. docs/check.md has the grammar.
     """
-    from pardbg.analysis import checks as rules
-    from pardbg.render import checks as words
+    from pardbg.analysis.answers import checks as rules
+    from pardbg.render.reports import checks as words
 
     if list_:
         click.echo(words.metric_list())
@@ -173,8 +173,8 @@ def check(
 )
 def diff(a: str, b: str, json_: bool, skip: int) -> None:
     """Compare session B with A: what changed beyond noise, most first."""
-    from pardbg.analysis import diff as compare
-    from pardbg.render.diff import text
+    from pardbg.analysis.answers import diff as compare
+    from pardbg.render.reports.diff import text
 
     found = compare.diff(load_session(a), load_session(b), skip)
     click.echo(json.dumps(compare.as_dict(found), indent=2) if json_ else text(found))
@@ -191,10 +191,10 @@ def postmortem(run: str, output: Path, force: bool) -> None:
 
     Its session file, up to the last whole chunk, and what the ranks' rings have beyond it.
     """
-    from pardbg.analysis.asof import View
+    from pardbg.analysis.base.asof import View
     from pardbg.analysis.findings import findings
-    from pardbg.hub.postmortem import PostmortemError, recover
-    from pardbg.render.postmortem import lines
+    from pardbg.hub.ranks.postmortem import PostmortemError, recover
+    from pardbg.render.reports.postmortem import lines
 
     try:
         with new_file(output, force) as fresh:
@@ -241,8 +241,8 @@ def repair(session: Path, output: Path, force: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace what is there.")
 def import_(paths: tuple[Path, ...], output: Path, force: bool) -> None:
     """Open Flight Recorder dumps or profiler traces of several ranks in these screens."""
-    from pardbg.session.foreign.build import ForeignError
-    from pardbg.session.foreign.read import import_files
+    from pardbg.session.importers.build import ForeignError
+    from pardbg.session.importers.read import import_files
 
     try:
         with new_file(output, force) as fresh:

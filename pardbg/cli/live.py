@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pardbg.cli.pieces import UserError, has_terminal, need_terminal
+from pardbg.cli.common import UserError, has_terminal, need_terminal
 from pardbg.cli.rc import apply, for_viewer, named, rc_options
-from pardbg.cli.recording import Recording, recording, recording_options
-from pardbg.control.model import Verb
-from pardbg.control.wording import COMPARE, INSPECT, PDB, inspect_words, verb_meant, verb_words
-from pardbg.ui.explain import explain, wrapped
-from pardbg.ui.rc import Rc
+from pardbg.cli.record_options import Recording, recording, recording_options
+from pardbg.control.language.arguments import (
+    COMPARE,
+    INSPECT,
+    PDB,
+    inspect_words,
+    verb_meant,
+    verb_words,
+)
+from pardbg.control.language.verbs import Verb
+from pardbg.ui.commands.explain import explain, wrapped
+from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
-    from pardbg.hub.launch import RunHandle
+    from pardbg.hub.run.start import RunHandle
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
@@ -89,7 +96,7 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
 
     The job's output and exit code are its own.
     """
-    from pardbg import headless
+    from pardbg.cli import headless
 
     argv, said, rc = _job(job), recording(**how), named(rc_file)
     handle = _start(argv, said, name=_job_name(argv), output=output, owner=True)
@@ -143,7 +150,7 @@ def ctl(
     `level off|summary|full [RANKS] [30s]` says how much is recorded, for a while if said;
     `mark NOTE` puts a bookmark into the recording.
     """
-    from pardbg import headless
+    from pardbg.cli import headless
 
     run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
     if verb is Verb.KILL and run_name is None:
@@ -160,13 +167,13 @@ def ctl(
 @click.option("--dead", is_flag=True, help="Killed runs whose rings are kept, for postmortem.")
 def ls(json_: bool, dead: bool) -> None:
     """List live runs."""
-    from pardbg.hub.config import refused_roots
-    from pardbg.hub.runs import list_boxes, list_runs, tidy
+    from pardbg.hub.run.config import refused_roots
+    from pardbg.hub.run.runs import list_run_rings, list_runs, tidy
 
     tidy()
     for line in refused_roots():
         click.echo(f"pardbg: {line}", err=True)
-    runs, boxes = list_runs(), list_boxes()
+    runs, boxes = list_runs(), list_run_rings()
     if json_:
         click.echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
         return
@@ -186,7 +193,7 @@ def ls(json_: bool, dead: bool) -> None:
 @click.option("--json", "json_", is_flag=True, help="As JSON.")
 def doctor(json_: bool) -> int:
     """Check what pardbg needs on this machine, a line each; exit 1 if something is missing."""
-    from pardbg import doctor as checks
+    from pardbg.cli import doctor as checks
 
     results = checks.run_checks()
     if json_:
@@ -214,8 +221,8 @@ def _start(
     argv: list[str], how: Recording, *, name: str, output: Path | None, recipe: str | None = None,
     owner: bool = False, env: dict[str, str] | None = None,
 ) -> RunHandle:  # fmt: skip
-    from pardbg.hub.launch import LaunchError, start_run
-    from pardbg.hub.runs import tidy
+    from pardbg.hub.run.runs import tidy
+    from pardbg.hub.run.start import LaunchError, start_run
 
     session = _session_target(output, name)
     tidy()
@@ -237,7 +244,7 @@ def _watch_job(
     handle: RunHandle, how: Recording, rc: Rc, start_screen: str = "overview"
 ) -> int:
     """TUI beside a job just started; without a terminal, its output and then the report."""
-    from pardbg import headless
+    from pardbg.cli import headless
 
     if not has_terminal():
         apply(handle.run_dir, rc, headless.talk)
@@ -247,7 +254,7 @@ def _watch_job(
 
 
 def _tui_live(run_dir: Path, start_screen: str, rc: Rc) -> int:
-    from pardbg import headless
+    from pardbg.cli import headless
     from pardbg.hub.client import HubControl, LiveSource
     from pardbg.ui.app import PardbgApp
 
@@ -278,7 +285,7 @@ def _list_recipes() -> None:
 
 def _session_target(output: Path | None, name: str) -> Path:
     """Where the recording goes; refused before anything starts if it cannot be written."""
-    from pardbg.headless import default_session_path
+    from pardbg.cli.headless import default_session_path
 
     path = output if output is not None else default_session_path(name)
     try:
@@ -293,7 +300,7 @@ def _session_target(output: Path | None, name: str) -> Path:
 
 
 def _find(name: str | None) -> Any:
-    from pardbg.hub.runs import RunError, find_run
+    from pardbg.hub.run.runs import RunError, find_run
 
     try:
         return find_run(name)
@@ -358,7 +365,7 @@ def _unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _only_one_run() -> None:
     """A script must not hold whichever job happens to be the newest."""
-    from pardbg.hub.runs import list_runs
+    from pardbg.hub.run.runs import list_runs
 
     runs = [found.run for found in list_runs()]
     if len(runs) > 1:

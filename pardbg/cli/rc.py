@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pardbg.cli.pieces import UserError
-from pardbg.control.breakpoints import EDITS
-from pardbg.control.model import Reply, Verb
-from pardbg.control.raised import HOLD_S
-from pardbg.ui.commands import Command
-from pardbg.ui.rc import Rc, RcLine, run_rc
+from pardbg.cli.common import UserError
+from pardbg.control.language.verbs import Reply, Verb
+from pardbg.control.machine.breakpoints import EDITS
+from pardbg.control.machine.exceptions import HOLD_S
+from pardbg.ui.commands.command_line import Command
+from pardbg.ui.commands.startup import Rc, RcLine, run_rc
 
 NAME: Final = ".pardbgrc"
 MAX_BYTES: Final = 64 << 10

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from pardbg.hub import config as files
-from pardbg.hub.service import Hub
+from pardbg.hub.run import config as files
+from pardbg.hub.serve.hub import Hub
 
 
 def main(argv: list[str]) -> int:

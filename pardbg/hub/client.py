@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import zmq
 
-from pardbg.control.model import Reply, Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.events.decode import Malformed
-from pardbg.hub import config as files
-from pardbg.hub.launch import RunHandle
-from pardbg.hub.messages import pack, unpack
-from pardbg.hub.security import KEYS_FILE, Role, secure_client
+from pardbg.hub.run import config as files
+from pardbg.hub.run.start import RunHandle
+from pardbg.hub.serve.ctrl_messages import pack, unpack
+from pardbg.hub.serve.security import KEYS_FILE, Role, secure_client
 from pardbg.store.source import Message
 from pardbg_agent.wire import Key, Msg
 

@@ -20,7 +20,6 @@ from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, Header, Metadata, Statistics
 
-from pardbg.analysis.words import duration, size
 from pardbg.events import fields
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.session import reader
@@ -28,6 +27,7 @@ from pardbg.session.reader import SessionError
 from pardbg.session.writer import END_METADATA, RunFacts, SessionWriter
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED
+from pardbg.words import duration, size
 from pardbg_agent.wire import DefKind, Key
 
 _HEAD: Final = 9

@@ -10,23 +10,23 @@ from textual import events
 from textual.app import App
 from textual.binding import BindingType
 
-from pardbg.control.model import ControlPort, Reply, Verb
-from pardbg.session.bookmarks import add_bookmarks
+from pardbg.control.language.verbs import ControlPort, Reply, Verb
+from pardbg.session.append_bookmark import add_bookmarks
+from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import SessionError
-from pardbg.session.replay import ReplayClock
 from pardbg.store.bookmarks import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
-from pardbg.ui.cursor import TimeCursor
-from pardbg.ui.desk import Desk
-from pardbg.ui.engine import Engine, Eyes, Frame, Second
-from pardbg.ui.history import History
-from pardbg.ui.messages import Answered, Arrived, FrameReady, Loading, Trouble
+from pardbg.ui.commands.prompt_history import History
+from pardbg.ui.commands.startup import Rc, run_rc
+from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.feed import Analysis, Engine, Frame, SecondRecording
+from pardbg.ui.engine.landmarks import Journey
+from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.palette import THEMES
-from pardbg.ui.places import Journey
-from pardbg.ui.rc import Rc, run_rc
 from pardbg.ui.screens.main import MainScreen
-from pardbg.ui.screens.timekeys import Links
+from pardbg.ui.screens.time_keys import Callbacks
 from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0
@@ -50,7 +50,7 @@ class PardbgApp(App[None]):
         start_screen: str = "overview",
         replay: ReplayClock | None = None,
         store: Any = None,
-        eyes: Eyes | None = None,
+        eyes: Analysis | None = None,
         second: tuple[str, Source] | None = None,
         rc: Rc | None = None,
         history: Path | None = None,
@@ -60,15 +60,15 @@ class PardbgApp(App[None]):
         super().__init__()
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
-        self.desk = Desk(control if live else None, self._in_thread, self._answered)
+        self.desk = Controller(control if live else None, self._in_thread, self._answered)
         self._eyes = eyes
-        self._second = Second(*second, Store()) if second is not None else None
+        self._second = SecondRecording(*second, Store()) if second is not None else None
         self._store = store if store is not None else Store(live=live)
         self._source = source
         self._keeping = threading.Lock()
         """One copy of the file at a time."""
         self.engine: Engine | None = None
-        links = Links(self._want, self._wake, self._go, self._mark)
+        links = Callbacks(self._want, self._wake, self._go, self._mark)
         self._rc, self._history = rc or Rc(), History(history)
         self._history.load()
         self.main = MainScreen(title, self.cursor, self.desk, start_screen, links, self._history)
@@ -82,7 +82,7 @@ class PardbgApp(App[None]):
         few = self.console.color_system == "standard" and not self.is_headless
         self.theme = "pardbg-16" if few else "pardbg-dark"
         self.engine = Engine(
-            self._source, self._store, self._eyes or Eyes.real(), self.cursor,
+            self._source, self._store, self._eyes or Analysis.real(), self.cursor,
             self._post_frame,
             lambda text: self.post_message(Trouble(text)),
             lambda share: self.post_message(Loading(share)),

@@ -13,7 +13,7 @@ from functools import lru_cache
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
-from pardbg.render.cells import SELECTED
+from pardbg.render.draw.cells import SELECTED
 
 HEADER = "+head"
 """A token with this ending stands on the header's ground."""

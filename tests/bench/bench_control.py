@@ -27,13 +27,13 @@ from typing import Any, Final
 import msgpack
 import zmq
 
-from pardbg.analysis.asof import View as AsOf
-from pardbg.control.model import Verb
-from pardbg.hub import config as files
+from pardbg.analysis.base.asof import View as AsOf
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg.hub.config import RunConfig
-from pardbg.hub.launch import RunHandle, start_run
-from pardbg.hub.salvage import start_time
+from pardbg.hub.ranks.rings import start_time
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.session.reader import load
 from pardbg_agent.clock import boot_id
 from tests.bench.bench_hub import make_run, short_dir

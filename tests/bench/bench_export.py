@@ -36,7 +36,7 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps([took, peak]))
 """
 OURS = (
-    "from pardbg.session.reader import load; from pardbg.analysis.snapshot import snapshot",
+    "from pardbg.session.reader import load; from pardbg.analysis.answers.snapshot import snapshot",
     "snapshot(load(sys.argv[1]), None)",
 )
 JSON = ("import gzip", "events = json.load(gzip.open(sys.argv[1]))['traceEvents']")

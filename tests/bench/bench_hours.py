@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from pardbg.analysis.simulate import simulate
-from pardbg.analysis.snapshot import snapshot
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.pipeline.simulate import simulate
 from pardbg.store import Store
 from pardbg.store.source import Message
 from pardbg_agent import wire

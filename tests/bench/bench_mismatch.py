@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from pardbg_agent import board
+from pardbg_agent.control import posts
 from tests.bench.figures import Figure
 from tests.distributed.programs.watched import make_run
 from tests.processes import rank_env, run_argv
@@ -62,12 +62,12 @@ def _ranks(agent: bool = False, **env: str) -> dict[str, float]:
 
 def _boards(ranks: int) -> Figure:
     """Posting, and finding what all the others posted, to the byte."""
-    what, group = board.pack_what("all_reduce", 0, 1, -1, 4096, 4096, "float32", "1024"), 77
+    what, group = posts.pack_what("all_reduce", 0, 1, -1, 4096, 4096, "float32", "1024"), 77
     with tempfile.TemporaryDirectory() as folder:
         boards = [
-            board.Board.create(f"{folder}/{rank}{board.SUFFIX}", 1, rank) for rank in range(ranks)
+            posts.Posts.create(f"{folder}/{rank}{posts.SUFFIX}", 1, rank) for rank in range(ranks)
         ]
-        others = board.Others(folder, boards[0])
+        others = posts.Others(folder, boards[0])
         members = tuple(range(ranks))
         taken = []
         for seq in range(2000):
@@ -77,7 +77,7 @@ def _boards(ranks: int) -> Figure:
             boards[0].post(group, seq, seq, what)
             for found in others.of(members, ranks - 1):
                 slot = found.find(group, seq)
-                if slot is None or not board.same(slot, what):
+                if slot is None or not posts.same(slot, what):
                     raise RuntimeError("not found")
             taken.append((time.thread_time_ns() - t0) / 1e3)
         others.close()

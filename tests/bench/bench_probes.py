@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
-from pardbg_agent.hooks import probes
+from pardbg_agent.hooks.watch import probes
 from tests.bench.figures import Figure
 from tests.distributed.programs.watched import make_run
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from rich.segment import Segment
 
-from pardbg.render.cells import Picture, fit
-from pardbg.render.overview import overview
-from pardbg.render.pipeline import pipeline
-from pardbg.render.timeline import Window, timeline
+from pardbg.render.draw.cells import Picture, fit
+from pardbg.render.pages.overview import overview
+from pardbg.render.pages.pipeline.page import pipeline
+from pardbg.render.pages.timeline import Window, timeline
 from pardbg.ui.palette import style
 from tests.bench.figures import Figure
 from tests.ui import sample

@@ -20,9 +20,9 @@ from typing import Any
 
 import psutil
 
-from pardbg.analysis.report import report
+from pardbg.analysis.answers.report import report
 from pardbg.session.reader import load
-from pardbg.ui.collecting import Collecting
+from pardbg.ui.engine.gc_pauses import Collecting
 from tests.bench.figures import Figure
 from tests.bench.long_session import make
 
@@ -71,8 +71,8 @@ def _child(path: Path) -> dict[str, Any]:
 
 
 async def _open(path: Path, begun_s: float) -> dict[str, Any]:
+    from pardbg.session.navigation.replay import ReplayClock
     from pardbg.session.reader import open_session
-    from pardbg.session.replay import ReplayClock
     from pardbg.ui.app import PardbgApp
 
     source = open_session(path)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from pardbg.analysis.report import report
-from pardbg.analysis.simulate import simulate
-from pardbg.analysis.snapshot import snapshot
-from pardbg.analysis.timeline import lanes
-from pardbg.render.report import text
+from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.answers.timeline import lanes
+from pardbg.analysis.pipeline.simulate import simulate
+from pardbg.render.reports.text import text
 from pardbg.store import Store
 from tests.bench.figures import Figure
 from tests.unit.trace_builder import MS, Proc, Trace, one_f_one_b

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
-from pardbg_agent.breaks import breaks_of
-from pardbg_agent.watches import watches_of
+from pardbg_agent.control.breaks import breaks_of
+from pardbg_agent.control.watches import watches_of
 from tests.bench.figures import Figure
 from tests.distributed.programs.watched import make_run
 

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.whatif import WhatIf, whatif
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.whatif.answer import WhatIf, whatif
 from pardbg.recipes.catalogue import command
 from pardbg.session.reader import load
 from tests.bench.figures import Figure

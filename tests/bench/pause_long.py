@@ -22,9 +22,9 @@ from pathlib import Path
 
 import psutil
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg.hub.launch import RunHandle, start_run
+from pardbg.hub.run.start import RunHandle, start_run
 from tests.bench.figures import HEADER, Figure
 from tests.distributed.recorded import launched
 from tests.distributed.runs import maps, session_of

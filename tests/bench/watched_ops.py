@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from pardbg_agent import core
-from pardbg_agent.breaks import Breaks
-from pardbg_agent.hooks import comparing
-from pardbg_agent.watches import NO_WATCHES, Watch, Watches
+from pardbg_agent.control.breaks import Breaks
+from pardbg_agent.control.watches import NO_WATCHES, Watch, Watches
+from pardbg_agent.hooks.watch import mismatch
 
 BLOCKS, CALLS, SPIN_US = 30, 300, 20
 
@@ -73,7 +73,7 @@ def main() -> None:
             "wall_us": more(kinds["watched"], kinds["off"], 0),
             "cpu_us": more(kinds["watched"], kinds["off"], 1),
             "spun_us": more(kinds["spun"], kinds["off"], 0),
-            "num_others": len(list(comparing.of(core.ensure()).others.all())) if agent else 0,
+            "num_others": len(list(mismatch.of(core.ensure()).others.all())) if agent else 0,
         }
         print(json.dumps(found), flush=True)
     dist.barrier()

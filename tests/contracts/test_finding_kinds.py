@@ -16,7 +16,7 @@ MADE = {
 
 
 def said_in_code() -> set[str]:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in CODE.glob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in CODE.rglob("*.py"))
     plain = re.findall(r'\bkind="([a-z0-9-]+)"', source)
     chosen = re.findall(r'\bkind="([a-z-]+)" if .* else "([a-z-]+)"', source)
     reasons = re.findall(r'Reason\(\s*"([a-z-]+)"', source)

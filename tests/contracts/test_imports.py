@@ -39,13 +39,13 @@ def test_import_contracts() -> None:
         "pardbg.cli",
         "pardbg.recipes.catalogue",
         "pardbg.session.reader",
-        "pardbg.session.replay",
-        "pardbg.analysis.snapshot",
-        "pardbg.analysis.report",
-        "pardbg.render.report",
+        "pardbg.session.navigation.replay",
+        "pardbg.analysis.answers.snapshot",
+        "pardbg.analysis.answers.report",
+        "pardbg.render.reports.text",
         "pardbg.ui.app",
         "pardbg.hub.client",
-        "pardbg.hub.launch",
+        "pardbg.hub.run.start",
     ],
 )
 def test_nothing_of_a_viewer_loads_torch(module: str) -> None:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
-from pardbg.analysis.model import Finding
 from pardbg.hub.client import LiveSource
-from pardbg.hub.launch import RunHandle, start_run
+from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.store.store import Store
 from tests.diagnosis.cases import END, HANG, Case
 from tests.processes import end_tree

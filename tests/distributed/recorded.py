@@ -19,7 +19,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pardbg.analysis.report import report
+from pardbg.analysis.answers.report import report
 from pardbg.recipes import catalogue
 from pardbg.session.reader import load
 from pardbg.store.store import Store

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from pardbg.events.decode import frame_head
-from pardbg.hub.launch import RunHandle, start_run
+from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.session.writer import whole_messages
 from pardbg.store.source import Message
 from tests.processes import end_tree, wait_until
@@ -69,7 +69,7 @@ def session_of(handle: RunHandle) -> list[Message]:
 
 
 def hub_pid(handle: RunHandle) -> int:
-    from pardbg.hub import config as files
+    from pardbg.hub.run import config as files
 
     found = files.read_json(handle.run_dir / files.HUB_FILE)
     assert found is not None

@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from pardbg_agent import wire
+from pardbg_agent.control.evaluate import KINDS
 from pardbg_agent.defs import read_file
-from pardbg_agent.evaluate import KINDS
 from pardbg_agent.ring import RingReader
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Msg
 from tests.distributed.agent_hub import FakeHub

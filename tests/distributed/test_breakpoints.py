@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
 from pardbg.recipes import catalogue
 from tests.distributed.recorded import recorded

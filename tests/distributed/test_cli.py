@@ -38,7 +38,7 @@ def test_a_job_is_recorded_and_reported_and_its_output_is_its_own(tmp_path: Path
     assert "nothing wrong was seen" in text.out and "all_reduce" in text.out
     report = json.loads(pardbg("report", str(session), "--json", code=NO_TORCH).out)
     schema = json.loads(
-        resources.files("pardbg.analysis").joinpath("report.schema.json").read_text("utf-8")
+        resources.files("pardbg.analysis.answers").joinpath("report.schema.json").read_text("utf-8")
     )
     jsonschema.validate(report, schema)
     assert [rank["num_steps"] for rank in report["ranks"]] == [4, 4]

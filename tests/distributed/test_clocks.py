@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
-from pardbg.analysis.matching import collectives
 from pardbg.session.reader import load
 from tests.distributed.programs.two_hosts import LATE_MS, ROUNDS
 from tests.processes import rank_env, run_argv

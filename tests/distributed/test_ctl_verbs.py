@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pardbg.cli import main
-from pardbg.control.model import Verb
-from pardbg.control.wording import COMPARE, INSPECT
-from pardbg.hub.launch import RunHandle
+from pardbg.control.language.arguments import COMPARE, INSPECT
+from pardbg.control.language.verbs import Verb
+from pardbg.hub.run.start import RunHandle
 from pardbg.recipes import catalogue
 from pardbg.session.reader import load
 from tests.distributed.runs import started

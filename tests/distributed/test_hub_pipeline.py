@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.hub.client import HubControl
-from pardbg.hub.launch import RunHandle
+from pardbg.hub.run.start import RunHandle
 from pardbg.recipes import catalogue
 from pardbg_agent.wire import FRAME, Kind
 from tests.distributed.recorded import recorded

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl, LiveSource
-from pardbg.hub.launch import LaunchError, start_run
-from pardbg.hub.runs import RunError, find_run, list_runs
+from pardbg.hub.run.runs import RunError, find_run, list_runs
+from pardbg.hub.run.start import LaunchError, start_run
 from pardbg.store.source import Message
 from tests.distributed.runs import (
     coverage,
@@ -169,7 +169,7 @@ def test_live_runs_are_found_and_ended_ones_are_not(tmp_path: Path) -> None:
 def test_the_owners_end_is_the_jobs_end(tmp_path: Path) -> None:
     """``pardbg run`` killed with -9: the job does not go on alone."""
     script = (
-        "import sys, time; from pathlib import Path; from pardbg.hub.launch import start_run\n"
+        "import sys, time; from pathlib import Path; from pardbg.hub.run.start import start_run\n"
         "from tests.distributed.runs import fake_job\n"
         f"h = start_run(fake_job(2, 50000), name='o', session=Path({str(tmp_path / 's.mcap')!r}),"
         " owner=True)\nprint(h.run_dir, flush=True)\ntime.sleep(60)\n"
@@ -178,7 +178,7 @@ def test_the_owners_end_is_the_jobs_end(tmp_path: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env)
     assert owner.stdout is not None
     run_dir = Path(owner.stdout.readline().decode().strip())
-    from pardbg.hub.launch import RunHandle
+    from pardbg.hub.run.start import RunHandle
 
     handle = RunHandle(run_dir)
     assert handle.launcher_alive()

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.model import Snapshot
-from pardbg.analysis.snapshot import snapshot
-from pardbg.control.model import Verb
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.values import Snapshot
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl, LiveSource
-from pardbg.session.parts import PartLimits
 from pardbg.session.reader import load
+from pardbg.session.rotation import PartLimits
 from pardbg.store.store import Store
 from tests.distributed.runs import fake_job, started
 

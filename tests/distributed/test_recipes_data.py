@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pardbg.analysis.snapshot import snapshot
+from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.recipes.catalogue import command
 from pardbg.recipes.shape import BLOCKS, CONTEXT, VOCABULARY, WIDTH
-from pardbg.render.cells import plain
-from pardbg.render.collectives import operation
-from pardbg.render.overview import overview
-from pardbg.render.ring import traffic
+from pardbg.render.draw.cells import plain
+from pardbg.render.pages.collectives import operation
+from pardbg.render.pages.overview import overview
+from pardbg.render.pages.traffic.page import traffic
 from tests.distributed.recorded import Recorded, recorded
 from tests.forked import forked
 from tests.processes import rank_env, run_argv

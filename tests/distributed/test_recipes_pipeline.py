@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-from pardbg.analysis.actions import layouts
-from pardbg.analysis.asof import View
-from pardbg.analysis.pipeline import newest_step, pipeline_step
-from pardbg.analysis.snapshot import snapshot
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
 from pardbg.recipes.pipeline import loop, one_each, v_shape
-from pardbg_agent.hooks.plan import one_by_one, one_f_one_b, texts
+from pardbg_agent.hooks.training.torch_plan import one_by_one, one_f_one_b, texts
 from tests.distributed.recorded import Recorded, recorded
 
 pytestmark = pytest.mark.timeout(150)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.model import Snapshot
+from pardbg.analysis.base.values import Snapshot
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.recipes import catalogue
+from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
-from pardbg.session.replay import ReplayClock
 from pardbg.ui.app import PardbgApp
 from tests.distributed.runs import started
 from tests.forked import forked

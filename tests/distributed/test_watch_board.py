@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg_agent import board
+from pardbg_agent.control import posts
 from pardbg_agent.wire import RUN_FILE
 from tests.distributed.programs import disagreeing as program
 from tests.distributed.runs import maps, session_of, started, wait_ranks
@@ -89,7 +89,7 @@ def test_who_disagrees_is_held_before_it_issues(tmp_path: Path) -> None:
         rows = job.do(Verb.RANKS)["ranks"].values()
         assert sorted(row["rank"] for row in rows if row["alive"]) == [0, 1, 2]
         ring_dir = Path(json.loads((handle.run_dir / RUN_FILE).read_text())["ring_dir"])
-        assert len(list(ring_dir.glob(f"*{board.SUFFIX}"))) == 3
+        assert len(list(ring_dir.glob(f"*{posts.SUFFIX}"))) == 3
         job.do(Verb.CONTINUE)
         assert handle.wait(30) != 0, "gloo ends a process, as without us"
         control.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
 from pardbg.recipes import catalogue
 from tests.distributed.runs import events, session_of, started, wait_ranks

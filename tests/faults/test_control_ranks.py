@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg.hub.launch import RunHandle
+from pardbg.hub.run.start import RunHandle
 from tests.distributed.runs import fake_job, hub_pid, maps, session_of, started, wait_ranks
 from tests.processes import rank_env, wait_until
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl, LiveSource
-from pardbg.hub.where import py_spy
+from pardbg.hub.ranks.where import py_spy
 from pardbg.store.source import Message
 from tests.distributed.runs import (
     coverage,
@@ -30,7 +30,7 @@ from tests.processes import wait_until
 VIEWER = """
 import sys, time
 from pathlib import Path
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
 from tests.distributed.runs import wait_ranks
 control = HubControl(Path(sys.argv[1]))

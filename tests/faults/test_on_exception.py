@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pardbg.control.model import Verb
-from pardbg.control.raised import RUN
+from pardbg.control.language.verbs import Verb
+from pardbg.control.machine.exceptions import RUN
 from pardbg.hub.client import HubControl
-from pardbg.hub.launch import RunHandle
+from pardbg.hub.run.start import RunHandle
 from pardbg.session.reader import load
 from tests.distributed.runs import started
 from tests.forked import PROGRAM

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.model import Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
 from tests.bench.pause_long import finish, hold, plain, start, stopped
 from tests.distributed.recorded import recorded

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.answers.ranks import rank_rows
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
-from pardbg.analysis.ranks import rank_rows
-from pardbg.hub import runs
 from pardbg.hub.client import HubControl
-from pardbg.hub.launch import RunHandle
-from pardbg.hub.postmortem import PostmortemError, recover
+from pardbg.hub.ranks.postmortem import PostmortemError, recover
+from pardbg.hub.run import runs
+from pardbg.hub.run.start import RunHandle
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from tests.distributed.runs import coverage, fake_job, hub_pid, maps, started, wait_ranks
@@ -46,9 +46,9 @@ time.sleep(60)
 @pytest.fixture(autouse=True)
 def no_boxes_left() -> Iterator[None]:
     """What these runs leave would be kept for a day, in memory."""
-    before = {box.path for box in runs.list_boxes()}
+    before = {box.path for box in runs.list_run_rings()}
     yield
-    for box in runs.list_boxes():
+    for box in runs.list_run_rings():
         if box.path not in before and box.config is not None and box.config.name == "test":
             shutil.rmtree(box.ring_dir)
             shutil.rmtree(box.path)
@@ -82,7 +82,7 @@ def test_everything_killed(tmp_path: Path) -> None:
         time.sleep(0.3)
         kill_all(handle)
         assert handle.run not in [run.run for run in runs.list_runs()]
-        assert handle.run in [box.run for box in runs.list_boxes()]
+        assert handle.run in [box.run for box in runs.list_run_rings()]
         out = tmp_path / "p.mcap"
         found = recover(handle.run, out)
         before, after = (

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pardbg.analysis.report import report
-from pardbg.analysis.snapshot import snapshot
-from pardbg.render.report import text
+from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.render.reports.text import text
 from pardbg.session.reader import SessionError, load
 from pardbg.session.repair import repair
 from pardbg.session.writer import whole_messages

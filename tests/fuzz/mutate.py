@@ -13,7 +13,7 @@ from mcap.records import Chunk
 
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg_agent import wire
-from tests.unit.test_analysis_pipeline import two_ranks
+from tests.unit.analysis.test_schedule import two_ranks
 from tests.unit.trace_builder import Trace, ns
 
 FACTS = RunFacts("run-1", "1f1b", "host", ("python", "train.py"), "/", "", ns(0), 1 << 60)

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pardbg_agent.hooks import replicas  # noqa: E402
+from pardbg_agent.hooks.watch import diverge  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -20,8 +20,8 @@ def test_sums_are_those_of_the_host() -> None:
     there = [torch.nn.Parameter(t.cuda()) for t in host]
     named = tuple((weakref.ref(p), str(i)) for i, p in enumerate(there))
     with torch.no_grad():
-        found = replicas._sums(replicas.Replica("", (0,), named), gradients=False)
-        assert found == [int(replicas.bits_sum(t)) for t in host]
-    assert replicas._sums(replicas.Replica("", (0,), named), gradients=True) == [
-        replicas._NOTHING
+        found = diverge._sums(diverge.Replica("", (0,), named), gradients=False)
+        assert found == [int(diverge.bits_sum(t)) for t in host]
+    assert diverge._sums(diverge.Replica("", (0,), named), gradients=True) == [
+        diverge._NOTHING
     ] * len(host)

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pardbg_agent import core  # noqa: E402
-from tests.unit.test_hooks_watches import c, hits, watch  # noqa: E402
+from tests.unit.hooks.test_watches import c, hits, watch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 __all__ = ["c"]

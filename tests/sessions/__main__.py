@@ -138,9 +138,9 @@ says so on screen. Times are of that machine, and so is what the findings say of
 schedule's excess, or communication that stands out, is two cores being shared.
 
 `make sessions` records them anew, `python -m tests.sessions NAME` one of them. A file may have 300
-KiB and all together 6 MiB; `tests/unit/test_sessions.py` holds invariants over all of them. They
-say nothing of who recorded them: the host is called `node0` (PARDBG_HOST), paths begin with
-`/tmp/pardbg-sessions`. Numbers in parentheses below are the screens' keys.
+KiB and all together 6 MiB; `tests/unit/session/test_recorded_sessions.py` holds invariants over
+all of them. They say nothing of who recorded them: the host is called `node0` (PARDBG_HOST), paths
+begin with `/tmp/pardbg-sessions`. Numbers in parentheses below are the screens' keys.
 """
 
 

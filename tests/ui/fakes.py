@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pardbg.analysis.model import Snapshot
-from pardbg.control.model import Reply, Verb
+from pardbg.analysis.base.values import Snapshot
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.store.bookmarks import Bookmarks
 from pardbg.store.history import History
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
-from pardbg.ui.engine import Eyes
+from pardbg.ui.engine.feed import Analysis
 from tests.ui import sample
 
 
@@ -96,14 +96,14 @@ class FakePort:
         self.asked.append(("leave", None))
 
 
-def eyes(at: Callable[[Snapshot, int | None], Snapshot] | None = None) -> Eyes:
+def eyes(at: Callable[[Snapshot, int | None], Snapshot] | None = None) -> Analysis:
     """The analysis of a FakeStore; ``at`` makes the snapshot at a chosen time."""
 
     def snapshot(store: FakeStore, t_ns: int | None, rank: int | None) -> Snapshot:
         store.pipelines_of.append(rank)
         return at(store.now, t_ns) if at else store.now
 
-    return Eyes(
+    return Analysis(
         snapshot,
         lambda _store, t0, t1, _columns, _ranks: sample.lanes(t0, t1),
         lambda _store, _t, want: tuple(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pardbg.analysis.model import (
+from pardbg.analysis.base.values import (
     CAUSES,
     ActionSpan,
     Arrival,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.model import Snapshot
-from pardbg.control.model import Reply
-from pardbg.ui.actions import ACTIONS, INSPECTIONS, SCREENS, ctl_help, for_mode
+from pardbg.analysis.base.values import Snapshot
+from pardbg.control.language.verbs import Reply
 from pardbg.ui.app import PardbgApp
+from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, SCREENS, ctl_help, for_mode
 from tests.ui import sample
 from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
 

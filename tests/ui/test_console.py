@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pardbg.control.model import Reply, Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.ui.app import PardbgApp
-from pardbg.ui.rc import Rc, RcLine
+from pardbg.ui.commands.startup import Rc, RcLine
 from tests.ui import sample
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.model import Evidence, Finding, Snapshot
+from pardbg.analysis.base.values import Evidence, Finding, Snapshot
 from tests.ui import sample
 from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
 

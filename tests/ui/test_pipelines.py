@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pardbg.analysis.model import PipelineName, Snapshot
-from pardbg.render.cells import plain
-from pardbg.render.replicas import choices
+from pardbg.analysis.base.values import PipelineName, Snapshot
+from pardbg.render.draw.cells import plain
+from pardbg.render.pages.pipeline.chooser import choices
 from tests.ui.fakes import app_on, text_of, until
 from tests.ui.sample import snapshot_1f1b
 

@@ -11,8 +11,8 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import load, open_session
-from pardbg.session.replay import ReplayClock
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg.ui.app import PardbgApp
 from tests.ui.fakes import shows, text_of, until

@@ -9,7 +9,7 @@ import msgpack
 
 from pardbg_agent import wire
 from pardbg_agent.defs import Defs
-from pardbg_agent.optable import OpTable
+from pardbg_agent.op_table import OpTable
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
 

@@ -45,7 +45,7 @@ def quiesce(deadline_s: float) -> None:
     interpreter still lives: let go, wait (the GIL released) until every issued op is complete, and
     a little longer for the worker to drop what it holds.
     """
-    from pardbg_agent.hooks import collectives, public
+    from pardbg_agent.hooks.comm import collectives, public
 
     until = now_ns() + int(deadline_s * 1e9)
     core = _core.CURRENT

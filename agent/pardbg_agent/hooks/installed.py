@@ -11,25 +11,12 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks import (
-    collectives,
-    context,
-    fsdp,
-    groups,
-    memory,
-    notfinite,
-    patching,
-    pipeline,
-    probes,
-    public,
-    recompute,
-    replicas,
-    saved,
-    slow,
-    training,
-    works,
-)
+from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks.comm import collectives, groups, public, works
+from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
+from pardbg_agent.hooks.watch import diverge, not_finite, probes, slow
 
 
 class OpHooks(Protocol):
@@ -68,7 +55,7 @@ class Installed:
         groups.source = self._ops.name
         self._ops.install()
         works.install(self._patches)
-        saved.install(self._patches)
+        saved_tensors.install(self._patches)
         group = c10d.ProcessGroup
         if hasattr(group, "monitored_barrier"):
             self._patches.set(
@@ -80,8 +67,8 @@ class Installed:
         self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
         # Before training's: a step's number moves on there.
         self._handles += probes.install(self._patches, self._late)
-        self._handles += replicas.install()
-        self._handles += training.install(self._patches, self._late)
+        self._handles += diverge.install()
+        self._handles += step_phases.install(self._patches, self._late)
         pipeline.install(self._patches, self._late)
         fsdp.install(self._patches, self._late)
         recompute.install(self._patches, self._late)
@@ -92,7 +79,7 @@ class Installed:
     def uninstall(self) -> None:
         """Take them off, newest first."""
         self._late.stop()
-        training.stop_counting()
+        step_phases.stop_counting()
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -107,13 +94,13 @@ def _start_over() -> None:
     """Nothing of an earlier Core, or of the process that forked this one."""
     works.forget()
     context.forget()
-    memory.reset()
-    notfinite.reset()
+    usage.reset()
+    not_finite.reset()
     probes.reset()
-    replicas.reset()
-    saved.reset()
+    diverge.reset()
+    saved_tensors.reset()
     slow.reset()
-    training.reset()
+    step_phases.reset()
 
 
 os.register_at_fork(after_in_child=_start_over)

@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.interrupts import TOGETHER_NS, after, interrupted, note, told
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import BadEnd, bad_ends, is_transport, left_waiting, mismatched
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.places import place, waits_in_op
-from pardbg.analysis.words import ranks_text, waits_text
+from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.store.definitions import Failure
+from pardbg.words import ranks_text, waits_text
 
 SEEN_LATE_NS: Final = 1_000_000_000
 """A process's sockets are closed before its end is seen."""

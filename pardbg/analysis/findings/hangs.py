@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.control import control_view
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.control import control_view
+from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import Reason, past, reason
 from pardbg.analysis.findings.shared import bad_ends, is_transport, mismatched
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.places import place
-from pardbg.analysis.standstill import seen
-from pardbg.analysis.waitgraph import PATIENCE_NS, Blame, OpenOp, WaitGraph, wait_graph
-from pardbg.analysis.words import duration, ranks_text, waits_text
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import seen
+from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, Blame, PendingOp, WaitGraph, wait_graph
+from pardbg.words import duration, ranks_text, waits_text
 
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
 STUCK_NS: Final = 5_000_000_000
@@ -193,7 +193,7 @@ def _places(view: View, ranks: Sequence[int]) -> str | None:
     return next((at for r in ranks if (at := place(seen(view, r).frames))), None)
 
 
-def _stuck(view: View, ops: Sequence[OpenOp], over: int | None) -> Iterable[Finding]:
+def _stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Finding]:
     """A collective that each rank issued and that does not end."""
     since = max(op.since_ns for op in ops)
     if view.t_ns - since < STUCK_NS:
@@ -230,7 +230,7 @@ def _stuck(view: View, ops: Sequence[OpenOp], over: int | None) -> Iterable[Find
 
 
 def _unseen(
-    view: View, op: OpenOp, waiting: tuple[int, ...], unseen: tuple[int, ...], since: int
+    view: View, op: PendingOp, waiting: tuple[int, ...], unseen: tuple[int, ...], since: int
 ) -> Finding:
     """Whether these ranks have issued it is not known."""
     return Finding(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.matching import collectives
-from pardbg.analysis.model import CollectiveRow, Evidence, Finding
-from pardbg.analysis.places import place
-from pardbg.analysis.words import ranks_text
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.hangs.stacks import place
+from pardbg.words import ranks_text
 
 
 def dropped(view: View) -> Iterable[Finding]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.shared import BadEnd
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.words import ranks_text
 from pardbg.events import fields
+from pardbg.words import ranks_text
 
 TOGETHER_NS: Final = 60_000_000
 """A signal reaches ranks within this; whose end is told first is chance."""

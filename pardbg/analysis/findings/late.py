@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import was_held
+from pardbg.analysis.base.values import CollectiveRow, Finding
+from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings.hangs import patience_ns
 from pardbg.analysis.findings.reasons import UNKNOWN, Reason, past, reason
 from pardbg.analysis.findings.shared import at_row
-from pardbg.analysis.holds import was_held
-from pardbg.analysis.matching import collectives
-from pardbg.analysis.model import CollectiveRow, Finding
-from pardbg.analysis.words import duration
+from pardbg.words import duration
 
 MAX_RANKS: Final = 8
 

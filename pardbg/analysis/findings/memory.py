@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.windows import Window, kept
-from pardbg.analysis.memory import latest_bytes
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.words import binary_size, duration, ranks_text
+from pardbg.analysis.memory.breakdown import latest_bytes
 from pardbg.store.process import Process
 from pardbg.store.table import Array
+from pardbg.words import binary_size, duration, ranks_text
 
 IMBALANCE: Final = 0.25
 """Above the median of the ranks."""

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import CollectiveRow, Finding
+from pardbg.analysis.comm.matching import collectives, compared
+from pardbg.analysis.comm.ops import Issue, issues, tail_start
 from pardbg.analysis.findings.shared import at_row, first
-from pardbg.analysis.matching import collectives, compared
-from pardbg.analysis.model import CollectiveRow, Finding
-from pardbg.analysis.ops import Issue, issues, tail_start
-from pardbg.analysis.places import place
-from pardbg.analysis.standstill import seen
-from pardbg.analysis.words import ranks_text
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import seen
+from pardbg.words import ranks_text
 
 LEAST_STEPS: Final = 2
 """Steps before in which a rank must have done the same thing at a place."""

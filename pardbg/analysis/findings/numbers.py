@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.losses import LOSS_NAMES
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.words import ranks_text
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.losses import LOSS_NAMES
+from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.store.process import Process
+from pardbg.words import ranks_text
 from pardbg_agent import wire
 
 _P2P: Final = int(wire.Flag.P2P)

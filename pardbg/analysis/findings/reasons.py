@@ -6,10 +6,10 @@ import signal
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.places import busy, in_pdb, place
-from pardbg.analysis.standstill import Seen, seen
-from pardbg.analysis.words import duration
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.hangs.stacks import busy, in_pdb, place
+from pardbg.analysis.hangs.standstill import Seen, seen
+from pardbg.words import duration
 
 Severity = Literal["error", "warning", "info"]
 _IDLE_CORES: Final = 0.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.findings.communication import exposed, slow_links, small_messages
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.health import (
@@ -22,11 +22,11 @@ from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.numbers import divergence, nan_origin
-from pardbg.analysis.findings.pipeline import pipelines
 from pardbg.analysis.findings.runs import clocks, nothing_seen, restarts, several_jobs
-from pardbg.analysis.findings.slowgroups import slow_groups
-from pardbg.analysis.findings.stragglers import stragglers
-from pardbg.analysis.model import Finding
+from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
+from pardbg.analysis.findings.speed.pipeline import pipelines
+from pardbg.analysis.findings.speed.slow_groups import slow_groups
+from pardbg.analysis.findings.speed.stragglers import stragglers
 
 Detector = Callable[[View], Iterable[Finding]]
 """What it finds at the view's cursor. Rows that several need (``collectives(view)``,

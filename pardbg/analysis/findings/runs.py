@@ -6,14 +6,14 @@ import signal
 from collections.abc import Iterable
 from typing import Final
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import is_transport
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.analysis.places import place
-from pardbg.analysis.words import duration, ranks_text
+from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process
+from pardbg.words import duration, ranks_text
 
 CLOCK_NS: Final = 1_000_000
 """Uncertainty that is worth a line: about as long as a small collective."""

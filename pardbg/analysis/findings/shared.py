@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.matching import collectives
-from pardbg.analysis.model import CollectiveRow, Evidence
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import CollectiveRow, Evidence
+from pardbg.analysis.comm.matching import collectives
 
 _HANGS: Final = ("op mismatch", "size mismatch", "root mismatch")
 BadEnd = tuple[int, int, str]

@@ -14,12 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.holds import was_held
-from pardbg.analysis.intervals import Interval
-from pardbg.analysis.matching import collectives
-from pardbg.analysis.model import CollectiveRow, Finding
-from pardbg.analysis.steps import last_step_rows
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import was_held
+from pardbg.analysis.base.intervals import Interval
+from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.base.values import CollectiveRow, Finding
+from pardbg.analysis.comm.matching import collectives
 
 LAST: Final = 12
 LEAST: Final = 6

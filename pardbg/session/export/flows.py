@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pardbg.analysis.asof import View
-from pardbg.analysis.matching import collectives
-from pardbg.analysis.p2p import p2p_rows
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.p2p import p2p_rows
 
 
 @dataclass(frozen=True, slots=True)

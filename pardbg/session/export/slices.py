@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pardbg.analysis.ops import UNKNOWN_OP, source_of
+from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
 from pardbg.session.export.rows import Array
 from pardbg.store.process import TABLE_NAMES, Process
 from pardbg.store.table import Table

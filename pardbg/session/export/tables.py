@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.analysis.ops import UNKNOWN_OP, source_of
-from pardbg.session.export.columns import (
+from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
+from pardbg.session.export.schema import (
     CONTROL,
     GROUP,
     OTHER_RECORD,

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from pardbg.analysis.asof import View
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.session.export.flows import flows
 from pardbg.session.export.rows import Array, nesting_rows

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from textual import events
 
-from pardbg.analysis.model import Evidence, Snapshot
-from pardbg.render.beside import beside
-from pardbg.render.cells import Picture
-from pardbg.render.empty import empty
-from pardbg.render.rank import rank as rank_page
-from pardbg.ui.engine import Frame, Want
+from pardbg.analysis.base.values import Evidence, Snapshot
+from pardbg.render.draw.cells import Picture
+from pardbg.render.frame.beside import beside
+from pardbg.render.frame.empty import empty
+from pardbg.render.pages.rank import rank as rank_page
+from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.widgets.picture import PicturePane
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pardbg.render.cells import Picture
-from pardbg.render.collectives import Look, collectives, detail, key_of, rows_of
-from pardbg.ui.engine import Frame
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.collectives import (
+    CollectivesPageState,
+    collectives,
+    detail,
+    key_of,
+    rows_of,
+)
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Page, Shared
 
 
@@ -19,8 +25,8 @@ class CollectivesPage(Page):
         self._p2p = False
 
     @property
-    def _look(self) -> Look:
-        return Look(self._key, self.contains, self._p2p)
+    def _look(self) -> CollectivesPageState:
+        return CollectivesPageState(self._key, self.contains, self._p2p)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return collectives(frame.snapshot, cells, rows, self._look)

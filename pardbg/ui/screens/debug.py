@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pardbg.render.cells import Picture
-from pardbg.render.debug import Look, debug
-from pardbg.render.stacks import Stack, stacks_of
-from pardbg.ui.engine import Frame
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.debug.page import DebugPageState, debug
+from pardbg.render.pages.debug.stacks import Stack, stacks_of
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Page, Shared
 
 _CONSOLE = 100
@@ -26,7 +26,7 @@ class DebugPage(Page):
         self._typed: tuple[tuple[str, str], ...] = ()
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        look = Look(self.shared.rank, self._stacks, self._stacks_ns, self._typed,
+        look = DebugPageState(self.shared.rank, self._stacks, self._stacks_ns, self._typed,
                     self.shared.can_control)  # fmt: skip
         return debug(frame.snapshot, cells, rows, look)
 

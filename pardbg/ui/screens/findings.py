@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.model import Evidence, Finding
-from pardbg.render.cells import Picture
-from pardbg.render.findings import findings, ordered
-from pardbg.ui.engine import Frame
+from pardbg.analysis.base.values import Evidence, Finding
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.findings import findings, ordered
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Page, Shared
 
 Chosen = tuple[str, tuple[int, ...], str | None, int | None]

@@ -1,6 +1,6 @@
 """The main screen: chrome around nine pages, and what every action does.
 
-Keys and commands reach ``do_<action id>``; the registry in ``pardbg.ui.actions`` says which.
+Keys and commands reach ``do_<action id>``; ``pardbg.ui.commands.actions`` says which.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
-from pardbg.control.model import Verb
-from pardbg.render import chrome
-from pardbg.render.cells import Line, Picture, Run, fit, line
-from pardbg.render.timebar import Playing, legend, time_bar
-from pardbg.ui import commands, pictures
-from pardbg.ui.actions import ACTIONS, SCREENS, Action, for_mode, hints
-from pardbg.ui.completion import complete
-from pardbg.ui.desk import Desk
-from pardbg.ui.engine import Frame
-from pardbg.ui.explain import explain
-from pardbg.ui.history import History
-from pardbg.ui.messages import Trouble
+from pardbg.control.language.verbs import Verb
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, line
+from pardbg.render.frame import chrome
+from pardbg.render.frame.timebar import Playing, legend, time_bar
+from pardbg.ui import screenshot
+from pardbg.ui.commands import command_line
+from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, for_mode, hints
+from pardbg.ui.commands.completion import complete
+from pardbg.ui.commands.explain import explain
+from pardbg.ui.commands.prompt_history import History
+from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.feed import Frame
+from pardbg.ui.engine.messages import Trouble
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.collectives import CollectivesPage
-from pardbg.ui.screens.controlkeys import ControlKeys
+from pardbg.ui.screens.control_keys import ControlKeys
 from pardbg.ui.screens.debug import DebugPage
 from pardbg.ui.screens.findings import FindingsPage
 from pardbg.ui.screens.memory import MemoryPage
@@ -36,7 +37,7 @@ from pardbg.ui.screens.output import OutputPage
 from pardbg.ui.screens.overview import OverviewPage
 from pardbg.ui.screens.panel import Draw, Panel, help_panel, word_panel
 from pardbg.ui.screens.pipeline import PipelinePage
-from pardbg.ui.screens.timekeys import NOTE, Links, TimeKeys
+from pardbg.ui.screens.time_keys import NOTE, Callbacks, TimeKeys
 from pardbg.ui.screens.timeline import TimelinePage
 from pardbg.ui.screens.traffic import TrafficPage
 from pardbg.ui.widgets.chrome import Tabs
@@ -45,7 +46,7 @@ from pardbg.ui.widgets.picture import PicturePane
 from pardbg.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
-    from pardbg.ui.cursor import TimeCursor
+    from pardbg.ui.engine.cursor import TimeCursor
 
 LEAST_CELLS, LEAST_ROWS = 60, 15
 LEGEND_ROWS = 30
@@ -72,9 +73,9 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         self,
         title: str,
         cursor: TimeCursor,
-        desk: Desk,
+        desk: Controller,
         start_screen: str,
-        links: Links,
+        links: Callbacks,
         history: History | None = None,
     ) -> None:
         super().__init__()
@@ -148,7 +149,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         self.set_class(self._small, "small")
         if self._small:
             text = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {size.width}×{size.height}"
-            self._too_small.show((line(Run(text, "warn")),))
+            self._too_small.show((line(Segment(text, "warn")),))
         self._cells, self._rows = size.width, size.height
         self.paint()
         self.call_after_refresh(lambda: self._want(self.page.want()))
@@ -200,11 +201,11 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
                 bar.append(legend(frame.snapshot, state, cells))
             words = self._message if self._message[0] else (self._desk.under_way, "held")
             if words[0]:
-                bar[-1] = fit(line(" ", Run(*words)), cells)
+                bar[-1] = fit(line(" ", Segment(*words)), cells)
             return tuple(bar)
         if self._message[0] or frame is None:
             text, style = self._message
-            return (fit(line(" ", Run(text, style)), cells),)
+            return (fit(line(" ", Segment(text, style)), cells),)
         control = frame.snapshot.control
         return (chrome.control_line(control, self._desk.under_way, ("", ""), cells),)
 
@@ -257,7 +258,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
                 self.show_page(action.id.removeprefix("show_"))
             else:
                 getattr(self, f"do_{action.id}")(argument)
-        except commands.CommandError as error:
+        except command_line.CommandError as error:
             return str(error)
         return ""
 
@@ -271,8 +272,8 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         elif event.text:
             self.pages["debug"].say(f"(pardbg) {event.text}", "strong")  # type: ignore[attr-defined]
             try:
-                found = commands.parse(event.text, self._live)
-            except commands.CommandError as error:
+                found = command_line.parse(event.text, self._live)
+            except command_line.CommandError as error:
                 self.say(str(error), "bad")
                 return
             self.perform(found.action, found.argument)
@@ -292,19 +293,31 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
             self._filter(event.text)
             return
         if event.kind == NOTE:
-            self._hints.show((fit(line(" ", Run("enter", "key"), " keep   ", Run("esc", "key"),
-                                       " not"), self._cells),))  # fmt: skip
+            self._hints.show(
+                (
+                    fit(
+                        line(
+                            " ", Segment("enter", "key"), " keep   ", Segment("esc", "key"), " not"
+                        ),
+                        self._cells,
+                    ),
+                )
+            )
             return
-        found = commands.candidates(event.text, self._live)
+        found = command_line.candidates(event.text, self._live)
         cells = self._cells
         coming = [text.rstrip().rpartition(" ")[2] for text in self._complete(event.text)]
         if len(found) == 1 and " " in event.text and coming:
-            shown = fit(line(" ", Run(found[0][0], "key"), Run(f"  {'  '.join(coming)}", "dim")),
-                        cells)  # fmt: skip
+            shown = fit(
+                line(" ", Segment(found[0][0], "key"), Segment(f"  {'  '.join(coming)}", "dim")),
+                cells,
+            )
         elif len(found) == 1:
-            shown = fit(line(" ", Run(found[0][0], "key"), Run(f"  {found[0][1]}", "dim")), cells)
+            shown = fit(
+                line(" ", Segment(found[0][0], "key"), Segment(f"  {found[0][1]}", "dim")), cells
+            )
         else:
-            shown = fit(line(" ", *(Run(f"{usage}  ", "key") for usage, _ in found)), cells)
+            shown = fit(line(" ", *(Segment(f"{usage}  ", "key") for usage, _ in found)), cells)
         self._hints.show((shown,))
 
     def _complete(self, text: str) -> list[str]:
@@ -322,7 +335,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         self._status.display = not on
         prompt = self._prompt
         if on:
-            sign = Run({":": " (pardbg) ", "/": " filter / "}.get(kind, "  note ◆  "), "prompt")
+            sign = Segment({":": " (pardbg) ", "/": " filter / "}.get(kind, "  note ◆  "), "prompt")
             self._sign.show((line(sign),))
             prompt.ask(kind, text)
             self.on_prompt_edited(Prompt.Edited(kind, text))
@@ -407,7 +420,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         frame = self.shared.frame
         known = {row.rank for row in frame.snapshot.ranks} if frame else set()
         if not argument.isdigit() or int(argument) not in known:
-            raise commands.CommandError(f"no rank {argument!r} in this run")
+            raise command_line.CommandError(f"no rank {argument!r} in this run")
         self.shared.rank = int(argument)
         self._want(self.page.want())
         self.page.redraw()
@@ -434,7 +447,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
     def do_help(self, argument: str) -> None:
         lines = explain(argument) if argument else []
         if argument and not lines:
-            raise commands.CommandError(f"no word {argument!r}: ? lists all")
+            raise command_line.CommandError(f"no word {argument!r}: ? lists all")
         self.app.push_screen(word_panel(argument, lines) if lines else help_panel(self._live))
 
     def do_picture(self, argument: str) -> None:
@@ -442,7 +455,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
         at = frame.snapshot.t_ns - frame.snapshot.t_begin_ns if frame is not None else 0
         self.say("")
         try:
-            path = pictures.save(
+            path = screenshot.save(
                 self.app.export_screenshot(title=self._title), self._title, self._active, at,
                 argument,
             )  # fmt: skip
@@ -453,7 +466,7 @@ class MainScreen(TimeKeys, ControlKeys, Screen[None]):
 
     def do_theme(self, argument: str) -> None:
         if argument not in ("dark", "light", "16"):
-            raise commands.CommandError("theme dark, theme light or theme 16")
+            raise command_line.CommandError("theme dark, theme light or theme 16")
         self.app.theme = f"pardbg-{argument}"
 
     def do_quit(self, _argument: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pardbg.render.cells import Picture
-from pardbg.render.memory import memory
-from pardbg.ui.engine import Frame
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.memory.page import memory
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Page
 
 

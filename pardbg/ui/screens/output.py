@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pardbg.render.cells import Picture
-from pardbg.render.output import output
-from pardbg.ui.engine import Frame, OutputWant, Want
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.output import output
+from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.base import Page
 
 _LIMIT = 2000

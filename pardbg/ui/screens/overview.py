@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pardbg.render.cells import Picture
-from pardbg.render.overview import Look, overview
-from pardbg.ui.engine import Frame, OutputWant, Want
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.base import Page
 
 _TAIL = 16
@@ -17,7 +17,7 @@ class OverviewPage(Page):
     twofold = True
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        look = Look(self.shared.rank, self.contains)
+        look = OverviewPageState(self.shared.rank, self.contains)
         return overview(frame.snapshot, cells, rows, look, frame.output)
 
     def want(self) -> Want:

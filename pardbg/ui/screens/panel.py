@@ -10,10 +10,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from pardbg.render.cells import Picture, Run, line
-from pardbg.render.help import help_page
-from pardbg.ui.actions import GROUP_TITLES, Group, for_mode
-from pardbg.ui.explain import wrapped
+from pardbg.render.draw.cells import Picture, Segment, line
+from pardbg.render.frame.help import help_page
+from pardbg.ui.commands.actions import GROUP_TITLES, Group, for_mode
+from pardbg.ui.commands.explain import wrapped
 from pardbg.ui.widgets.picture import PicturePane
 
 Draw = Callable[[int, int], Picture]
@@ -64,7 +64,7 @@ def word_panel(word: str, lines: Sequence[str]) -> Panel:
         shown = wrapped(lines, max(20, cells - 1))
         styles = {0: "strong", 2: "", 4: "key"}
         return Picture(body=tuple(
-            line(Run(text, styles.get(len(text) - len(text.lstrip()), ""))) for text in shown
+            line(Segment(text, styles.get(len(text) - len(text.lstrip()), ""))) for text in shown
         ))  # fmt: skip
 
     return Panel(f"help {word}", draw)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.model import Snapshot
-from pardbg.render.cells import Picture
-from pardbg.render.pipeline import Look, pipeline
-from pardbg.render.whatif import whatif
-from pardbg.ui.engine import Frame, Want
+from pardbg.analysis.base.values import Snapshot
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.pipeline.page import PipelinePageState, pipeline
+from pardbg.render.pages.pipeline.whatif import whatif
+from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared
 
 
@@ -25,7 +25,7 @@ class PipelinePage(Page):
             view = frame.snapshot.pipeline
             coming = view is not None and view.last_complete is not None
             return whatif(frame.whatif, cells, rows, coming)
-        look = Look(self.shared.rank, at_cursor=not frame.following)
+        look = PipelinePageState(self.shared.rank, at_cursor=not frame.following)
         return pipeline(frame.snapshot, cells, rows, look)
 
     def want(self) -> Want:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.model import Snapshot
-from pardbg.render.cells import Picture
-from pardbg.render.timeline import Window, columns, timeline
-from pardbg.ui.engine import Frame, TimelineWant, Want
+from pardbg.analysis.base.values import Snapshot
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.timeline import Window, columns, timeline
+from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 
 _LEAST_NS, _MOST_NS = 1_000, 24 * 3600 * 1_000_000_000

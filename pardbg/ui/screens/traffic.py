@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pardbg.render.cells import Picture
-from pardbg.render.ring import Look, traffic
-from pardbg.ui.engine import Frame
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.traffic.page import TrafficPageState, traffic
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Page, Shared
 
 
@@ -20,7 +20,7 @@ class TrafficPage(Page):
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         self._at = min(self._at, max(0, len(frame.snapshot.traffic.edges) - 1))
-        return traffic(frame.snapshot, cells, rows, Look(self._at, self._matrix))
+        return traffic(frame.snapshot, cells, rows, TrafficPageState(self._at, self._matrix))
 
     def move(self, by: int) -> None:
         self._at = max(0, self._at + by)

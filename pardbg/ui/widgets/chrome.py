@@ -1,4 +1,4 @@
-"""Header, tabs, control line and hints: thin widgets around ``pardbg.render.chrome``."""
+"""Header, tabs, control line and hints: thin widgets around ``pardbg.render.frame.chrome``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual import events
 from textual.message import Message
 
-from pardbg.render import chrome
+from pardbg.render.frame import chrome
 from pardbg.ui.widgets.lines import Lines
 
 

@@ -9,7 +9,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from pardbg.render.cells import Line, fit
+from pardbg.render.draw.cells import Line, fit
 from pardbg.ui.palette import palette_of, style
 
 

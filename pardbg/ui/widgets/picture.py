@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from pardbg.render.cells import Line, Picture, Run, fit, line, line_width
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width
 from pardbg.ui.widgets.lines import Lines
 
 
@@ -77,7 +77,7 @@ class PicturePane(Lines):
         """The row at the edge, ending in how many rows lie beyond."""
         text = "  " + "  ".join([f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0))
         width = self.size.width
-        tail = Run(text + " ", "accent")
+        tail = Segment(text + " ", "accent")
         return line(*fit(row, max(0, width - line_width((tail,)))), tail)
 
     def on_resize(self, _event: events.Resize) -> None:

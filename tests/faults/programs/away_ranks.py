@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pardbg_agent import gate
+from pardbg_agent.control import gate
 from tests.distributed import fake_ranks
 
 LEASE_NS = 3_000_000_000

@@ -1,0 +1,169 @@
+"""What ranks must agree on before an op is issued, and what to say of one that does not.
+
+Pure: posts of the board in, text out. The rules are those of the analysis' verdicts (op, root,
+dtype, size, in this order), with one more: what a rank does not know disagrees with nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from pardbg_agent.control.posts import Post
+
+REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+"""By the value of torch's RedOpType."""
+_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+_NO_SIZE: Final = ("all_to_all", "barrier", "monitored_barrier")
+
+
+def differs(mine: Post, other: Post) -> str:
+    """What two ranks disagree on: ``op``, ``root``, ``dtype`` or ``size``; empty: on nothing that
+    the two alone can tell."""
+    if mine.op != other.op:
+        return "op"
+    if mine.reduce != other.reduce and min(mine.reduce, other.reduce) >= 0:
+        return "op"
+    if mine.op in _ROOTED and mine.peer != other.peer:
+        return "root"
+    if mine.dtype and other.dtype and mine.dtype != other.dtype:
+        return "dtype"
+    if mine.op in _NO_SIZE:
+        return ""
+    if mine.op == "all_gather":  # uneven shares may add up: see verdict
+        return "size" if mine.out_bytes != other.out_bytes else ""
+    if mine.op == "scatter":  # what goes in is the root's alone
+        return "size" if mine.out_bytes != other.out_bytes else ""
+    return "size" if mine.in_bytes != other.in_bytes else ""
+
+
+def verdict(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
+    """What to say of this rank, which comes with something else than the others; empty: nothing.
+
+    Whoever comes to an op that a rank is in, or about to issue, with something else, is held: the
+    two must not meet there, whoever of them is right. A rank that is held itself meets nobody, so
+    those that come after it go in to those that they agree with. ``members``: how many ranks the
+    group has. ``where``: ``dp #42``.
+    """
+    apart = [post for post in others.values() if differs(mine, post)]
+    if not apart:
+        return _shares(mine, others, members, where) if mine.op == "all_gather" else ""
+    if all(post.held for post in apart):
+        return ""
+    side = _largest(apart)
+    with_me = [rank for rank, post in others.items() if not differs(mine, post)]
+    theirs = others[min(side)]
+    reduces = mine.reduce != theirs.reduce
+    agree = f" (as {ranks_text(with_me)})" if with_me else ""
+    return f"wants {words(mine, reduces)} on {where}{agree}, {ranks_text(side)} came with " + (
+        words(theirs, reduces) + _in_bytes(mine, theirs)
+    )
+
+
+def _shares(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
+    """all_gather: shares may differ if they add up. Only all of them can tell: the last to come."""
+    whole = {mine.rank: mine, **others}
+    if len(whole) != members or len({post.in_bytes for post in whole.values()}) == 1:
+        return ""
+    total = sum(post.in_bytes for post in whole.values())
+    if total == mine.out_bytes:
+        return ""
+    shares = ", ".join(f"rank {rank} {whole[rank].in_bytes}" for rank in sorted(whole)[:6])
+    return (
+        f"wants {words(mine, False)} on {where}, and the shares do not add up: {shares} bytes, in"
+        f" all {total} of {mine.out_bytes}"
+    )
+
+
+def _largest(apart: Iterable[Post]) -> list[int]:
+    """Ranks of the largest side among those that disagree with this rank."""
+    sides: list[list[Post]] = []
+    for post in apart:
+        side = next((side for side in sides if not differs(side[0], post)), None)
+        if side is None:
+            sides.append([post])
+        else:
+            side.append(post)
+    return sorted(post.rank for post in max(sides, key=len))
+
+
+def pair(mine: Post, other: Post, peer: int) -> str:
+    """A send and its receive: bytes and dtype must be equal. ``mine`` is the one that came last."""
+    other_dtype = bool(mine.dtype and other.dtype and mine.dtype != other.dtype)
+    if mine.in_bytes == other.in_bytes and not other_dtype:
+        return ""
+    way = "to" if mine.op == "send" else "from"
+    return (
+        f"wants {mine.op} {tensor(mine)} {way} rank {peer}, rank {peer} came with {other.op}"
+        f" {tensor(other)}" + _in_bytes(mine, other)
+    )
+
+
+def words(post: Post, with_reduce: bool) -> str:
+    """``all_reduce float32[1024]``, ``broadcast float32[4, 2] root 0``"""
+    reduce = ""
+    if with_reduce and 0 <= post.reduce < len(REDUCE):
+        reduce = f" {REDUCE[post.reduce]}"
+    root = f" root {post.peer}" if post.op in _ROOTED and post.peer >= 0 else ""
+    return f"{post.op}{reduce} {tensor(post)}".rstrip() + root
+
+
+def tensor(post: Post) -> str:
+    """``float32[4, 2]``; of several tensors how many, where the bytes tell it."""
+    if not post.dtype:
+        return ""
+    several = f"×{post.tensors}" if post.tensors > 1 else "" if post.tensors else " and more"
+    return f"{post.dtype}[{post.shape}]{several}"
+
+
+def _in_bytes(mine: Post, theirs: Post) -> str:
+    """The numbers, where the shapes do not show what differs."""
+    if tensor(mine) != tensor(theirs) or differs(mine, theirs) != "size":
+        return ""
+    return f" ({_bytes(mine)} here, {_bytes(theirs)} there)"
+
+
+def _bytes(post: Post) -> str:
+    return f"{max(post.in_bytes, post.out_bytes)} bytes"
+
+
+def late(
+    mine: Post, others: Mapping[int, Post], limit_ns: float, where: str, since_ns: int = 0
+) -> str:
+    """The last one to come: how long the first has waited, if that is more than the limit. Waiting
+    counts from ``since_ns`` on at the earliest."""
+    if not others:
+        return ""
+    first = min(others.values(), key=lambda post: (post.t_ns, post.rank))
+    waited = mine.t_ns - max(first.t_ns, since_ns)
+    if waited <= limit_ns:
+        return ""
+    return (
+        f"last to {words(mine, False)} on {where}, {duration(waited)} after rank {first.rank},"
+        " the first"
+    )
+
+
+def odd_ones(values: Mapping[int, object]) -> tuple[list[int], list[int]]:
+    """(ranks that differ from most, the others); with no majority the highest rank's side differs
+    from the lowest's."""
+    sides: dict[object, list[int]] = {}
+    for rank in sorted(values):
+        sides.setdefault(values[rank], []).append(rank)
+    most = max(sides.values(), key=lambda side: (len(side), -side[0]))
+    return sorted(rank for side in sides.values() if side is not most for rank in side), most
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """``rank 3``, ``ranks 0, 1, 4``; of many the first ones."""
+    many = sorted(ranks)
+    text = ", ".join(map(str, many[:8])) + (f" and {len(many) - 8} more" if len(many) > 8 else "")
+    return f"rank{'s' if len(many) > 1 else ''} {text}"
+
+
+def duration(ns: float) -> str:
+    """``35.2 ms``"""
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns / 1e3:.3g} us"

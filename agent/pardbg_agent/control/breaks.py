@@ -1,0 +1,305 @@
+"""Breakpoints of this rank: conditions on what comes next, looked at before each gate.
+
+The hub sends a tree of known nodes (pardbg.control.language.expr makes it of text). It becomes
+closures here; nothing is evaluated as code. What is not known (a collective has no stage) is None
+and makes a comparison None: no match, under ``not`` too.
+
+Runs on the training's threads: no lock, and one look-up in a table of each field that breakpoints
+of the gate's class want equal to something, before anything else (ten that do not match cost
+about 1 us).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg_agent.wire import EXPR_MAX_DEPTH, EXPR_MAX_NODES, EXPR_NUMBERS, EXPR_TEXTS, MAX_BREAKS
+
+Facts = Mapping[str, Any]
+Evaluate = Callable[[Facts], Any]
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "%": operator.mod,
+}  # fmt: skip
+_MAX_TEXT: Final = 80
+EVENT_FIELDS: Final = frozenset(
+    ("op", "action", "pg", "axis", "dtype", "name", "stage", "mb", "seq", "bytes", "peer")
+)
+"""Fields of what comes next, which another gate of the same step has differently."""
+
+
+class BadTree(ValueError):
+    """Not a condition that this agent knows."""
+
+
+@dataclass(slots=True, eq=False)
+class Break:
+    """One breakpoint."""
+
+    number: int
+    gates: int
+    equal: tuple[tuple[str, Any], ...]
+    """Fields that must have these values, the telling ones first: the first of them is looked up
+    before ``matches`` is asked."""
+    matches: Evaluate
+    ignore: int
+    """Matches still to be let pass."""
+    ignore_asked: int
+    once: bool
+    per_step: bool
+    """It asks for nothing that changes from gate to gate: it can match once in a step."""
+    hits: int = 0
+    step: int = -1
+    """Step of the last match."""
+
+
+Wanted = tuple[tuple[str, dict[Any, tuple[tuple[int, Break], ...]]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """The breakpoints of one class of gates, by the first thing that must be equal."""
+
+    wanted: Wanted
+    """(field, value -> breakpoints with their places in the list)."""
+    always: tuple[tuple[int, Break], ...]
+    """Those without such a thing."""
+    base: bool
+    """They ask first for what any gate knows (the step), not for what comes next."""
+
+
+class Breaks:
+    """All breakpoints of the rank; replaced as a whole by each BREAKS message."""
+
+    def __init__(self, breaks: Sequence[Break]) -> None:
+        self._by_gate = {
+            1 << bit: _gate([b for b in breaks if b.gates & 1 << bit]) for bit in range(8)
+        }
+        self._all = tuple(breaks)
+        self.gates = 0
+        for one in breaks:
+            self.gates |= one.gates
+
+    def look(
+        self, gate: int, facts: Callable[[], Facts] | None, base: Callable[[], Facts] = dict
+    ) -> Break | None:
+        """The first breakpoint that what comes next matches (and that is not to be ignored).
+        ``facts``: what comes next; ``base``: what is known at any gate, asked only if needed."""
+        table = self._by_gate.get(gate)
+        if table is None:
+            return None
+        known = facts() if facts is not None else {}
+        if table.base:
+            known = {**base(), **known}
+        likely = table.always
+        for key, values in table.wanted:
+            found = values.get(known.get(key))
+            if found is not None:
+                likely += found
+        return _first_of(likely, known if table.base else {**base(), **known}) if likely else None
+
+    def hits(self) -> dict[int, int]:
+        """number -> matches so far, of those that matched."""
+        return {one.number: one.hits for one in self._all if one.hits}
+
+    def keep_counts(self, old: Breaks) -> None:
+        """A new list: what is in both goes on counting where it was."""
+        before = {one.number: one for one in old._all}
+        for one in self._all:
+            was = before.get(one.number)
+            if was is not None:
+                one.hits, one.step = was.hits, was.step
+                if one.ignore_asked == was.ignore_asked:
+                    one.ignore = was.ignore
+
+
+def _gate(breaks: Sequence[Break]) -> _Gate | None:
+    wanted: dict[str, dict[Any, tuple[tuple[int, Break], ...]]] = {}
+    always: tuple[tuple[int, Break], ...] = ()
+    for place, one in enumerate(breaks):
+        if one.equal:
+            key, value = one.equal[0]
+            values = wanted.setdefault(key, {})
+            values[value] = (*values.get(value, ()), (place, one))
+        else:
+            always += ((place, one),)
+    base = bool(always) or not wanted.keys() <= EVENT_FIELDS
+    return _Gate(tuple(wanted.items()), always, base) if breaks else None
+
+
+def _first_of(likely: Sequence[tuple[int, Break]], known: Facts) -> Break | None:
+    for _, one in sorted(likely, key=operator.itemgetter(0)):
+        if one.matches(known) is True and _counts(one, known.get("step", -1)):
+            return one
+    return None
+
+
+def _counts(one: Break, step: int) -> bool:
+    """A match: is it one to stop at?"""
+    if one.per_step and one.step == step:
+        return False
+    one.step = step
+    one.hits += 1
+    if one.ignore:
+        one.ignore -= 1
+        return False
+    if one.once:
+        one.matches = _constant(False)
+    return True
+
+
+def breaks_of(said: Any) -> Breaks:
+    """``BREAKS.breaks`` as it came. Raises BadTree, KeyError, TypeError or ValueError."""
+    if not isinstance(said, list) or len(said) > MAX_BREAKS:
+        raise BadTree("too many breakpoints")
+    return Breaks([_break(one) for one in said])
+
+
+def _break(said: Any) -> Break:
+    tree = said["tree"]
+    matches = compile_tree(tree)  # first: what it takes is well-formed
+    ignore = max(0, int(said.get("ignore", 0)))
+    return Break(
+        int(said["n"]), int(said["gates"]), tuple(sorted(_equalities(tree), key=_telling)),
+        matches, ignore, ignore, bool(said.get("once")),
+        not _names(tree) & EVENT_FIELDS,
+    )  # fmt: skip
+
+
+def compile_tree(tree: Any) -> Evaluate:
+    """Facts in; True, False or None (not known) out. Raises BadTree."""
+    budget = [EXPR_MAX_NODES]
+    return _compile(tree, budget, 0)
+
+
+def _compile(tree: Any, budget: list[int], depth: int) -> Evaluate:
+    budget[0] -= 1
+    if budget[0] < 0 or depth > 2 * EXPR_MAX_DEPTH + EXPR_MAX_NODES:
+        raise BadTree("too large")
+    if not isinstance(tree, (list, tuple)) or not tree or not isinstance(tree[0], str):
+        raise BadTree("no tree")
+    head, parts = tree[0], tree[1:]
+    if head == "field" and len(parts) == 1 and parts[0] in tuple(EXPR_NUMBERS | EXPR_TEXTS):
+        return _field(parts[0])
+    if head == "num" and len(parts) == 1 and _is_number(parts[0]):
+        return _constant(float(parts[0]))
+    if head == "text" and len(parts) == 1 and isinstance(parts[0], str):
+        return _constant(parts[0][:_MAX_TEXT])
+    if head == "in" and len(parts) == 2 and isinstance(parts[1], (list, tuple)):
+        members = [_compile(part, budget, depth + 1)({}) for part in parts[1]]
+        return _in(_compile(parts[0], budget, depth + 1), frozenset(members))
+    below = [_compile(part, budget, depth + 1) for part in parts]
+    if head in ("not", "neg") and len(below) == 1:
+        return _not(below[0]) if head == "not" else _neg(below[0])
+    if head in ("and", "or") and len(below) == 2:
+        return _and(*below) if head == "and" else _or(*below)
+    if len(below) == 2 and (head in _COMPARE or head in _ARITHMETIC):
+        return _two(_COMPARE.get(head) or _ARITHMETIC[head], *below)
+    raise BadTree("unknown node")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)
+
+
+def _equalities(tree: Any) -> list[tuple[str, Any]]:
+    """Every ``field == constant`` without which the (compiled, so well-formed) condition is not
+    true."""
+    if tree[0] == "and":
+        return _equalities(tree[1]) + _equalities(tree[2])
+    if tree[0] == "==":
+        for field, other in ((tree[1], tree[2]), (tree[2], tree[1])):
+            if field[0] == "field" and other[0] in ("num", "text"):
+                return [(field[1], other[1])]
+    return []
+
+
+def _telling(equality: tuple[str, Any]) -> int:
+    """Numbers tell more gates apart than words, and what comes next more than what is so for long:
+    look at them first."""
+    name = equality[0]
+    return 2 if name not in EXPR_NUMBERS else 0 if name in EVENT_FIELDS else 1
+
+
+def _names(tree: Any) -> set[str]:
+    """The fields a (well-formed) condition asks for."""
+    if tree[0] == "field":
+        return {tree[1]}
+    if tree[0] in ("num", "text"):
+        return set()
+    return set().union(*(_names(part) for part in tree[1:] if isinstance(part[0], str)))
+
+
+def _field(name: str) -> Evaluate:
+    return lambda facts: facts.get(name)
+
+
+def _constant(value: Any) -> Evaluate:
+    return lambda facts: value
+
+
+def _in(below: Evaluate, members: frozenset[Any]) -> Evaluate:
+    def evaluate(facts: Facts) -> Any:
+        value = below(facts)
+        return None if value is None else value in members
+
+    return evaluate
+
+
+def _not(below: Evaluate) -> Evaluate:
+    def evaluate(facts: Facts) -> Any:
+        value = below(facts)
+        return None if value is None else not value
+
+    return evaluate
+
+
+def _neg(below: Evaluate) -> Evaluate:
+    def evaluate(facts: Facts) -> Any:
+        value = below(facts)
+        return None if value is None else -value
+
+    return evaluate
+
+
+def _and(left: Evaluate, right: Evaluate) -> Evaluate:
+    def evaluate(facts: Facts) -> Any:
+        value = left(facts)
+        if value is False:
+            return False
+        other = right(facts)
+        return False if other is False else None if value is None or other is None else True
+
+    return evaluate
+
+
+def _or(left: Evaluate, right: Evaluate) -> Evaluate:
+    def evaluate(facts: Facts) -> Any:
+        value = left(facts)
+        if value is True:
+            return True
+        other = right(facts)
+        return True if other is True else None if value is None or other is None else False
+
+    return evaluate
+
+
+def _two(function: Callable[[Any, Any], Any], left: Evaluate, right: Evaluate) -> Evaluate:
+    def evaluate(facts: Facts) -> Any:
+        a, b = left(facts), right(facts)
+        if a is None or b is None:
+            return None
+        try:
+            return function(a, b)
+        except (TypeError, ZeroDivisionError, OverflowError):
+            return None
+
+    return evaluate

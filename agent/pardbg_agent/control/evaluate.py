@@ -1,0 +1,226 @@
+"""Looking into a held rank: expressions and statements in the frame where its thread is held, or,
+if it is held at an exception, in the frames that the exception has left behind.
+
+This runs code that a person typed, in the training's own thread, so it exists only where the job
+was started with ``--allow-eval`` and only while the rank is held at a gate. Everything that comes
+out is text of bounded size; nothing is sent as an object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import os
+import pprint
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from pardbg_agent.control.inspect import is_own
+
+KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
+MAX_TEXT: Final = 8_000
+MAX_NAMES: Final = 200
+MAX_REPR: Final = 200
+AROUND: Final = 5
+"""Source lines before and after the current one."""
+_SKIPPED: Final = tuple(
+    os.path.join(path, name) + os.sep
+    for path in {sysconfig.get_paths()[which] for which in ("purelib", "platlib")}
+    for name in ("torch", "torchelastic")
+)
+
+
+class Refused(Exception):
+    """What was asked makes no sense here. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A frame, and the line it is at: a frame that an exception has left has moved on from there
+    (``finally`` has run), only the traceback knows."""
+
+    frame: FrameType
+    line: int
+
+
+From = FrameType | TracebackType | None
+"""Where to look from: the innermost frame, or an exception's traceback."""
+
+
+def answer(kind: str, expr: str, frame: int, innermost: From) -> dict[str, Any]:
+    """What ACK carries: {"text", "frame": [file, line, function]}, for ``hash`` also "hashes", for
+    expressions "number" and "hash", by which ranks are compared. Raises Refused; what the
+    evaluated code raises is part of the answer ("raised")."""
+    at = pick(innermost, frame)
+    place = [at.frame.f_code.co_filename, at.line, at.frame.f_code.co_name]
+    if kind == "list":
+        found: dict[str, Any] | None = _source(at)
+    else:
+        found = _KINDS[kind](at.frame, expr) if kind in _KINDS else None
+    if found is None:
+        raise Refused(f"no question {kind!r}: {', '.join(KINDS)}")
+    found["text"] = _cut(str(found.get("text", "")))
+    return {"frame": place, "frames": len(frames(innermost)), **found}
+
+
+def frames(innermost: From) -> list[Place]:
+    """The program's own frames, innermost first: not the agent's, torch's or Python's start."""
+    own: list[Place] = []
+    others: list[Place] = []
+    for place in _places(innermost):
+        file = place.frame.f_code.co_filename
+        if not is_own(file) and not file.startswith("<frozen"):
+            (others if file.startswith(_SKIPPED) else own).append(place)
+    return own or others
+
+
+def _places(innermost: From) -> list[Place]:
+    if isinstance(innermost, TracebackType):
+        return [Place(frame, line) for frame, line in traceback.walk_tb(innermost)][::-1]
+    found = []
+    while innermost is not None:
+        found.append(Place(innermost, innermost.f_lineno or 0))
+        innermost = innermost.f_back
+    return found
+
+
+def pick(innermost: From, number: int) -> Place:
+    """Frame ``number``, 0 the innermost. Raises Refused."""
+    known = frames(innermost)
+    if not 0 <= number < len(known):
+        raise Refused(f"no frame {number}: there are 0 to {len(known) - 1}, 0 the innermost")
+    return known[number]
+
+
+def _value(at: FrameType, expr: str) -> Any:
+    code = compile(expr.strip(), "<pardbg>", "eval")
+    return eval(code, at.f_globals, at.f_locals)  # noqa: S307 - what --allow-eval allows
+
+
+def _print(at: FrameType, expr: str, form: Callable[[Any], str] = repr) -> dict[str, Any]:
+    value, raised = _try(lambda: _value(at, expr))
+    if raised:
+        return {"text": raised, "raised": True}
+    text, raised = _try(lambda: form(value))
+    return {"text": text or raised, **_try(lambda: _measure(value), {})[0]}
+
+
+def _pretty(at: FrameType, expr: str) -> dict[str, Any]:
+    return _print(at, expr, lambda value: pprint.pformat(value, width=100, compact=True))
+
+
+def _whatis(at: FrameType, expr: str) -> dict[str, Any]:
+    return _print(at, expr, lambda value: f"{type(value).__module__}.{type(value).__qualname__}")
+
+
+def _tensor(at: FrameType, expr: str) -> dict[str, Any]:
+    value, raised = _try(lambda: _value(at, expr))
+    if raised:
+        return {"text": raised, "raised": True}
+    from pardbg_agent.hooks import tensors as values
+
+    described, raised = _try(lambda: values.describe(value))
+    if raised or described is None:
+        return {"text": raised or f"{type(value).__name__} is no tensor", "raised": True}
+    return {"text": described["text"], **described}
+
+
+def _hash(at: FrameType, expr: str) -> dict[str, Any]:
+    """``params``, ``grads``, ``optimizer``, or an expression that gives a tensor, a module, a dict
+    or a list of tensors."""
+    from pardbg_agent.hooks import tensors as values
+
+    if expr.strip() in values.WORDS:
+        named, raised = _try(lambda: values.known(expr.strip()))
+    else:
+        named, raised = _try(lambda: values.named(_value(at, expr)))
+    if raised:
+        return {"text": raised, "raised": True}
+    return {"text": f"{len(named)} tensors", "hashes": named}
+
+
+def _source(at: Place) -> dict[str, Any]:
+    file, line = at.frame.f_code.co_filename, at.line or 1
+    rows = [
+        f"{n:>5}{' ->' if n == line else '   '} {text.rstrip()}"
+        for n in range(max(1, line - AROUND), line + AROUND + 1)
+        if (text := linecache.getline(file, n, at.frame.f_globals))
+    ]
+    return {"text": "\n".join(rows) or f"no source of {file}"}
+
+
+def _arguments(at: FrameType, _expr: str) -> dict[str, Any]:
+    code = at.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & 4) + bool(code.co_flags & 8)  # *args, **kwargs
+    return {"text": _names(at, code.co_varnames[:count])}
+
+
+def _locals(at: FrameType, _expr: str) -> dict[str, Any]:
+    return {"text": _names(at, tuple(sorted(at.f_locals)))}
+
+
+def _names(at: FrameType, names: tuple[str, ...]) -> str:
+    known = at.f_locals
+    rows = [f"{name} = {_brief(known[name])}" for name in names[:MAX_NAMES] if name in known]
+    if len(names) > MAX_NAMES:
+        rows.append(f"… and {len(names) - MAX_NAMES} more")
+    return "\n".join(rows) or "none"
+
+
+def _brief(value: Any) -> str:
+    """One line; a tensor by its shape, not by its numbers."""
+    shape = getattr(value, "shape", None)
+    if shape is not None and hasattr(value, "dtype"):
+        return f"{type(value).__name__} {tuple(shape)} {value.dtype} {getattr(value, 'device', '')}"
+    text, raised = _try(lambda: repr(value))
+    line = " ".join((text or raised).split())
+    return line if len(line) <= MAX_REPR else line[: MAX_REPR - 1] + "…"
+
+
+def _exec(at: FrameType, expr: str) -> dict[str, Any]:
+    """A statement; what it prints is the answer. New names last only in a module's own frame."""
+    out = io.StringIO()
+
+    def run() -> None:
+        code = compile(expr, "<pardbg>", "single")
+        with contextlib.redirect_stdout(out):
+            exec(code, at.f_globals, at.f_locals)  # noqa: S102 - what --allow-eval allows
+
+    _, raised = _try(run)
+    return {"text": raised or out.getvalue().rstrip() or "done", "raised": bool(raised)}
+
+
+def _measure(value: Any) -> dict[str, Any]:
+    """A number and a hash, where there are any: what ranks are compared by."""
+    if isinstance(value, (bool, int, float)):
+        return {"number": float(value)} if abs(value) < 2**53 else {}
+    values = sys.modules.get("pardbg_agent.hooks.tensors")
+    if values is None and "torch" in sys.modules:
+        from pardbg_agent.hooks import tensors as values
+    measured = values.measure(value) if values is not None else None
+    return measured or {}
+
+
+def _try(work: Callable[[], Any], otherwise: Any = "") -> tuple[Any, str]:
+    """(result, "") or (``otherwise``, the exception in one line)."""
+    try:
+        return work(), ""
+    except BaseException as error:  # noqa: BLE001 - what a person typed must not end the rank
+        return otherwise, f"{type(error).__name__}: {error}".splitlines()[0][:500]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+_KINDS: Final[dict[str, Callable[[FrameType, str], dict[str, Any]]]] = {
+    "p": _print, "pp": _pretty, "whatis": _whatis, "tensor": _tensor,
+    "args": _arguments, "locals": _locals, "exec": _exec, "hash": _hash,
+}  # fmt: skip

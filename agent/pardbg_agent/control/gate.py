@@ -1,0 +1,412 @@
+"""Gates: where a rank can be held, and never for longer than the lease.
+
+Hooks do ``if gate.closed: gate.wait(Gate.X, describe, facts)``: open, that is one attribute read.
+``closed`` means *look here*: ranks are being held, or a breakpoint, a delay or a watch that looks
+before an op is issued is set. Only
+``holding`` keeps anybody.
+
+All decisions are made under one lock and at once: a PERMIT that lets a held thread go marks it
+released inside ``permit()``, not when the thread wakes. So a state that says it follows permit 5
+never shows the hold that permit 5 ended.
+
+The lease is enforced by whoever looks first: the waiting thread itself and the agent's thread.
+Neither needs the hub.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Final
+
+from pardbg_agent import clock
+from pardbg_agent.control.breaks import Breaks, Facts
+from pardbg_agent.control.watches import MAX_TEXT, NO_WATCHES, Watches
+from pardbg_agent.wire import GATE_ALL, LEASE_NS, NO_GROUP, NONE, Gate, Kind, Lane
+
+Describe = str | Callable[[], str]
+AskFacts = Callable[[], Facts]
+"""What comes next, field by field (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
+_NO_BREAKS: Final = Breaks([])
+_LONGEST_WAIT_S: Final = 1.0
+_EXCEPTION: Final = int(Gate.EXCEPTION)
+
+Work = Callable[[FrameType | TracebackType | None], None]
+"""What a person asked; called with the place to look from: a frame, or an exception's traceback."""
+
+
+@dataclass(slots=True, eq=False)
+class _Holder:
+    """One thread held at a gate."""
+
+    gate: int
+    next: str
+    since_ns: int
+    is_main: bool
+    released: bool = False
+    work: Work | None = None
+    """What a person asked, to be run by this thread where it is held."""
+    trace: TracebackType | None = None
+    """Of the exception that ends the thread; its own frames are gone by then."""
+    ident: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """What STATE says of the gate."""
+
+    held: int
+    """Gate class; 0: not held."""
+    next: str
+    since_ns: int
+    reply_to: int | None
+    """The newest PERMIT or RUN this follows."""
+    closed: bool
+    """Ranks are held here, or about to be."""
+    hit: tuple[int, str] | None = None
+    """Number of the breakpoint or watch that closed it, and what came next or was found there."""
+
+
+class GateControl:
+    """The rank's one gate: open, or closed with a number of permits."""
+
+    def __init__(
+        self,
+        *,
+        record: Callable[..., None],
+        name: Callable[[str], int],
+        status: Callable[[int, int, int], None],
+        step: Callable[[], int] = lambda: 0,
+        now: Callable[[], int] = clock.now_ns,
+        facts: AskFacts = dict,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.closed = False
+        """Hooks read this: is there anything to look at? Everything else is under the lock."""
+        self.holding = False
+        """Permits and holds are in force."""
+        self.opened_ns = 0
+        """When they last ended: what was measured before that is no measure of the training."""
+        self.breaks = _NO_BREAKS
+        self.watches = NO_WATCHES
+        self._due: tuple[int, str] | None = None
+        """What a watch found: the next gate holds."""
+        self._delay_ns = 0
+        self._delayed_step = -1
+        self._hit: tuple[int, str] | None = None
+        self._working = 0
+        """Ident of the held thread that runs what a person asked."""
+        self._facts, self._sleep = facts, sleep
+        self.revision = 0
+        """Grows with every change that STATE shows."""
+        self.wake: Callable[[], None] = lambda: None
+        """Tells the agent's thread that the state changed. Set by the sender."""
+        self._record, self._name, self._status = record, name, status
+        self._step, self._now = step, now
+        self._changed = threading.Condition(threading.RLock())
+        self._holders: list[_Holder] = []
+        self._reply_to: int | None = None
+        self._count = self._stop = self._left = 0
+        self._deadline = 0
+        self._ended = False
+
+    # -- the training's side
+
+    def wait(
+        self, gate: int, describe: Describe, facts: AskFacts | None = None,
+        look: Callable[[], None] | None = None,
+    ) -> int:  # fmt: skip
+        """Pass a gate, or be held until a permit, RUN or the lease's end lets go.
+
+        Returns the ns it was held or delayed (hooks do not count them as their cost).
+        ``describe`` (text, or what makes it) says what comes next, ``facts`` the same field by
+        field; they are only asked when the rank is held, or a breakpoint wants to know. ``look``
+        is a watch's look at what comes next: it may say ``stop``.
+        """
+        if self._working == threading.get_ident():
+            return 0  # what a person asked to run meets gates of its own
+        gate = int(gate)  # an enum's own & takes longer than all the rest here
+        delayed = self._delay() if self._delay_ns else 0
+        if look is not None:
+            look()
+        if self._due is not None:
+            self._stop_here()
+        elif gate & self.breaks.gates:
+            self._break(gate, describe, facts)
+        return delayed + self._pass(gate, describe) if self.holding else delayed
+
+    def _delay(self) -> int:
+        """The planted straggler: once in each step, at its first gate."""
+        step, late = self._step(), self._delay_ns
+        if step == self._delayed_step:
+            return 0
+        self._delayed_step = step
+        self._sleep(late / 1e9)  # lets the GIL go
+        return late
+
+    def _break(self, gate: int, describe: Describe, facts: AskFacts | None) -> None:
+        """Close the gate if a breakpoint matches what comes next."""
+        try:
+            hit = self.breaks.look(gate, facts, self._facts)
+        except Exception:  # noqa: BLE001 - a condition must not reach the training
+            hit = None
+        if hit is None:
+            return
+        with self._changed:
+            if self._ended:
+                return
+            self._close((hit.number, _text(describe)))
+
+    def stop(self, number: int, text: str) -> bool:
+        """A watch matched: hold at the next gate that any thread of this rank comes to. Counts a
+        match; False: it does not stop there (ignored, ended, deleted, or a hit waits already)."""
+        with self._changed:
+            if self._ended or self._hit is not None or self._due is not None:
+                return False
+            if not self.watches.counts(number):
+                return False
+            self._due = (number, text[:MAX_TEXT])
+            self._look_again()
+            return True
+
+    def _stop_here(self) -> None:
+        """The gate after ``stop``."""
+        with self._changed:
+            if self._due is not None and not self._ended:
+                self._close(self._due)
+            self._due = None
+
+    def hold_raised(self, text: str, trace: TracebackType | None) -> None:
+        """An exception that nobody caught ends this thread: hold it first, and the rank's other
+        threads at their next gates, until RUN or the lease's end."""
+        with self._changed:
+            if self._ended:
+                return
+            self._close(None)
+        self._pass(_EXCEPTION, text, trace)
+
+    def _pass(self, gate: int, describe: Describe, trace: TracebackType | None = None) -> int:
+        with self._changed:
+            if self._passes(gate):
+                return 0
+            holder = self._hold(gate, describe, trace)
+            try:
+                while not holder.released:
+                    self._changed.wait(self._seconds_left())
+                    self._lapse_if_due()
+                    if holder.work is not None:
+                        self._work(holder)
+            finally:
+                self._let_go(holder)
+        t1 = self._now()
+        self._record(
+            Kind.HELD, Lane.GATE, 0, self._name(holder.next), holder.since_ns, t1, self._step(),
+            0, NO_GROUP, NONE, NONE, NONE, int(gate), 0,
+        )  # fmt: skip
+        return t1 - holder.since_ns
+
+    def _passes(self, gate: int) -> bool:
+        """The rule for one gate (lock held); uses a permit where it counts."""
+        self._lapse_if_due()
+        if not self.holding:
+            return True
+        if gate == _EXCEPTION:
+            return False
+        if self._left > 0:
+            if gate & self._count:
+                self._left -= 1
+                self.revision += 1
+            return True
+        return not gate & self._stop
+
+    def _hold(self, gate: int, describe: Describe, trace: TracebackType | None) -> _Holder:
+        main = threading.current_thread() is threading.main_thread()
+        ident = threading.get_ident()
+        holder = _Holder(
+            int(gate), _text(describe), self._now(), main, trace=trace, ident=ident
+        )  # fmt: skip
+        self._holders.append(holder)
+        self._show()
+        return holder
+
+    def _let_go(self, holder: _Holder) -> None:
+        if holder in self._holders:  # an exception (Ctrl-C) ended the wait
+            self._holders.remove(holder)
+            self._show()
+
+    def _work(self, holder: _Holder) -> None:
+        """Run what was asked, without the lock: permits and the lease go on meanwhile, and count
+        as soon as it is done."""
+        work, holder.work = holder.work, None
+        self._working = threading.get_ident()
+        self._changed.release()
+        try:
+            if work is not None:
+                work(holder.trace or sys._getframe())
+        finally:
+            self._changed.acquire()
+            self._working = 0
+
+    # -- the agent thread's side
+
+    def raised(self) -> dict[int, TracebackType]:
+        """thread ident -> the exception it is held at."""
+        with self._changed:
+            return {one.ident: one.trace for one in self._holders if one.trace is not None}
+
+    def ask(self, work: Work) -> bool:
+        """Have the held thread run ``work`` with its innermost frame (or its exception). False:
+        nobody is held, or it is still at the one before."""
+        with self._changed:
+            order = self._in_order()
+            if not order or order[0].work is not None:
+                return False
+            order[0].work = work
+            self._changed.notify_all()
+            return True
+
+    def permit(self, message_id: int | None, count: int, n: int, stop: int, lease_ns: int) -> None:
+        """Close the gate (or set what may pass it); n = 0 is hold."""
+        with self._changed:
+            if self._ended:
+                return
+            self._reply_to = message_id
+            self._count, self._left, self._stop = count, n, stop
+            self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
+            self.holding = self.closed = True
+            onward = [holder for holder in self._in_order() if self._passes(holder.gate)]
+            for holder in onward:
+                self._release(holder)
+            if n or onward:  # a mere hold must not hide a hit that nobody was told of yet
+                self._hit = None
+            self._show()
+            self._changed.notify_all()
+
+    def run(self, message_id: int | None = None) -> None:
+        """Open the gate; everybody held goes on."""
+        with self._changed:
+            if message_id is not None:
+                self._reply_to = message_id
+            self._open()
+
+    def lease(self, lease_ns: int) -> None:
+        """Renew: stay closed for another ``lease_ns`` (at most LEASE_NS)."""
+        with self._changed:
+            if self.holding:
+                self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
+
+    def set_breaks(self, breaks: Breaks, watches: Watches = NO_WATCHES) -> None:
+        """All breakpoints and watches from now on."""
+        with self._changed:
+            breaks.keep_counts(self.breaks)
+            watches.keep_counts(self.watches)
+            self.breaks, self.watches = breaks, watches
+            if self._due is not None and not watches.has(self._due[0]):
+                self._due = None
+            self._look_again()
+
+    def set_delay(self, delay_ns: int) -> None:
+        """Be so much later in each step; 0: no more. A minute at most."""
+        with self._changed:
+            self._delay_ns = min(max(delay_ns, 0), 60_000_000_000)
+            self._look_again()
+
+    def free_since(self, t_ns: int) -> bool:
+        """Nobody has held this rank since then."""
+        return not self.holding and self.opened_ns <= t_ns
+
+    def check_lease(self) -> bool:
+        """Open if the lease has lapsed; True if it did just now."""
+        with self._changed:
+            return self._lapse_if_due()
+
+    def begin(self) -> None:
+        """Permits count again, after ``end``."""
+        with self._changed:
+            self._ended = False
+
+    def end(self) -> None:
+        """Open for good (the process leaves)."""
+        with self._changed:
+            self._ended = True
+            self._open()
+
+    def state(self) -> GateState:
+        """A consistent view. A thread that raised comes first, then the main thread, else the
+        oldest."""
+        with self._changed:
+            order = self._in_order()
+            told = (self._reply_to, self.holding, self._hit)
+            if not order:
+                return GateState(0, "", 0, *told)
+            first = order[0]
+            return GateState(first.gate, first.next, first.since_ns, *told)
+
+    # -- lock held from here on
+
+    def _close(self, hit: tuple[int, str] | None) -> None:
+        """Hold at every gate until the hub says otherwise, or the lease is over."""
+        self._hit = hit
+        self._count = self._stop = GATE_ALL
+        self._left = 0
+        self._deadline = self._now() + LEASE_NS
+        self.holding = self.closed = True
+
+    def _in_order(self) -> list[_Holder]:
+        return sorted(self._holders, key=lambda one: (one.gate != _EXCEPTION, not one.is_main))
+
+    def _release(self, holder: _Holder) -> None:
+        holder.released = True
+        self._holders.remove(holder)
+
+    def _open(self) -> None:
+        if self.holding:
+            self.opened_ns = self._now()
+        self.holding = False
+        self._left, self._hit = 0, None
+        if self._ended:
+            self.breaks, self._delay_ns = _NO_BREAKS, 0
+            self.watches, self._due = NO_WATCHES, None
+        self._look_again()
+        for holder in list(self._holders):
+            self._release(holder)
+        self._show()
+        self._changed.notify_all()
+
+    def _look_again(self) -> None:
+        self.closed = (
+            self.holding or bool(self.breaks.gates) or self._delay_ns > 0
+            or self.watches.before_issue or self._due is not None
+        )  # fmt: skip
+
+    def _lapse_if_due(self) -> bool:
+        if self.holding and self._now() >= self._deadline:
+            self._open()
+            return True
+        return False
+
+    def _seconds_left(self) -> float:
+        left = (self._deadline - self._now()) / 1e9
+        return min(max(left, 0.001), _LONGEST_WAIT_S)
+
+    def _show(self) -> None:
+        """Status block, revision, and a nudge to the agent's thread."""
+        self.revision += 1
+        order = self._in_order()
+        if order:
+            first = order[0]
+            self._status(first.gate, self._name(first.next), first.since_ns)
+        else:
+            self._status(0, 0, self._now())
+        self.wake()
+
+
+def _text(describe: Describe) -> str:
+    try:
+        return (describe if isinstance(describe, str) else describe())[:200]
+    except Exception:  # noqa: BLE001 - a hold without a text is better than none
+        return "?"

@@ -1,0 +1,92 @@
+"""Where the threads of this process are. Reads frames only: no locals, no evaluation."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+MAX_THREADS: Final = 64
+MAX_FRAMES: Final = 64
+_OWN: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_GATE: Final = _OWN + os.path.join("control", "gate.py")
+_WAIT: Final = _OWN + os.path.join("hooks", "comm", "works.py")
+_OPS: Final = tuple(
+    _OWN + os.path.join("hooks", "comm", name) for name in ("collectives.py", "public.py")
+)
+
+
+def is_own(file: str) -> bool:
+    """A file of the agent's: its frames say nothing about the program."""
+    return file.startswith(_OWN)
+
+
+def stacks(
+    skip_thread: int | None = None, raised: Mapping[int, TracebackType] | None = None
+) -> list[dict[str, Any]]:
+    """[{"thread", "main", "frames": [[file, line, function], ...], "inside"}], outermost frame
+    first, the main thread first. The agent's own frames and ``skip_thread`` (an ident) are left
+    out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue).
+
+    ``raised``: threads that are held at an exception, by ident. They stand where it was raised:
+    "exception"."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    found = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
+    out = []
+    for ident, frame in found[:MAX_THREADS]:
+        if ident == skip_thread:
+            continue
+        trace = raised.get(ident) if raised else None
+        out.append(
+            {
+                "thread": names.get(ident, f"thread {ident}"),
+                "main": ident == main,
+                "frames": frames_of(frame) if trace is None else traceback_of(trace),
+                "inside": _inside(frame) if trace is None else "exception",
+            }
+        )
+    return out
+
+
+def traceback_of(trace: TracebackType | None) -> list[list[Any]]:
+    """[file, line, function] of an exception, outermost first; the innermost MAX_FRAMES, without
+    our own."""
+    found = [
+        [frame.f_code.co_filename, number, frame.f_code.co_name]
+        for frame, number in traceback.walk_tb(trace)
+        if not is_own(frame.f_code.co_filename)
+    ]
+    return found[-MAX_FRAMES:]
+
+
+def _inside(frame: FrameType | None) -> str:
+    """What the agent's innermost frames are around, if they are the thread's innermost."""
+    while frame is not None and is_own(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        if file == _GATE:
+            return "gate"
+        if file == _WAIT:
+            return "wait"
+        if file in _OPS:
+            return "op"
+        frame = frame.f_back
+    return ""
+
+
+def frames_of(frame: FrameType | None) -> list[list[Any]]:
+    """[file, line, function] of a stack, outermost first; the innermost MAX_FRAMES. Without what
+    a gate runs in to wait: a held rank is where it met the gate."""
+    out: list[list[Any]] = []
+    while frame is not None and len(out) < MAX_FRAMES:
+        code = frame.f_code
+        if code.co_filename == _GATE:
+            out.clear()
+        if not is_own(code.co_filename):
+            out.append([code.co_filename, frame.f_lineno or 0, code.co_name])
+        frame = frame.f_back
+    return out[::-1]

@@ -1,0 +1,432 @@
+"""A board in shared memory: what each process of this host is about to do, for others to compare.
+
+Each process has one file, ``<proc>.board`` beside its ring, of a fixed size. It alone writes there;
+the others map it and only read. There is no lock, no rendezvous and no message: a rank *posts* what
+it is about to do and then *looks* at what the others have posted for the same thing. Made with the
+first post, so a run without such a watch has no board.
+
+A post lies under a key of two numbers, (what, which): a group's hash and the op's seq; the hash of
+a p2p edge's side and the message's order; the hash of a set of parameters and the step. The header
+says which job and which restart of it (epoch): boards of others are not looked at.
+
+[Note: who sees whom] Post, then look. Of two ranks that post at the same time at least one sees the
+other, as one of the writes comes first; both may. So a disagreement is always seen by somebody who
+has not issued yet, and nobody has to wait for anybody.
+
+[Note: what is not there] says nothing. A rank may not have been told yet to watch, be on another
+host, be gone, or its post may be overwritten: then there is nothing to compare, and that is never a
+finding. Posts of a process that is dead, and of two processes that claim the same rank of the same
+group (two jobs that nothing tells apart), do not count either.
+
+[Note: torn] Whoever reads may meet a writer half-way. A slot ends with the checksum of all before
+it; one that does not fit is read again and then taken as not there. That is safe: its writer looks
+after it has written.
+
+[Note: full] Posts live in sets of WAYS slots; (what + which) says which set, so the posts of one
+group lie side by side and push out nothing before SETS * WAYS of them. In a full set the oldest
+goes. Slots keep the whole key, so two keys of one set are never taken for each other.
+
+The layout, host byte order, all in one page-aligned file::
+
+    0       HEADER: who, and what it watches
+    4096    SETS * WAYS slots of SLOT bytes: ops
+    ...     AREAS areas of AREA bytes: checksums of up to MAX_SUMS parameters each
+
+Times are CLOCK_MONOTONIC, one clock for all processes of a host. Only same-host members of a group
+meet here; for a group across hosts each host compares its own, and the analysis all of them.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pardbg_agent import wire
+
+SUFFIX: Final = ".board"
+NEW: Final = ".new"
+"""A board in the making has this too."""
+MAGIC: Final = b"PARDBGB1"
+HEADER: Final = struct.Struct("@8sIIiIQq")
+"""magic, slot bytes, pid, rank, kinds (bits of KINDS), job, kernel ticks when the process began.
+Then its CRC-32."""
+KINDS: Final = {"mismatch": 1, "skew": 2, "diverge": 4}
+"""What a process watches, as bits."""
+
+SETS: Final = 512
+WAYS: Final = 4
+SLOT: Final = 128
+_DATA: Final = 4096
+WHAT: Final = struct.Struct("@BbHiqq16s52s")
+"""op (place in OPS), reduce (place in the reduce ops, -1 not known), tensors, root or peer, bytes
+in, bytes out, dtype, shape."""
+_BODY: Final = struct.Struct(f"@QQqiI{WHAT.size}s")
+"""what, which, t_ns (arrival), rank, 1 if it is held there, WHAT. Then its CRC-32."""
+assert _BODY.size + 4 == SLOT
+_KEYS: Final = struct.Struct("@" + f"QQ{SLOT - 16}x" * WAYS)
+_WHAT_AT: Final = _BODY.size - WHAT.size
+
+AREAS: Final = 8
+MAX_SUMS: Final = 1020
+AREA: Final = 8192
+_AREAS: Final = _DATA + SETS * WAYS * SLOT
+_AREA_HEAD: Final = struct.Struct("@QQiI")
+"""what, which, number of the watch that has told already (-1 none), sums. Then their CRC-32, 4
+bytes of nothing, and the sums (int64)."""
+_SUMS_AT: Final = 32
+assert _SUMS_AT + 8 * MAX_SUMS <= AREA
+SIZE: Final = _AREAS + AREAS * AREA
+
+OPS: Final = (
+    "?", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter",
+    "all_to_all", "barrier", "monitored_barrier", "send", "recv",
+)  # fmt: skip
+_OP_CODES: Final = {op: code for code, op in enumerate(OPS)}
+_MASK: Final = (1 << 64) - 1
+_TRIES: Final = 3
+_SETTLED_NS: Final = 100_000_000
+"""A directory's time has the kernel tick's grain: one that changed just now is looked at again."""
+
+
+class Post(NamedTuple):
+    """What one rank is about to do."""
+
+    rank: int
+    t_ns: int
+    """When it came there."""
+    op: str
+    reduce: int
+    """Place in the list of reduce ops; -1: not known (ops that C++ issues)."""
+    tensors: int
+    """How many tensors the bytes are of; 0: more than the shape tells."""
+    peer: int
+    """Global rank of the root or the peer; -1 none."""
+    in_bytes: int
+    out_bytes: int
+    dtype: str
+    shape: str
+    """``4, 256``"""
+    held: bool = False
+    """A watch stopped it there: it has not issued."""
+
+
+def hash64(*parts: object) -> int:
+    """A name's number: equal in all processes, never equal by accident."""
+    text = "\0".join(map(str, parts)).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def pack_what(
+    op: str, reduce: int, tensors: int, peer: int, in_bytes: int, out_bytes: int, dtype: str,
+    shape: str,
+) -> bytes:  # fmt: skip
+    """The part of a post that ranks compare."""
+    return WHAT.pack(
+        _OP_CODES.get(op, 0), max(-1, min(reduce, 127)), max(0, min(tensors, 65535)), peer,
+        in_bytes, out_bytes, dtype.encode("ascii", "replace")[:16],
+        shape.encode("ascii", "replace")[:52],
+    )  # fmt: skip
+
+
+def post_of(rank: int, t_ns: int, packed: bytes, held: bool = False) -> Post:
+    """``pack_what`` undone."""
+    code, reduce, tensors, peer, in_bytes, out_bytes, dtype, shape = WHAT.unpack(packed)
+    op = OPS[code] if code < len(OPS) else OPS[0]
+    return Post(
+        rank, t_ns, op, reduce, tensors, peer, in_bytes, out_bytes, _text(dtype), _text(shape), held
+    )
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode("ascii", "replace")
+
+
+class Posts:
+    """This process's own: what it posts."""
+
+    def __init__(self, buffer: mmap.mmap, path: str, job: int, rank: int) -> None:
+        self.path, self.job, self.rank = path, job, rank
+        self._buffer = buffer
+        self._kinds = 0
+        self._started = int(_ended_or_started(os.getpid()) or 0)
+        self._count = 0
+        self._ages = [0] * (SETS * WAYS)
+        """Number of the post in each slot; 0: empty."""
+        self._keys: list[tuple[int, int] | None] = [None] * (SETS * WAYS)
+        self._areas = 0
+        self._write_header()
+
+    @classmethod
+    def create(cls, path: str, job: int, rank: int) -> Posts:
+        """Make the file, 0600, with its space reserved: a full tmpfs must fail here as an OSError,
+        and not as SIGBUS in the training."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of an earlier process with this number
+        hidden = path + NEW  # nobody maps it before its header is there
+        fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, SIZE)
+            board = cls(mmap.mmap(fd, SIZE), path, job, rank)
+            os.rename(hidden, path)
+        except OSError:
+            os.unlink(hidden)
+            raise
+        finally:
+            os.close(fd)
+        return board
+
+    def identify(self, rank: int, kinds: int) -> None:
+        """Who this is and what it watches; written if that is new."""
+        if rank != self.rank or kinds != self._kinds:
+            self.rank, self._kinds = rank, kinds
+            self._write_header()
+
+    def _write_header(self) -> None:
+        kinds, rank = self._kinds, self.rank
+        head = HEADER.pack(MAGIC, SLOT, os.getpid(), rank, kinds, self.job, self._started)
+        self._buffer[: len(head) + 4] = head + _crc(head)
+
+    def post(
+        self, what: int, which: int, t_ns: int, packed: bytes, held: bool = False
+    ) -> None:
+        """Put it there for the others to see. ``packed``: of pack_what."""
+        body = _BODY.pack(what, which, t_ns, self.rank, held, packed)
+        at = _DATA + self._slot(what, which) * SLOT
+        self._buffer[at : at + SLOT] = body + _crc(body)
+
+    def _slot(self, what: int, which: int) -> int:
+        first = _set_of(what, which) * WAYS
+        key = (what, which)
+        ages = self._ages[first : first + WAYS]
+        same = self._keys[first : first + WAYS]
+        slot = first + (same.index(key) if key in same else ages.index(min(ages)))
+        self._count += 1
+        self._ages[slot], self._keys[slot] = self._count, key
+        return slot
+
+    def post_sums(self, what: int, which: int, told: int, sums: Sequence[int]) -> None:
+        """Checksums (at most MAX_SUMS) of one set of parameters at one step. ``told``: the number
+        of the watch that has already said that they differ; -1: none."""
+        numbers = struct.pack(f"@{len(sums)}q", *sums)
+        head = _AREA_HEAD.pack(what, which, told, len(sums))
+        at = _AREAS + self._areas * AREA
+        self._areas = (self._areas + 1) % AREAS
+        whole = head + _crc(head + numbers) + b"\0\0\0\0" + numbers
+        self._buffer[at : at + len(whole)] = whole
+
+    def close(self) -> None:
+        """Take it away: nothing on it counts any more."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+        self._buffer.close()
+
+
+class Sums(NamedTuple):
+    """One rank's checksums."""
+
+    told: int
+    values: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Other:
+    """Another process's board, mapped."""
+
+    path: str
+    buffer: mmap.mmap
+    ring: mmap.mmap | None
+    """The first page of its ring file, where its status blocks are."""
+    pid: int = 0
+    rank: int = wire.NONE
+    kinds: int = 0
+    job: int = 0
+    started: int = 0
+
+    def find(self, what: int, which: int) -> bytes | None:
+        """The slot of this key; None: it is not there (any more), or being written."""
+        at = _DATA + _set_of(what, which) * WAYS * SLOT
+        for _ in range(_TRIES):
+            keys = _KEYS.unpack_from(self.buffer, at)
+            for way in range(WAYS):
+                if keys[2 * way] == what and keys[2 * way + 1] == which:
+                    break
+            else:
+                return None
+            slot = self.buffer[at + way * SLOT : at + (way + 1) * SLOT]
+            # The key is looked at again in the copy: the slot may have been another's by then.
+            if slot[-4:] == _crc(slot[:-4]) and _BODY.unpack_from(slot)[:2] == (what, which):
+                return slot
+        return None
+
+    def sums(self, what: int, which: int) -> Sums | None:
+        """Its checksums under this key, or None."""
+        for area in range(AREAS):
+            at = _AREAS + area * AREA
+            for _ in range(_TRIES):
+                head = self.buffer[at : at + _SUMS_AT]
+                key_what, key_which, told, count = _AREA_HEAD.unpack_from(head)
+                if (key_what, key_which) != (what, which) or count > MAX_SUMS:
+                    break
+                numbers = self.buffer[at + _SUMS_AT : at + _SUMS_AT + 8 * count]
+                size = _AREA_HEAD.size
+                if head[size : size + 4] == _crc(head[:size] + numbers):
+                    return Sums(told, struct.unpack(f"@{count}q", numbers))
+        return None
+
+    def refresh(self) -> bool:
+        """Its header again: rank and kinds may be new. False: not one of ours."""
+        for _ in range(_TRIES):
+            raw = self.buffer[: HEADER.size + 4]
+            if raw[-4:] == _crc(raw[:-4]):
+                break
+        else:
+            return bool(self.pid)  # as before
+        magic, slot, self.pid, self.rank, self.kinds, self.job, self.started = HEADER.unpack_from(
+            raw
+        )
+        return bool(magic == MAGIC and slot == SLOT)
+
+    def alive(self) -> bool:
+        """Does its process run? One that ended and another of the same number do not count."""
+        return _ended_or_started(self.pid) == str(self.started)
+
+    def gate(self) -> tuple[bool, int]:
+        """(held at a gate, since when it is held or free)."""
+        if self.ring is None:
+            return False, 0
+        return gate_of(self.ring)
+
+    def close(self) -> None:
+        self.buffer.close()
+        if self.ring is not None:
+            self.ring.close()
+
+
+class Others:
+    """The boards of the other processes of this job on this host, as they appear."""
+
+    def __init__(self, folder: str, own: Posts) -> None:
+        self._folder, self._own = folder, own
+        self._known: dict[str, Other] = {}
+        self._foreign: set[str] = set()
+        """Boards of other jobs or epochs."""
+        self._changed_ns = -1
+
+    def of(self, ranks: Iterable[int], complete: int) -> list[Other]:
+        """Boards of these ranks, without our own. With fewer than ``complete`` of them known the
+        directory is looked at for new ones."""
+        found = self._of(ranks)
+        if len(found) < complete and self._look():
+            found = self._of(ranks)
+        return found
+
+    def _of(self, ranks: Iterable[int]) -> list[Other]:
+        return [other for other in self._known.values() if other.rank in ranks]
+
+    def all(self) -> Iterator[Other]:
+        """All that are known."""
+        yield from list(self._known.values())
+
+    def refresh(self) -> None:
+        """Read the headers again, and leave out who has ended."""
+        for path, other in list(self._known.items()):
+            if not other.refresh() or not other.alive():
+                self._known.pop(path).close()
+                self._foreign.add(path)
+
+    def _look(self) -> bool:
+        """Map what is new. False: nothing is."""
+        changed = os.stat(self._folder).st_mtime_ns
+        if changed == self._changed_ns:
+            return False
+        if time.time_ns() - changed > _SETTLED_NS:
+            self._changed_ns = changed
+        before = len(self._known)
+        for entry in os.scandir(self._folder):
+            path = entry.path
+            if not path.endswith(SUFFIX) or path == self._own.path:
+                continue
+            if path not in self._known and path not in self._foreign:
+                self._meet(path)
+        self.refresh()
+        return len(self._known) != before
+
+    def _meet(self, path: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            buffer = _map(path, SIZE)
+            other = Other(path, buffer, None)
+            if not other.refresh() or other.job != self._own.job or not other.alive():
+                buffer.close()
+                self._foreign.add(path)
+                return
+            with contextlib.suppress(OSError, ValueError):
+                other.ring = _map(path.removesuffix(SUFFIX) + ".ring", wire.RING_DATA_OFFSET)
+            self._known[path] = other
+
+    def close(self) -> None:
+        for other in self._known.values():
+            other.close()
+        self._known.clear()
+
+
+def gate_of(ring: Any) -> tuple[bool, int]:
+    """(held, since when) of a ring's status block."""
+    gate, _, since_ns = wire.STATUS_GATE.unpack_from(ring, wire.STATUS_GATE_OFFSET)
+    return bool(gate), int(since_ns)
+
+
+def posts(found: Iterable[Other], what: int, which: int) -> dict[int, Post] | None:
+    """By rank, what these have posted under this key. None: a rank is there twice, so two jobs
+    have the same names and nothing can be said."""
+    out: dict[int, Post] = {}
+    for other in found:
+        slot = other.find(what, which)
+        if slot is None:
+            continue
+        _, _, t_ns, rank, held, packed = _BODY.unpack_from(slot)
+        if rank in out:
+            return None
+        out[rank] = post_of(rank, t_ns, packed, bool(held))
+    return out
+
+
+def same(slot: bytes, packed: bytes) -> bool:
+    """Has the slot just this, to the byte? The quick test."""
+    return slot[_WHAT_AT : _WHAT_AT + WHAT.size] == packed
+
+
+def _set_of(what: int, which: int) -> int:
+    return (what + which) % SETS
+
+
+def _crc(raw: bytes) -> bytes:
+    return zlib.crc32(raw).to_bytes(4, "little")
+
+
+def _map(path: str, size: int) -> mmap.mmap:
+    """Read-only. ValueError if the file is shorter."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+
+
+def _ended_or_started(pid: int) -> str:
+    """When a process began, in kernel ticks; empty if it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -1,0 +1,121 @@
+"""Watches of this rank: conditions on what happens in the training, which hooks look at.
+
+A watch has a number of the breakpoints' table, a kind (wire.WATCH_KINDS) and a limit: times the
+median for ``slow``, ns for ``skew``, bytes for ``memory``, 0 for the others. The hub sends all of
+them with BREAKS, ``"watches": [{"n", "kind", "limit", "ignore"}]``.
+
+How a hook uses it:
+
+- ``c.watches`` (replaced as a whole by each BREAKS) has one attribute per kind, the Watch or None:
+  ``if c.watches.memory is not None: ...``. ``c.watches.active`` says whether there is any.
+- A kind of BEFORE_ISSUE looks at an op before it is issued. ``c.gate.closed`` is True while there
+  is one, so the open gate costs what it always did: hooks look inside ``if c.gate.closed:`` and
+  before ``wait_gate``, through ``hooks.watch.before_op.before_issue``.
+- ``c.gate.stop(number, text)``: this thread's rank holds at its next gate, which for a stop before
+  ``wait_gate`` of an op is that op's own. ``text`` (what, where, number against limit; not the
+  rank, which the hub says) goes to the hub as STATE's ``hit``. It counts a match, lets ``ignore``
+  of them pass, and does nothing while an earlier hit of this rank waits for the hub. True: it will
+  hold. It never waits and never raises; any thread.
+
+Runs on the training's threads: plain attributes, no lock but the gate's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg_agent.wire import MAX_BREAKS, WATCH_KINDS
+
+BEFORE_ISSUE: Final = frozenset(("nan", "mismatch", "skew", "slow"))
+"""Kinds that look at an op before it is issued."""
+MAX_TEXT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One watch; ``limit`` in the kind's own unit."""
+
+    number: int
+    kind: str
+    limit: float
+    ignore: int = 0
+    """Matches to be let pass."""
+
+
+class Watches:
+    """All watches of the rank. Of several of one kind the one with the lowest limit counts."""
+
+    __slots__ = (
+        "_all", "_left", "active", "before_issue", "diverge", "hits", "memory", "mismatch", "nan",
+        "skew", "slow", "unknown",
+    )  # fmt: skip
+
+    def __init__(self, watches: Iterable[Watch] = (), unknown: tuple[str, ...] = ()) -> None:
+        self._all = tuple(watches)
+        self.nan = self._of("nan")
+        self.mismatch = self._of("mismatch")
+        self.slow = self._of("slow")
+        self.skew = self._of("skew")
+        self.memory = self._of("memory")
+        self.diverge = self._of("diverge")
+        self.active = bool(self._all)
+        self.before_issue = any(one.kind in BEFORE_ISSUE for one in self._all)
+        self.unknown = unknown
+        """Kinds that this agent does not have."""
+        self.hits: dict[int, int] = {}
+        """number -> matches so far."""
+        self._left = {one.number: one.ignore for one in self._all}
+
+    def _of(self, kind: str) -> Watch | None:
+        found = [one for one in self._all if one.kind == kind]
+        return min(found, key=lambda one: (one.limit, one.number), default=None)
+
+    def has(self, number: int) -> bool:
+        """Is there a watch of this number?"""
+        return number in self._left
+
+    def counts(self, number: int) -> bool:
+        """A match: is it one to stop at?"""
+        left = self._left.get(number)
+        if left is None:
+            return False
+        self.hits[number] = self.hits.get(number, 0) + 1
+        self._left[number] = max(0, left - 1)
+        return not left
+
+    def keep_counts(self, old: Watches) -> None:
+        """A new list: what is in both goes on counting where it was."""
+        before = {one.number: one for one in old._all}
+        for one in self._all:
+            was = before.get(one.number)
+            if was is None:
+                continue
+            if one.number in old.hits:
+                self.hits[one.number] = old.hits[one.number]
+            if was.ignore == one.ignore:
+                self._left[one.number] = old._left[one.number]
+
+
+NO_WATCHES: Final = Watches()
+
+
+def watches_of(said: Any) -> Watches:
+    """``BREAKS.watches`` as it came; None (an older hub): none. Unknown kinds are left out. Raises
+    ValueError, KeyError or TypeError."""
+    if said is None:
+        return NO_WATCHES
+    if not isinstance(said, list) or len(said) > MAX_BREAKS:
+        raise ValueError("too many watches")
+    known = [_watch(one) for one in said if one["kind"] in WATCH_KINDS]
+    unknown = {str(one["kind"])[:20] for one in said if one["kind"] not in WATCH_KINDS}
+    return Watches(known, tuple(sorted(unknown))) if said else NO_WATCHES
+
+
+def _watch(said: Any) -> Watch:
+    limit = float(said.get("limit") or 0)
+    if not math.isfinite(limit) or limit < 0:
+        raise ValueError(f"limit {limit} of a watch")
+    return Watch(int(said["n"]), str(said["kind"]), limit, max(0, int(said.get("ignore") or 0)))

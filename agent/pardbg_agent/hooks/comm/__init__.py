@@ -1,0 +1,1 @@
+"""Hooks into communication: collectives, point-to-point ops, groups, completion."""

@@ -1,0 +1,332 @@
+"""When an issued op is complete, and who waited for it.
+
+An op's completion is seen where it is cheapest to see truly:
+
+- a synchronous op of Python: in the ``Work.wait`` that follows at once (DONE_WAITED);
+- an asynchronous one, or one that C++ issued (DDP's reducer): in its future's callback, where the
+  backend has one (DONE_COMPLETED). It runs on the backend's worker, which needs the GIL for it and
+  may get it late; what DDP waited for in a backward is complete at the backward's end at the
+  latest (DONE_WAITED), whichever comes first;
+- gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
+- functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by data_ptr;
+- on a device ``Work.wait`` returns before the op is complete: there the agent's thread polls
+  ``is_completed`` (DONE_POLLED). For that the Work is held until the next poll that sees it
+  complete (at most 50 ms longer than needed), at most MAX_POLLED of them.
+
+No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
+Work's Python object leads to the op's numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.context import LOCAL, Op, local, of
+from pardbg_agent.hooks.patching import Patches, unseen, wait_gate
+from pardbg_agent.hooks.watch import slow
+from pardbg_agent.wire import Flag, Kind, Lane
+
+MAX_POLLED: Final = 256
+MAX_TENSORS: Final = 1024
+SHORT_NS: Final = 2_000
+"""A wait below this found the op complete: no WAIT record."""
+
+_DONE, _WAIT, _COMM, _LANE_WAIT = int(Kind.OP_DONE), int(Kind.WAIT), int(Lane.COMM), int(Lane.WAIT)
+_FAILED = int(Flag.FAILED)
+COMPLETED, WAITED, POLLED = (
+    int(Flag.DONE_COMPLETED), int(Flag.DONE_WAITED), int(Flag.DONE_POLLED),
+)  # fmt: skip
+
+METHODS: Final = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
+    "allgather_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "gather", "scatter", "alltoall",
+    "alltoall_base", "barrier", "send", "recv", "recv_anysource", "all_gather_single",
+    "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+)  # fmt: skip
+"""Methods of ProcessGroup that issue an op and return its Work."""
+NO_FUTURE: Final = ("reduce_scatter", "_reduce_scatter", "send", "recv")
+"""Whose Works have no future on CPU backends (see ops.Spec.future)."""
+
+
+_live: dict[Any, tuple[Op, bool]] = {}
+"""Weak reference to a Work -> its op, while the program keeps the Work; and whether nothing else
+will say when the op is complete."""
+_tensors: dict[int, Op] = {}
+"""data_ptr of an output -> op, for wait_tensor."""
+_polled: deque[tuple[Op, Any]] = deque()
+_no_future: set[tuple[int, int]] = set()
+"""(group id, op) whose Works turned out to have no future."""
+
+_ref = weakref.ref
+_Work: Any = torch._C._distributed_c10d.Work
+on_refusal: Any = None
+"""Called with the core when a method of ProcessGroup raised: public hooks cannot see that."""
+
+
+def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
+    """The op is complete; the first one to see it writes the record."""
+    token, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
+    if not c.ops.completed(token):
+        return
+    if c.watches.slow is not None:
+        c.guard.call("watch slow", slow.op_ended, c, op, t1)
+    if c.level > 1:
+        c.record(
+            _DONE, _COMM, flags | source, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
+            a, b,
+        )  # fmt: skip
+    else:
+        c.sums.add((name_id, group_id, flags, max(a, b), t1 - t0))
+
+
+def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
+    """The host waited for the op, t0..t1."""
+    if c.watches.slow is not None:
+        LOCAL.state.own_ns = t1
+    if c.level > 1 and (t1 - t0 >= SHORT_NS or failed):
+        c.record(
+            _WAIT, _LANE_WAIT, op.flags | (_FAILED if failed else 0), op.name_id, t0, t1, c.step,
+            op.seq, op.group_id, op.stage, op.mb, op.peer, op.a, op.b,
+        )  # fmt: skip
+    if op.host_waits or failed:
+        done(c, op, t1, WAITED | (_FAILED if failed else 0))
+
+
+def follow(c: _core.Core, op: Op, result: Any) -> None:
+    """See to the completion of an op that C++ issued: nobody is known to wait for it at once."""
+    boxed = result[-1] if type(result) is tuple else result
+    work = None if boxed is None else _Work.unbox(boxed)
+    if work is None:  # the backend made the stream wait already and gives no Work
+        c.ops.completed(op.token)
+    elif not op.host_waits:
+        _poll_later(c, op, work)
+    else:
+        _when_done(c, op, work)
+
+
+def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
+    """Have the Work's future tell. False: it has none."""
+    if _no_future and (op.group_id, op.name_id) in _no_future:
+        return False
+    try:
+        future = work.get_future()
+    except (RuntimeError, NotImplementedError):
+        _no_future.add((op.group_id, op.name_id))
+        return False
+    future.add_done_callback(partial(_complete, c, op))
+    state = LOCAL.state
+    if state.backward:
+        state.futures.append((op, future))
+    return True
+
+
+@unseen
+def _complete(c: _core.Core, op: Op, _: Any) -> None:
+    """The future's callback, on the backend's worker."""
+    t1 = now_ns()
+    try:
+        done(c, op, t1, COMPLETED)
+    except Exception as error:  # noqa: BLE001 - the guard
+        c.guard.failed("completion", error)
+
+
+def backward_ended(c: _core.Core, t1: int) -> None:
+    """DDP's reducer has waited, in C++, for what it issued in this backward. The callback may
+    still be waiting for the GIL then, which the host thread took first: what is complete now was
+    complete at ``t1``. Until here, and no longer, the futures are held."""
+    state = local()
+    futures, state.futures = state.futures, []
+    for op, future in futures:
+        if future.done():
+            done(c, op, t1, WAITED)
+
+
+def _poll_later(c: _core.Core, op: Op, work: Any) -> None:
+    if len(_polled) >= MAX_POLLED:
+        forgotten, _ = _polled.popleft()
+        c.ops.completed(forgotten.token)
+    _polled.append((op, work))
+    if poll not in c.pollers:
+        c.pollers.append(poll)
+
+
+def poll() -> None:
+    """Look for completed device ops. The agent's thread calls it; never blocks."""
+    c = _core.CURRENT
+    for _ in range(len(_polled)):
+        op, work = _polled.popleft()
+        if c is None:
+            continue
+        if work.is_completed():
+            done(c, op, now_ns(), POLLED)
+        else:
+            _polled.append((op, work))
+
+
+def expect_tensor(op: Op, tensors: Any) -> None:
+    """A functional collective: its wait will come for one of these output tensors."""
+    if len(_tensors) >= MAX_TENSORS:
+        with contextlib.suppress(StopIteration, RuntimeError, KeyError):
+            del _tensors[next(iter(_tensors))]
+    for tensor in tensors if isinstance(tensors, list) else (tensors,):
+        _tensors[tensor.data_ptr()] = op
+
+
+def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
+    """The Work that Python got of an asynchronous op (or on a device) belongs to this op."""
+    if not op.host_waits:
+        _poll_later(c, op, work)
+        told = True
+    else:
+        told = has_future and _when_done(c, op, work)
+    _live[_ref(work, _gone)] = op, not told
+
+
+@unseen
+def _gone(ref: Any) -> None:
+    found = _live.pop(ref, None)
+    if found is not None and found[1]:
+        c = _core.CURRENT
+        if c is not None:
+            c.ops.completed(found[0].token)  # nobody waited: when it ended is not known
+
+
+def install(patches: Patches) -> None:
+    """Watch ProcessGroup's methods and Work.wait."""
+    group = torch._C._distributed_c10d.ProcessGroup
+    for name in METHODS:
+        if hasattr(group, name):
+            has_future = not name.startswith(NO_FUTURE)
+            patches.set(group, name, _method(getattr(group, name), "reduce" in name, has_future))
+    patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
+    patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
+    for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
+        if "wait" in vars(kind):
+            patches.set(kind, "wait", _wait(kind.wait))
+
+
+def _method(original: Any, reduces: bool, has_future: bool) -> Any:
+    @unseen
+    def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        if c is None or not c.level:
+            return original(self, *args, **kwargs)
+        state = LOCAL.state
+        state.group = self
+        if reduces:
+            try:  # the dispatcher's ReduceOp is opaque to Python; the options are not
+                state.reduce = hash(args[-1].reduceOp)
+            except (AttributeError, IndexError):
+                state.reduce = -1
+        try:
+            work = original(self, *args, **kwargs) if kwargs else original(self, *args)
+        except BaseException:
+            if on_refusal is not None:
+                on_refusal(c)
+            raise
+        finally:
+            state.group = None
+        op = state.op
+        if op is not None:
+            state.op = None
+            try:
+                if work is None:
+                    c.ops.completed(op.token)
+                elif op.flags & _ASYNC or not op.host_waits:
+                    tie(c, op, work, has_future)
+                else:
+                    if state.sync_op is not None:  # its wait is one that we do not see
+                        c.ops.completed(state.sync_op.token)
+                    state.sync_id, state.sync_op = id(work), op
+            except Exception as error:  # noqa: BLE001 - the guard
+                c.guard.failed("works", error)
+        return work
+
+    return issue
+
+
+_ASYNC, _P2P = int(Flag.ASYNC), int(Flag.P2P)
+
+
+def _wait(original: Any) -> Any:
+    @unseen
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state = LOCAL.state
+        op = state.sync_op
+        if op is not None and state.sync_id == id(self):
+            state.sync_op = None
+        else:
+            found = _live.pop(_ref(self), None) if _live else None
+            op = None if found is None else found[0]
+        c = _core.CURRENT
+        if c is None or op is None:
+            return original(self, *args, **kwargs)
+        failed, t0 = True, now_ns()
+        try:
+            result = original(self, *args, **kwargs) if args or kwargs else original(self)
+            failed = False
+        finally:
+            t1 = now_ns()
+            try:
+                if op.peer < 0 and op.flags & _P2P and not failed:
+                    op = c.guard.call("any source", _came, c, op, self) or op
+                waited(c, op, t0, t1, failed)
+            except Exception as error:  # noqa: BLE001 - the guard
+                c.guard.failed("wait", error)
+            c.hook_ns += now_ns() - t1
+        return result
+
+    return wait
+
+
+def _came(c: _core.Core, op: Op, work: Any) -> Op:
+    """A receive from anybody is complete: its Work knows from whom, by rank in the group."""
+    ranks = next(g.ranks for g in of(c).groups.values() if g.group_id == op.group_id)
+    return op._replace(peer=ranks[work._source_rank()])
+
+
+def wait_tensor(c: _core.Core, tensor: Any) -> Op | None:
+    """The op whose output this is, if one is open."""
+    if type(tensor) is not torch.Tensor or tensor.is_meta:
+        return None  # a fake one, while a graph is traced
+    return _tensors.pop(tensor.data_ptr(), None)
+
+
+def _start_coalescing(original: Any) -> Any:
+    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        if c is not None and c.gate.closed:
+            from pardbg_agent.wire import GATE_OPS
+
+            wait_gate(c, GATE_OPS, "a batch of ops")
+        result = original(self, *args, **kwargs)
+        local().coalescing = True
+        return result
+
+    return start
+
+
+def _end_coalescing(original: Any) -> Any:
+    def end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        local().coalescing = False
+        return original(self, *args, **kwargs)
+
+    return end
+
+
+def forget() -> None:
+    """Drop what is known of open ops (after detach)."""
+    _live.clear()
+    _tensors.clear()
+    _polled.clear()
+    _no_future.clear()

@@ -1,0 +1,1 @@
+"""Hooks into memory: bytes by use, limits, tensors saved for backward."""

@@ -1,0 +1,234 @@
+"""Memory of a rank by what it is for: exact bytes of parameters, gradients, optimizer state."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.context import Context
+from pardbg_agent.hooks.memory import memory_limit
+from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
+from pardbg_agent.words import size
+
+EVERY: Final = 50
+"""Steps between two countings of parameters, gradients and optimizer state."""
+TOTAL_EVERY_NS: Final = 50_000_000
+"""Least time between two readings of the process's (or device's) total."""
+
+_MEMORY, _COUNTER = int(Kind.MEMORY), int(Lane.COUNTER)
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+_last_total_ns = 0
+_peak = 0
+_counted: tuple[int, int] = (0, 0)
+"""(parameters, optimizer states) as counted last."""
+_parts: dict[str, int] = {}
+"""What was counted last, by what it is for."""
+_chunks: dict[int, int] = {}
+"""stage -> activations of one microbatch, as counted last."""
+_above: tuple[int, bool] = (-1, False)
+"""(watch, its limit was passed when it was last looked at)"""
+_model: dict[str, Any] = {}
+_statm: tuple[int, int] = (0, -1)
+"""(pid, file descriptor of /proc/self/statm)"""
+
+
+def reset() -> None:
+    """Start over (a new attach)."""
+    memory_limit.reset()
+    global _last_total_ns, _peak, _counted, _model, _above
+    _last_total_ns, _peak, _counted, _model, _above = 0, 0, (0, 0), {}, (-1, False)
+    _parts.clear()
+    _chunks.clear()
+
+
+def sample(c: _core.Core, x: Context, t: int) -> None:
+    """At the end of a step: totals, and the exact bytes where they are due."""
+    global _last_total_ns
+    if t - _last_total_ns >= TOTAL_EVERY_NS:
+        _last_total_ns = t
+        _total(c, t)
+        memory_limit.sample(c, t)
+    counts = _counts(x)
+    global _counted
+    if c.step < 3 or c.step % EVERY == 0 or counts != _counted:
+        _counted = counts
+        _exact(c, x, t)
+    if c.watches.memory is not None:
+        watch(c)
+
+
+def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
+    """What a whole forward saved; while a region is recomputed, its inside comes on top."""
+    _record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
+    _parts["activations"] = num_bytes + recomputed_bytes
+
+
+def counted(stage: int, num_bytes: int) -> None:
+    """What one microbatch's forward of a pipeline stage saved."""
+    _chunks[stage] = num_bytes
+
+
+def schedule_begins() -> None:
+    """No microbatch is in flight."""
+    if _chunks:
+        _parts["activations"] = 0
+
+
+def chunk(c: _core.Core, stage: int, verb: str) -> None:
+    """A pipeline action ended, while this is watched: what a forward saved is kept until its
+    backward."""
+    known = _chunks.get(stage, 0)
+    more = known if verb == "F" else -known if verb in ("B", "I") else 0
+    _parts["activations"] = max(0, _parts.get("activations", 0) + more)
+    if more > 0:
+        watch(c)
+
+
+def watch(c: _core.Core) -> None:
+    """``watch memory>X``: what this rank has allocated, as far as it is known here. On a device
+    that is what torch's allocator gave out; else parameters, gradients, optimizer state and
+    activations as they were counted last. A hit is the passing of the limit: it comes again when
+    less was allocated in between."""
+    global _above
+    asked = c.watches.memory
+    if asked is None:
+        return
+    parts: dict[str, int] = {}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        now = int(torch.cuda.memory_allocated())
+    else:
+        parts = dict(_parts)
+        now = sum(parts.values())
+    before = _above == (asked.number, True)
+    _above = asked.number, now > asked.limit
+    if now > asked.limit and not before:
+        said = ", ".join(f"{name} {size(part)}" for name, part in parts.items())
+        said = f" ({said})" if said else ""
+        c.gate.stop(asked.number, f"{size(now)} allocated{said}, more than {size(asked.limit)}")
+
+
+def _record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None:
+    c.record(
+        _MEMORY, _COUNTER, 0, c.defs.name(name), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
+        num_bytes, peak,
+    )  # fmt: skip
+
+
+def _total(c: _core.Core, t: int) -> None:
+    global _peak
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        stats = torch.cuda.memory_stats_as_nested_dict()
+        for name, key in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
+            now = stats[key]["all"]
+            _record(c, name, int(now["current"]), int(now["peak"]), t)
+        return
+    rss = rss_bytes()
+    _peak = max(_peak, rss)
+    _record(c, "rss", rss, _peak, t)
+
+
+def rss_bytes() -> int:
+    """Resident set size of this process."""
+    global _statm
+    pid, fd = _statm
+    if pid != os.getpid():  # after fork the parent's file still tells of the parent
+        fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        _statm = (os.getpid(), fd)
+    return int(os.pread(fd, 128, 0).split()[1]) * _PAGE
+
+
+def _counts(x: Context) -> tuple[int, int]:
+    parameters = states = 0
+    for optimizer in x.optimizers:
+        parameters += sum(len(group["params"]) for group in optimizer.param_groups)
+        states += len(_state(optimizer))
+    return parameters, states
+
+
+def _state(optimizer: Any) -> Any:
+    """The state kept on this rank."""
+    return _inner(optimizer).state
+
+
+def _inner(optimizer: Any) -> Any:
+    """ZeroRedundancyOptimizer has a local optimizer for this rank's share."""
+    inner = getattr(optimizer, "optim", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
+
+
+def _exact(c: _core.Core, x: Context, t: int) -> None:
+    seen: set[int] = set()
+    parameters = gradients = state = whole = 0
+    _, shards = _sharding(x)
+    for optimizer in x.optimizers:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) in seen:
+                    continue
+                seen.add(id(p))
+                parameters += _bytes(p)
+                whole += _whole(p, shards)
+                if p.grad is not None:
+                    gradients += _bytes(p.grad)
+        for values in _state(optimizer).values():
+            if isinstance(values, dict):
+                state += sum(_bytes(v) for v in values.values() if isinstance(v, torch.Tensor))
+    for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
+        _record(c, name, part, part, t)
+        _parts[name] = part
+    _define_model(c, x, whole)
+
+
+def _bytes(tensor: Any) -> int:
+    """Bytes on this rank: a DTensor's local shard."""
+    return int(getattr(tensor, "_local_tensor", tensor).nbytes)
+
+
+def _whole(p: Any, shards: int) -> int:
+    """Bytes of a parameter once its shards are gathered. On a mesh of several dimensions tensor
+    parallelism has cut it before, and numel() counts what other ranks keep for good."""
+    if shards > 1 and hasattr(p, "_local_tensor") and p.device_mesh.ndim > 1:
+        return _bytes(p) * shards
+    return int(p.numel() * p.element_size())
+
+
+def _define_model(c: _core.Core, x: Context, parameters_bytes: int) -> None:
+    """MODEL, when what it says changed."""
+    global _model
+    zero, shards = _sharding(x)
+    names = sorted({type(_inner(optimizer)).__name__ for optimizer in x.optimizers})
+    fields = {
+        "zero": zero, "shards": shards, "parameters_bytes": parameters_bytes,
+        "optimizer": ", ".join(names), "parameters_sharded": bool(x.fsdp_groups),
+    }  # fmt: skip
+    if fields != _model:
+        _model = fields
+        c.defs.put(DefKind.MODEL, **fields)
+
+
+def _sharding(x: Context) -> tuple[int | None, int]:
+    """(ZeRO level, shards), as far as the objects say it."""
+    for optimizer in x.optimizers:
+        if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+            return 1, int(optimizer.world_size)
+    for group in x.fsdp_groups:
+        mesh = group.mesh_info
+        shards = int(getattr(mesh, "shard_mesh_size", 1))
+        # The root is never resharded after forward; any other unit tells level 2 from 3.
+        resharded = any(g.post_forward_mesh_info is not None for g in x.fsdp_groups)
+        return (3 if resharded else 2), shards
+    for optimizer in x.optimizers:
+        for params in optimizer.param_groups:
+            if any(hasattr(p, "_local_tensor") for p in params["params"]):
+                return None, 1  # sharded by tensor parallelism: not a ZeRO level
+    return 0, 1
+
+
+def now_sample(c: _core.Core, x: Context) -> None:
+    """For tests and programs without an optimizer."""
+    sample(c, x, now_ns())

@@ -1,0 +1,1 @@
+"""Hooks into training: steps and phases, pipelines, FSDP, recomputation."""

@@ -1,0 +1,158 @@
+"""FSDP2 (fully_shard): unshard, reshard and reduce of each unit, and the root's forward."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.context import local
+from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.training import step_phases
+from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+
+_FSDP, _COMM, _FAILED = int(Kind.FSDP), int(Lane.COMM), int(Flag.FAILED)
+_PACKAGE = "torch.distributed.fsdp._fully_shard"
+
+
+def install(patches: Patches, late: LateImports) -> None:
+    """Hook FSDP's classes as soon as the program imports them."""
+    late.when_imported(f"{_PACKAGE}._fsdp_param_group", functools.partial(_hook_units, patches))
+    late.when_imported(f"{_PACKAGE}._fsdp_state", functools.partial(_hook_root, patches))
+
+
+def _hook_units(patches: Patches, module: ModuleType) -> None:
+    unit = module.FSDPParamGroup
+    for name, verb, moves in (
+        ("unshard", "unshard", _gathers),
+        ("wait_for_unshard", "wait unshard", _waits),
+        ("reshard", "reshard", _has_whole),
+        ("post_backward", "reduce", _reduces),
+    ):
+        patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
+
+
+# Will this call do anything? FSDP calls these in pairs, and most of them find it done.
+
+
+def _gathers(unit: Any) -> bool:
+    return unit._all_gather_result is None and not unit.is_unsharded
+
+
+def _waits(unit: Any) -> bool:
+    return unit._all_gather_result is not None
+
+
+def _has_whole(unit: Any) -> bool:
+    return bool(unit.is_unsharded)
+
+
+def _reduces(unit: Any) -> bool:
+    return bool(unit.reduce_grads)
+
+
+class _Unit:
+    """What is known of a unit: FSDP gathers and throws away its parameters together."""
+
+    __slots__ = ("names", "num_bytes", "resharded_ns", "whole")
+
+    def __init__(self, unit: Any) -> None:
+        self.num_bytes = _unit_bytes(unit)
+        self.names: dict[str, int] = {}
+        """verb -> name id"""
+        self.whole = False
+        """Its parameters are unsharded, as far as these records say."""
+        self.resharded_ns = 0
+
+
+def _before(verb: str, moves: Any) -> Any:
+    def before(c: _core.Core, unit: Any, *_: Any, **__: Any) -> Any:
+        if not moves(unit):
+            return None
+        x = context.of(c)
+        known = x.fsdp_units.get(unit)
+        if known is None:
+            x.fsdp_groups.add(unit)
+            known = x.fsdp_units[unit] = _Unit(unit)
+        return verb, unit, known, now_ns()
+
+    return before
+
+
+def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+    verb, unit, known, t0 = what
+    x = context.of(c)
+    whole = bool(unit.is_unsharded)
+    if whole != known.whole:
+        known.whole = whole
+        x.gathered_bytes += known.num_bytes if whole else -known.num_bytes
+    if verb == "reshard":
+        if whole:
+            return  # kept for backward
+        known.resharded_ns = t1
+    elif verb == "reduce":
+        t0 = max(t0, known.resharded_ns)  # it resharded first, which has a record of its own
+    if c.level > 1:
+        c.record(
+            _FSDP, _COMM, _FAILED if failed else 0, _name(c, unit, known, verb), t0, t1, c.step, 0,
+            NO_GROUP, NONE, NONE, NONE, known.num_bytes, x.gathered_bytes,
+        )  # fmt: skip
+
+
+def _name(c: _core.Core, unit: Any, known: _Unit, verb: str) -> int:
+    """``layers.0 unshard``; names of modules come with the first forward."""
+    name = known.names.get(verb)
+    if name is None:
+        fqn = getattr(unit, "_module_fqn", None)
+        name = c.defs.name(f"{fqn or 'root'} {verb}")
+        if fqn is not None:
+            known.names[verb] = name
+    return name
+
+
+def _unit_bytes(unit: Any) -> int:
+    """Bytes of the unit's unsharded parameters."""
+    total = 0
+    for p in unit.fsdp_params:
+        numel = 1
+        for size in p._orig_size:
+            numel *= size
+        total += numel * p.sharded_param.element_size()
+    return total
+
+
+def _hook_root(patches: Patches, module: ModuleType) -> None:
+    """The root's forward begins in ``_root_pre_forward`` and has ended when its outputs get their
+    pre-backward hook. Both are looked up on each call, so modules sharded before us count too."""
+    state = module.FSDPState
+    patches.set(state, "_root_pre_forward", _root_begins(state._root_pre_forward))
+    patches.set(state, "_register_pre_backward_hook", _root_ended(
+        state._register_pre_backward_hook))  # fmt: skip
+
+
+def _root_begins(original: Any) -> Any:
+    @functools.wraps(original)
+    def root_pre_forward(self: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        outer = self._state_ctx.iter_forward_root
+        if c is not None and c.level and outer is None and local().fsdp is None:
+            local().fsdp = c.guard.call("fsdp.forward", step_phases.before_forward, c, module)
+        return original(self, module, *args, **kwargs)
+
+    return root_pre_forward
+
+
+def _root_ended(original: Any) -> Any:
+    @functools.wraps(original)
+    def register_pre_backward_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begun, c = local().fsdp, _core.CURRENT
+        if begun is not None and self._state_ctx.iter_forward_root is self:
+            local().fsdp = None
+            if c is not None:
+                c.guard.call("fsdp.forward", step_phases.after_forward, c, begun, now_ns(), False)
+        return original(self, *args, **kwargs)
+
+    return register_pre_backward_hook

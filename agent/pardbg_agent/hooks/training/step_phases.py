@@ -1,0 +1,371 @@
+"""Training steps and their phases, without a word from the program.
+
+A step ends with an optimizer's step. Programs with several optimizers (GANs, one per model part)
+call them in a fixed order: the one that comes last before the first-seen one comes again ends the
+step; in the first round, the one after which none is left that has not stepped. Without any
+optimizer a pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes
+over from all of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.optim.optimizer as optimizers
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks.comm import works
+from pardbg_agent.hooks.context import Context, local
+from pardbg_agent.hooks.memory import saved_tensors, usage
+from pardbg_agent.hooks.patching import LateImports, Patches, spend, wait_gate
+from pardbg_agent.hooks.watch import not_finite
+from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
+
+_PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
+_FAILED, _INFERRED = int(Flag.FAILED), int(Flag.INFERRED)
+_MIN_INFERRED_NS = 1_000
+_SEEN = int(Flag.FLOAT | Flag.INFERRED)
+"""A number that a hook saw and the program did not log."""
+
+
+class Cycle:
+    """Which optimizer ends a step."""
+
+    def __init__(self) -> None:
+        self._first: Any = None
+        self._last: Any = None
+        self._closer: Any = None
+        self._known = False
+        """A whole round of optimizers was seen."""
+        self.to_come: Any = weakref.WeakSet()
+        """Optimizers made that have not stepped."""
+
+    def stepped(self, optimizer: Any) -> bool:
+        """An optimizer stepped; True if that ends the training step."""
+        first = self._first() if self._first is not None else None
+        self.to_come.discard(optimizer)
+        if first is None:
+            self._first = self._last = self._closer = weakref.ref(optimizer)
+            self._known = False
+            return not self.to_come
+        if optimizer is first:
+            self._closer = self._last  # the one before it closed the round
+            self._known = True
+        elif not self._known:
+            self._closer = weakref.ref(optimizer)
+        self._last = weakref.ref(optimizer)
+        if not self._known and self.to_come:
+            return False
+        return bool(self._closer() is optimizer)
+
+    @property
+    def used(self) -> bool:
+        """Any optimizer was seen."""
+        return self._first is not None
+
+
+cycle = Cycle()
+_schedule_steps = 0
+"""Schedule steps since a step ended."""
+
+
+def install(patches: Patches, late: LateImports) -> list[Any]:
+    """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
+    reset()
+    patches.around(torch.autograd, "backward", "backward", _before_backward, _after_backward)
+    scaler = getattr(torch.amp, "GradScaler", None)
+    patches.around(scaler, "scale", "scale", _before_scale, _after_scale)
+    patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
+    late.when_imported(
+        "torch.nn.parallel.distributed",
+        lambda m: patches.around(
+            m.DistributedDataParallel, "forward", "ddp.forward", before_forward, after_forward
+        ),
+    )
+    late.when_imported(
+        "torch.utils.data.dataloader",
+        lambda m: patches.around(
+            m._BaseDataLoaderIter, "__next__", "data", _before_data, _after_data
+        ),
+    )
+    return [
+        optimizers.register_optimizer_step_pre_hook(_optimizer_begins),
+        optimizers.register_optimizer_step_post_hook(_optimizer_ended),
+    ]
+
+
+def reset() -> None:
+    """No optimizer and no step seen yet."""
+    global cycle, _schedule_steps
+    cycle, _schedule_steps = Cycle(), 0
+
+
+# -- phases
+
+
+def phase_begins(c: _core.Core, x: Context, name: str, t0: int) -> None:
+    """The main loop enters a phase."""
+    if not x.begun:
+        x.begun = True
+        if c.step == 0:
+            c.step_t0 = x.anchor_ns = t0  # what came before was set-up, not a step
+    x.phase = c.defs.name(name)
+    c.status.now(c.step, x.phase, 0, NONE, NONE, t0)
+
+
+def phase_ends(
+    c: _core.Core, x: Context, name: str, t0: int, t1: int, failed: bool = False
+) -> None:
+    """The main loop leaves a phase."""
+    context.phase_record(c, _PHASE, _LANE, _FAILED if failed else 0, name, t0, t1)
+    x.phase = 0
+    c.status.now(c.step, 0, 0, NONE, NONE, t1)
+
+
+def _before_data(c: _core.Core, *_: Any) -> int:
+    t0 = now_ns()
+    local().optimizer = None  # one whose step() raised never said that it ended
+    phase_begins(c, context.of(c), "data", t0)
+    return t0
+
+
+def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
+    x = context.of(c)
+    if failed:  # StopIteration: there was no batch
+        x.phase = 0
+        c.status.now(c.step, 0, 0, NONE, NONE, t1)
+        return
+    phase_ends(c, x, "data", t0, t1)
+    _anchor(c, x, t1)
+
+
+def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
+    """A wrapped model's outermost forward (DDP, FSDP)."""
+    if local().forward or local().action or local().backward:
+        return None
+    x = context.of(c)
+    x.wrapped = True
+    _take_off(c, x, 0)
+    count = saved_tensors.begin(c, module) if torch.is_grad_enabled() else None
+    t0 = now_ns()
+    phase_begins(c, x, "forward", t0)
+    local().forward += 1
+    return t0, count
+
+
+def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+    """It returned."""
+    t0, count = what
+    local().forward -= 1
+    x = context.of(c)
+    if count is not None:
+        x.saved, x.recomputed_bytes = count, 0
+        usage.activations(c, saved_tensors.end(c, count), t1)
+    x.forward_seen = True
+    if c.watches.memory is not None:
+        usage.watch(c)
+    phase_ends(c, x, "forward", t0, t1, failed)
+
+
+def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
+    if local().backward or local().action:
+        return None  # reentrant checkpointing; or a pipeline stage's own
+    x = context.of(c)
+    t0 = now_ns()
+    _take_off(c, x, t0)
+    if not x.forward_seen and 0 < x.anchor_ns < t0 - _MIN_INFERRED_NS:
+        context.phase_record(c, _PHASE, _LANE, _INFERRED, "forward", x.anchor_ns, t0)
+    unscaled, local().unscaled = local().unscaled, None
+    if is_plain_scalar(tensors):
+        value = tensors.item() if unscaled is None else unscaled
+        # A closure (LBFGS) evaluates the same batch again: that is no accumulation. Nor is a step
+        # that ends without an optimizer (a parameter server's worker).
+        again = local().optimizer is not None or x.loss_step != c.step
+        x.loss, x.loss_step = value if again else x.loss + value, c.step
+        log_loss(c, x.loss)
+    if c.watches.memory is not None:
+        usage.watch(c)
+    phase_begins(c, x, "backward", t0)
+    local().backward += 1
+    return t0
+
+
+def _after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
+    local().backward -= 1
+    if local().futures:
+        works.backward_ended(c, t1)
+    x = context.of(c)
+    if x.saved is not None:
+        if x.recomputed_bytes:
+            usage.activations(c, x.saved.num_bytes, t1, x.recomputed_bytes)
+        x.saved = None
+    phase_ends(c, x, "backward", t0, t1, failed)
+    _anchor(c, x, t1)
+
+
+def _before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
+    """``scaler.scale(loss).backward()``: the loss is what it was before."""
+    if is_plain_scalar(outputs):
+        local().unscaled = outputs.item()
+
+
+def _after_scale(*_: Any) -> None:
+    """Nothing."""
+
+
+def _anchor(c: _core.Core, x: Context, t: int) -> None:
+    """From here on the host may be in a forward. Where nothing wraps the model, what autograd saves
+    from here to the backward are its activations."""
+    x.anchor_ns, x.forward_seen = t, False
+    if x.wrapped or x.schedules or local().open is not None or not torch.is_grad_enabled():
+        return
+    local().open = saved_tensors.begin_without(c, lambda: _parameters(x))
+
+
+def _parameters(x: Context) -> Iterator[Any]:
+    """All that the optimizers know."""
+    for optimizer in x.optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
+def stop_counting() -> None:
+    """Before our hooks go: none of ours may stay on autograd."""
+    c = _core.CURRENT
+    if c is not None:
+        _take_off(c, context.of(c), 0)
+
+
+def _take_off(c: _core.Core, x: Context, t: int) -> None:
+    """The count that ``_anchor`` began ends; 0 for ``t``: it was for nothing."""
+    count = local().open
+    if count is None:
+        return
+    num_bytes = saved_tensors.take_off(c, count)
+    if num_bytes is None:
+        return  # the program's own hooks are above it
+    local().open = None
+    if t and num_bytes:
+        x.saved, x.recomputed_bytes = count, 0
+        usage.activations(c, num_bytes, t)
+
+
+# -- losses
+
+
+def is_plain_scalar(tensor: Any) -> bool:
+    """One number in host memory: reading it waits for nothing."""
+    return type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
+
+
+def log_loss(c: _core.Core, value: float) -> None:
+    """METRIC loss of the current step. A program that logs its own comes later and so wins."""
+    c.loss = value
+    if c.watches.nan is not None:
+        not_finite.loss(c, value)
+    t = now_ns()
+    c.record_f(
+        int(Kind.METRIC), int(Lane.COUNTER), _SEEN, c.defs.name("loss"), t, t, c.step, 0, NO_GROUP,
+        NONE, NONE, NONE, value, 0,
+    )  # fmt: skip
+
+
+# -- optimizers and steps
+
+
+def _made(original: Any) -> Any:
+    """Optimizer.__init__: the first round ends when all that were made have stepped."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with contextlib.suppress(Exception):  # one that cannot be hashed
+            cycle.to_come.add(self)
+
+    return init
+
+
+def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if patching.compiling():
+        return
+    c = _core.CURRENT
+    if c is None or c.level == 0 or "optimizer" in c.guard.disabled:
+        return
+    outer = local().optimizer
+    if outer is not None and outer[0]() not in (None, optimizer):
+        cycle.to_come.discard(optimizer)
+        return  # ZeroRedundancyOptimizer steps its local one inside
+    begun = now_ns()
+    try:
+        if c.gate.closed:
+            watch = c.watches.nan
+            if watch is not None:
+                c.guard.call("watch nan", not_finite.gradients, c, watch, optimizer)
+            wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
+        t0 = now_ns()
+        _take_off(c, context.of(c), 0)
+        local().optimizer = (weakref.ref(optimizer), t0)
+        phase_begins(c, context.of(c), "optimizer", t0)
+    except Exception as error:  # noqa: BLE001 - the guard
+        c.guard.failed("optimizer", error)
+    spend(c, begun)
+
+
+def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if patching.compiling():
+        return
+    c, outer = _core.CURRENT, local().optimizer
+    if c is None or outer is None or outer[0]() is not optimizer:
+        return
+    local().optimizer = None
+    t1 = now_ns()
+    try:
+        x = context.of(c)
+        phase_ends(c, x, "optimizer", outer[1], t1)
+        x.optimizers.add(optimizer)
+        x.loss = 0.0
+        if cycle.stepped(optimizer):
+            usage.sample(c, x, t1)
+            spend(c, t1)
+            step_ended(c, x)
+            t1 = now_ns()
+        _anchor(c, x, now_ns())
+    except Exception as error:  # noqa: BLE001 - the guard
+        c.guard.failed("optimizer", error)
+    spend(c, t1)
+
+
+def step_ended(c: _core.Core, x: Context) -> None:
+    """A training step is over: its record, and its gate. The program's own step() goes first."""
+    global _schedule_steps
+    _schedule_steps = 0
+    if c.explicit_steps:
+        return
+    c.step_end()
+    x.phase = 0
+    c.status.now(c.step, 0, 0, NONE, NONE, c.step_t0)
+    if c.gate.closed:
+        wait_gate(c, Gate.STEP, f"step {c.step}")
+
+
+def schedule_begins(c: _core.Core, x: Context) -> None:
+    """Without an optimizer, a schedule's step() that begins ends the step before it."""
+    if cycle.used or c.explicit_steps:
+        return
+    if _schedule_steps:
+        step_ended(c, x)
+    elif c.gate.closed:
+        wait_gate(c, Gate.STEP, f"step {c.step}")
+
+
+def schedule_ended(c: _core.Core) -> None:
+    """Count it: the next one ends this step if no optimizer does."""
+    global _schedule_steps
+    _schedule_steps += 1

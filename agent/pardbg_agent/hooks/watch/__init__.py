@@ -1,0 +1,1 @@
+"""Watches: not-finite values, mismatches, diverging replicas, slow ops."""

@@ -1,0 +1,294 @@
+"""`watch diverge`: replicas' gradients before each optimizer step, and their parameters after it,
+compared by the sums of their bits on the board (``pardbg_agent.control.posts``).
+
+Replicas are what DistributedDataParallel keeps equal, and what DTensors say is replicated along a
+mesh axis (HSDP's shards, parameters that tensor parallelism leaves whole). Gradients come first, so
+the first thing that differs is the one that is named. Each rank posts its sums and goes on; the
+last one to come compares, and is held: at the optimizer for gradients, at the step's end for
+parameters. Who differs is said by majority. Once per watch: what differs once differs for good.
+
+While the watch is set, all bits are read in every step, whatever the probes' budget is. On a device
+the sums run there and are fetched together: that waits for the device, twice per step.
+
+A sum has the optimizer's own place in the step in its key (its nth step() since the step began), so
+a rank that is told to watch later than another compares nothing else than what belongs together.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.optim.optimizer as optimizers
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.control import agreement, posts
+from pardbg_agent.control.watches import Watch
+from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.context import LOCAL
+from pardbg_agent.hooks.patching import spend
+from pardbg_agent.hooks.watch import mismatch, probes
+from pardbg_agent.hooks.watch.mismatch import Comparing
+
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MASK: Final = (1 << 64) - 1
+_NOTHING: Final = -(1 << 62)
+"""Instead of a sum: no gradient, or one that is not compared (sparse)."""
+_MOST_IN_STEP: Final = 1 << 12
+_HOOK: Final = "watch diverge"
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """Parameters of one optimizer that ranks of one group must have equal."""
+
+    name: str
+    ranks: tuple[int, ...]
+    parameters: tuple[tuple[Any, str], ...]
+    """By weak reference, with their names, in the model's order."""
+    axis: int = -1
+    """Of DTensors: the mesh axis along which they are replicated."""
+    told: int = -1
+    """Number of the watch that has said that they differ."""
+    first: int = -1
+    """First step that was compared for that watch."""
+    watch: int = -1
+
+
+class Known:
+    """An optimizer: how often it stepped in this step, and its replicas."""
+
+    __slots__ = ("made_for", "nth", "replicas", "step")
+
+    def __init__(self) -> None:
+        self.step, self.nth = -1, 0
+        self.made_for: tuple[int, int] = (-1, -1)
+        self.replicas: list[Replica] = []
+
+
+_known: Any = weakref.WeakKeyDictionary()
+
+
+def install() -> list[Any]:
+    """Hook the optimizers' begins and ends; gives the handles to remove. Before training's, which
+    holds at the gates that ``stop`` closes."""
+    reset()
+    return [
+        optimizers.register_optimizer_step_pre_hook(_begins),
+        optimizers.register_optimizer_step_post_hook(_ended),
+    ]
+
+
+def reset() -> None:
+    """No optimizer seen yet."""
+    global _known
+    _known = weakref.WeakKeyDictionary()
+
+
+def _begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+    c = _core.CURRENT
+    if c is None or not c.level or _HOOK in c.guard.disabled or patching.compiling():
+        return
+    outer = LOCAL.state.optimizer
+    if outer is not None and outer[0]() not in (None, optimizer):
+        return  # stepped by another one (ZeroRedundancyOptimizer)
+    known = _known.get(optimizer)
+    if known is None:
+        known = _known[optimizer] = Known()
+    known.step, known.nth = c.step, known.nth + 1 if known.step == c.step else 0
+    if c.watches.diverge is not None:
+        _look(c, optimizer, known, "gradient", c.watches.diverge)
+
+
+def _ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+    c = _core.CURRENT
+    if c is None or c.watches.diverge is None or not c.level or _HOOK in c.guard.disabled:
+        return
+    known, outer = _known.get(optimizer), LOCAL.state.optimizer
+    if known is None or patching.compiling() or outer is None or outer[0]() is not optimizer:
+        return
+    _look(c, optimizer, known, "parameter", c.watches.diverge)
+
+
+def _look(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) -> None:
+    begun = now_ns()
+    try:
+        with torch.no_grad():
+            _compare_all(c, optimizer, known, kind, watch)
+    except Exception as error:  # noqa: BLE001 - the guard
+        c.guard.failed(_HOOK, error)
+    spend(c, begun)
+
+
+def _compare_all(
+    c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch
+) -> None:
+    if not mismatch.comparable(c) or torch._C._len_torch_dispatch_stack():
+        return  # the latter: somebody counts the program's ops, and ours are none of them
+    x = mismatch.of(c)
+    x.tell()
+    made_for = (len(optimizer.param_groups), len(probes.replicas()))
+    if known.made_for != made_for:
+        known.made_for, known.replicas = made_for, list(_replicas_of(c, optimizer))
+    which = known.step * _MOST_IN_STEP + min(known.nth, _MOST_IN_STEP - 1)
+    for replica in known.replicas:
+        if replica.watch != watch.number:
+            replica.watch, replica.first = watch.number, known.step
+        values = _sums(replica, kind == "gradient")
+        if values is not None:
+            _compare(c, x, replica, kind, which, values, watch)
+
+
+def _compare(
+    c: _core.Core, x: Comparing, replica: Replica, kind: str, which: int, values: list[int],
+    watch: Watch,
+) -> None:  # fmt: skip
+    what = x.hash(kind, replica.name)
+    x.own.post_sums(what, which, replica.told, values)
+    x.others.of(replica.ranks, len(replica.ranks) - 1)
+    x.others.refresh()
+    found = [
+        other for other in x.others.of(replica.ranks, 0) if other.kinds & posts.KINDS["diverge"]
+    ]
+    theirs = {other.rank: other.sums(what, which) for other in found}
+    sums = {rank: each for rank, each in theirs.items() if each is not None}
+    if not sums or len(sums) < len(found) or x.own.rank in sums:
+        return  # not the last one to come; or two jobs that nothing tells apart
+    if replica.told == watch.number or any(each.told == watch.number for each in sums.values()):
+        replica.told = watch.number
+        return
+    whole = {x.own.rank: tuple(values), **{rank: each.values for rank, each in sums.items()}}
+    text = _difference(replica, kind, whole, which // _MOST_IN_STEP)
+    if text and c.gate.stop(watch.number, text):
+        replica.told = watch.number
+
+
+def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], step: int) -> str:
+    """What differs first, and whose."""
+    length = min(map(len, sums.values()))
+    apart = [i for i in range(length) if len({values[i] for values in sums.values()}) > 1]
+    if not apart:
+        return ""
+    odd, most = agreement.odd_ones({rank: values[apart[0]] for rank, values in sums.items()})
+    what = f"{kind} {_part_name(replica, apart[0], length)} differs"
+    when = f"in step {step}" if kind == "gradient" else f"after step {step}"
+    first = ", the first one looked at" if step == replica.first else ""
+    return (
+        f"{what} {when}{first}: {agreement.ranks_text(odd)} from {agreement.ranks_text(most)}"
+        f" ({len(apart)} of {length} differ)"
+    )
+
+
+def _part_name(replica: Replica, at: int, length: int) -> str:
+    size = -(-len(replica.parameters) // length)
+    part = replica.parameters[at * size : (at + 1) * size]
+    return part[0][1] if len(part) == 1 else f"{part[0][1]}..{part[-1][1]}"
+
+
+# -- sums
+
+
+def _sums(replica: Replica, gradients: bool) -> list[int] | None:
+    """One for each parameter; of very many, one for each few. None: they cannot be read now."""
+    tensors = [_tensor(ref(), replica.axis, gradients) for ref, _ in replica.parameters]
+    devices = {t.device for t in tensors if t is not None}
+    kinds = {device.type for device in devices}
+    if "meta" in kinds or ("cuda" in kinds and torch.cuda.is_current_stream_capturing()):
+        return None
+    sums = [None if t is None else bits_sum(t) for t in tensors]
+    there = [s for s in sums if s is not None]
+    if len(devices) == 1 and there:
+        numbers = iter(torch.stack(there).tolist())
+    else:
+        numbers = iter([int(s.item()) for s in there])
+    each = [_NOTHING if s is None else next(numbers) for s in sums]
+    return each if len(each) <= posts.MAX_SUMS else _folded(each)
+
+
+def _folded(each: list[int]) -> list[int]:
+    size = -(-len(each) // posts.MAX_SUMS)
+    parts = []
+    for at in range(0, len(each), size):
+        whole = sum((2 * i + 1) * n for i, n in enumerate(each[at : at + size])) & _MASK
+        parts.append(whole - (1 << 64) if whole >> 63 else whole)
+    return parts
+
+
+def _tensor(p: Any, axis: int, gradients: bool) -> Any:
+    """What this rank has of it, or None."""
+    if p is not None and gradients:
+        p = p.grad
+    if p is None:
+        return None
+    if axis >= 0:
+        placements = getattr(p, "placements", None)
+        if placements is None or not placements[axis].is_replicate():
+            return None  # its ranks' parts are still to be added up
+        p = p._local_tensor
+    return p if type(p) in (torch.Tensor, torch.nn.Parameter) and _is_plain(p) else None
+
+
+def _is_plain(tensor: Any) -> bool:
+    return bool(tensor.layout is torch.strided and not tensor.is_quantized)
+
+
+def bits_sum(tensor: Any) -> Any:
+    """Sum of a tensor's bits as integers, as a tensor where it is: eight bytes at a time where
+    they lie so, which is the quickest."""
+    flat = tensor.detach().contiguous().view(-1)
+    size = flat.element_size()
+    if flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
+        return flat.view(torch.int64).sum()
+    return flat.view(_BITS[min(8, size)]).sum(dtype=torch.int64)
+
+
+# -- which
+
+
+def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
+    """What this optimizer's parameters are replicas of."""
+    mine = [p for group in optimizer.param_groups for p in group["params"]]
+    ids = {id(p) for p in mine}
+    x = context.of(c)
+    for module, number in probes.replicas():
+        ignored = getattr(module, "parameters_to_ignore", None) or ()
+        named = [
+            (weakref.ref(p), name)
+            for name, p in module.module.named_parameters()
+            if name not in ignored and id(p) in ids and type(p) is torch.nn.Parameter
+        ]
+        if named:
+            group = groups.group_of(x, module.process_group)
+            yield Replica(_name(group.key, number, named), group.ranks, tuple(named))
+    yield from _distributed(x, mine)
+
+
+def _distributed(x: context.Context, mine: list[Any]) -> Iterator[Replica]:
+    """DTensors that are replicated along an axis of their mesh."""
+    names = {
+        id(param.sharded_param): str(param._param_fqn)
+        for unit in list(x.fsdp_groups) for param in unit.fsdp_params
+    }  # fmt: skip
+    found: dict[tuple[int, int], tuple[Any, int, list[tuple[Any, str]]]] = {}
+    for at, p in enumerate(mine):
+        mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
+        if mesh is None or placements is None:
+            continue
+        for axis, placement in enumerate(placements):
+            if placement.is_replicate() and mesh.size(axis) > 1:
+                key = (id(mesh), axis)
+                _, _, named = found.setdefault(key, (mesh, axis, []))
+                named.append((weakref.ref(p), names.get(id(p), f"{at}")))
+    for number, (mesh, axis, named) in enumerate(found.values()):
+        group = groups.group_of(x, mesh.get_group(axis))
+        yield Replica(_name(group.key, number, named), group.ranks, tuple(named), axis)
+
+
+def _name(group_key: str, number: int, named: list[tuple[Any, str]]) -> str:
+    """Equal on all ranks that have the same parameters there."""
+    return "\0".join((group_key, str(number), *(name for _, name in named)))

@@ -1,0 +1,212 @@
+"""`watch mismatch` and `watch skew>T`: each op is posted on the board and compared there before it
+is issued (``pardbg_agent.control.posts``: how; ``pardbg_agent.control.agreement``: what must be
+equal).
+
+Called from ``before_op.before_issue``, so only while such a watch is set. The op's own gate comes
+right after, and holds a rank that disagrees: it has not issued, and those inside go on waiting.
+
+Left alone, as two ranks may rightly count them differently: ops of groups without a name (made by
+hand), ops inside a backend's coalescing, receives on an edge that has had one from anybody, and all
+ops of a rank whose level was ``off`` at some time, since its own numbers stood still then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.control import agreement, posts
+from pardbg_agent.control.posts import Other, Others, Post, Posts
+from pardbg_agent.control.watches import Watches
+from pardbg_agent.hooks.context import Group
+from pardbg_agent.identity import job_name
+from pardbg_agent.wire import NONE
+
+_MOST: Final = 4096
+"""Entries of each cache here; a full one starts over."""
+
+
+class Comparing:
+    """The board of one Core's process, and those of the others."""
+
+    def __init__(self, c: _core.Core) -> None:
+        path = c.ring.path
+        if path is None:
+            raise ValueError("no ring, so no board")
+        who = c.identity
+        self.core = c
+        self.own = Posts.create(
+            path.removesuffix(".ring") + posts.SUFFIX, posts.hash64(who.epoch, job_name()), who.rank
+        )
+        folder = c.run.ring_dir if c.run is not None else ""
+        self.others = Others(folder, self.own)
+        self._hashes: dict[Any, int] = {}
+        self._packed: dict[Any, bytes] = {}
+        c.watches_changed = self.tell
+
+    def tell(self) -> None:
+        """Have the board say what this rank watches: others wait for nobody who does not."""
+        self.own.identify(self.core.identity.rank, kinds_of(self.core.watches))
+
+    def hash(self, *name: Any) -> int:
+        """hash64, once for each name."""
+        known = self._hashes.get(name)
+        if known is None:
+            if len(self._hashes) >= _MOST:
+                self._hashes.clear()
+            known = self._hashes[name] = posts.hash64(*name)
+        return known
+
+    def pack(self, op: Any) -> bytes:
+        """What the others see of this op."""
+        tensor = op.tensor
+        shape = None if tensor is None else tensor.shape
+        key = (op.spec.op, op.reduce, op.peer, op.dtype, shape, op.in_bytes, op.out_bytes)
+        known = self._packed.get(key)
+        if known is None:
+            if len(self._packed) >= _MOST:
+                self._packed.clear()
+            dtype = "" if op.dtype is None else str(op.dtype).removeprefix("torch.")
+            known = self._packed[key] = posts.pack_what(
+                op.spec.op, op.reduce, _num_tensors(op), op.peer, op.in_bytes, op.out_bytes, dtype,
+                "" if shape is None else ", ".join(map(str, shape)),
+            )  # fmt: skip
+        return known
+
+
+_comparing: Comparing | None = None
+
+
+def of(c: _core.Core) -> Comparing:
+    """This Core's. Raises OSError where there is no room for a board."""
+    global _comparing
+    if _comparing is None or _comparing.core is not c:  # a forked child has another Core
+        _comparing = Comparing(c)
+    return _comparing
+
+
+def kinds_of(watches: Watches) -> int:
+    """What a process watches, as its board says it."""
+    return sum(bit for kind, bit in posts.KINDS.items() if getattr(watches, kind) is not None)
+
+
+def comparable(c: _core.Core) -> bool:
+    """Do this rank's numbers mean what the others' do?"""
+    return not c.was_off and c.identity.rank >= 0
+
+
+def _num_tensors(op: Any) -> int:
+    one = 0 if op.tensor is None else int(op.tensor.nbytes)
+    if not one or one in (op.in_bytes, op.out_bytes):
+        return 1
+    return next((n // one for n in (op.in_bytes, op.out_bytes) if n and n % one == 0), 0)
+
+
+def look(c: _core.Core, op: Any) -> None:
+    """Post an op (``before_op.Coming``), compare it; ``gate.stop`` if it disagrees or is late."""
+    group, watches = op.group, c.watches
+    if not comparable(c) or group.key.startswith("ProcessGroup@"):
+        return
+    x = of(c)
+    x.tell()
+    if op.spec.p2p:
+        if watches.mismatch is not None:
+            _compare_pair(c, x, op, watches.mismatch.number)
+    else:
+        _compare(c, x, op)
+
+
+def _compare(c: _core.Core, x: Comparing, op: Any) -> None:
+    group: Group = op.group
+    watches, packed, t_ns = c.watches, x.pack(op), now_ns()
+    what, seq = x.hash("op", group.key), c.ops.num_issued(group.key)
+    x.own.post(what, seq, t_ns, packed)
+    here = _Here(group, what, seq, t_ns, packed, x.others.of(group.ranks, len(group.ranks) - 1))
+    if watches.mismatch is not None:
+        text = _disagrees(x, here)
+        if text and c.gate.stop(watches.mismatch.number, text):
+            x.own.post(what, seq, t_ns, packed, held=True)
+            return
+    if watches.skew is not None:
+        text = _is_late(c, x, here, watches.skew.limit)
+        if text:
+            c.gate.stop(watches.skew.number, text)
+
+
+class _Here(NamedTuple):
+    """A collective that this rank has posted."""
+
+    group: Group
+    what: int
+    seq: int
+    t_ns: int
+    packed: bytes
+    found: list[Other]
+    """Boards of the group's other ranks."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.group.name} #{self.seq}"
+
+
+def _disagrees(x: Comparing, here: _Here) -> str:
+    """Most of the time all slots are equal to the byte, and there is nothing to decode."""
+    for other in here.found:
+        slot = other.find(here.what, here.seq)
+        if slot is not None and not posts.same(slot, here.packed):
+            break
+    else:
+        return ""
+    x.others.refresh()  # who has died since does not count
+    others = posts.posts(x.others.of(here.group.ranks, 0), here.what, here.seq)
+    if others is None or x.own.rank in others:
+        return ""
+    return agreement.verdict(_mine(x, here), others, len(here.group.ranks), here.where)
+
+
+def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
+    """Only the last one to come says anything: all others that watch must be there."""
+    mine = _mine(x, here)
+    others = posts.posts(here.found, here.what, here.seq)
+    if not others or not agreement.late(mine, others, limit_ns, here.where):
+        return ""
+    x.others.refresh()
+    watching = [
+        other for other in x.others.of(here.group.ranks, 0) if other.kinds & posts.KINDS["skew"]
+    ]
+    others = posts.posts(watching, here.what, here.seq)
+    if not others or len(others) < len(watching) or x.own.rank in others:
+        return ""
+    # A pause is no lateness: nobody waits longer than since the last one was let go.
+    since = 0
+    for held, since_ns in (posts.gate_of(c.ring.buffer), *(o.gate() for o in x.others.all())):
+        if held:
+            return ""
+        since = max(since, since_ns)
+    return agreement.late(mine, others, limit_ns, here.where, since)
+
+
+def _compare_pair(c: _core.Core, x: Comparing, op: Any, number: int) -> None:
+    """A send and its receive: the first one posts, the second one finds it."""
+    group, send, peer, me = op.group, op.spec.send, op.peer, c.identity.rank
+    tag = op.args[op.spec.tag]
+    if peer < 0 or (not send and c.ops.num_on_edge(group.key, NONE, tag, False)):
+        return  # which message a receive from anybody takes is not known before it is complete
+    edge = (group.key, *((me, peer) if send else (peer, me)), tag)
+    order = c.ops.num_on_edge(group.key, peer, tag, send)
+    packed, t_ns = x.pack(op), now_ns()
+    x.own.post(x.hash("p2p", *edge, send), order, t_ns, packed)
+    others = posts.posts(x.others.of((peer,), 1), x.hash("p2p", *edge, not send), order)
+    theirs = others.get(peer) if others else None
+    if theirs is None:
+        return
+    text = agreement.pair(posts.post_of(me, t_ns, packed), theirs, peer)
+    if text:
+        x.others.refresh()
+        if x.others.of((peer,), 0):  # it lives
+            c.gate.stop(number, f"{text} (message {order} of tag {tag})")
+
+
+def _mine(x: Comparing, here: _Here) -> Post:
+    return posts.post_of(x.own.rank, here.t_ns, here.packed)

@@ -1,0 +1,191 @@
+"""``watch nan``: values that are not finite, before they spread.
+
+Looked at while the watch is set, whatever it costs: all that a rank puts into a collective or a
+send, before it is issued; the loss that backward is called on and numbers that the program logs;
+every gradient, at the optimizer's gate. (Without a watch ``probes`` looks at a share of it, and
+never holds anybody.)
+
+What goes into an op is read in host memory only: on a device each op would wait for it, and what
+overlaps would not any more. That is said once; gradients there are looked at all together, which
+waits for the device once per step.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.control.watches import Watch
+from pardbg_agent.hooks.comm.op_arguments import REDUCE, inputs
+from pardbg_agent.hooks.watch import probes
+
+_BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
+"""Reductions whose inputs may well be infinite: that is where a minimum begins."""
+_WRAPPED: Final = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+_hit: tuple[int, int] = (-1, -1)
+"""(watch, step) of the last one: NaN spreads, so once in a step is enough."""
+_device_said = False
+
+
+def reset() -> None:
+    """Nothing seen yet."""
+    global _hit, _device_said
+    _hit, _device_said = (-1, -1), False
+
+
+def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
+    """An op comes next (``before_op.Coming``): what does this rank put into it?"""
+    spec = op.spec
+    if spec.op in ("recv", "barrier") or not _due(c, watch):
+        return
+    if spec.op == "broadcast" and op.peer != c.identity.rank:
+        return  # nobody has written to it yet
+    for tensor in inputs(spec, op.args):
+        found = _look(tensor, op.reduce in _BOUNDS)
+        if found is not None:
+            name = next(_gradients(_modules()), None) if spec.reduces else None
+            where = f"; so is {name}" if name else ""
+            _stop(c, watch, f"{found} in the input of {op.text()}{where}")
+            return
+
+
+def loss(c: _core.Core, value: float) -> None:
+    """Backward is called on this."""
+    watch = c.watches.nan
+    if watch is not None and not math.isfinite(value) and _due(c, watch):
+        _stop(c, watch, f"the loss is {value}")
+
+
+def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
+    """The optimizer's gate."""
+    if not _due(c, watch):
+        return
+    there = [(at, p) for at, p in enumerate(_parameters(optimizer)) if p.grad is not None]
+    on_device = [g for _, p in there if not (g := _local(p.grad)).is_cpu]
+    if on_device and all_finite(on_device):
+        there = [(at, p) for at, p in there if _local(p.grad).is_cpu]
+    bad = [(at, p) for at, p in there if _say(p.grad) is not None]
+    if not bad:
+        return
+    at, parameter = bad[-1]  # backward goes from the end to the begin: closest to the source
+    name = _given_name(optimizer, parameter) or _name_of(parameter) or f"parameter {at}"
+    more = f", and of {len(bad) - 1} more" if len(bad) > 1 else ""
+    _stop(c, watch, f"{_say(parameter.grad)} in the gradient of {name}{more}")
+
+
+def _due(c: _core.Core, watch: Watch) -> bool:
+    return _hit != (watch.number, c.step)
+
+
+def _stop(c: _core.Core, watch: Watch, text: str) -> None:
+    global _hit
+    _hit = watch.number, c.step
+    c.gate.stop(watch.number, text)
+
+
+def _look(tensor: Any, bounds: bool) -> str | None:
+    """An input of an op: what ``_say`` says of it, if it is in host memory."""
+    global _device_said
+    if tensor.is_cpu:
+        return _say(tensor, bounds)
+    if not _device_said and not tensor.is_meta:
+        _device_said = True
+        where = tensor.device.type
+        _core.complain(f"watch nan: what goes into ops on {where} is not looked at, as each would "
+                       "wait for the device; gradients are")  # fmt: skip
+    return None
+
+
+def all_finite(tensors: list[Any]) -> bool:
+    """Of any number of tensors on one device or several, waiting once for each; no tensor of their
+    size is made. While a graph is captured nothing may be asked of a device: taken as yes."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return True
+    by_device: dict[Any, list[Any]] = {}
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
+                largest = torch.linalg.vector_norm(tensor.detach(), math.inf)
+                by_device.setdefault(tensor.device, []).append(largest.float())
+        return all(
+            bool(torch.stack(some).isfinite().all().item()) for some in by_device.values()
+        )  # fmt: skip
+
+
+def _local(tensor: Any) -> Any:
+    """Of a DTensor this rank's own part."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _say(tensor: Any, bounds: bool = False) -> str | None:
+    """``3 of 16384 values are not finite (2 NaN, 1 infinite; the first at 17)``; None: all are, or
+    for ``bounds`` all but infinite ones."""
+    tensor = _local(tensor)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+        return None
+    found = probes.not_finite(tensor)
+    if found is None:
+        return None
+    count, first = found
+    with torch.no_grad():
+        nan = int(torch.isnan(tensor.detach()).sum().item())
+    if bounds and not nan:
+        return None
+    are = "is" if count == 1 else "are"
+    kinds = f"{nan} NaN" if nan == count else f"{nan} NaN, {count - nan} infinite"
+    return f"{count} of {tensor.numel()} values {are} not finite ({kinds}; the first at {first})"
+
+
+# -- names
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _given_name(optimizer: Any, parameter: Any) -> str | None:
+    """An optimizer that was made of named parameters knows."""
+    for group in optimizer.param_groups:
+        for name, p in zip(group.get("param_names") or (), group["params"], strict=False):
+            if p is parameter:
+                return str(name)
+    return None
+
+
+def _name_of(parameter: Any) -> str | None:
+    for module in _modules():
+        for name, p in module.named_parameters():
+            if p is parameter:
+                return _plain(name)
+    return None
+
+
+def _gradients(modules: Iterable[Any]) -> Iterator[str]:
+    """``the gradient of head.weight``: those that are not finite, the last parameters first."""
+    for module in modules:
+        for name, p in reversed(list(module.named_parameters())):
+            grad = getattr(p.grad, "_local_tensor", p.grad)
+            if type(grad) is torch.Tensor and grad.is_cpu and probes.not_finite(grad) is not None:
+                yield f"the gradient of {_plain(name)}"
+
+
+def _modules() -> list[Any]:
+    """The program's outermost modules, whoever keeps them. Only asked for once something was
+    found: it looks through all objects there are."""
+    found = [o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module)]
+    parts = [module.__dict__.get("_modules", {}) for module in found]
+    inner = {id(module) for names in parts for module in names.values()}
+    return [module for module in found if id(module) not in inner]
+
+
+def _plain(name: str) -> str:
+    """Without what wrappers add."""
+    for prefix in _WRAPPED:
+        name = name.replace(prefix, "") if prefix.startswith("_") else name.removeprefix(prefix)
+    return name

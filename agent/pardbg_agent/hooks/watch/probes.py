@@ -1,0 +1,291 @@
+"""Numbers that went wrong, seen where they begin: NaN and infinity before a collective spreads
+them, and replicas that are no longer equal.
+
+- **nan**: the input of a reducing collective or a send, on the CPU, of 16 KiB or more, is summed
+  before it is issued (a NaN or an infinity in it makes the sum one); a sum that is not finite is
+  looked at element by element, and the parameters' gradients at the next optimizer step.
+- **checksum**: every EVERY steps, after the optimizer, the bits of the parameters that
+  DistributedDataParallel replicates are added up as integers: equal replicas give equal sums. The
+  analysis compares ranks; here nobody talks to anybody.
+
+Only tensors in host memory: reading one on a device would wait for it. All probes together take at
+most SHARE of the time; what is over is left out. ``PARDBG_PROBES=off`` leaves out all.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+import weakref
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+import torch.optim.optimizer as optimizers
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.comm.op_arguments import Spec
+from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+
+ENV: Final = "PARDBG_PROBES"
+LEAST_BYTES: Final = 16_384
+EVERY: Final = 10
+"""Steps between two checksums; the first step has one too."""
+SHARE: Final = 0.003
+FREE_NS: Final = 20_000_000
+"""What probes may take before SHARE counts: the first steps are slow ones."""
+MAX_TOLD: Final = 64
+"""NaN records of a process."""
+MAX_RECORDS: Final = 16
+"""Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
+MAX_ELEMENTS: Final = 1 << 18
+"""Of one parameter that a checksum reads; which ones moves on from time to time."""
+
+_PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
+_P2P_FLAGS = int(Flag.P2P | Flag.SEND)
+_HOOK = "probe"
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MASK: Final = (1 << 63) - 1
+
+on = False
+"""Whether inputs of ops are looked at."""
+_spent_ns = 0
+_since_ns = 0
+_told = 0
+_ask_gradients = False
+_replicas: Any = weakref.WeakKeyDictionary()
+"""DistributedDataParallel module -> its number, in the order they were made."""
+_number = itertools.count()
+_names: Any = weakref.WeakKeyDictionary()
+"""module -> ((parameter, name), ...) by weak reference to the parameter."""
+
+
+def install(patches: Patches, late: LateImports) -> list[Any]:
+    """Hook DDP's constructor and the optimizers' ends; gives the handles to remove."""
+    global on
+    reset()
+    wanted = os.environ.get(ENV, "")
+    if wanted not in ("", "on", "off"):
+        _core.complain(f"{ENV}={wanted}: it is on or off; taken as on")
+    late.when_imported("torch.nn.parallel.distributed", functools.partial(_hook_ddp, patches))
+    if wanted == "off":
+        return []
+    on = True
+    return [optimizers.register_optimizer_step_post_hook(_optimizer_ended)]
+
+
+def reset() -> None:
+    """Nothing seen yet."""
+    global on, _spent_ns, _since_ns, _told, _ask_gradients, _replicas, _names, _number
+    on, _spent_ns, _since_ns, _told, _ask_gradients = False, 0, now_ns(), 0, False
+    _replicas, _names = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+    _number = itertools.count()
+
+
+def _affordable(c: _core.Core) -> bool:
+    return c.level > 1 and _spent_ns < FREE_NS + SHARE * (now_ns() - _since_ns)
+
+
+# -- NaN
+
+
+def probed(spec: Spec) -> bool:
+    """Does this op spread what its input holds? The input must be what ``spec.tensors`` gives:
+    the one of ``reduce_scatter_`` is its output, and nobody has written to that."""
+    return (spec.reduces and spec.torch_name != "reduce_scatter_") or spec.send
+
+
+def look(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
+    """(values that are not finite, place of the first) of an op's input; None: all are, or it was
+    not looked at. Never raises."""
+    global _spent_ns
+    if _told >= MAX_TOLD or _HOOK in c.guard.disabled or not _affordable(c):
+        return None
+    t0 = now_ns()
+    try:
+        return not_finite(tensor) if type(tensor) is torch.Tensor else None
+    except Exception as error:  # noqa: BLE001 - the guard
+        c.guard.failed(_HOOK, error)
+        return None
+    finally:
+        _spent_ns += now_ns() - t0
+
+
+def not_finite(tensor: Any) -> tuple[int, int] | None:
+    """(values that are not finite, place of the first) of a tensor in host memory, or None."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return None
+    if torch._C._len_torch_dispatch_stack():
+        return None  # somebody counts the program's ops: ours are not
+    with torch.no_grad():
+        values = tensor.detach()
+        if values.is_complex():
+            values = torch.view_as_real(values.resolve_conj())
+        elif values.element_size() == 1:
+            values = values.float()  # float8 cannot be summed
+        if math.isfinite(values.sum().item()):
+            return None
+        bad = torch.isfinite(values).logical_not_().flatten()  # a sum may also overflow
+        count = int(bad.sum().item())
+        return (count, int(bad.to(torch.uint8).argmax().item())) if count else None
+
+
+def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
+    """PROBE of an op that spreads values that are not finite."""
+    global _told, _ask_gradients
+    _told += 1
+    _ask_gradients = True
+    c.record(
+        _PROBE, _LANE, op.flags & _P2P_FLAGS, c.defs.name("nan"), op.t0, op.t0, op.step, op.seq,
+        op.group_id, op.stage, op.mb, op.peer, *bad,
+    )  # fmt: skip
+
+
+def _tell_gradients(c: _core.Core, optimizer: Any) -> None:
+    """PROBE of parameters whose gradient is not finite: how many, and the last one in the model's
+    order. Backward goes from the end to the begin, so that one is the closest to the source."""
+    names = {id(p): name for module in list(_replicas) for p, name in _named(module)}
+    bad: list[tuple[int, str, int]] = []
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for at, p in enumerate(parameters):
+        grad = getattr(p, "grad", None)
+        if type(grad) is not torch.Tensor or not grad.is_cpu:
+            continue
+        count = int(torch.isfinite(grad).logical_not_().sum().item())
+        if count:
+            bad.append((at, names.get(id(p), f"parameter {at}"), count))
+    if bad:
+        at, name, count = bad[-1]
+        t = now_ns()
+        c.record(
+            _PROBE, _LANE, 0, c.defs.name(f"nan grad {name}"), t, t, c.step, len(bad), NO_GROUP,
+            NONE, NONE, NONE, count, at,
+        )  # fmt: skip
+
+
+# -- replicas
+
+
+def _hook_ddp(patches: Patches, module: ModuleType) -> None:
+    patches.around(module.DistributedDataParallel, "__init__", "probe.ddp", _made, _is_made)
+
+
+def _made(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
+    return weakref.ref(module)
+
+
+def _is_made(c: _core.Core, ref: Any, t1: int, failed: bool) -> None:
+    module = ref()
+    if module is not None and not failed:
+        _replicas[module] = next(_number)
+
+
+def replicas() -> list[tuple[Any, int]]:
+    """DistributedDataParallel modules and their numbers, which are the same on all ranks."""
+    return sorted(_replicas.items(), key=lambda item: int(item[1]))
+
+
+def _named(module: Any) -> Iterable[tuple[Any, str]]:
+    """(parameter, name) of those that this module keeps equal on all its ranks."""
+    known = _names.get(module)
+    if known is None:
+        ignored = getattr(module, "parameters_to_ignore", None) or ()
+        known = _names[module] = tuple(
+            (weakref.ref(p), name)
+            for name, p in module.module.named_parameters()
+            if name not in ignored and type(p) is torch.nn.Parameter and p.is_cpu
+        )
+    return [(p, name) for ref, name in known if (p := ref()) is not None]
+
+
+def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """An outermost optimizer has stepped (before the step's number moves on)."""
+    global _spent_ns, _ask_gradients
+    c = _core.CURRENT
+    if c is None or c.level < 2 or _HOOK in c.guard.disabled or torch.compiler.is_compiling():
+        return
+    due = c.step % EVERY == 0 and _replicas
+    outer = LOCAL.state.optimizer
+    if not (due or _ask_gradients) or outer is None or outer[0]() is not optimizer:
+        return
+    t0 = now_ns()
+    try:
+        with torch.no_grad():
+            if _ask_gradients:
+                _ask_gradients = False
+                _tell_gradients(c, optimizer)
+            if due and _affordable(c):
+                for module in list(_replicas):
+                    _checksum(c, module)
+    except Exception as error:  # noqa: BLE001 - the guard
+        c.guard.failed(_HOOK, error)
+    spent = now_ns() - t0
+    _spent_ns += spent
+    c.hook_ns += spent
+    c.hook_calls += 1
+
+
+def _checksum(c: _core.Core, module: Any) -> None:
+    """PROBE ``checksum A B …``: a = all these parameters' bits in one sum, b = a byte for each
+    part, so that unequal replicas show which part differs. seq: which of the step's records."""
+    named = list(_named(module))
+    if not named:
+        return
+    group = groups.group_of(context.of(c), module.process_group)
+    each = max(8, -(-len(named) // MAX_RECORDS))
+    for at in range(0, len(named), each):
+        part = named[at : at + each]
+        whole, bytes_ = 0, 0
+        size = -(-len(part) // 8)
+        for place in range(0, len(part), size):
+            folded = 0
+            for i, (p, _) in enumerate(part[place : place + size]):
+                folded += (2 * (place + i) + 1) * bits_sum(p, c.step // EVERY)
+            whole += folded
+            bytes_ |= _byte(folded) << (8 * (place // size))
+        text = "checksum " + " ".join(_part_name(part[i : i + size])
+                                      for i in range(0, len(part), size))  # fmt: skip
+        t = now_ns()
+        c.record(
+            _PROBE, _LANE, 0, c.defs.name(text), t, t, c.step, at // each, group.group_id, NONE,
+            NONE, NONE, whole & _MASK, _signed(bytes_),
+        )  # fmt: skip
+
+
+def _part_name(part: list[tuple[Any, str]]) -> str:
+    first, last = part[0][1], part[-1][1]
+    return first if len(part) == 1 else f"{first}..{last}"
+
+
+def bits_sum(tensor: Any, turn: int) -> int:
+    """Sum of a tensor's bits as integers: the same bits, the same sum. Of a large one a window,
+    another one each ``turn``."""
+    values = tensor.detach()
+    if not values.is_contiguous():
+        values = values.contiguous()
+    bits = values.view(-1).view(_BITS[min(8, values.element_size())])
+    num = bits.numel()
+    if num > MAX_ELEMENTS:
+        windows = -(-num // MAX_ELEMENTS)
+        begin = turn % windows * MAX_ELEMENTS
+        bits = bits[begin : begin + MAX_ELEMENTS]
+    return int(bits.sum(dtype=torch.int64).item())
+
+
+def _byte(value: int) -> int:
+    value &= _MASK
+    for shift in (32, 16, 8):
+        value ^= value >> shift
+    return value & 0xFF
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,0 +1,184 @@
+"""Ops of this rank: sequence numbers, and which issued ops are not complete.
+
+Every call is O(1) and safe between threads under the GIL without a lock: counters are
+``itertools.count``, the table is a dict whose single operations are atomic.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pardbg_agent.wire import NO_GROUP, NONE, Flag
+
+Edge = tuple[str, int, int, bool]
+"""(group key, peer, tag, send)"""
+
+
+_P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
+
+
+class Issued(NamedTuple):
+    """An op between its issue and its completion."""
+
+    group: str
+    group_id: int
+    op: str
+    seq: int
+    p2p: bool
+    send: bool
+    peer: int
+    tag: int
+    order: int
+    name_id: int
+    since_ns: int
+
+
+class OpTable:
+    """Counters and open ops of the process."""
+
+    def __init__(self, status: Callable[..., None]) -> None:
+        self._status = status
+        self._idle = functools.partial(status, 0, 0, NO_GROUP, NONE, 0, 0, 0)
+        self._open: dict[int, tuple[Any, ...]] = {}
+        """Fields of Issued, oldest first. Plain tuples: a NamedTuple takes longer to make, and one
+        is made for every op."""
+        self._token = itertools.count(1).__next__
+        self._newest = 0
+        """The token given last."""
+        self._seq: dict[tuple[str, bool], itertools.count[int]] = {}
+        self._order: dict[Edge, itertools.count[int]] = {}
+        self._collectives: dict[str, int] = {}
+        self._edges: dict[Edge, int] = {}
+
+    def next_seq(self, group_key: str, p2p: bool = False) -> int:
+        """Number of the next op on this group, from 0; p2p ops count apart from collectives."""
+        return self.counter(group_key, p2p)()
+
+    def counter(self, group_key: str, p2p: bool = False) -> Callable[[], int]:
+        """``next_seq`` of this group, to be kept: saves the look-up."""
+        key = (group_key, p2p)
+        counter = self._seq.get(key)
+        if counter is None:
+            counter = self._seq.setdefault(key, itertools.count())
+        return counter.__next__
+
+    def next_order(self, group_key: str, peer: int, tag: int, send: bool) -> int:
+        """Number of the next p2p op on this edge, from 0. ``issued`` calls it by itself unless
+        it is given ``order``."""
+        edge = (group_key, peer, tag, send)
+        counter = self._order.get(edge)
+        if counter is None:
+            counter = self._order.setdefault(edge, itertools.count())
+        return next(counter)
+
+    def issued(
+        self,
+        group_key: str,
+        group_id: int,
+        op: str,
+        seq: int,
+        p2p: bool,
+        send: bool,
+        peer: int,
+        tag: int,
+        name_id: int,
+        t0: int,
+        order: int = -1,
+    ) -> int:
+        """An op goes to the backend now: call it before the call into the backend, and after
+        the gate. Returns the token for ``completed``."""
+        if p2p:
+            edge = (group_key, peer, tag, send)
+            if order < 0:
+                counter = self._order.get(edge)
+                if counter is None:
+                    counter = self._order.setdefault(edge, itertools.count())
+                order = next(counter)
+            self._edges[edge] = order + 1
+        else:
+            self._collectives[group_key] = seq + 1
+        self._newest = token = self._token()
+        pending = self._open
+        pending[token] = (
+            group_key, group_id, op, seq, p2p, send, peer, tag, order, name_id, t0,
+        )  # fmt: skip
+        if len(pending) > 1:
+            self._show()
+        else:
+            flags = _P2P | _SEND if send else _P2P if p2p else 0
+            self._status(name_id, seq, group_id, peer, flags, t0, 1)
+        return token
+
+    def completed(self, token: int) -> bool:
+        """The op is complete (or failed, or was never issued after all). False: it already was."""
+        if self._open.pop(token, None) is None:
+            return False
+        if self._open:
+            self._show()
+        else:
+            self._idle()
+        return True
+
+    @property
+    def revision(self) -> int:
+        """Changes whenever STATE would: one up per issue, one up per completion."""
+        return 2 * self._newest - len(self._open)
+
+    def num_issued(self, group_key: str) -> int:
+        """Collectives issued on this group: the number of the next one."""
+        return self._collectives.get(group_key, 0)
+
+    def num_on_edge(self, group_key: str, peer: int, tag: int, send: bool) -> int:
+        """p2p ops issued on this edge: the order of the next one."""
+        return self._edges.get((group_key, peer, tag, send), 0)
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    def open_tokens(self) -> list[int]:
+        """Tokens of open ops, oldest first."""
+        return list(self._open)
+
+    def oldest(self) -> Issued | None:
+        """The op that has been open longest."""
+        found = self._first()
+        return None if found is None else Issued(*found)
+
+    def _first(self) -> tuple[Any, ...] | None:
+        while True:
+            try:
+                return next(iter(self._open.values()), None)
+            except RuntimeError:  # another thread changed the dict in between
+                continue
+
+    def snapshot(self) -> dict[str, Any]:
+        """STATE's ``open``, ``issued`` and ``p2p``."""
+        return {
+            "open": [_as_state(Issued(*op)) for op in list(self._open.values())],
+            "issued": dict(self._collectives),
+            "p2p": [[*edge, n] for edge, n in list(self._edges.items())],
+        }
+
+    def idle(self) -> None:
+        """Status block: no op open."""
+        self._idle()
+
+    def _show(self) -> None:
+        """Status block: the oldest open op, whichever that is."""
+        op = self._first()
+        if op is None:
+            self._idle()
+            return
+        _, group_id, _, seq, p2p, send, peer, _, _, name_id, t0 = op
+        flags = _P2P | _SEND if send else _P2P if p2p else 0
+        self._status(name_id, seq, group_id, peer, flags, t0, len(self._open))
+
+
+def _as_state(op: Issued) -> list[Any]:
+    """The fields of pardbg.control.language.verbs.OpenOp, in its order."""
+    peer, order = (op.peer, op.order) if op.p2p else (None, 0)
+    return [op.group, op.op, op.seq, peer, op.send, op.tag, order, op.since_ns]

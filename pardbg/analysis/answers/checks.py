@@ -1,0 +1,207 @@
+"""Checks of a run: ``bubble<12%``, ``step_ms.p95<450``, ``no-findings:error``.
+
+    EXPR   = METRIC ["[" FILTER "]"] ["." AGGREGATE] OP NUMBER [UNIT]  |  no-WORD[":"WORD]
+    OP     = <  <=  >  >=  ==  !=
+    UNIT   = ns us ms s min | % | B kB MB GB KiB MiB GiB | MB/s GB/s
+
+Parsed strictly: a unit that does not fit is an error, not a guess. A metric that the session has
+no value of fails its check.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from pardbg.analysis.answers.metrics import METRICS, SEVERITIES, Metric, Number, Scope, Unit
+from pardbg.analysis.base.asof import View
+from pardbg.store.store import Store
+from pardbg.words import binary_size, duration
+
+UNITS: Final[dict[Unit, dict[str, float]]] = {
+    "time": {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9},
+    "fraction": {"%": 0.01},
+    "bytes": {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1 << 10, "MiB": 1 << 20,
+              "GiB": 1 << 30},
+    "rate": {"GB/s": 1.0, "MB/s": 1e-3},
+    "number": {},
+}  # fmt: skip
+NO: Final = {
+    "no-mismatch": "mismatches", "no-missing": "missing", "no-findings": "findings",
+    "no-drops": "dropped",
+}  # fmt: skip
+"""Short forms: ``no-findings:error`` is ``findings[error]==0``."""
+AGGREGATES: Final = "p1 … p99, min, max, mean, first, last, sum, count"
+_OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
+    "!=": operator.ne,
+}  # fmt: skip
+_EXPR: Final = re.compile(
+    r"""\s* (?P<name>[a-z_0-9]+?) (?:_(?P<suffix>ns|us|ms|s))? (?:\[(?P<filter>[^\[\]]+)\])?
+        (?:\.(?P<aggregate>[a-z0-9]+))?
+        \s* (?P<op><=|>=|==|!=|<|>) \s*
+        (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?) \s* (?P<unit>[^\s\d]\S*)? \s*""",
+    re.VERBOSE,
+)
+_MAX_TEXT: Final = 200
+
+
+class CheckError(Exception):
+    """An expression that is none. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One parsed check."""
+
+    text: str
+    metric: Metric
+    filter: str
+    aggregate: str
+    op: str
+    limit: float
+    """In the metric's own unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of it."""
+
+    check: Check
+    ok: bool
+    measured: float | None
+    """In the metric's own unit; None: the session has no such value."""
+    text: str
+    """The measured value in words, or why there is none."""
+
+
+def parse(text: str) -> Check:
+    """One expression. Raises CheckError."""
+    if len(text) > _MAX_TEXT:
+        raise CheckError(f"a check of {len(text)} characters; {_MAX_TEXT} at most")
+    if text.strip().startswith("no-"):
+        return _parse_no(text.strip())
+    found = _EXPR.fullmatch(text)
+    if found is None:
+        raise CheckError(f"cannot read check {text!r}: write it as bubble<12% or step.p95<450ms")
+    name, suffix = found["name"], found["suffix"]
+    if name not in METRICS:
+        name, suffix = f"{name}_{suffix}" if suffix else name, None
+    metric = METRICS.get(name)
+    if metric is None:
+        raise CheckError(f"no metric {name!r} in {text!r}; `pardbg check --list` shows them")
+    if found["filter"] and not metric.filter:
+        raise CheckError(f"{name} has nothing to select with [{found['filter']}]")
+    if name in ("phase", "idle") and not found["filter"]:
+        raise CheckError(f"say which one, as in {name}[…]: {metric.filter}")
+    _check_severity(metric, found["filter"] or "")
+    aggregate = found["aggregate"] or metric.aggregate
+    if not _is_aggregate(aggregate):
+        raise CheckError(f"no aggregate {aggregate!r} in {text!r}: {AGGREGATES}")
+    scale = _scale(metric, suffix, found["unit"], text, aggregate == "count")
+    limit = float(found["number"]) * scale
+    return Check(text.strip(), metric, found["filter"] or "", aggregate, found["op"], limit)
+
+
+def _parse_no(text: str) -> Check:
+    word, colon, which = text.partition(":")
+    name = NO.get(word)
+    if name is None:
+        raise CheckError(f"no check {text!r}; there are {', '.join(NO)} and METRIC<NUMBER")
+    metric = METRICS[name]
+    if colon and (not metric.filter or not which):
+        raise CheckError(f"{word} takes no {which!r}; only no-findings does: no-findings:error")
+    _check_severity(metric, which)
+    return Check(text, metric, which, metric.aggregate, "==", 0.0)
+
+
+def _check_severity(metric: Metric, which: str) -> None:
+    if metric.name == "findings" and which and which not in SEVERITIES:
+        raise CheckError(f"no severity {which!r}: {', '.join(SEVERITIES)}")
+
+
+def _scale(metric: Metric, suffix: str | None, unit: str | None, text: str, count: bool) -> float:
+    """What the number is multiplied by to be in the metric's own unit."""
+    known = UNITS["number" if count else metric.unit]
+    if suffix is not None:
+        if metric.unit != "time" or count:
+            raise CheckError(f"{text!r} is no time, so it has no _{suffix}")
+        if unit not in (None, suffix):
+            raise CheckError(f"{text!r} has two units: write {metric.name}_{suffix} or {unit}")
+        return known[suffix]
+    if unit is None:
+        if known:
+            raise CheckError(f"{text!r} needs a unit: {', '.join(known)}")
+        return 1.0
+    if unit not in known:
+        fits = f"{', '.join(known)}" if known else "none, it is a plain number"
+        raise CheckError(f"no unit {unit!r} for {metric.name} in {text!r}: {fits}")
+    return known[unit]
+
+
+def _is_aggregate(word: str) -> bool:
+    percentile = re.fullmatch(r"p([1-9][0-9]?)", word)
+    return percentile is not None or word in ("min", "max", "mean", "first", "last", "sum", "count")
+
+
+def run(store: Store, checks: Sequence[Check], skip: int = 0) -> list[Result]:
+    """Measure and compare, at the run's end. ``skip``: first steps that do not count."""
+    scope = Scope(View(store, None), skip)
+    return [_result(scope, check) for check in checks]
+
+
+def _result(scope: Scope, check: Check) -> Result:
+    metric = check.metric
+    values = metric.values(scope, check.filter)
+    if not values:
+        named = f"{metric.name}[{check.filter}]" if check.filter else metric.name
+        return Result(check, False, None, f"this session has no {named}")
+    count = check.aggregate == "count"
+    measured = aggregate(values, check.aggregate)
+    shown = f"{measured:,.0f}" if count else show(measured, metric.unit)
+    if metric.over:
+        shown += f" ({check.aggregate} of {len(values):,} {metric.over})"
+    if not math.isfinite(measured):
+        return Result(check, False, measured, f"{shown}: not a number")
+    # A share like 12 % is not exact in binary: what prints as equal is equal.
+    close = math.isclose(measured, check.limit, rel_tol=1e-12)
+    ok = check.op in ("<=", ">=", "==") if close else _OPERATORS[check.op](measured, check.limit)
+    return Result(check, ok, measured, shown)
+
+
+def aggregate(values: Sequence[Number], how: str) -> float:
+    """One number of many; percentiles between two values are interpolated."""
+    if how == "first" or how == "last":
+        return float(values[0 if how == "first" else -1])
+    if how == "mean":
+        return fmean(values)
+    if how == "count":
+        return float(len(values))
+    simple: dict[str, Callable[[Sequence[Number]], Number]] = {"min": min, "max": max, "sum": sum}
+    if how in simple:
+        return float(simple[how](values))
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * int(how[1:]) / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return float(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+
+
+def show(value: float, unit: Unit) -> str:
+    """A measured value as people write it."""
+    if not math.isfinite(value):
+        return str(value)
+    if unit == "time":
+        return duration(value)
+    if unit == "fraction":
+        return f"{100 * value:.4g}%"
+    if unit == "bytes":
+        return binary_size(value)
+    if unit == "rate":
+        return f"{value:.3g} GB/s"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"

@@ -1,0 +1,296 @@
+"""What can be measured of a run, by name: the numbers that ``check`` tests and ``diff`` compares.
+
+Times are ns, sizes bytes, rates GB/s (1e9 bytes), fractions 0..1. Steps that the debugger held are
+left out wherever others are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Literal
+
+from pardbg.analysis.answers.ranks import agent_overhead
+from pardbg.analysis.answers.report import complete_steps
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import held_ns
+from pardbg.analysis.base.steps import last_step_rows, step_rows
+from pardbg.analysis.base.values import CAUSES, CollectiveRow, P2PRow, PipelineStep, StepRow
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.findings import findings
+from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
+from pardbg.analysis.pipeline.layout import layouts
+
+Unit = Literal["time", "fraction", "bytes", "rate", "number"]
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of a run that is measured."""
+
+    view: View
+    skip: int = 0
+    """First steps left out: warm-up."""
+
+    @property
+    def first_step(self) -> int:
+        rows = step_rows(self.view, None)
+        return (rows[0].step if rows else 0) + self.skip
+
+    @property
+    def since_ns(self) -> int:
+        """Begin of the first step that counts."""
+        if not self.skip:
+            return 0
+        begins = [
+            t0
+            for process in self.view.ranks.values()
+            for step, t0, _ in last_step_rows(self.view, process, None)
+            if step == self.first_step
+        ]
+        return min(begins, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A named quantity: its values over a run (steps, ops, ranks …)."""
+
+    name: str
+    unit: Unit
+    doc: str
+    over: str
+    """What the values are of: ``steps``, ``ops``, ``ranks``; empty for a single value."""
+    aggregate: str
+    """Taken where a check names none."""
+    values: Callable[[Scope, str], Sequence[Number]]
+    """(scope, filter); empty where the session has none."""
+    filter: str = ""
+    """What ``[…]`` selects; empty: nothing to select."""
+
+
+def free_steps(scope: Scope) -> list[StepRow]:
+    """Steps that count, without those that the debugger held."""
+    view = scope.view
+    rows = [row for row in step_rows(view, None) if row.step >= scope.first_step]
+    if not any(len(process.table("held")) for process in view.ranks.values()):
+        return rows
+    windows: dict[int, tuple[int, int]] = {}
+    for process in view.ranks.values():
+        for step, t0, t1 in last_step_rows(view, process, None):
+            known = windows.get(step, (t0, t1))
+            windows[step] = (min(t0, known[0]), max(t1, known[1]))
+    ranks = list(view.ranks)
+    return [row for row in rows if not held_ns(view, ranks, *windows[row.step])] or rows
+
+
+def free_pipeline_steps(scope: Scope) -> list[PipelineStep]:
+    """Complete pipeline steps that count, without held ones."""
+    found = layouts(scope.view)
+    if not found:
+        return []
+    steps = [s for s in complete_steps(scope.view, found[0]) if s.step >= scope.first_step]
+    ranks = found[0].ranks
+    return [s for s in steps if not held_ns(scope.view, ranks, s.t0_ns, s.t1_ns)] or steps
+
+
+def typical_step(view: View) -> PipelineStep | None:
+    """The complete pipeline step whose bubble is nearest the median, the newest of such."""
+    steps = free_pipeline_steps(Scope(view))
+    if not steps:
+        return None
+    middle = median(step.bubble_fraction for step in steps)
+    return min(reversed(steps), key=lambda step: abs(step.bubble_fraction - middle))
+
+
+def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:
+    """Collectives that count; ``which`` is a group's name, an op, or ``group/op``."""
+    first = scope.first_step if scope.skip else 0
+    return [
+        row
+        for row in collectives(scope.view, None)
+        if (row.step is None or row.step >= first) and _fits(which, row.group, row.op)
+    ]
+
+
+def transfers(scope: Scope) -> list[P2PRow]:
+    """Pairs of send and receive that count."""
+    since = scope.since_ns
+    return [r for r in p2p_rows(scope.view, None) if (r.send_ns or r.recv_ns or 0) >= since]
+
+
+def _fits(which: str, group: str, op: str) -> bool:
+    return which in ("", group, op, f"{group}/{op}")
+
+
+def _known(values: Iterable[Number | None]) -> list[Number]:
+    return [value for value in values if value is not None]
+
+
+def _step(scope: Scope, _: str) -> list[Number]:
+    return [row.duration_ns for row in free_steps(scope)]
+
+
+def _phase(scope: Scope, which: str) -> list[Number]:
+    return _known(row.phases.get(which) for row in free_steps(scope))
+
+
+def _loss(scope: Scope, _: str) -> list[Number]:
+    return _known(row.loss for row in free_steps(scope))
+
+
+def _bubble(scope: Scope, _: str) -> list[Number]:
+    return [step.bubble_fraction for step in free_pipeline_steps(scope)]
+
+
+def _implied(scope: Scope, _: str) -> list[Number]:
+    return _known(step.implied_fraction for step in free_pipeline_steps(scope))
+
+
+def _excess(scope: Scope, _: str) -> list[Number]:
+    return [
+        step.bubble_fraction - step.implied_fraction
+        for step in free_pipeline_steps(scope)
+        if step.implied_fraction is not None
+    ]
+
+
+def _in_flight(scope: Scope, _: str) -> list[Number]:
+    return [row.max_in_flight for step in free_pipeline_steps(scope) for row in step.ranks]
+
+
+def _idle(scope: Scope, which: str) -> list[Number]:
+    """Share of a step's window in which its ranks idled for one cause."""
+    if which not in CAUSES:
+        return []
+    return [
+        sum(ns for row in step.ranks for cause, ns in row.idle_ns.items() if cause == which)
+        / max(1, len(step.ranks) * (step.t1_ns - step.t0_ns))
+        for step in free_pipeline_steps(scope)
+    ]
+
+
+def _skew(scope: Scope, which: str) -> list[Number]:
+    return _known(row.skew_ns for row in ops(scope, which))
+
+
+def _wait(scope: Scope, which: str) -> list[Number]:
+    return _known(row.wait_ns for row in ops(scope, which))
+
+
+def _transfer(scope: Scope, which: str) -> list[Number]:
+    return _known(row.transfer_ns for row in ops(scope, which))
+
+
+def _busbw(scope: Scope, which: str) -> list[Number]:
+    return _known(row.busbw_gbps for row in ops(scope, which))
+
+
+def _p2p(scope: Scope, _: str) -> list[Number]:
+    return [
+        max(0, row.done_ns - max(row.send_ns, row.recv_ns))
+        for row in transfers(scope)
+        if row.done_ns is not None and row.send_ns is not None and row.recv_ns is not None
+    ]
+
+
+def _memory(scope: Scope, which: str) -> list[Number]:
+    """Newest bytes per rank: of one name, or in all."""
+    if which == "activations":
+        return _known(row.activations_peak_bytes for row in memory_rows(scope.view))
+    if not which:
+        return _known(row.total_bytes for row in memory_rows(scope.view))
+    latest = [latest_bytes(scope.view, p) for p in scope.view.ranks.values()]
+    return [values[which][0] for values in latest if which in values]
+
+
+def _agent(scope: Scope, _: str) -> list[Number]:
+    view = scope.view
+    return _known(agent_overhead(view, process, None) for process in view.ranks.values())
+
+
+def _verdicts(scope: Scope) -> list[str]:
+    return [*(row.verdict for row in ops(scope)), *(row.verdict for row in transfers(scope))]
+
+
+def _mismatches(scope: Scope, _: str) -> list[Number]:
+    verdicts = _verdicts(scope)
+    return [sum(v.endswith("mismatch") for v in verdicts)] if verdicts else []
+
+
+def _missing(scope: Scope, _: str) -> list[Number]:
+    verdicts = _verdicts(scope)
+    return [verdicts.count("missing rank")] if verdicts else []
+
+
+def _findings(scope: Scope, which: str) -> list[Number]:
+    """Of a severity or a worse one, or all."""
+    counted = SEVERITIES[: SEVERITIES.index(which) + 1] if which else SEVERITIES
+    return [sum(f.severity in counted for f in findings(scope.view))]
+
+
+def _exit_code(scope: Scope, _: str) -> list[Number]:
+    end = scope.view.run_end
+    return [end[1]] if end is not None and end[1] is not None else []
+
+
+def _duration(scope: Scope, _: str) -> list[Number]:
+    return [scope.view.end_ns - scope.view.begin_ns]
+
+
+def _ranks(scope: Scope, _: str) -> list[Number]:
+    return [len(scope.view.ranks)]
+
+
+def _steps(scope: Scope, _: str) -> list[Number]:
+    return [len(free_steps(scope))]
+
+
+def _dropped(scope: Scope, _: str) -> list[Number]:
+    return [scope.view.store.lost(None)]
+
+
+SEVERITIES: Final = ("error", "warning", "info")
+_OPS: Final = "group, op or group/op: skew[all_reduce], busbw[dp/all_reduce]"
+METRICS: Final = {
+    metric.name: metric
+    for metric in (
+        Metric("step", "time", "time of a training step", "steps", "p50", _step),
+        Metric("phase", "time", "time of one phase in a step, mean over ranks", "steps", "p50",
+               _phase, "data, forward, backward, optimizer, pipeline: phase[data]"),
+        Metric("bubble", "fraction", "share of a pipeline step's window without compute",
+               "steps", "p50", _bubble),
+        Metric("implied", "fraction", "bubble that the schedule implies", "steps", "p50",
+               _implied),
+        Metric("excess", "fraction", "bubble beyond the implied one", "steps", "p50", _excess),
+        Metric("idle", "fraction", "share of a pipeline step's window idle for one cause",
+               "steps", "p50", _idle,
+               "warmup, dependency, communication, host, cooldown: idle[host]"),
+        Metric("in_flight", "number", "microbatches in flight at most, per rank and step",
+               "ranks", "max", _in_flight),
+        Metric("skew", "time", "last arrival - first, per collective", "ops", "p50", _skew, _OPS),
+        Metric("wait", "time", "sum over ranks of the wait for the last one", "ops", "p50",
+               _wait, _OPS),
+        Metric("transfer", "time", "completion - last arrival", "ops", "p50", _transfer, _OPS),
+        Metric("busbw", "rate", "bus bandwidth (nccl-tests)", "ops", "p50", _busbw, _OPS),
+        Metric("p2p", "time", "from when send and receive were both there to completion", "ops",
+               "p50", _p2p),
+        Metric("memory", "bytes", "newest bytes of a rank; without [] in all", "ranks", "max",
+               _memory, "parameters, gradients, optimizer, activations (peak), rss, allocated"),
+        Metric("loss", "number", "loss of a step", "steps", "last", _loss),
+        Metric("agent", "fraction", "time in the agent's hooks, of the steps' time", "ranks",
+               "max", _agent),
+        Metric("mismatches", "number", "ops on which ranks disagree", "", "last", _mismatches),
+        Metric("missing", "number", "ops that a rank did not come to", "", "last", _missing),
+        Metric("findings", "number", "findings at the end", "", "last", _findings,
+               "error, warning (or worse), info: findings[error]"),
+        Metric("dropped", "number", "records lost", "", "last", _dropped),
+        Metric("exit_code", "number", "of the job", "", "last", _exit_code),
+        Metric("duration", "time", "of the run", "", "last", _duration),
+        Metric("ranks", "number", "ranks seen", "", "last", _ranks),
+        Metric("steps", "number", "steps that count", "", "last", _steps),
+    )
+}  # fmt: skip
+"""Everything ``pardbg check`` knows, in the order in which it is listed."""

@@ -1,0 +1,203 @@
+"""The overview's rows: where each rank is, since when, and how its last step went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pardbg.analysis.answers.step_split import last_step_split
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import was_held
+from pardbg.analysis.base.losses import LOSS_NAMES
+from pardbg.analysis.base.spans import open_span
+from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.base.values import PipelineStep, PipelineView, RankNow, RankStateName
+from pardbg.analysis.memory.breakdown import history, latest_bytes
+from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
+from pardbg.analysis.pipeline.mesh import newest_steps
+from pardbg.events import fields
+from pardbg.store.process import Process
+
+STALE_NS: Final = 3_000_000_000
+"""An agent's thread that has not moved for so long: the rank is not answering."""
+WAITING_NS: Final = 2_000_000
+"""An op open for so long, with nothing computed, is a wait."""
+LAST_STEPS: Final = 32
+_HISTORY: Final = 64
+_NEWEST: Final = 64
+
+
+def rank_rows(view: View, pipeline: PipelineView | None) -> tuple[RankNow, ...]:
+    steps = newest_steps(view)
+    if pipeline is not None and pipeline.last_complete is not None:
+        last = pipeline.last_complete  # one that the debugger did not hold, where there is one
+        steps.update({row.rank: last for row in last.ranks if row.rank in steps})
+    return tuple(_row(view, rank, process, steps.get(rank)) for rank, process in view.ranks.items())
+
+
+def _row(view: View, rank: int, process: Process, pipeline: PipelineStep | None) -> RankNow:
+    said = states(view).get(process.proc, {})
+    state, now, since = _now(view, rank, process, said)
+    ended = last_step_rows(view, process, LAST_STEPS)
+    free = [t1 - t0 for _, t0, t1 in ended if not was_held(view, t0, t1)]
+    memory = latest_bytes(view, process)
+    kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
+    split = last_step_split(view, rank, process, pipeline) or (None, None, None)
+    return RankNow(
+        rank=rank,
+        proc=process.proc,
+        host=process.host,
+        pid=process.pid,
+        stages=_stages(view, rank),
+        state=state,
+        now=now,
+        since_ns=since,
+        step=_step(view, process, said),
+        step_ns=tuple(free or [t1 - t0 for _, t0, t1 in ended]),
+        compute_fraction=split[0],
+        wait_fraction=split[1],
+        comm_fraction=split[2],
+        memory_bytes=memory[kind][0] if kind in memory else None,
+        memory_history=tuple(value for _, value in history(view, process, kind))[-_HISTORY:],
+        lag_ns=_lag(view, process),
+        dropped_records=process.lost(view.t_ns),
+        agent_overhead=agent_overhead(view, process),
+        clock_error_ns=process.clocks.at(view.t_ns).error_ns,
+        node=fields.integer_or_none(process.facts, "group_rank"),
+        metrics=_metrics(view, process),
+    )
+
+
+def _metrics(view: View, process: Process) -> tuple[tuple[str, float], ...]:
+    """Newest value of each number that the program logged lately, but the loss."""
+    table, visible = view.rows(process, "metric")
+    part = slice(max(0, visible - _NEWEST), visible)
+    ids = table.col("name_id")[part].tolist()
+    newest = dict(zip(ids, table.col("a")[part].view("<f8").tolist(), strict=True))
+    named = ((process.name(name_id), value) for name_id, value in newest.items())
+    return tuple(sorted((name, value) for name, value in named if name not in LOSS_NAMES))
+
+
+def _stages(view: View, rank: int) -> tuple[int, ...]:
+    return next((la.stages(rank) for la in layouts(view) if rank in la.ranks), ())
+
+
+def _now(
+    view: View, rank: int, process: Process, said: Mapping[str, Any]
+) -> tuple[RankStateName, str, int | None]:
+    """(state, what it does in words, since when)."""
+    end = view.proc_end(process)
+    if end is not None:
+        lost = end[1] in ("lost", "killed")
+        return ("lost" if lost else "ended"), end[1] if lost else "ended", end[0]
+    run_end = view.run_end
+    if run_end is not None:
+        return "ended", "ended", run_end[0]
+    if process.started_ns is not None and process.started_ns > view.t_ns:
+        return "unknown", "not started", None
+    if said.get("alive") is False:
+        # The hub says at once how it ended; until then nothing bad is known.
+        return "ended", "process has ended", state_at(view)[0]
+    if said.get("held"):
+        held_since = fields.integer_or_none(said, "held_since_ns")
+        return "held", _held_text(said), held_since or fields.integer_or_none(said, "since_ns")
+    if fields.text(said, "os") in ("T", "t"):
+        return "stale", "stopped (SIGSTOP)", _newest_visible(view, process)
+    silent = _silent_since(view, process, said)
+    if silent is not None:
+        return "stale", f"no sign of life, last {_doing(view, process, said)}", silent
+    running = running_action(view, rank)
+    if running is not None:
+        return "running", running[1].text, running[1].t0_ns
+    open_op = fields.text(said, "open_op")
+    open_since = fields.integer_or_none(said, "open_since_ns")
+    span = open_span(view, rank)
+    inside = f" · {span.text}" if span is not None else ""
+    if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
+        return "waiting", open_op + inside, open_since
+    finished = _newest_action(view, process)
+    if finished is not None and finished[0] > (state_at(view)[0] or 0):
+        return "running", f"after {finished[1]}", finished[0]  # newer than what STATE says
+    doing = _doing(view, process, said)
+    if not said and not doing:
+        return "unknown", "", None
+    return "running", doing + inside, fields.integer_or_none(said, "since_ns")
+
+
+def _held_text(said: Mapping[str, Any]) -> str:
+    following = fields.text(said, "next")
+    at = "at" if following.startswith("exception ") else "before"
+    return f"held {at} {following}" if following else "held"
+
+
+def _doing(view: View, process: Process, said: Mapping[str, Any]) -> str:
+    """In words, from STATE; without one (records alone) from the newest phase or action."""
+    text = fields.text(said, "what") or fields.text(said, "phase")
+    if text or said:
+        return text or "host code"
+    action = _newest_action(view, process)
+    table, visible = view.rows(process, "phase")
+    if visible and (action is None or int(table.when[visible - 1]) > action[0]):
+        return f"after {process.name(int(table.col('name_id')[visible - 1]))}"
+    return f"after {action[1]}" if action is not None else ""
+
+
+def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
+    """(end, text form) of the last pipeline action that has ended."""
+    table, visible = view.rows(process, "action")
+    if not visible:
+        return None
+    row = visible - 1
+    stage, mb = int(table.col("stage")[row]), int(table.col("microbatch")[row])
+    name = process.name(int(table.col("name_id")[row]))
+    text = f"{stage if stage >= 0 else ''}{name}{mb if mb >= 0 else ''}"
+    return int(table.when[row]), text
+
+
+def _silent_since(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
+    """Last sign of life, if that is too long ago."""
+    heartbeat = fields.integer_or_none(said, "heartbeat_ns")
+    if not heartbeat:
+        return None
+    newest = max(heartbeat, _newest_visible(view, process) or 0)
+    return newest if view.t_ns - newest > STALE_NS else None
+
+
+def _newest_visible(view: View, process: Process) -> int | None:
+    newest = []
+    for name in ("action", "step", "phase", "issue", "issue_p2p", "memory"):
+        table, visible = view.rows(process, name)
+        if visible:
+            newest.append(int(table.when[visible - 1]))
+    return max(newest, default=None)
+
+
+def _lag(view: View, process: Process) -> int | None:
+    """Age of the newest record that has come; None once nothing more will."""
+    if view.run_end is not None or view.proc_end(process) is not None:
+        return None
+    newest = _newest_visible(view, process)
+    return max(0, view.t_ns - newest) if newest is not None else None
+
+
+def _step(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
+    steps = []
+    for name in ("step", "phase", "action"):
+        table, visible = view.rows(process, name)
+        if visible:
+            steps.append(int(table.col("step")[visible - 1]))
+    stated = fields.integer_or_none(said, "step")
+    if stated is not None and stated >= 0:
+        steps.append(stated)
+    return max(steps, default=None)
+
+
+def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:
+    """Time in the agent's hooks over the time of the last steps (all for None)."""
+    table, visible = view.rows(process, "step")
+    lo = 0 if number is None else max(0, visible - number)
+    if visible <= lo:
+        return None
+    spent = int(table.col("a")[lo:visible].sum())
+    whole = int((table.col("t1_ns")[lo:visible] - table.col("t0_ns")[lo:visible]).sum())
+    return spent / whole if whole > 0 and spent > 0 else None  # 0: nobody measured it

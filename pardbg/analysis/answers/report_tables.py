@@ -1,0 +1,136 @@
+"""A run in parts, for the report: stage times with their spread, the critical path of a usual step,
+communication beside compute by rank, bandwidth by group and size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import CollectiveRow, PipelineStep
+from pardbg.analysis.comm.overlap import overlap
+from pardbg.analysis.findings.windows import rows_by_step, window
+from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
+from pardbg.analysis.pipeline.dependencies import COMPUTE
+
+LAST: Final = 64
+"""Newest complete steps that stage times are taken over."""
+MAX_RANKS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """Time of one kind of action of a stage."""
+
+    stage: int
+    kind: str
+    rank: int
+    number: int
+    median_ns: int
+    low_ns: int
+    """A tenth of them took no longer than this."""
+    high_ns: int
+    """Nine tenths took no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOverlap:
+    """A rank's collectives in a usual step (medians over the last steps), ns."""
+
+    rank: int
+    exposed_ns: int
+    """Data moved and the rank stood still."""
+    hidden_ns: int
+    """Data moved behind compute."""
+    waiting_ns: int
+    """It stood still for ranks that had still to come."""
+    waited_for_ns: int
+    """The others, summed, stood still for it: it came last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Collectives of one kind and size class."""
+
+    group: str
+    op: str
+    up_to_bytes: int
+    """The class: more than half of it, up to it."""
+    number: int
+    transfer_ns: int
+    """Median, last completion - last arrival."""
+    busbw_gbps: float | None
+
+
+def stage_times(steps: Sequence[PipelineStep]) -> list[StageTime]:
+    """Of each stage and kind, over the last of these steps."""
+    taken: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+    for step in steps[-LAST:]:
+        for row in step.ranks:
+            for action in row.actions:
+                if action.kind in COMPUTE and action.t1_ns is not None:
+                    taken[action.stage, action.kind, row.rank].append(action.t1_ns - action.t0_ns)
+    return [
+        StageTime(stage, kind, rank, len(times), *_spread(times))
+        for (stage, kind, rank), times in sorted(taken.items())
+    ]
+
+
+def _spread(times: list[int]) -> tuple[int, int, int]:
+    """(median, 10th, 90th percentile)"""
+    times = sorted(times)
+    last = len(times) - 1
+    return round(median(times)), times[last // 10], times[last - last // 10]
+
+
+def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath | None:
+    """The critical path of the step in the middle by length, of the last ones."""
+    recent = sorted(steps[-LAST:], key=lambda step: (step.t1_ns - step.t0_ns, step.step))
+    return critical_path(recent[(len(recent) - 1) // 2], num_stages) if recent else None
+
+
+def rank_overlaps(view: View) -> list[RankOverlap]:
+    """By rank, over the last steps that all ranks ended; empty while there are too few."""
+    looked_at = window(view)
+    if looked_at is None:
+        return []
+    rows = rows_by_step(view, looked_at)
+    made = []
+    for rank in sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]:
+        parts = [
+            overlap(view, rank, step, looked_at.spans[step][rank], rows.get(step, ()))
+            for step in looked_at.steps if rank in looked_at.spans[step]
+        ]  # fmt: skip
+        caused = [_caused(rank, rows.get(step, ())) for step in looked_at.steps]
+        made.append(
+            RankOverlap(
+                rank=rank,
+                exposed_ns=round(median(p.exposed_ns for p in parts)),
+                hidden_ns=round(median(p.hidden_ns for p in parts)),
+                waiting_ns=round(median(p.waiting_ns for p in parts)),
+                waited_for_ns=round(median(caused)),
+            )
+        )
+    return made
+
+
+def _caused(rank: int, rows: Iterable[CollectiveRow]) -> int:
+    return sum(row.wait_ns or 0 for row in rows if row.last_rank == rank)
+
+
+def bandwidths(rows: Iterable[CollectiveRow]) -> list[Bandwidth]:
+    """By group, op and power of two of the bytes."""
+    classes: dict[tuple[str, str, int], list[CollectiveRow]] = defaultdict(list)
+    for row in rows:
+        if row.verdict == "matched" and row.transfer_ns is not None and row.bytes > 0:
+            classes[row.group, row.op, 1 << (row.bytes - 1).bit_length()].append(row)
+    made = []
+    for (group, op, up_to), members in sorted(classes.items()):
+        rates = [row.busbw_gbps for row in members if row.busbw_gbps is not None]
+        transfer = round(median(row.transfer_ns or 0 for row in members))
+        made.append(Bandwidth(group, op, up_to, len(members), transfer,
+                              median(rates) if rates else None))  # fmt: skip
+    return made

@@ -1,0 +1,115 @@
+"""A rank's last step, split into computing, waiting for others, and data moving."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
+from pardbg.analysis.base.values import PipelineStep
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.store.process import Process
+from pardbg_agent import wire
+
+Split = tuple[float, float, float]
+"""(compute, wait, communication) as fractions of the step; the rest is neither."""
+_COMPUTE_PHASES = ("forward", "backward", "optimizer")
+
+
+def last_step_split(
+    view: View, rank: int, process: Process, pipeline: PipelineStep | None
+) -> Split | None:
+    """The newest step that ended; in a pipeline its newest complete schedule step."""
+    if pipeline is not None:
+        for row in pipeline.ranks:
+            length = pipeline.t1_ns - pipeline.t0_ns
+            if row.rank == rank and length > 0:
+                idle = row.idle_ns
+                waiting = idle["warmup"] + idle["dependency"] + idle["cooldown"]
+                return row.busy_ns / length, waiting / length, idle["communication"] / length
+    table, visible = view.rows(process, "step")
+    if not visible:
+        return None
+    begin = int(table.col("t0_ns")[visible - 1])
+    end = int(table.col("t1_ns")[visible - 1])
+    cache = view.memo("split")
+    key = (process.proc, begin, end, tuple(view.visible(process, n) for n in ("done", "wait")))
+    if key not in cache:
+        cache[key] = _split(view, rank, process, (begin, end))
+    result: Split | None = cache[key]
+    return result
+
+
+def _split(view: View, rank: int, process: Process, step: Interval) -> Split | None:
+    length = step[1] - step[0]
+    if length <= 0:
+        return None
+    compute = _compute(view, process, step)
+    waiting, moving = _ops(view, rank, step)
+    exposed = _exposed(view, process, step, waiting + moving)
+    # Where ops overlap, a rank that is still to come decides: the others wait.
+    wait = intersect(exposed, waiting)
+    comm = subtract(intersect(exposed, moving), wait)
+    comm += subtract(_waits(view, process, step), [*wait, *comm])
+    alone = subtract(compute, [*wait, *comm])
+    return total(alone) / length, total(union(wait)) / length, total(union(comm)) / length
+
+
+def _compute(view: View, process: Process, step: Interval) -> list[Interval]:
+    actions = _spans(view, process, "action", step, COMPUTE)
+    if actions:
+        return actions + _spans(view, process, "phase", step, ("optimizer",))
+    return _spans(view, process, "phase", step, _COMPUTE_PHASES)
+
+
+def _spans(
+    view: View, process: Process, name: str, window: Interval, names: tuple[str, ...] | None
+) -> list[Interval]:
+    table, visible = view.rows(process, name)
+    lo = int(np.searchsorted(table.when[:visible], window[0], side="left"))
+    columns = (table.col(c)[lo:visible].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
+    found = [
+        (t0, t1)
+        for name_id, t0, t1 in zip(*columns, strict=True)
+        if t0 < window[1] and (names is None or process.name(name_id) in names)
+    ]
+    return union(clip(found, *window))
+
+
+def _waits(view: View, process: Process, step: Interval) -> list[Interval]:
+    return _spans(view, process, "wait", step, None)
+
+
+def _ops(view: View, rank: int, step: Interval) -> tuple[list[Interval], list[Interval]]:
+    """Stretches in which an op of this rank was under way: before and after the last arrival."""
+    waiting, moving = [], []
+    for row in collectives(view):
+        own = next((a for a in row.arrivals if a.rank == rank), None)
+        if own is None or own.issued_ns is None or own.completed_ns is None:
+            continue
+        if own.completed_ns <= step[0] or own.issued_ns >= step[1]:
+            continue
+        arrived = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
+        last = min(max(arrived), own.completed_ns)
+        waiting.append((own.issued_ns, last))
+        moving.append((last, own.completed_ns))
+    return clip(waiting, *step), clip(moving, *step)
+
+
+def _exposed(
+    view: View, process: Process, step: Interval, under_way: list[Interval]
+) -> list[Interval]:
+    """When communication held this rank up: host waits, synchronous ops, and the end of a backward
+    after its last op was issued (DDP waits for its buckets there, in C++, unseen)."""
+    found = _waits(view, process, step)
+    table, visible = view.rows(process, "issue")
+    lo = int(np.searchsorted(table.when[:visible], step[0], side="left"))
+    columns = (table.col(c)[lo:visible].tolist() for c in ("t0_ns", "t1_ns", "flags"))
+    issued = [row for row in zip(*columns, strict=True) if row[0] < step[1]]
+    found += [(t0, t1) for t0, t1, flags in issued if not flags & wire.Flag.ASYNC]
+    for begin, end in _spans(view, process, "phase", step, ("backward",)):
+        inside = [t1 for t0, t1, _ in issued if begin <= t0 <= end]
+        if inside:
+            found += clip(under_way, max(inside), end)
+    return union(clip(found, *step))

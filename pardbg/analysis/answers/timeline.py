@@ -1,0 +1,232 @@
+"""Boxes for the timeline: what is on screen, found by search on columns, tiny ones merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pardbg.analysis.base.values import LaneSpan
+from pardbg.analysis.memory.sharding import split_name
+from pardbg.store.process import Process
+from pardbg.store.store import Store
+from pardbg.store.table import Table
+from pardbg_agent import wire
+
+LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("step", ("step",)),
+    ("phase", ("phase",)),
+    ("recomp.", ("phase",)),
+    ("compute", ("action",)),
+    ("comm", ("done", "done_p2p")),
+    ("wait", ("wait",)),
+    ("fsdp", ("fsdp",)),
+    ("user", ("span",)),
+    ("gate", ("held",)),
+)
+"""Lane name -> tables drawn in it."""
+_AGAIN: Final = "recomp."
+"""The lane of forwards that run again inside a backward: in the phases' own lane they would lie
+on top of it."""
+_RECOMPUTE: Final = int(wire.Flag.RECOMPUTE)
+MAX_SPANS: Final = 4096
+"""Boxes per lane at most, however much overlaps."""
+Lanes = dict[str, tuple[LaneSpan, ...]]
+Rows = slice | NDArray[np.int64]
+"""Rows of a table: a slice where they are all next to each other, which copies nothing."""
+
+
+def lanes(
+    store: Store, t0_ns: int, t1_ns: int, columns: int, ranks: Sequence[int] | None = None
+) -> dict[int, Lanes]:
+    """{rank: {lane: boxes by begin}} of a window drawn ``columns`` wide; empty lanes are left out.
+
+    What is narrower than a column is merged with its neighbours of the same column: the box has
+    the style that takes most time there, and the label ``×n``.
+    """
+    store.settle()
+    if t1_ns <= t0_ns or columns <= 0:
+        return {}
+    found: dict[int, Lanes] = {}
+    for rank, process in store.rank_procs(t1_ns).items():
+        if ranks is None or rank in ranks:
+            made = {
+                name: _lane(process, name, tables, t0_ns, t1_ns, columns) for name, tables in LANES
+            }
+            found[rank] = {name: spans for name, spans in made.items() if spans}
+    return found
+
+
+def _lane(
+    process: Process, lane: str, tables: Sequence[str], t0_ns: int, t1_ns: int, columns: int
+) -> tuple[LaneSpan, ...]:
+    spans: list[LaneSpan] = []
+    for name in tables:
+        table = process.table(name)
+        rows = _overlapping(table, t0_ns, t1_ns)
+        if rows is not None and name == "phase":
+            rows = _again(table, rows, lane == _AGAIN)
+        if rows is not None:
+            spans += _boxes(process, name, table, rows, t0_ns, t1_ns, columns)
+    if len(tables) > 1:
+        spans.sort(key=lambda span: span.t0_ns)
+    return tuple(spans[:MAX_SPANS])
+
+
+def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
+    """Rows that touch the window. Rows are sorted by their end; none is longer than the longest."""
+    when = table.when
+    lo = int(np.searchsorted(when, t0_ns, side="left"))
+    hi = int(np.searchsorted(when, t1_ns + table.longest_ns, side="right"))
+    if lo < hi and int(when[hi - 1]) <= t1_ns:
+        return slice(lo, hi)
+    rows = np.flatnonzero(table.col("t0_ns")[lo:hi] < t1_ns) + lo
+    return rows if len(rows) else None
+
+
+def _again(table: Table, rows: Rows, wanted: bool) -> Rows | None:
+    """Of these rows those that are, or are not, a forward run again."""
+    again = (table.col("flags")[rows] & _RECOMPUTE) != 0
+    if bool((again == wanted).all()):
+        return rows
+    every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    chosen: NDArray[np.int64] = every[again == wanted]
+    return chosen if len(chosen) else None
+
+
+def _boxes(
+    process: Process,
+    name: str,
+    table: Table,
+    rows: Rows,
+    t0_ns: int,
+    t1_ns: int,
+    columns: int,
+) -> list[LaneSpan]:
+    begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]
+    column = max(1, (t1_ns - t0_ns) // columns)
+    wide = end - begin >= column
+    if not wide.any():
+        return _merged(process, name, table, rows, (t0_ns, t1_ns), columns)
+    every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    made = _single(process, name, table, every[wide][:MAX_SPANS])
+    if not wide.all():
+        made += _merged(process, name, table, every[~wide], (t0_ns, t1_ns), columns)
+        made.sort(key=lambda span: span.t0_ns)
+    return made
+
+
+def _single(
+    process: Process, name: str, table: Table, rows: NDArray[np.int64]
+) -> list[LaneSpan]:
+    label: Callable[..., str] = _LABELS.get(name, _label_name)
+    names = ("t0_ns", "t1_ns", "name_id", "stage", "microbatch", "step", "peer", "flags")
+    columns = (table.col(c)[rows].tolist() for c in names)
+    made = []
+    for t0, t1, name_id, stage, mb, step, peer, flags in zip(*columns, strict=True):
+        text = label(process, name_id, stage, mb, step, peer, flags)
+        made.append(LaneSpan(t0, t1, text, _style(process, name, name_id)))
+    return made
+
+
+def _merged(
+    process: Process,
+    name: str,
+    table: Table,
+    rows: Rows,
+    window: tuple[int, int],
+    columns: int,
+) -> list[LaneSpan]:
+    """Boxes of what is narrower than a column: one per run of equal style in touching columns."""
+    begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]
+    place = ((np.maximum(begin, window[0]) - window[0]) * columns) // (window[1] - window[0])
+    np.clip(place, 0, columns - 1, out=place)
+    ids, codes = _coded(table.col("name_id")[rows])
+    weight = np.bincount(
+        place * len(ids) + codes, weights=end - begin + 1,
+        minlength=columns * len(ids),
+    ).reshape(columns, len(ids))  # fmt: skip
+    filled = np.flatnonzero(weight.sum(axis=1))
+    main = weight[filled].argmax(axis=1)
+    counts = np.bincount(place, minlength=columns)
+    if (place[1:] < place[:-1]).any():
+        order = np.argsort(place, kind="stable")
+        place, begin, end = place[order], begin[order], end[order]
+    cuts = np.searchsorted(place, filled)
+    first = np.minimum.reduceat(begin, cuts)
+    last = np.maximum.reduceat(end, cuts)
+    new_run = np.ones(len(filled), bool)
+    new_run[1:] = (main[1:] != main[:-1]) | (np.diff(filled) > 1)
+    heads = np.flatnonzero(new_run)
+    run_first = np.minimum.reduceat(first, heads).tolist()
+    run_last = np.maximum.reduceat(last, heads).tolist()
+    run_count = np.add.reduceat(counts[filled], heads).tolist()
+    styles = [_style(process, name, int(i)) for i in ids]
+    run_style = [styles[code] for code in main[heads].tolist()]
+    return [
+        LaneSpan(t0, t1, f"×{count}" if count > 1 else "", style)
+        for t0, t1, count, style in zip(run_first, run_last, run_count, run_style, strict=True)
+    ]
+
+
+def _coded(names: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(distinct ids, index into them per row). Too many to weigh against each other: all alike."""
+    if int(names.max()) < 1 << 16:
+        ids = np.flatnonzero(np.bincount(names))
+        codes = np.zeros(int(ids[-1]) + 1, np.int64)
+        codes[ids] = np.arange(len(ids))
+        inverse = codes[names]
+    else:
+        ids, inverse = np.unique(names, return_inverse=True)
+    if len(ids) > 256:
+        return ids[:1], np.zeros(len(names), np.int64)
+    return ids, inverse
+
+
+def _style(process: Process, name: str, name_id: int) -> str:
+    if name == "action":
+        return f"action.{process.name(name_id)}"
+    if name == "phase":
+        return f"phase.{process.name(name_id)}"
+    if name.startswith("done"):
+        return f"comm.{process.name(name_id)}"
+    if name == "fsdp":
+        verb = split_name(process.name(name_id))[1]
+        return f"fsdp.{verb.partition(' ')[0] or 'other'}"
+    return {"span": "user", "held": "gate"}.get(name, name)
+
+
+def _label_span(process: Process, name_id: int, _stage: int, mb: int, *_: Any) -> str:
+    return f"{process.name(name_id)}{f' c{mb}' if mb >= 0 else ''}"
+
+
+def _label_name(process: Process, name_id: int, *_: Any) -> str:
+    return process.name(name_id) if name_id else ""
+
+
+def _label_action(process: Process, name_id: int, stage: int, mb: int, *_: Any) -> str:
+    return f"{stage}{process.name(name_id)}{mb if mb >= 0 else ''}"
+
+
+def _label_step(_process: Process, _id: int, _stage: int, _mb: int, step: int, *_: Any) -> str:
+    return f"step {step}"
+
+
+def _label_p2p(
+    process: Process, name_id: int, _stage: int, mb: int, _step: int, peer: int, flags: int
+) -> str:
+    op = process.ops.get(name_id)
+    verb = op.op if op is not None else "send" if flags & 4 else "recv"
+    what = f" {op.reduce}{mb}" if op is not None and op.reduce and mb >= 0 else ""
+    arrow = "→" if verb == "send" else "←"
+    return f"{verb}{what} {arrow}{peer}" if peer >= 0 else f"{verb}{what}"
+
+
+_LABELS: Final[dict[str, Callable[..., str]]] = {
+    "span": _label_span,
+    "action": _label_action,
+    "step": _label_step,
+    "done_p2p": _label_p2p,
+}

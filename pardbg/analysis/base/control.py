@@ -1,0 +1,92 @@
+"""Held or running, as the hub's CONTROL messages say it as of a cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Breakpoint, ControlView
+from pardbg.events import fields
+
+LOG_LINES: Final = 50
+_LOOK_BACK: Final = 200
+_MAX_BREAKS: Final = 64
+Mode = Literal["running", "pausing", "held", "stepping"]
+_MODES: Final[tuple[Mode, ...]] = ("running", "pausing", "held", "stepping")
+
+
+def control_view(view: View) -> ControlView:
+    events: list[tuple[int, Any]] = view.store.controls.last(view.t_ns, _LOOK_BACK)
+    t_ns, newest = _newest_state(events)
+    mode = _mode(newest)
+    if view.run_end is not None:
+        mode, newest = "running", {}
+    controller = fields.text_or_none(newest, "controller")
+    return ControlView(
+        mode=mode,
+        controller=controller,
+        lease_ns=_left(view, newest, t_ns, "lease_ns") if controller is not None else None,
+        reason=fields.text(newest, "reason"),
+        held=_by_rank(newest, "held") if mode != "running" else {},
+        pending=fields.integer(newest, "pending", 0),
+        log=tuple((t, _line(event)) for t, event in events if fields.text(event, "event"))[
+            -LOG_LINES:
+        ],
+        waiting=_by_rank(newest, "waiting"),
+        timeout_ns=_left(view, newest, t_ns, "timeout_ns"),
+        breaks=_breaks(newest),
+    )
+
+
+def _newest_state(events: list[tuple[int, Any]]) -> tuple[int, Mapping[str, Any]]:
+    """The newest event that says the mode."""
+    for t_ns, event in reversed(events):
+        if "mode" in event:
+            return t_ns, event
+    return 0, {}
+
+
+def _mode(event: Mapping[str, Any]) -> Mode:
+    said = fields.text(event, "mode", "running")
+    return next((mode for mode in _MODES if mode == said), "running")
+
+
+def _left(view: View, event: Mapping[str, Any], t_ns: int, name: str) -> int | None:
+    """What is left at the cursor of a time that the event, at ``t_ns``, said was left."""
+    left = fields.integer_or_none(event, name)
+    return max(0, left - (view.t_ns - t_ns)) if left is not None else None
+
+
+def _by_rank(event: Mapping[str, Any], name: str) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for rank, text in fields.mapping(event, name).items():
+        if str(rank).isdigit():
+            found[int(rank)] = str(text)
+    return dict(sorted(found.items()))
+
+
+def _breaks(event: Mapping[str, Any]) -> tuple[Breakpoint, ...]:
+    said = event.get("breaks")
+    return tuple(
+        Breakpoint(
+            fields.integer(one, "number", 0), fields.text(one, "condition"),
+            fields.text(one, "ranks"), fields.integer(one, "hits", 0), one.get("once") is True,
+            bool(fields.text(one, "kind")),
+        )
+        for one in (said if isinstance(said, list) else [])[:_MAX_BREAKS]
+        if isinstance(one, dict)
+    )  # fmt: skip
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    """``pause by view-1a2b: all ranks``."""
+    parts = [fields.text(event, "event")]
+    by, text = fields.text(event, "by"), fields.text(event, "text")
+    reason = fields.text(event, "reason")
+    if by:
+        parts.append(f"by {by}")
+    if text or reason:
+        parts[-1] += ":"
+        parts.append(text or reason)
+    return " ".join(parts)

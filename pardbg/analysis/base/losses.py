@@ -1,0 +1,134 @@
+"""The loss of each step, from what hooks saw and what the program logged."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.store.process import Process
+from pardbg_agent import wire
+
+HISTORY: Final = 512
+LOSS_NAMES: Final = ("loss", "train/loss", "train_loss")
+_INFERRED: Final = int(wire.Flag.INFERRED)
+_ACTIVITY: Final = ("phase", "action")
+"""Not ops: programs average their loss over ranks just before they log it."""
+Values = dict[int, list[tuple[int, float, bool]]]
+"""rank -> (time, value, logged by the program itself) in order"""
+
+
+def loss_history(view: View) -> tuple[tuple[int, float], ...]:
+    """(step, loss) of the last steps, oldest first."""
+    newest = _newest_step(view)
+    if newest is None:
+        return ()
+    losses = losses_by_step(view, max(0, newest - HISTORY + 1), newest)
+    return tuple(sorted(losses.items()))
+
+
+def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
+    """step -> loss. Closed steps are kept."""
+    cache = view.memo("losses")
+    newest = _newest_step(view) or 0
+    found: dict[int, float] = {}
+    wanted = []
+    for step in range(first, last + 1):
+        known: tuple[int, float] | None = cache.get((view.epoch, step))
+        if known is not None and known[0] <= view.t_ns:
+            found[step] = known[1]
+        else:
+            wanted.append(step)
+    if not wanted:
+        return found
+    for step, by_rank in _gather(view, wanted[0], wanted[-1]).items():
+        found[step] = _one(by_rank)
+        if step < newest - 2:  # records of the last steps may still come
+            # Whose a value is rests on what else was seen by now: no good for an earlier cursor.
+            cache[view.epoch, step] = (view.t_ns, found[step])
+    return {step: loss for step, loss in found.items() if first <= step <= last}
+
+
+def _one(by_rank: Values) -> float:
+    """Mean over ranks of their last value. Where some logged it themselves, theirs count: it may
+    be a mean over ranks that the hooks cannot know."""
+    last = [values[-1] for values in by_rank.values()]
+    if all(said for _, _, said in last):  # also of recordings that do not tell the two apart:
+        logged = [values[-1][1] for values in by_rank.values() if len(values) > 1]
+    else:
+        logged = [value for _, value, said in last if said]
+    return fmean(logged or [value for _, value, _ in last])
+
+
+def _gather(view: View, first: int, last: int) -> dict[int, Values]:
+    found: dict[int, Values] = defaultdict(lambda: defaultdict(list))
+    for rank, process in view.ranks.items():
+        for step, t_ns, value, said in _logged(view, process, first, last):
+            if first <= step <= last:
+                found[step][rank].append((t_ns, value, said))
+    return found
+
+
+def _logged(
+    view: View, process: Process, first: int, last: int
+) -> list[tuple[int, int, float, bool]]:
+    """(step, time, value, logged by the program). A value logged after a step's end and before the
+    next one does anything is the ended step's: programs log after ``optimizer.step()``."""
+    names = _loss_ids(process)
+    if not names:
+        return []
+    table, visible = view.rows(process, "metric")
+    rows = table.step_rows(first, last + 1, visible)
+    if not len(rows):
+        return []
+    begins = _first_activity(view, process, first, last + 1)
+    columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns", "flags"))
+    numbers = table.col("a").view("<f8")[rows].tolist()
+    return [
+        (step - 1 if step > 0 and t1 < begins.get(step, t1 + 1) else step, t1, value,
+         not flags & _INFERRED)
+        for step, name_id, t1, flags, value in zip(*columns, numbers, strict=True)
+        if name_id in names and math.isfinite(value)
+    ]
+
+
+def _first_activity(view: View, process: Process, first: int, last: int) -> dict[int, int]:
+    """step -> begin of the first thing that was seen to run in it."""
+    begins: dict[int, int] = {}
+    for name in _ACTIVITY:
+        table, visible = view.rows(process, name)
+        rows = table.step_rows(first, last, visible)
+        seen = (table.col("flags")[rows] & _INFERRED) == 0
+        steps, times = table.col("step")[rows[seen]], table.col("t0_ns")[rows[seen]]
+        if not len(steps):
+            continue
+        if not table.step_sorted:
+            order = np.argsort(steps, kind="stable")
+            steps, times = steps[order], times[order]
+        at = np.flatnonzero(np.r_[True, steps[1:] != steps[:-1]])
+        earliest = np.minimum.reduceat(times, at)
+        for step, t0 in zip(steps[at].tolist(), earliest.tolist(), strict=True):
+            begins[step] = min(t0, begins.get(step, t0))
+    return begins
+
+
+def _loss_ids(process: Process) -> set[int]:
+    """Ids of the first known name for a loss; no other metric is taken for one."""
+    for wanted in LOSS_NAMES:
+        found = {name_id for name_id, name in process.names.items() if name == wanted}
+        if found:
+            return found
+    return set()
+
+
+def _newest_step(view: View) -> int | None:
+    steps = []
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "metric")
+        if visible:
+            steps.append(int(table.col("step")[visible - 1]))
+    return max(steps, default=None)

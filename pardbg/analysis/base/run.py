@@ -1,0 +1,61 @@
+"""Facts of the run as a whole."""
+
+from __future__ import annotations
+
+import os
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import RunInfo
+from pardbg.events import fields
+from pardbg.store.store import NEXT_PART, PART
+
+_LAUNCHERS = ("python", "torchrun")
+"""Names that say how a program was started, not what it is."""
+
+
+def run_info(view: View) -> RunInfo:
+    run = view.store.run
+    argv = fields.texts(run, "argv")
+    end = view.run_end
+    backends = sorted({g.backend for g in view.store.groups.values() if g.backend})
+    return RunInfo(
+        name=_name(view, argv),
+        run=fields.text(run, "run"),
+        argv=argv,
+        t0_ns=fields.integer(run, "t_ns", view.begin_ns),
+        wall_ns=fields.integer(run, "wall_ns", 0),
+        exit_code=end[1] if end is not None else None,
+        num_hosts=len({p.host for p in view.ranks.values()}),
+        backend="+".join(backends),
+        truncated=view.store.truncated,
+        part=_part(view),
+    )
+
+
+def _part(view: View) -> tuple[int, str]:
+    """A live viewer has all parts in one store."""
+    notes = view.store.notes
+    number, following = notes.get(PART), notes.get(NEXT_PART)
+    if view.store.live:
+        return 1, ""
+    return (
+        number if isinstance(number, int) and number > 0 else 1,
+        following if isinstance(following, str) else "",
+    )
+
+
+def _name(view: View, argv: tuple[str, ...]) -> str:
+    """The recipe or program, rather than what started it."""
+    said = fields.text(view.store.run, "name")
+    recipe = fields.text(view.store.run, "recipe") or view.store.notes.get("recipe")
+    if isinstance(recipe, str) and recipe:
+        return recipe
+    if said and not said.startswith(_LAUNCHERS):
+        return said
+    programs = [os.path.basename(word) for word in argv if word.endswith(".py")]
+    if programs:
+        return programs[0].removesuffix(".py")
+    modules = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "-m"]
+    if modules:
+        return modules[-1].rpartition(".")[2]
+    return said or (os.path.basename(argv[0]) if argv else "")

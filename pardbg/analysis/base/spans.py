@@ -1,0 +1,87 @@
+"""What part of its program a rank was in, as the program's own spans say it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from pardbg.analysis.base.asof import View
+from pardbg.store.process import Process
+
+_OPEN: Final = 16
+"""So many of the newest beginnings are looked at for spans that have not ended."""
+_DEPTH: Final = 16
+"""So deep may spans be nested to be found."""
+
+
+class Span(NamedTuple):
+    """A user's span (``pardbg_agent.span``)."""
+
+    t0_ns: int
+    t1_ns: int | None
+    """None: has not ended at the cursor."""
+    name: str
+    part: int
+    parts: int
+    """``part`` of ``parts``, from 1; 0: the program did not say."""
+    chunk: int
+    """From 0; -1: the program did not say."""
+
+    @property
+    def text(self) -> str:
+        """``reduce-scatter 2/6 c1``"""
+        place = f" {self.part}/{self.parts}" if self.parts > 0 else ""
+        return f"{self.name}{place}{f' c{self.chunk}' if self.chunk >= 0 else ''}"
+
+
+def enclosing(view: View, rank: int, times: Sequence[int]) -> list[Span | None]:
+    """The innermost span around each time, on one rank. Times in any order."""
+    process = view.ranks.get(rank)
+    if process is None or not times:
+        return [None] * len(times)
+    spans = sorted(_spans(view, process, min(times)), key=lambda span: span.t0_ns)
+    if not spans:
+        return [None] * len(times)
+    begins = [span.t0_ns for span in spans]
+    return [_innermost(spans, begins, t) for t in times]
+
+
+def open_span(view: View, rank: int) -> Span | None:
+    """The innermost span that the rank is in at the cursor."""
+    return enclosing(view, rank, [view.t_ns])[0]
+
+
+def _innermost(spans: Sequence[Span], begins: Sequence[int], t_ns: int) -> Span | None:
+    at = bisect_right(begins, t_ns)
+    for span in reversed(spans[max(0, at - _DEPTH) : at]):
+        if span.t1_ns is None or span.t1_ns > t_ns:
+            return span
+    return None
+
+
+def _spans(view: View, process: Process, since_ns: int) -> list[Span]:
+    """Spans that had not ended before a time."""
+    table, visible = view.rows(process, "span")
+    if not visible and not view.visible(process, "span_begin"):
+        return []  # most programs have none, and this is asked for each rank and frame
+    lo = int(table.when[:visible].searchsorted(since_ns, side="left"))
+    ended = _read(view, process, "span", lo, True)
+    begun = _read(view, process, "span_begin", -_OPEN, False)
+    if not begun:
+        return ended
+    # Ends are sorted by their time, so all of those that began since then are behind this row.
+    after = int(table.when[:visible].searchsorted(begun[0].t0_ns, side="left"))
+    closed = {(s.t0_ns, s.name) for s in _read(view, process, "span", after, True)}
+    return ended + [span for span in begun if (span.t0_ns, span.name) not in closed]
+
+
+def _read(view: View, process: Process, name: str, lo: int, ended: bool) -> list[Span]:
+    table, visible = view.rows(process, name)
+    part = slice(max(0, visible + lo) if lo < 0 else lo, visible)
+    columns = ("t0_ns", "t1_ns", "name_id", "a", "b", "microbatch")
+    rows = zip(*(table.col(c)[part].tolist() for c in columns), strict=True)
+    return [
+        Span(t0, t1 if ended else None, process.name(name_id), a, b, mb)
+        for t0, t1, name_id, a, b, mb in rows
+    ]

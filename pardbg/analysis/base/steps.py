@@ -1,0 +1,110 @@
+"""Training steps: duration, phases, loss."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.losses import losses_by_step
+from pardbg.analysis.base.values import StepRow
+from pardbg.store.process import Process
+
+LAST: Final = 64
+
+
+def last_step_rows(view: View, process: Process, number: int | None) -> list[tuple[int, int, int]]:
+    """(step, t0, t1) of the last steps that ended on a process."""
+    table, visible = view.rows(process, "step")
+    lo = 0 if number is None else max(0, visible - number)
+    columns = (table.col(c)[lo:visible].tolist() for c in ("step", "t0_ns", "t1_ns"))
+    return list(zip(*columns, strict=True))
+
+
+def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
+    """The last steps that ended on every rank that counts steps; all of the run for None."""
+    key = ("steps", last)
+    if key not in view.local:
+        view.local[key] = _step_rows(view, last)
+    rows: tuple[StepRow, ...] = view.local[key]
+    return rows
+
+
+def _step_rows(view: View, last: int | None) -> tuple[StepRow, ...]:
+    number = None if last is None else last + 8
+    durations: dict[int, dict[int, int]] = defaultdict(dict)
+    counting = []
+    for rank, process in view.ranks.items():
+        ended = last_step_rows(view, process, number)
+        if ended:
+            counting.append(rank)
+        for step, t0, t1 in ended:
+            durations[step][rank] = t1 - t0
+    complete = sorted(s for s, by_rank in durations.items() if len(by_rank) == len(counting))
+    if last is not None:
+        complete = complete[-last:]
+    if not complete:
+        return ()
+    losses = losses_by_step(view, complete[0], complete[-1])
+    phases = _phases(view, complete)
+    return tuple(
+        StepRow(step, max(durations[step].values()), losses.get(step), phases.get(step, {}))
+        for step in complete
+    )
+
+
+def _phases(view: View, steps: Sequence[int]) -> dict[int, dict[str, int]]:
+    """step -> {phase: mean ns over ranks}."""
+    cache = view.memo("phases")
+    epoch = view.epoch
+    found: dict[int, dict[str, int]] = {}
+    wanted = []
+    for step in steps:
+        known: tuple[int, dict[str, int]] | None = cache.get((epoch, step))
+        if known is not None and known[0] <= view.t_ns:
+            found[step] = known[1]
+        else:
+            wanted.append(step)
+    if wanted:
+        fresh, newest = _sum_phases(view, wanted[0], wanted[-1])
+        for step in wanted:
+            found[step] = fresh.get(step, {})
+            if step < steps[-1] - 1:  # records of the last steps may still be on their way
+                cache[epoch, step] = (newest.get(step, view.t_ns), found[step])
+    return found
+
+
+def _sum_phases(
+    view: View, first: int, last: int
+) -> tuple[dict[int, dict[str, int]], dict[int, int]]:
+    sums: dict[int, dict[str, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    newest: dict[int, int] = {}
+    for rank, process in view.ranks.items():
+        table, visible = view.rows(process, "phase")
+        rows = table.step_rows(first, last, visible)
+        columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t0_ns", "t1_ns"))
+        for step, name_id, t0, t1 in zip(*columns, strict=True):
+            by_rank = sums[step][process.name(name_id)]
+            by_rank[rank] = by_rank.get(rank, 0) + t1 - t0
+            newest[step] = max(newest.get(step, 0), t1)
+    means = {
+        step: {name: round(fmean(by_rank.values())) for name, by_rank in by_name.items()}
+        for step, by_name in sums.items()
+    }
+    return means, newest
+
+
+def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
+    """Newest step any rank works on at the cursor."""
+    steps = []
+    for process in view.ranks.values():
+        for name in ("step", "phase", "action", "issue"):
+            table, visible = view.rows(process, name)
+            if visible:
+                steps.append(int(table.col("step")[visible - 1]))
+        said = states.get(process.proc, {}).get("step")
+        if isinstance(said, int) and view.proc_end(process) is None:
+            steps.append(said)
+    return max(steps, default=None)

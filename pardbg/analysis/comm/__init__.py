@@ -1,0 +1,1 @@
+"""Communication: ops matched over ranks, sends with receives, algorithms, traffic, overlap."""

@@ -1,0 +1,270 @@
+"""Collectives matched over their group's ranks: arrival, skew, transfer, bandwidth, verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Arrival, CollectiveRow, Verdict
+from pardbg.analysis.comm.ops import Issue, is_undefined, is_unrecorded, issues, tail_start
+from pardbg.store.definitions import GroupDef
+from pardbg.words import duration, ranks_text, size
+
+LAST: Final = 200
+_MARGIN: Final = 1.6
+"""So many times the rows of the last collectives are read: the oldest ones are cut in two."""
+MISSING_AFTER_NS: Final = 1_000_000_000
+"""How long the others must have waited before a rank is called missing."""
+_UPPER_BOUNDS: Final = ("waited", "polled")
+_IN_OUT: Final = {"gather": "a", "scatter": "b"}
+_BARRIERS: Final = ("barrier", "monitored_barrier")
+_NO_SIZE: Final = ("all_to_all", *_BARRIERS)
+Key = tuple[int, str, int]
+
+
+def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...]:
+    """The last collectives as of the cursor, oldest first; all of the run for None."""
+    key = ("collectives", last)
+    found = view.local.get(key)
+    if found is None:
+        found = view.local[key] = _collectives(view, last)
+    rows: tuple[CollectiveRow, ...] = found
+    return rows
+
+
+def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
+    rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
+    start = tail_start(view, "issue", rows)
+    cache = view.memo("collectives")
+    groups: dict[Key, dict[int, Issue]] = defaultdict(dict)
+    reached: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    for issue in issues(view, "issue", start):
+        group = issue.group
+        groups[group.epoch, group.key, issue.seq].setdefault(issue.rank, issue)
+        known = reached[group.epoch, group.key]
+        known[issue.rank] = max(known.get(issue.rank, -1), issue.seq)
+    first = {key: min(i.t0_ns for i in parts.values()) for key, parts in groups.items()}
+    keys = sorted(groups, key=lambda k: (first[k], k))
+    made = []
+    for key in keys if last is None else keys[-last:]:
+        kept: CollectiveRow | None = cache.get(key)
+        if kept is None or not _closed_before(kept, view.t_ns):
+            kept = match(view, groups[key], reached[key[0], key[1]])
+            if kept.verdict == "matched":
+                cache[key] = kept
+        made.append(kept)
+    return tuple(made)
+
+
+def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
+    return all(a.completed_ns is not None and a.completed_ns <= t_ns for a in row.arrivals)
+
+
+def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
+    """One collective from what each rank issued. ``reached``: newest seq seen per rank."""
+    first = min(parts.values(), key=lambda i: (i.t0_ns, i.rank))
+    members = _members(first.group, parts)
+    absent = tuple(rank for rank in members if rank not in parts)
+    # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
+    # of which it is not known what it issued.
+    unrecorded = tuple(
+        r for r in absent
+        if reached.get(r, -1) >= first.seq or r not in view.ranks
+        or is_unrecorded(view.ranks[r], first.t0_ns)
+    )  # fmt: skip
+    missing = tuple(r for r in absent if r not in unrecorded)
+    verdict, detail, culprits = _verdict(view, first, parts, missing, unrecorded)
+    arrivals = tuple(_arrival(rank, parts.get(rank)) for rank in members)
+    issued = sorted((i.t0_ns, i.rank) for i in parts.values())
+    whole = not absent and len(issued) > 0
+    skew = issued[-1][0] - issued[0][0] if whole else None
+    transfer = _transfer(list(parts.values()), issued[-1][0]) if whole else None
+    num_bytes = max(i.bytes for i in parts.values())
+    busbw = busbw_gbps(first.op.op, len(members), num_bytes, transfer)
+    last_rank = issued[-1][1] if whole and len(issued) > 1 else None
+    return CollectiveRow(
+        group=first.group.axis or first.group.name,
+        axis=first.group.axis,
+        seq=first.seq,
+        op=first.op.op,
+        dtype=first.op.dtype,
+        bytes=num_bytes,
+        step=first.step,
+        arrivals=arrivals,
+        skew_ns=skew,
+        last_rank=last_rank,
+        wait_ns=sum(issued[-1][0] - t for t, _ in issued) if whole else None,
+        transfer_ns=transfer,
+        busbw_gbps=busbw if verdict == "matched" else None,
+        verdict=verdict,
+        missing=missing,
+        detail=detail or _detail(skew, last_rank, transfer),
+        culprits=culprits,
+        reduce=first.op.reduce,
+    )
+
+
+def _members(group: GroupDef, parts: Mapping[int, Issue]) -> tuple[int, ...]:
+    if not group.ranks or len(group.ranks) > 4096:
+        return tuple(sorted(parts))
+    return group.ranks + tuple(sorted(set(parts) - set(group.ranks)))
+
+
+def _arrival(rank: int, issue: Issue | None) -> Arrival:
+    if issue is None:
+        return Arrival(rank, None, None, "")
+    return Arrival(rank, issue.t0_ns, issue.done_ns, issue.source)
+
+
+def _transfer(parts: Sequence[Issue], last_arrival: int) -> int | None:
+    """Last completion - last arrival; only where all completions are of one kind.
+
+    A completion seen by a wait or a poll is an upper bound; bounds may stand together, but never
+    beside true completions.
+    """
+    if any(i.done_ns is None for i in parts):
+        return None
+    kinds = {"bound" if i.source in _UPPER_BOUNDS else i.source for i in parts}
+    if len(kinds) != 1 or "" in kinds:  # "": that it completed is known, and not when
+        return None
+    return max(0, max(i.done_ns for i in parts if i.done_ns is not None) - last_arrival)
+
+
+def busbw_factor(op: str, num_ranks: int) -> float | None:
+    """nccl-tests: what bytes/time is multiplied by; None for ops that move no data."""
+    if num_ranks < 2 or op in _BARRIERS:
+        return None
+    share = (num_ranks - 1) / num_ranks
+    if op == "all_reduce":
+        return 2 * share
+    if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
+        return share
+    return 1.0
+
+
+def busbw_gbps(op: str, num_ranks: int, num_bytes: int, transfer_ns: int | None) -> float | None:
+    """Bus bandwidth in GB/s (1e9 bytes); bytes/ns is GB/s."""
+    factor = busbw_factor(op, num_ranks)
+    if factor is None or not transfer_ns or num_bytes <= 0:
+        return None
+    return factor * num_bytes / transfer_ns
+
+
+def _verdict(
+    view: View,
+    first: Issue,
+    parts: Mapping[int, Issue],
+    missing: tuple[int, ...],
+    unrecorded: tuple[int, ...],
+) -> tuple[Verdict, str, tuple[int, ...]]:
+    differing = _mismatch(first, parts)
+    if differing is not None:
+        return differing
+    if is_undefined(first.group):
+        return "incomplete", "the definition of its group is missing", ()
+    if missing:
+        since = view.t_ns - first.t0_ns
+        if since >= MISSING_AFTER_NS or _gone(view, missing):
+            verb = "has" if len(missing) == 1 else "have"
+            text = f"{ranks_text(missing)} {verb} not issued it, {duration(since)} after the first"
+            return "missing rank", text, missing
+        return "incomplete", f"waits for {ranks_text(missing)}", missing
+    if unrecorded:
+        return "incomplete", f"{ranks_text(unrecorded)} not recorded", ()
+    if any(i.failed for i in parts.values()):
+        failed = tuple(sorted(i.rank for i in parts.values() if i.failed))
+        return "incomplete", f"failed on {ranks_text(failed)}", failed
+    pending = tuple(sorted(i.rank for i in parts.values() if i.done_ns is None))
+    if pending:
+        return "incomplete", f"not complete on {ranks_text(pending)}", ()
+    return "matched", "", ()
+
+
+def _gone(view: View, ranks: Sequence[int]) -> bool:
+    return view.run_end is not None or any(
+        view.proc_end(view.ranks[rank]) is not None for rank in ranks if rank in view.ranks
+    )
+
+
+def _mismatch(
+    first: Issue, parts: Mapping[int, Issue]
+) -> tuple[Verdict, str, tuple[int, ...]] | None:
+    """What ranks disagree on: the op first, as the rest follows from it."""
+    ordered = [parts[rank] for rank in sorted(parts)]
+    checks: tuple[tuple[Verdict, Mapping[int, object]], ...] = (
+        ("op mismatch", {i.rank: _op_text(i) for i in ordered}),
+        ("root mismatch", {i.rank: _root(i) for i in ordered}),
+        ("dtype mismatch", {i.rank: i.op.dtype for i in ordered}),
+        ("size mismatch", _sizes(first.op.op, ordered)),
+    )
+    for verdict, values in checks:
+        if len(set(values.values())) > 1:
+            return verdict, _says(values, verdict == "size mismatch"), odd_ones(values)
+    return None
+
+
+def compared(verdict: str, issue: Issue) -> object:
+    """What a verdict like ``size mismatch`` compares, of one rank's op."""
+    if verdict == "op mismatch":
+        return _op_text(issue)
+    if verdict == "root mismatch":
+        return _root(issue)
+    if verdict == "dtype mismatch":
+        return issue.op.dtype
+    return issue.b if _IN_OUT.get(issue.op.op, "a") == "b" else issue.a
+
+
+def _op_text(issue: Issue) -> str:
+    reduce = issue.op.reduce
+    return f"{issue.op.op} {reduce}" if reduce else issue.op.op
+
+
+def _root(issue: Issue) -> int | None:
+    if issue.op.op not in ("broadcast", "reduce", "gather", "scatter"):
+        return None
+    return issue.op.root if issue.op.root is not None else issue.peer
+
+
+def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
+    """What must be equal over ranks for this op; empty where ranks may differ."""
+    if op in _NO_SIZE:
+        return {}
+    outs = {i.b for i in parts}
+    if op == "all_gather" and len(outs) == 1 and sum(i.a for i in parts) in outs:
+        return {}  # uneven shares that add up
+    side = _IN_OUT.get(op, "a")
+    return {i.rank: i.a if side == "a" else i.b for i in parts}
+
+
+def _says(values: Mapping[int, object], is_size: bool) -> str:
+    """``ranks 0-2: all_reduce SUM; rank 3: broadcast``."""
+    by_value: dict[object, list[int]] = {}
+    for rank, value in values.items():
+        by_value.setdefault(value, []).append(rank)
+    largest_first = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
+    return "; ".join(
+        f"{ranks_text(ranks)}: {size(value) if is_size and isinstance(value, int) else value}"
+        for value, ranks in largest_first
+    )
+
+
+def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
+    """Ranks that say something else than most; none where no side is larger."""
+    by_value: dict[object, list[int]] = {}
+    for rank, value in values.items():
+        by_value.setdefault(value, []).append(rank)
+    sides = sorted(by_value.values(), key=len, reverse=True)
+    if len(sides) < 2 or len(sides[0]) == len(sides[1]):
+        return ()
+    return tuple(sorted(rank for side in sides[1:] for rank in side))
+
+
+def _detail(skew: int | None, last_rank: int | None, transfer: int | None) -> str:
+    parts = []
+    if skew is not None and last_rank is not None:
+        parts.append(f"rank {last_rank} last by {duration(skew)}")
+    if transfer is not None:
+        parts.append(f"transfer {duration(transfer)}")
+    return ", ".join(parts)

@@ -1,0 +1,164 @@
+"""Issued ops with their completions, gathered over ranks: what matching works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.store.definitions import GroupDef, OpDef
+from pardbg.store.process import Process
+from pardbg.store.table import Array, Table
+from pardbg_agent import wire
+
+UNKNOWN_OP: Final = OpDef("op", "", "", None, 0, False)
+_SEND: Final = int(wire.Flag.SEND)
+_FAILED: Final = int(wire.Flag.FAILED)
+_SOURCES: Final = (
+    (wire.Flag.DONE_COMPLETED, "completed"),
+    (wire.Flag.DONE_DEVICE, "device"),
+    (wire.Flag.DONE_WAITED, "waited"),
+    (wire.Flag.DONE_POLLED, "polled"),
+)
+
+
+class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four times as much
+    """One op as one rank issued it."""
+
+    rank: int
+    group: GroupDef
+    seq: int
+    op: OpDef
+    t0_ns: int
+    t1_ns: int
+    done_ns: int | None
+    source: str
+    a: int
+    b: int
+    peer: int
+    """Of a receive from anybody: known once it is complete, -1 until then."""
+    send: bool
+    step: int
+    stage: int
+    microbatch: int
+    failed: bool
+    from_any: bool = False
+    """A receive that named no sender."""
+
+    @property
+    def bytes(self) -> int:
+        """The larger of what goes in and what comes out."""
+        return max(self.a, self.b, 0)
+
+
+@lru_cache(maxsize=1 << 12)
+def source_of(flags: int) -> str:
+    """Where a completion time comes from; times of different sources are not mixed."""
+    return next((name for flag, name in _SOURCES if flags & flag), "")
+
+
+def tail_start(view: View, name: str, rows: int | None) -> int:
+    """A time from which all ranks together have about ``rows`` rows of a table (0 for all)."""
+    if rows is None:
+        return 0
+    newest = []
+    for process in view.ranks.values():
+        table, visible = view.rows(process, name)
+        newest.append(table.when[max(0, visible - rows) : visible])
+    times = np.concatenate(newest) if newest else np.empty(0, np.int64)
+    if len(times) <= rows:
+        return 0
+    return int(np.partition(times, len(times) - rows)[len(times) - rows])
+
+
+def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) -> list[Issue]:
+    """Ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
+    made: list[Issue] = []
+    for rank, process in view.ranks.items():
+        table, visible = view.rows(process, name)
+        lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+        hi = visible
+        if until_ns is not None:
+            hi = int(np.searchsorted(table.when[:visible], until_ns, side="right"))
+        if hi > lo:
+            made += _issues_of(view, rank, process, table, lo, hi, name.replace("issue", "done"))
+    return made
+
+
+def _issues_of(
+    view: View, rank: int, process: Process, table: Table, lo: int, hi: int, done_name: str
+) -> Iterable[Issue]:
+    """Ops that are complete are kept: nothing about them changes, and a frame asks for thousands
+    of them of which a few are new."""
+    kept = view.memo(f"issues {process.proc} {done_name}")
+    groups = process.groups
+    keys = list(zip(*(table.col(c)[lo:hi].tolist() for c in ("group_id", "seq", "t0_ns")),
+                    strict=True))  # fmt: skip
+    found: list[Issue | None] = [kept.get(key) for key in keys]
+    fresh = [
+        i for i, one in enumerate(found)
+        if one is None or (one.done_ns or 0) > view.t_ns or one.group is not groups.get(keys[i][0])
+    ]  # fmt: skip
+    if fresh:
+        rows = np.array(fresh) + lo
+        for i, made in zip(fresh, _made(view, rank, process, table, rows, done_name), strict=True):
+            found[i] = made
+            if made.done_ns is not None and keys[i][0] in groups:
+                kept[keys[i]] = made
+    return [one for one in found if one is not None]
+
+
+def _made(
+    view: View, rank: int, process: Process, table: Table, part: Array, done_name: str
+) -> Iterable[Issue]:
+    done = _completions(view, process, done_name, int(table.when[part[0]]))
+    names = (
+        "name_id", "group_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step",
+        "stage", "microbatch",
+    )  # fmt: skip
+    columns = (table.col(name)[part].tolist() for name in names)
+    for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in zip(*columns, strict=True):
+        group = process.groups.get(gid)
+        if group is None:
+            group = _unknown_group(process, gid)
+        done_ns, done_flags, source = done.get((gid, seq), (None, 0, wire.NONE))
+        yield Issue(
+            rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
+            source_of(done_flags), a, b, source if peer < 0 else peer, bool(flags & _SEND), step,
+            stage, mb, bool((flags | done_flags) & _FAILED), peer < 0,
+        )  # fmt: skip
+
+
+def _unknown_group(process: Process, group_id: int) -> GroupDef:
+    """A group whose definition was lost: known by this process's own number only."""
+    name = f"#{group_id}"
+    return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
+
+
+def is_undefined(group: GroupDef) -> bool:
+    """Made by ``_unknown_group``: who is in it is not known."""
+    return not group.ranks and not group.backend and group.name.startswith("#")
+
+
+def is_unrecorded(process: Process, t_ns: int) -> bool:
+    """What the process issued at ``t_ns`` cannot be told: its records begin later, or groups that
+    it used were never defined."""
+    if process.missed_before and (process.first_ns is None or process.first_ns > t_ns):
+        return True
+    return bool(process.undefined_groups)
+
+
+def _completions(
+    view: View, process: Process, name: str, since_ns: int
+) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """(group id, seq) -> (completion, flags, peer) of ops that completed since a time."""
+    table, visible = view.rows(process, name)
+    lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+    names = ("group_id", "seq", "t1_ns", "flags", "peer")
+    columns = (table.col(c)[lo:visible].tolist() for c in names)
+    return {
+        (gid, seq): (t1, flags, peer) for gid, seq, t1, flags, peer in zip(*columns, strict=True)
+    }

@@ -1,0 +1,106 @@
+"""Communication beside compute: what of it is hidden, and what holds a rank up.
+
+An op is under way on a rank from its issue on; until the last rank has come, it *waits*, after that
+data *moves*. What of it is *exposed* holds the host up: in a wait, in a synchronous call, or at the
+end of a backward after its last op was issued (DDP waits for its buckets there, in C++, unseen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
+from pardbg.analysis.base.values import CollectiveRow
+from pardbg.store.process import Process
+from pardbg_agent import wire
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A rank's collectives in one step, ns. waits and moves apart from each other."""
+
+    rank: int
+    step: int
+    step_ns: int
+    moving_ns: int
+    """Data of any op moved."""
+    exposed_ns: int
+    """... and the host was held up by it."""
+    waiting_ns: int
+    """The host was held up by an op to which others had still to come."""
+
+    @property
+    def hidden_ns(self) -> int:
+        return self.moving_ns - self.exposed_ns
+
+
+def overlap(
+    view: View, rank: int, step: int, span: Interval, rows: Iterable[CollectiveRow]
+) -> Overlap:
+    """``rows``: the collectives of the step (others do not matter, but take time)."""
+    waiting, moving = _under_way(rank, span, rows)
+    held_up = blocked(view, view.ranks[rank], span, [*waiting, *moving])
+    waits = intersect(held_up, waiting)
+    moves = subtract(moving, waits)
+    return Overlap(
+        rank=rank,
+        step=step,
+        step_ns=span[1] - span[0],
+        moving_ns=total(moves),
+        exposed_ns=total(intersect(moves, held_up)),
+        waiting_ns=total(waits),
+    )
+
+
+def _under_way(
+    rank: int, span: Interval, rows: Iterable[CollectiveRow]
+) -> tuple[list[Interval], list[Interval]]:
+    """(waiting, moving) stretches of this rank's ops: before and after the last arrival."""
+    waiting, moving = [], []
+    for row in rows:
+        own = next((a for a in row.arrivals if a.rank == rank), None)
+        if own is None or own.issued_ns is None or own.completed_ns is None:
+            continue
+        arrived = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
+        last = min(max(arrived), own.completed_ns)
+        waiting.append((own.issued_ns, last))
+        moving.append((last, own.completed_ns))
+    return union(clip(waiting, *span)), union(clip(moving, *span))
+
+
+def blocked(
+    view: View, process: Process, span: Interval, under_way: Sequence[Interval]
+) -> list[Interval]:
+    """When communication held the rank's host up."""
+    found = [
+        (t0, t1)
+        for t0, t1, flags in records(view, process, "wait", span)
+        if not flags & wire.Flag.P2P
+    ]
+    issued = records(view, process, "issue", span)
+    found += [(t0, t1) for t0, t1, flags in issued if not flags & wire.Flag.ASYNC]
+    for begin, end, _ in records(view, process, "phase", span, "backward"):
+        inside = [t1 for t0, t1, _ in issued if begin <= t0 <= end]
+        if inside:
+            found += clip(under_way, max(inside), end)
+    return union(clip(found, *span))
+
+
+def records(
+    view: View, process: Process, name: str, span: Interval, wanted: str | None = None
+) -> list[tuple[int, int, int]]:
+    """(t0, t1, flags) of a table's records that touch a stretch of time."""
+    table, _ = view.rows(process, name)
+    lo = int(np.searchsorted(table.when, span[0] - table.longest_ns, side="left"))
+    hi = int(np.searchsorted(table.when, span[1] + table.longest_ns, side="right"))
+    columns = (table.col(c)[lo:hi].tolist() for c in ("name_id", "t0_ns", "t1_ns", "flags"))
+    return [
+        (t0, t1, flags)
+        for name_id, t0, t1, flags in zip(*columns, strict=True)
+        if t0 < span[1] and t1 > span[0] and t1 <= view.t_ns
+        and (wanted is None or process.name(name_id) == wanted)
+    ]  # fmt: skip

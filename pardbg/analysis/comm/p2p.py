@@ -1,0 +1,212 @@
+"""Sends paired with their receives by (group, src, dst, tag, order)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.spans import Span, enclosing
+from pardbg.analysis.base.values import P2PRow, Verdict
+from pardbg.analysis.comm.ops import Issue, issues, tail_start
+from pardbg_agent import wire
+
+LAST: Final = 200
+_MARGIN: Final = 2
+"""So many times the rows of the last pairs are read: the oldest pairs are cut in two."""
+MISSING_AFTER_NS: Final = 1_000_000_000
+Edge = tuple[int, str, int, int, int]
+"""(epoch, group key, src, dst, tag)"""
+_BY_STEP: Final = 1 << 20
+"""Orders of edges with lost records are counted within a step: step * this + number."""
+
+
+def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
+    """The last p2p pairs as of the cursor, oldest first; all of the run for None."""
+    key = ("p2p", last)
+    found = view.local.get(key)
+    if found is None:
+        found = view.local[key] = _p2p_rows(view, last)
+    rows: tuple[P2PRow, ...] = found
+    return rows
+
+
+def _p2p_rows(view: View, last: int | None) -> tuple[P2PRow, ...]:
+    rows = None if last is None else 2 * _MARGIN * last + 64
+    start = tail_start(view, "issue_p2p", rows)
+    before = _Before(view, start)
+    sends, receives = _by_edge(issues(view, "issue_p2p", start))
+    pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []
+    for edge in sends.keys() | receives.keys():
+        numbered_sends = _numbered(view, edge, sends.get(edge, ()), before)
+        numbered_receives = _numbered(view, edge, receives.get(edge, ()), before)
+        for order in numbered_sends.keys() | numbered_receives.keys():
+            send, receive = numbered_sends.get(order), numbered_receives.get(order)
+            first = min(i.t0_ns for i in (send, receive) if i is not None)
+            pairs.append((first, edge, order, send, receive))
+    pairs.sort(key=lambda pair: pair[:3])
+    if last is not None:
+        pairs = pairs[-last:]
+    spans = _spans(view, [i for *_, send, recv in pairs for i in (send, recv) if i is not None])
+    return tuple(
+        _row(view, edge, order, send, recv, spans) for _, edge, order, send, recv in pairs
+    )
+
+
+def _spans(view: View, parts: Sequence[Issue]) -> dict[int, Span]:
+    """id(op) -> the program's own span around it, where there is one."""
+    by_rank: dict[int, list[Issue]] = defaultdict(list)
+    for issue in parts:
+        by_rank[issue.rank].append(issue)
+    found: dict[int, Span] = {}
+    for rank, ops in by_rank.items():
+        for op, span in zip(ops, enclosing(view, rank, [op.t0_ns for op in ops]), strict=True):
+            if span is not None:
+                found[id(op)] = span
+    return found
+
+
+def _by_edge(
+    parts: Sequence[Issue],
+) -> tuple[dict[Edge, list[Issue]], dict[Edge, list[Issue]]]:
+    sends: dict[Edge, list[Issue]] = defaultdict(list)
+    receives: dict[Edge, list[Issue]] = defaultdict(list)
+    for issue in parts:
+        if issue.peer < 0:  # a receive from anybody that nothing has come to yet
+            continue
+        ends = (issue.rank, issue.peer) if issue.send else (issue.peer, issue.rank)
+        edge = (issue.group.epoch, issue.group.key, *ends, issue.op.tag)
+        (sends if issue.send else receives)[edge].append(issue)
+    return sends, receives
+
+
+class _Before:
+    """Numbers of ops that a rank had issued before a time, by edge and side: counted once for all
+    edges of a rank."""
+
+    def __init__(self, view: View, t_ns: int) -> None:
+        self._view, self._t_ns = view, t_ns
+        self._ranks: dict[int, dict[tuple[str, bool, int, int], int]] = {}
+
+    def number(self, edge: Edge, one: Issue) -> int:
+        counts = self._ranks.get(one.rank)
+        if counts is None:
+            counts = self._ranks[one.rank] = _counts(
+                self._view, one.rank, "issue_p2p", self._t_ns
+            )
+        return counts.get((edge[1], one.send, one.peer, edge[4]), 0)
+
+
+def _counts(
+    view: View, rank: int, name: str, before_ns: int
+) -> dict[tuple[str, bool, int, int], int]:
+    """(group key, send, peer, tag) -> rows of a rank's table before a time."""
+    process = view.ranks[rank]
+    row = int(process.table(name).when.searchsorted(before_ns, side="left"))
+    counts: dict[tuple[str, bool, int, int], int] = defaultdict(int)
+    for key, number, _ in process.totals[name].as_of(row):
+        group, op = process.groups.get(key.group_id), process.ops.get(key.name_id)
+        if group is not None and op is not None:
+            counts[group.key, key.send, key.peer, op.tag] += number
+    return counts
+
+
+def _numbered(
+    view: View, edge: Edge, parts: Sequence[Issue], before: _Before
+) -> dict[int, Issue]:
+    """order -> op. Where either side lost records, counted within the step (a lost record would
+    shift all later pairs); else from the run's start."""
+    if not parts:
+        return {}
+    if _has_gaps(view, edge):
+        return _numbered_by_step(parts)
+    if any(issue.from_any for issue in parts):
+        # Which message such a receive got is decided when it completes, not when it is issued.
+        parts = sorted(parts, key=lambda issue: (issue.done_ns is None, issue.done_ns or 0))
+        first = _completed_before(view, edge, parts[0])
+    else:
+        first = before.number(edge, parts[0])
+    return {first + i: issue for i, issue in enumerate(parts)}
+
+
+def _has_gaps(view: View, edge: Edge) -> bool:
+    for rank in edge[2:4]:
+        process = view.ranks.get(rank)
+        if process is not None and (process.lost(None) or process.missed_before):
+            return True
+    return False
+
+
+def _numbered_by_step(parts: Sequence[Issue]) -> dict[int, Issue]:
+    counts: dict[int, int] = defaultdict(int)
+    numbered = {}
+    for issue in parts:
+        numbered[issue.step * _BY_STEP + counts[issue.step]] = issue
+        counts[issue.step] += 1
+    return numbered
+
+
+def _completed_before(view: View, edge: Edge, first: Issue) -> int:
+    """Number of the edge's receives that completed before ``first``."""
+    counts = _counts(view, first.rank, "done_p2p", first.done_ns or view.t_ns)
+    return counts.get((edge[1], first.send, first.peer, edge[4]), 0)
+
+
+def _row(
+    view: View, edge: Edge, order: int, send: Issue | None, recv: Issue | None,
+    spans: Mapping[int, Span],
+) -> P2PRow:  # fmt: skip
+    one = send if send is not None else recv
+    assert one is not None
+    sent_in, taken_in = spans.get(id(send)), spans.get(id(recv))
+    done = recv.done_ns if recv is not None else send.done_ns if send is not None else None
+    num_bytes = send.bytes if send is not None else one.bytes
+    return P2PRow(
+        group=one.group.axis or one.group.name,
+        src=edge[2],
+        dst=edge[3],
+        order=order % _BY_STEP if _has_gaps(view, edge) else order,
+        tag=edge[4],
+        bytes=num_bytes,
+        label=_label(send, recv) or _said(sent_in, taken_in),
+        send_ns=send.t0_ns if send is not None else None,
+        recv_ns=recv.t0_ns if recv is not None else None,
+        done_ns=done,
+        verdict=_verdict(view, send, recv),
+        phase=sent_in.name if sent_in is not None else "",
+        part=sent_in.part if sent_in is not None else 0,
+        parts=sent_in.parts if sent_in is not None else 0,
+        chunk=sent_in.chunk if sent_in is not None else wire.NONE,
+    )
+
+
+def _said(sent_in: Span | None, taken_in: Span | None) -> str:
+    """The chunk is the sender's to say: the receiver's span may be about what it sends itself."""
+    if sent_in is not None:
+        return sent_in.text
+    return taken_in.name if taken_in is not None else ""
+
+
+def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
+    if send is None or recv is None:
+        one = send if send is not None else recv
+        other = view.ranks.get(one.peer) if one is not None else None
+        if one is None or one.done_ns is not None or other is None or other.lost(None):
+            return "incomplete"  # it completed, so the other side's record is what is missing
+        waited = view.t_ns - one.t0_ns >= MISSING_AFTER_NS
+        gone = view.proc_end(other) is not None
+        return "missing rank" if waited or gone else "incomplete"
+    if send.bytes != recv.bytes:
+        return "size mismatch"
+    if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:
+        return "dtype mismatch"
+    return "matched" if recv.done_ns is not None else "incomplete"
+
+
+def _label(send: Issue | None, recv: Issue | None) -> str:
+    """``F mb4`` where the pipeline labelled the op with its stage and microbatch."""
+    for one in (send, recv):
+        if one is not None and one.microbatch != wire.NONE:
+            return f"{one.op.reduce} mb{one.microbatch}".strip()
+    return ""

@@ -1,0 +1,223 @@
+"""Directed traffic: observed for p2p and all_to_all, modelled as a ring for other collectives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import CollectiveRow, Edge, GroupView, TrafficView
+from pardbg.analysis.comm.algorithms import ring_step
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.store.definitions import GroupDef
+from pardbg.store.process import Process
+
+WINDOW_NS: Final = 2_000_000_000
+_RING_TWICE: Final = ("all_reduce",)
+_RING_ONCE: Final = ("all_gather", "reduce_scatter")
+
+
+@dataclass(slots=True)
+class _Sum:
+    num_ops: int = 0
+    num_bytes: float = 0.0
+    recent_bytes: float = 0.0
+    active: bool = False
+
+
+@dataclass(slots=True)
+class _Sums:
+    edges: dict[tuple[int, int, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    ops: dict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    """(group key, group name, op)"""
+
+
+def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> TrafficView:
+    """Traffic of the whole run up to the cursor; rates over the last ``WINDOW_NS``."""
+    sums = _Sums()
+    recent_row = view.t_ns - WINDOW_NS
+    _add_p2p(view, sums, recent_row)
+    _add_parts(view, sums, recent_row)
+    _add_collectives(view, sums, recent_row)
+    _add_summed(view, sums, recent_row)
+    _mark_active(view, sums)
+    seconds = min(WINDOW_NS, max(view.t_ns - view.begin_ns, 1)) / 1e9
+    messages = p2p_rows(view)
+    labels = {(row.src, row.dst): row.label for row in messages}
+    edges = tuple(
+        Edge(
+            src, dst, round(s.num_bytes), s.recent_bytes / seconds,
+            "observed" if source == "observed" else "modelled", s.num_ops, s.active,
+            labels.get((src, dst), "") if source == "observed" else "",
+        )
+        for (src, dst, source), s in sorted(sums.edges.items())
+    )  # fmt: skip
+    busbw = _median_busbw(collectives(view) if rows is None else rows)
+    ops = tuple(
+        (name, op, s.num_ops, round(s.num_bytes), busbw.get((name, op)))
+        for (_, name, op), s in sorted(sums.ops.items(), key=lambda item: -item[1].num_bytes)
+    )
+    return TrafficView(WINDOW_NS, edges, _groups(view, sums), ops, ring_step(messages))
+
+
+def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
+    """Bytes per ring link: 2(n-1)/n · S for all_reduce, (n-1)/n · S for all_gather and
+    reduce_scatter; 0 for ops that are not modelled. S: the larger of input and output."""
+    if num_ranks < 2:
+        return 0.0
+    share = (num_ranks - 1) / num_ranks
+    if op in _RING_TWICE:
+        return 2 * share * num_bytes
+    return share * num_bytes if op in _RING_ONCE else 0.0
+
+
+def _as_of(
+    view: View, process: Process, name: str, since_ns: int
+) -> Iterable[tuple[int, int, bool, int, int, int, int]]:
+    """(name id, group id, send, peer, number, bytes, bytes since) per kind of op."""
+    table, visible = view.rows(process, name)
+    before = int(table.when[:visible].searchsorted(since_ns, side="left"))
+    totals = process.totals[name]
+    earlier = {key: size for key, _, size in totals.as_of(before)}
+    for key, number, size in totals.as_of(visible):
+        recent = size - earlier.get(key, 0)
+        yield key.name_id, key.group_id, key.send, key.peer, number, size, recent
+
+
+def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
+    """Each edge from its sender's records; from the receiver's where the sender is not known."""
+    seen: dict[tuple[int, int, bool], _Sum] = defaultdict(_Sum)
+    for rank, process in view.ranks.items():
+        for name_id, gid, send, peer, number, size, recent in _as_of(
+            view, process, "issue_p2p", since_ns
+        ):
+            if peer < 0:
+                continue
+            edge = (rank, peer, True) if send else (peer, rank, False)
+            parts = [seen[edge]]
+            group = process.groups.get(gid)
+            if group is not None and send:
+                op = process.ops.get(name_id)
+                name = op.op if op is not None else "send"
+                parts.append(sums.ops[group.key, group.axis or group.name, name])
+            for part in parts:
+                part.num_ops += number
+                part.num_bytes += size
+                part.recent_bytes += recent
+    for (src, dst, sent), part in seen.items():
+        if sent or (src, dst, True) not in seen:
+            sums.edges[src, dst, "observed"] = part
+
+
+def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
+    """What each all_to_all moved from rank to rank: the router's choice, not a ring's shares."""
+    for rank, process in view.ranks.items():
+        for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
+            part = sums.edges[rank, peer, "observed"]
+            part.num_ops += number
+            part.num_bytes += size
+            part.recent_bytes += recent
+
+
+def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
+    """Each group's ops once, as its lowest known member issued them."""
+    for group in list(view.store.groups.values()):
+        member = _witness(view, group)
+        if member is None:
+            continue
+        process = view.ranks[member]
+        ids = {gid for gid, g in process.groups.items() if g.key == group.key}
+        for name_id, gid, _, _, number, size, recent in _as_of(view, process, "issue", since_ns):
+            if gid not in ids:
+                continue
+            op = process.ops.get(name_id)
+            name = op.op if op is not None else "op"
+            part = sums.ops[group.key, group.axis or group.name, name]
+            part.num_ops += number
+            part.num_bytes += size
+            part.recent_bytes += recent
+            _add_ring(sums, group.ranks, name, number, size, recent)
+
+
+def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
+    """Ops recorded as sums per step (level summary): collectives once per group, each send. Who
+    sent to whom is not in them."""
+    for rank, process in view.ranks.items():
+        for name_id, gid, send, _, number, size, recent in _as_of(
+            view, process, "op_sum", since_ns
+        ):
+            group, op = process.groups.get(gid), process.ops.get(name_id)
+            name = op.op if op is not None else "op"
+            if group is None or (not send and (name == "recv" or _witness(view, group) != rank)):
+                continue
+            part = sums.ops[group.key, group.axis or group.name, name]
+            part.num_ops += number
+            part.num_bytes += size
+            part.recent_bytes += recent
+            if not send:
+                _add_ring(sums, group.ranks, name, number, size, recent)
+
+
+def _witness(view: View, group: GroupDef) -> int | None:
+    known = [
+        rank
+        for rank in group.ranks
+        if rank in view.ranks and view.ranks[rank].epoch == group.epoch
+    ]
+    return min(known, default=None)
+
+
+def _add_ring(
+    sums: _Sums, ranks: Sequence[int], op: str, number: int, size: int, recent: int
+) -> None:
+    per_link = ring_bytes(op, size, len(ranks))
+    if per_link <= 0 or len(ranks) > 1024:
+        return
+    for src, dst in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
+        part = sums.edges[src, dst, "modelled"]
+        part.num_ops += number
+        part.num_bytes += per_link
+        part.recent_bytes += ring_bytes(op, recent, len(ranks))
+
+
+def _mark_active(view: View, sums: _Sums) -> None:
+    for row in p2p_rows(view):
+        if row.send_ns is not None and row.done_ns is None and row.verdict == "incomplete":
+            edge = sums.edges.get((row.src, row.dst, "observed"))
+            if edge is not None and view.run_end is None:
+                edge.active = True
+    for collective in collectives(view):
+        if collective.verdict != "incomplete" or collective.missing or view.run_end is not None:
+            continue
+        ranks = [arrival.rank for arrival in collective.arrivals]
+        for src, dst in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
+            edge = sums.edges.get((src, dst, "modelled"))
+            if edge is not None:
+                edge.active = True
+
+
+def _groups(view: View, sums: _Sums) -> tuple[GroupView, ...]:
+    made = []
+    for (epoch, key), group in view.store.groups.items():
+        if epoch != view.epoch:
+            continue
+        parts = [s for (k, _, _), s in sums.ops.items() if k == key]
+        made.append(
+            GroupView(
+                key, group.axis or group.name, group.axis, group.ranks, group.backend,
+                sum(s.num_ops for s in parts), round(sum(s.num_bytes for s in parts)),
+            )
+        )
+    return tuple(made)
+
+
+def _median_busbw(rows: Sequence[CollectiveRow]) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        if row.busbw_gbps is not None:
+            found[row.group, row.op].append(row.busbw_gbps)
+    return {key: median(values) for key, values in found.items()}

@@ -1,0 +1,1 @@
+"""Findings about speed: communication, pipelines, slow groups, stragglers."""

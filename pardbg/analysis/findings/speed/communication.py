@@ -1,0 +1,295 @@
+"""Communication that costs steps: exposed, in small pieces, or over a slow link."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import Interval, clip, total, union
+from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding, P2PRow
+from pardbg.analysis.comm.overlap import Overlap, overlap, records
+from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.findings.shared import first
+from pardbg.analysis.findings.windows import Window, kept, often, rows_by_step
+from pardbg.words import duration, ranks_text, size
+from pardbg_agent import wire
+
+EXPOSED: Final = 0.2
+"""Share of a step that ranks stand still for data to move."""
+LOUD: Final = 0.4
+"""... and when that is more than something to know."""
+EXPOSED_NS: Final = 10_000_000
+MAX_RANKS: Final = 64
+"""Ranks whose overlap is worked out; the others are like them."""
+SMALL_BYTES: Final = 65_536
+SMALL_RUN: Final = 8
+"""So many small collectives one after the other are a loop over tensors."""
+SMALL_GAP: Final = 1.0
+"""Between two of a run there is at most so much of the op's own time: no compute to speak of."""
+SMALL_OF_STEP: Final = 0.05
+SMALL_LOUD: Final = 0.15
+SLOW: Final = 3.0
+"""Times slower than the median of the other links."""
+SLOW_NS: Final = 1_000_000
+MAX_MESSAGES: Final = 480
+"""Newest ones that are looked at."""
+SLOW_OF_STEP: Final = 0.05
+"""It costs at least so much of a step."""
+AWAITED: Final = 0.8
+SLOW_LEAST: Final = 12
+"""Messages on a link."""
+
+
+def exposed(view: View) -> Iterable[Finding]:
+    """Collectives that no compute hides."""
+    return kept(view, "exposed", _exposed)
+
+
+def _exposed(view: View, looked_at: Window) -> Iterable[Finding]:
+    rows = rows_by_step(view, looked_at)
+    ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
+    parts: dict[int, list[Overlap]] = defaultdict(list)
+    for step in looked_at.steps:
+        for rank in ranks:
+            span = looked_at.spans[step].get(rank)
+            if span is not None:
+                parts[step].append(overlap(view, rank, step, span, rows.get(step, ())))
+    by_step = {
+        step: (median(p.exposed_ns for p in made), median(p.step_ns for p in made))
+        for step, made in parts.items() if made
+    }  # fmt: skip
+    loud = [s for s, (out, whole) in by_step.items() if out >= max(EXPOSED_NS, EXPOSED * whole)]
+    if not often(len(loud), looked_at.steps):
+        return
+    cost = median(by_step[step][0] for step in loud)
+    share = median(by_step[step][0] / by_step[step][1] for step in loud)
+    largest = _largest(rows[step] for step in loud)
+    yield Finding(
+        kind="exposed-communication",
+        severity="warning" if share >= LOUD else "info",
+        ranks=tuple(ranks),
+        group=largest.group,
+        seq=largest.seq,
+        t_ns=first(largest),
+        first_ns=looked_at.begin_ns,
+        text=f"for {duration(cost)} of a step ({share:.0%}) ranks stand still while data moves: "
+        f"communication that no compute hides. The longest is {largest.op} of "
+        f"{size(largest.bytes)} in {largest.group}"
+        f"{_transfer(largest)}.",
+        advice="Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), "
+        "send less of it, or let more compute lie between two.",
+        cost_ns_per_step=round(cost),
+        evidence=Evidence(first(largest), None, "collectives",
+                          op=f"{largest.op} {largest.group} #{largest.seq}"),
+    )  # fmt: skip
+
+
+def _transfer(row: CollectiveRow) -> str:
+    return f", {duration(row.transfer_ns)}" if row.transfer_ns is not None else ""
+
+
+def _largest(steps: Iterable[Sequence[CollectiveRow]]) -> CollectiveRow:
+    return max((row for rows in steps for row in rows), key=lambda row: row.transfer_ns or 0)
+
+
+# -- small messages
+
+
+def small_messages(view: View) -> Iterable[Finding]:
+    """Loops over tensors with a collective for each."""
+    return kept(view, "small", _small)
+
+
+def _small(view: View, looked_at: Window) -> Iterable[Finding]:
+    found: dict[tuple[str, str], list[list[CollectiveRow]]] = defaultdict(list)
+    for rows in rows_by_step(view, looked_at).values():
+        runs: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
+        for run in _runs(rows):
+            runs[run[0].group, run[0].op] += run
+        for key, run in runs.items():
+            found[key].append(run)
+    for (group, op), steps in found.items():
+        if not often(len(steps), looked_at.steps):
+            continue
+        number = round(median(len(run) for run in steps))
+        sent = median(sum(row.bytes for row in run) for run in steps)
+        cost = median(_saved(run) for run in steps)
+        if cost < SMALL_OF_STEP * looked_at.step_ns:
+            continue
+        newest = steps[-1][-1]
+        yield Finding(
+            kind="small-messages",
+            severity="warning" if cost >= SMALL_LOUD * looked_at.step_ns else "info",
+            ranks=tuple(a.rank for a in newest.arrivals),
+            group=group,
+            seq=newest.seq,
+            t_ns=first(newest),
+            first_ns=first(steps[0][0]),
+            text=f"{number} small {op}s one after the other in {group} each step, {size(sent)} "
+            f"together, {size(sent / number)} each: what they cost is the number of rounds, "
+            f"{duration(cost)} a step, not the bytes.",
+            advice="Put them together: DDP's buckets, one flat tensor, or the coalesced form of "
+            "the op.",
+            cost_ns_per_step=round(cost),
+            evidence=Evidence(first(newest), None, "collectives",
+                              op=f"{op} {group} #{newest.seq}"),
+        )  # fmt: skip
+
+
+def _runs(rows: Sequence[CollectiveRow]) -> list[list[CollectiveRow]]:
+    """Neighbours in one group: the same op, small, without compute between them."""
+    made: dict[str, list[list[CollectiveRow]]] = defaultdict(lambda: [[]])
+    for row in rows:
+        if row.bytes >= SMALL_BYTES or row.op == "barrier":
+            continue
+        run = made[row.group][-1]
+        if run and run[-1].op == row.op and _close(run[-1], row):
+            run.append(row)
+        else:
+            made[row.group].append([row])
+    return [run for runs in made.values() for run in runs if len(run) >= SMALL_RUN]
+
+
+def _close(before: CollectiveRow, row: CollectiveRow) -> bool:
+    """On the rank that came last there was no time for compute between the two."""
+    begun = {a.rank: a.issued_ns for a in row.arrivals}
+    for arrival in before.arrivals:
+        begin, done, issued = arrival.issued_ns, arrival.completed_ns, begun.get(arrival.rank)
+        if begin is None or done is None or issued is None:
+            continue
+        if issued - done <= SMALL_GAP * max(done - begin, 100_000):
+            return True
+    return False
+
+
+def _saved(run: Sequence[CollectiveRow]) -> int:
+    """What one op in place of them would save: the time any of them was under way, on the rank
+    that had to wait the least for others, less the longest one."""
+    by_rank: dict[int, list[Interval]] = defaultdict(list)
+    for row in run:
+        for a in row.arrivals:
+            if a.issued_ns is not None and a.completed_ns is not None:
+                by_rank[a.rank].append((a.issued_ns, a.completed_ns))
+    return min(
+        (max(0, total(union(parts)) - max(end - begin for begin, end in parts))
+         for parts in by_rank.values()),
+        default=0,
+    )  # fmt: skip
+
+
+# -- links
+
+
+def slow_links(view: View) -> Iterable[Finding]:
+    """A link over which messages take longer than over the others."""
+    return kept(view, "links", _slow_links)
+
+
+def _slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
+    by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    waits = _Waits(view, looked_at.begin_ns)
+    for row in p2p_rows(view, _how_many(view, looked_at.begin_ns)):
+        if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):
+            by_size[row.bytes.bit_length()][row.src, row.dst].append(row)
+    worst: dict[tuple[int, int], Finding] = {}
+    for links in by_size.values():
+        taken = {
+            link: median(_moving(row) for row in rows)
+            for link, rows in links.items() if len(rows) >= SLOW_LEAST
+        }  # fmt: skip
+        for link, own in taken.items():
+            others = [ns for other, ns in taken.items() if other != link]
+            if len(others) < 2 or own < SLOW_NS or own < SLOW * max(median(others), 1):
+                continue
+            found = _link(looked_at, link, links[link], own, median(others))
+            if (found.cost_ns_per_step or 0) < SLOW_OF_STEP * looked_at.step_ns:
+                continue
+            if link not in worst or (found.cost_ns_per_step or 0) > (
+                worst[link].cost_ns_per_step or 0
+            ):
+                worst[link] = found
+    yield from worst.values()
+
+
+def _link(
+    looked_at: Window, link: tuple[int, int], rows: Sequence[P2PRow], own: float, usual: float
+) -> Finding:
+    src, dst = link
+    sent = median(row.bytes for row in rows)
+    per_step = len(rows) / len(looked_at.steps)
+    newest = rows[-1]
+    begun = newest.send_ns or newest.recv_ns or 0
+    return Finding(
+        kind="slow-link",
+        severity="warning",
+        ranks=(src, dst),
+        culprits=(src, dst),
+        group=newest.group,
+        t_ns=begun,
+        first_ns=looked_at.begin_ns,
+        text=f"the link from rank {src} to rank {dst} is slow: messages of {size(sent)} take "
+        f"{duration(own)} ({_rate(sent, own)}) once both sides are there, "
+        f"{duration(usual)} ({_rate(sent, usual)}) over the other links.",
+        advice=f"Look at the path between the hosts of {ranks_text(link)}: cable, switch port, "
+        f"adapter, another program's traffic; or put neighbours of the ring on one host.",
+        cost_ns_per_step=round((own - usual) * per_step),
+        evidence=Evidence(begun, dst, "traffic", op=f"{src}→{dst}"),
+    )
+
+
+def _moving(row: P2PRow) -> int:
+    """From when both sides were there to completion."""
+    if row.send_ns is None or row.recv_ns is None or row.done_ns is None:
+        return 0
+    return max(0, row.done_ns - max(row.send_ns, row.recv_ns))
+
+
+class _Waits:
+    """When each receiver stood in a wait for p2p ops."""
+
+    def __init__(self, view: View, since_ns: int) -> None:
+        self._view, self._since = view, since_ns
+        self._by_rank: dict[int, list[Interval]] = {}
+
+    def covered(self, row: P2PRow) -> bool:
+        """Did the receiver wait while the message travelled? Else its completion was seen when
+        somebody looked, and says nothing of the link."""
+        moving = _moving(row)
+        if moving <= 0 or row.done_ns is None or row.dst not in self._view.ranks:
+            return False
+        span = (row.done_ns - moving, row.done_ns)
+        waits = self._of(row.dst)
+        at = bisect_left(waits, span[0], key=lambda wait: wait[1])
+        near = waits[at : at + 8]
+        return total(clip(near, *span)) >= AWAITED * moving
+
+    def _of(self, rank: int) -> list[Interval]:
+        if rank not in self._by_rank:
+            span = (self._since, self._view.t_ns)
+            self._by_rank[rank] = union(
+                (t0, t1)
+                for t0, t1, flags in records(self._view, self._view.ranks[rank], "wait", span)
+                if flags & wire.Flag.P2P
+            )
+        return self._by_rank[rank]
+
+
+def _rate(num_bytes: float, ns: float) -> str:
+    return f"{size(num_bytes / ns * 1e9)}/s" if ns > 0 else "–"
+
+
+def _how_many(view: View, since_ns: int) -> int:
+    """Pairs since then, about: each has two issues."""
+    issued = 0
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "issue_p2p")
+        issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+    return min(issued // 2 + 1, MAX_MESSAGES)

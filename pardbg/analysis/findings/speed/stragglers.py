@@ -1,0 +1,202 @@
+"""The rank, or the host, that comes last again and again, and what makes it late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
+from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding
+from pardbg.analysis.findings.shared import first
+from pardbg.analysis.findings.windows import Window, kept, often, rows_by_step
+from pardbg.words import duration, ranks_text
+
+MARGIN_NS: Final = 5_000_000
+OF_STEP: Final = 0.1
+"""Later than half of the ranks by so much of a step: less is the noise of a shared machine."""
+CAUSE_SHARE: Final = 0.5
+"""A phase that makes up so much of the lateness is what to look at."""
+_COMPUTE: Final = ("forward", "backward", "optimizer", "pipeline")
+_ADVICE: Final = {
+    "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
+    "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
+    "a larger share of the model than the others have.",
+    "communication": "It waits in another group's ops first: look for what holds that group up.",
+    "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
+    "Put a pardbg_agent.span around what you suspect.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """Who was late to one step's collectives."""
+
+    step: int
+    row: CollectiveRow
+    by: Mapping[int, int]
+    """rank -> ns after half of the ranks had come"""
+
+
+def stragglers(view: View) -> Iterable[Finding]:
+    """One per group that waits for the same ranks in most steps."""
+    return kept(view, "straggler", _stragglers)
+
+
+def _stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
+    by_group: dict[str, dict[int, list[CollectiveRow]]] = defaultdict(lambda: defaultdict(list))
+    for step, rows in rows_by_step(view, looked_at).items():
+        for row in rows:
+            by_group[row.group][step].append(row)
+    clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
+    told: set[tuple[int, ...]] = set()
+    for group, steps in sorted(by_group.items(), key=lambda item: -len(item[1])):
+        lates = [_latest(step, rows) for step, rows in sorted(steps.items())]
+        culprits = _again_and_again(lates, looked_at.steps, clear)
+        if not culprits or tuple(culprits) in told:
+            continue
+        told.add(tuple(culprits))
+        yield _finding(view, looked_at, group, lates, culprits)
+
+
+def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
+    """Lateness at the collective of the step where it was largest: who is late once is late in
+    all that follows."""
+    best: _Late | None = None
+    for row in rows:
+        arrived = {a.rank: a.issued_ns for a in row.arrivals if a.issued_ns is not None}
+        half = sorted(arrived.values())[(len(arrived) - 1) // 2]
+        found = _Late(step, row, {rank: t - half for rank, t in arrived.items()})
+        if best is None or max(found.by.values()) > max(best.by.values()):
+            best = found
+    assert best is not None
+    return best
+
+
+def _again_and_again(lates: Sequence[_Late], steps: Sequence[int], clear: float) -> list[int]:
+    ranks = {rank for late in lates for rank in late.by}
+    return sorted(
+        rank for rank in ranks if often(sum(late.by.get(rank, 0) >= clear for late in lates), steps)
+    )
+
+
+def _finding(
+    view: View, looked_at: Window, group: str, lates: Sequence[_Late], culprits: Sequence[int]
+) -> Finding:
+    late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
+    by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
+    cost = median(_cost(late, culprits) for late in late_in)
+    newest = late_in[-1].row
+    others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
+    cause, words = _cause(view, looked_at, late_in, culprits)
+    hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
+    where = _host_words(view, hosts, culprits)
+    who = f"{ranks_text(culprits)}{where}"
+    return Finding(
+        kind="straggler",
+        severity="warning",
+        ranks=others,
+        culprits=tuple(culprits),
+        group=group,
+        seq=newest.seq,
+        t_ns=first(newest),
+        first_ns=first(late_in[0].row),
+        text=f"{who} came last to {group}'s collectives in {len(late_in)} of the last "
+        f"{len(looked_at.steps)} steps, by {duration(by)}; {words}. "
+        f"{ranks_text(others).capitalize()} wait{'s' if len(others) == 1 else ''}.",
+        advice=_ADVICE[cause],
+        cost_ns_per_step=round(cost),
+        evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
+    )
+
+
+def _cost(late: _Late, culprits: Sequence[int]) -> int:
+    """By how much the step would have been shorter."""
+    others = [by for rank, by in late.by.items() if rank not in culprits]
+    return max(0, max(late.by.values()) - max(others, default=0))
+
+
+def _host_words(view: View, hosts: set[str], culprits: Sequence[int]) -> str:
+    """`` (all of host n1)`` where the culprits are one whole host among several."""
+    everywhere = {process.host for process in view.ranks.values()}
+    if len(hosts) != 1 or len(everywhere) < 2:
+        return ""
+    (host,) = hosts
+    there = [rank for rank, process in view.ranks.items() if process.host == host]
+    return f" (all of host {host})" if sorted(there) == sorted(culprits) and there[1:] else ""
+
+
+def _cause(
+    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
+) -> tuple[str, str]:
+    """(cause, in words): the phase in which the culprits spend more time than the others do,
+    from the begin of the step up to where it is late."""
+    more: dict[str, list[float]] = defaultdict(list)
+    for late in lates[-8:]:
+        spent = {
+            arrival.rank: _phases_before(view, looked_at, late, arrival.rank)
+            for arrival in late.row.arrivals
+        }
+        others = [spent[rank] for rank in spent if rank not in culprits]
+        for name in {name for phases in spent.values() for name in phases}:
+            usual = median(phases.get(name, 0) for phases in others) if others else 0
+            own = max(spent[rank].get(name, 0) for rank in culprits if rank in spent)
+            more[name].append(own - usual)
+    excess = {name: median(values) for name, values in more.items()}
+    lateness = median(max(late.by.get(r, 0) for r in culprits) for late in lates[-8:])
+    compute = sum(max(0.0, excess.get(name, 0)) for name in _COMPUTE)
+    if excess.get("data", 0) >= CAUSE_SHARE * lateness:
+        return "data", f"its data loading takes {duration(excess['data'])} longer"
+    if compute >= CAUSE_SHARE * lateness:
+        parts = ", ".join(n for n in _COMPUTE if excess.get(n, 0) >= 0.2 * compute)
+        return "compute", f"its compute takes {duration(compute)} longer ({parts})"
+    if excess.get("communication", 0) >= CAUSE_SHARE * lateness:
+        waits = duration(excess["communication"])
+        return "communication", f"it waits {waits} longer in other ops before"
+    if excess.get("host", 0) >= CAUSE_SHARE * lateness:
+        return "host", f"it spends {duration(excess['host'])} more outside of forward and backward"
+    return "host", "no one phase makes up for it"
+
+
+def _phases_before(view: View, looked_at: Window, late: _Late, rank: int) -> dict[str, int]:
+    """phase -> ns between the begin of the rank's step and its arrival. Waits for ops are
+    communication, wherever they lie; what is in no phase is host."""
+    arrived = next((a.issued_ns for a in late.row.arrivals if a.rank == rank), None)
+    span = looked_at.spans[late.step].get(rank)
+    if arrived is None or span is None or rank not in view.ranks:
+        return {}
+    whole = (min(span[0], arrived), arrived)
+    waited = _spans(view, rank, "wait", whole, None)
+    found: dict[str, int] = {}
+    covered: list[Interval] = list(waited)
+    for name in ("data", *_COMPUTE):
+        inside = subtract(_spans(view, rank, "phase", whole, name), covered)
+        found[name] = total(inside)
+        covered = union([*covered, *inside])
+    found["communication"] = total(waited)
+    found["host"] = whole[1] - whole[0] - total(clip(covered, *whole))
+    return found
+
+
+def _spans(
+    view: View, rank: int, name: str, within: Interval, wanted: str | None
+) -> list[Interval]:
+    """The rank's records of a table (of one name) that lie in a stretch of time, merged."""
+    process = view.ranks[rank]
+    table, visible = view.rows(process, name)
+    lo = int(np.searchsorted(table.when[:visible], within[0], side="left"))
+    hi = int(np.searchsorted(table.when, within[1] + table.longest_ns, side="right"))
+    columns = (table.col(c)[lo:hi].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
+    found = [
+        (t0, t1)
+        for name_id, t0, t1 in zip(*columns, strict=True)
+        if t0 < within[1] and (wanted is None or process.name(name_id) == wanted)
+    ]
+    return union(clip(found, *within))
+
+

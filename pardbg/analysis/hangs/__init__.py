@@ -1,0 +1,1 @@
+"""Hangs: who waits for whom, ranks that stand still, and their stacks."""

@@ -1,0 +1,140 @@
+"""What is known of each rank that stands still: the hub's look at its process, and its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.pipeline.layout import running_action, state_at, states
+from pardbg.events import fields
+from pardbg.store.definitions import Frame, frames_of
+from pardbg.store.process import Process
+
+SILENT_NS: Final = 1_200_000_000
+"""The agent's thread beats every 50 ms; so long without a beat, something holds its GIL."""
+_STALLS: Final = 64
+"""Stall messages looked at."""
+_TABLES: Final = ("action", "step", "phase", "issue", "issue_p2p", "done", "done_p2p", "span")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One rank at the cursor."""
+
+    rank: int
+    os_state: str
+    """The kernel's letter; empty where it is not known."""
+    silent_ns: int
+    """How long its agent's thread had been silent; 0: it beats."""
+    held: bool
+    """At a gate that somebody closed."""
+    cpu: float | None
+    """Cores it used over the last second or so."""
+    phase: str
+    action: str
+    """The pipeline action that runs there, text form."""
+    moved_ns: int
+    """Its newest record or change of status."""
+    frames: tuple[Frame, ...]
+    """Its main thread's stack, if it was taken and still holds; outermost first."""
+    inside: str
+    """What the agent's own frames were around: wait, op, gate, gil or ``""``."""
+    source: str
+    """agent, py-spy, or why there is no stack; empty: none was taken."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.os_state in ("T", "t")
+
+    @property
+    def gil_held(self) -> bool:
+        return self.silent_ns > 0 and not self.stopped
+
+
+def seen(view: View, rank: int) -> Seen:
+    """Rank ``rank`` at the cursor. Once per view."""
+    found: Seen | None = view.local.get(("seen", rank))
+    if found is None:
+        found = view.local["seen", rank] = _seen(view, rank, view.ranks[rank])
+    return found
+
+
+def _seen(view: View, rank: int, process: Process) -> Seen:
+    said = states(view).get(process.proc, {})
+    action = running_action(view, rank)
+    moved = max(_newest(view, process), _since(said, view))
+    stack, cpu = _stacks(view).get(rank), said.get("cpu")
+    frames: tuple[Frame, ...] = ()
+    inside = source = ""
+    if stack is not None and stack[0] >= moved:
+        _, frames, inside, source = stack
+    return Seen(
+        rank=rank,
+        os_state=fields.text(said, "os"),
+        silent_ns=_silent(said, state_at(view)[0]),
+        held=bool(said.get("held")),
+        cpu=cpu if isinstance(cpu, float) else None,
+        phase=fields.text(said, "phase"),
+        action=action[1].text if action is not None else "",
+        moved_ns=moved,
+        frames=frames,
+        inside=inside,
+        source=source,
+    )
+
+
+def _since(said: Mapping[str, Any], view: View) -> int:
+    """When its status last changed, as far as STATE says."""
+    since = fields.integer(said, "since_ns", 0)
+    return min(since, view.t_ns) if since else 0
+
+
+def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:
+    heartbeat = fields.integer(said, "heartbeat_ns", 0)
+    if not heartbeat or state_ns is None or said.get("alive") is False:
+        return 0
+    silent = state_ns - heartbeat
+    return silent if silent >= SILENT_NS else 0
+
+
+def _newest(view: View, process: Process) -> int:
+    newest = process.started_ns or 0
+    for name in _TABLES:
+        table, visible = view.rows(process, name)
+        if visible:
+            newest = max(newest, int(table.when[visible - 1]))
+    return newest
+
+
+Stack = tuple[int, tuple[Frame, ...], str, str]
+"""(when, frames, inside, source)"""
+
+
+def _stacks(view: View) -> dict[int, Stack]:
+    """rank -> its newest stack that the hub took at a standstill."""
+    found: dict[int, Stack] | None = view.local.get("stall stacks")
+    if found is None:
+        found = {}
+        for t_ns, said in view.store.controls.last(view.t_ns, _STALLS):
+            if fields.text(said, "event") == "stall":
+                _take(found, fields.integer(said, "since_ns", t_ns), said)
+        view.local["stall stacks"] = found
+    return found
+
+
+def _take(found: dict[int, Stack], t_ns: int, said: Mapping[str, Any]) -> None:
+    source = fields.mapping(said, "source")
+    for rank, word in source.items():
+        if str(rank).isdigit():
+            found[int(rank)] = (t_ns, (), "", str(word)[:200])
+    parts = said.get("stacks")
+    for part in parts if isinstance(parts, (list, tuple)) else ():
+        if not isinstance(part, dict):
+            continue
+        frames = frames_of(part.get("frames"))
+        inside = fields.mapping(part, "inside")
+        for rank in fields.integers(part, "ranks"):
+            word = str(source.get(str(rank), ""))[:200]
+            found[rank] = (t_ns, frames, str(inside.get(str(rank), ""))[:16], word)

@@ -1,0 +1,357 @@
+"""Who waits for whom, across all groups and p2p (DESIGN §8): r → s if r is inside an op that s has
+not issued.
+
+A rank is inside an op if it issued it, it is not complete, and the rank computes nothing: its
+stack, where one was taken, stands in an op; else no action of a pipeline runs on it. A rank that
+posted a receive ahead and computes is not inside it. Ranks that have ended or are stopped wait for
+nobody.
+
+What can be reached along the edges and has no edge out of itself is to blame: one rank (a sink), or
+several that wait for each other (a cycle: a deadlock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.graphs import reaching, terminal
+from pardbg.analysis.base.holds import last_hold_end
+from pardbg.analysis.comm.ops import UNKNOWN_OP, is_unrecorded
+from pardbg.analysis.hangs.stacks import waits_in_op
+from pardbg.analysis.hangs.standstill import seen
+from pardbg.analysis.pipeline.layout import states
+from pardbg.events import fields
+from pardbg.store.definitions import GroupDef, OpDef
+from pardbg.store.process import Process
+from pardbg_agent import wire
+
+PATIENCE_NS: Final = 2_000_000_000
+"""An op that is open for less is no news."""
+STILL_NS: Final = 1_000_000_000
+"""A rank without a stack that has moved since then is not standing in an op."""
+TAIL: Final = 4096
+"""Ops per rank in which the open ones are looked for."""
+_SEND, _FAILED = int(wire.Flag.SEND), int(wire.Flag.FAILED)
+_HOST_WAITS: Final = ("gloo", "mpi", "")
+"""Backends whose ops the host itself waits in."""
+_ROOT_FIRST: Final = ("broadcast", "scatter")
+"""Ops whose ranks wait for the root before anybody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOp:
+    """An op that its rank issued and that is not complete."""
+
+    rank: int
+    group: GroupDef
+    op: OpDef
+    seq: int
+    p2p: bool
+    send: bool
+    peer: int
+    """Global rank of the p2p peer (-1: anybody) or of the root."""
+    since_ns: int
+    behind: int
+    """Ops of the same edge issued after it (p2p)."""
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.group.epoch, self.group.key
+
+    @property
+    def name(self) -> str:
+        return self.group.axis or self.group.name
+
+    @property
+    def text(self) -> str:
+        if not self.p2p:
+            return f"{self.op.op} {self.name} #{self.seq}"
+        if self.peer < 0:
+            return "recv from any rank"
+        return f"send to {self.peer}" if self.send else f"recv from {self.peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Rank ``rank`` is inside ``op``, which ``missing`` have not issued."""
+
+    rank: int
+    op: PendingOp
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What others wait for: one rank, or several that wait for each other."""
+
+    ranks: tuple[int, ...]
+    victims: tuple[int, ...]
+    """Ranks that wait for it, through others too."""
+    waits: tuple[Wait, ...]
+    """What its direct victims are in (of a cycle: what its ranks are in), the oldest first."""
+
+    @property
+    def cycle(self) -> bool:
+        return len(self.ranks) > 1
+
+    @property
+    def since_ns(self) -> int:
+        return max(wait.op.since_ns for wait in self.waits) if self.cycle else (
+            min(wait.op.since_ns for wait in self.waits)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    waits: tuple[Wait, ...]
+    blames: tuple[Blame, ...]
+    issued_by_all: tuple[tuple[PendingOp, ...], ...]
+    """Open collectives, the newest of their ranks' groups, that each known rank has issued."""
+    unsure: tuple[int, ...]
+    """Ranks in ``waits`` of which no stack says that they stand in an op."""
+
+
+def wait_graph(view: View) -> WaitGraph:
+    """The graph of ops that are open for PATIENCE_NS at the cursor. Once per view."""
+    found: WaitGraph | None = view.local.get("wait graph")
+    if found is None:
+        found = view.local["wait graph"] = _wait_graph(view)
+    return found
+
+
+def _wait_graph(view: View) -> WaitGraph:
+    opened: dict[int, list[PendingOp]] = {}
+    for rank, process in view.ranks.items():
+        if view.proc_end(process) is not None:
+            continue
+        ops = open_ops(view, rank, process)
+        if ops:  # only now: what the debugger held is looked up for somebody who waits
+            ops = [op for op in ops if _old(view, op.since_ns, last_hold_end(view))]
+        if ops and not seen(view, rank).stopped:
+            opened[rank] = ops
+    waits: list[Wait] = []
+    whole: dict[tuple[int, str, int], list[PendingOp]] = {}
+    inside = {rank: _inside(view, rank, ops) for rank, ops in opened.items()}
+    seen_inside = {rank for rank, yes in inside.items() if yes and _stands_in_op(view, rank)}
+    reached = _Reached(view)
+    for rank, ops in opened.items():
+        for op in ops:
+            missing = _missing(view, op, reached)
+            if missing and inside[rank]:
+                waits.append(Wait(rank, op, missing))
+            elif not op.p2p and not missing and reached.collectives(rank, op.group) == op.seq + 1:
+                whole.setdefault((*op.key, op.seq), []).append(op)
+    unsure = sorted({w.rank for w in waits} - seen_inside)
+    return WaitGraph(
+        tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),
+        tuple(unsure),
+    )  # fmt: skip
+
+
+def _old(view: View, since_ns: int, floor: int) -> bool:
+    return view.t_ns - max(since_ns, floor) >= PATIENCE_NS
+
+
+def _inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
+    """The rank computes nothing: it stands in one of its open ops.
+
+    On a device the host does not wait in an op but where it next needs a result, so there the
+    stack does not say; that the rank stands still does.
+    """
+    now = seen(view, rank)
+    if now.frames and all(op.group.backend in _HOST_WAITS for op in ops):
+        return _stands_in_op(view, rank)
+    return not now.action and view.t_ns - now.moved_ns >= STILL_NS
+
+
+def _stands_in_op(view: View, rank: int) -> bool:
+    now = seen(view, rank)
+    return waits_in_op(now.frames, now.inside)
+
+
+# -- open ops
+
+
+def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
+    """The rank's ops that are issued and not complete, oldest first; none where the oldest is
+    open for less than PATIENCE_NS.
+
+    STATE knows how many are open and since when the oldest is; records know which. An op whose
+    Work was dropped without a wait has no completion record: it is not open any more.
+    """
+    said = states(view).get(process.proc)
+    since = 0
+    if said is not None:
+        since = fields.integer(said, "open_since_ns", 0)
+        if not fields.integer(said, "open", 0) or not _old(view, since, 0):
+            return []  # the usual case, and it costs nothing
+    found: list[PendingOp] = []
+    for name in ("issue", "issue_p2p"):
+        found += _open_in(view, rank, process, name, since)
+    return sorted(found, key=lambda op: op.since_ns)
+
+
+def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> list[PendingOp]:
+    table, visible = view.rows(process, name)
+    lo = max(visible - TAIL, int(np.searchsorted(table.when[:visible], since, side="left")))
+    if lo >= visible:
+        return []
+    part = slice(lo, visible)
+    done, done_visible = view.rows(process, name.replace("issue", "done"))
+    first = int(np.searchsorted(done.when[:done_visible], int(table.when[lo]), side="left"))
+    ended = _keys(done.col("group_id")[first:done_visible], done.col("seq")[first:done_visible])
+    keys = _keys(table.col("group_id")[part], table.col("seq")[part])
+    failed = (table.col("flags")[part] & _FAILED) != 0
+    rows = lo + np.flatnonzero(~np.isin(keys, ended) & ~failed)
+    columns = ("group_id", "seq", "name_id", "flags", "peer", "t0_ns")
+    found = []
+    for gid, seq, name_id, flags, peer, t0 in zip(
+        *(table.col(c)[rows].tolist() for c in columns), strict=True
+    ):
+        group = process.groups.get(gid)
+        if group is None:
+            continue
+        op = process.ops.get(name_id, UNKNOWN_OP)
+        p2p = name == "issue_p2p"
+        root = op.root if op.root is not None and not p2p else peer
+        found.append(PendingOp(rank, group, op, seq, p2p, bool(flags & _SEND), root, t0, 0))
+    return _with_behind(view, process, found) if name == "issue_p2p" else found
+
+
+def _keys(groups: np.ndarray, seqs: np.ndarray) -> np.ndarray:
+    return (groups.astype(np.int64) << 32) | seqs.astype(np.int64)
+
+
+def _with_behind(view: View, process: Process, ops: list[PendingOp]) -> list[PendingOp]:
+    """With the number of ops that the rank issued on the same edge after each."""
+    if not ops:
+        return []
+    table, visible = view.rows(process, "issue_p2p")
+    lo = max(0, visible - TAIL)
+    columns = ("group_id", "name_id", "flags", "peer", "t0_ns")
+    rows = list(zip(*(table.col(c)[lo:visible].tolist() for c in columns), strict=True))
+    made = []
+    for op in ops:
+        behind = sum(
+            t0 > op.since_ns
+            and peer == op.peer
+            and bool(flags & _SEND) == op.send
+            and process.ops.get(name_id, UNKNOWN_OP).tag == op.op.tag
+            and _is(process, gid, op.group)
+            for gid, name_id, flags, peer, t0 in rows
+        )
+        made.append(
+            PendingOp(op.rank, op.group, op.op, op.seq, True, op.send, op.peer, op.since_ns, behind)
+        )
+    return made
+
+
+def _is(process: Process, group_id: int, group: GroupDef) -> bool:
+    known = process.groups.get(group_id)
+    return known is not None and (known.epoch, known.key) == (group.epoch, group.key)
+
+
+# -- who has issued what
+
+
+class _Reached:
+    """How many ops each rank has issued: on a group, and on a p2p edge."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._groups: dict[tuple[int, int, str], int] = {}
+        self._absent: dict[tuple[int, str, int], tuple[int, ...]] = {}
+
+    def collectives(self, rank: int, group: GroupDef) -> int:
+        """Number of the group's next collective on ``rank``."""
+        key = (rank, group.epoch, group.key)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = self._count_collectives(rank, group)
+        return found
+
+    def absent(self, group: GroupDef, seq: int) -> tuple[int, ...]:
+        """Known ranks of the group that have not issued its collective number ``seq``."""
+        key = (group.epoch, group.key, seq)
+        found = self._absent.get(key)
+        if found is None:
+            known = (
+                rank for rank in group.ranks
+                if rank in self._view.ranks
+                and not is_unrecorded(self._view.ranks[rank], self._view.t_ns)
+            )  # fmt: skip
+            found = tuple(rank for rank in known if self.collectives(rank, group) <= seq)
+            self._absent[key] = found
+        return found
+
+    def _count_collectives(self, rank: int, group: GroupDef) -> int:
+        process = self._view.ranks[rank]
+        table, visible = self._view.rows(process, "issue")
+        lo = max(0, visible - TAIL)
+        gids = table.col("group_id")[lo:visible]
+        own = [gid for gid in process.groups if _is(process, gid, group)]
+        seqs = table.col("seq")[lo:visible][np.isin(gids, own)]
+        if len(seqs):
+            return int(seqs.max()) + 1
+        return sum(
+            number
+            for op, number, _ in process.totals["issue"].as_of(visible)
+            if _is(process, op.group_id, group)
+        )
+
+    def edge(self, rank: int, group: GroupDef, peer: int, tag: int, send: bool) -> int | None:
+        """Ops that ``rank`` issued on the edge; None where records were lost."""
+        process = self._view.ranks[rank]
+        if process.lost(self._view.t_ns) or process.missed_before or process.undefined_groups:
+            return None
+        _, visible = self._view.rows(process, "issue_p2p")
+        return sum(
+            number
+            for op, number, _ in process.totals["issue_p2p"].as_of(visible)
+            if op.send == send
+            and op.peer in ((peer,) if send else (peer, -1))
+            and process.ops.get(op.name_id, UNKNOWN_OP).tag == tag
+            and _is(process, op.group_id, group)
+        )
+
+
+def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
+    """Ranks that have not issued the op (of p2p: its other side)."""
+    if op.p2p:
+        return _missing_peer(view, op, reached)
+    absent = reached.absent(op.group, op.seq)
+    if op.op.op in _ROOT_FIRST and op.peer in absent:
+        return (op.peer,)
+    return absent
+
+
+def _missing_peer(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
+    if op.peer < 0 or op.peer not in view.ranks or op.peer == op.rank:
+        return ()
+    mine = reached.edge(op.rank, op.group, op.peer, op.op.tag, op.send)
+    theirs = reached.edge(op.peer, op.group, op.rank, op.op.tag, not op.send)
+    if mine is None or theirs is None:
+        return ()
+    return (op.peer,) if theirs <= mine - op.behind - 1 else ()
+
+
+# -- who is to blame
+
+
+def _blames(waits: Iterable[Wait]) -> Iterable[Blame]:
+    edges: dict[int, set[int]] = {}
+    for wait in waits:
+        edges.setdefault(wait.rank, set()).update(wait.missing)
+    for ranks in terminal(edges):
+        victims = reaching(edges, ranks)
+        if len(ranks) == 1:
+            direct = [w for w in waits if ranks[0] in w.missing]
+        else:
+            direct = [w for w in waits if w.rank in ranks and set(w.missing) & set(ranks)]
+        direct.sort(key=lambda wait: wait.op.since_ns)
+        yield Blame(ranks, victims, tuple(direct))

@@ -1,0 +1,180 @@
+"""Memory per rank: what it is made of, and what the ZeRO level would have it be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import MemoryRow
+from pardbg.analysis.memory.sharding import gathered_peak
+from pardbg.analysis.pipeline.activations import peak_bytes
+from pardbg.store.definitions import ModelDef
+from pardbg.store.process import Process
+from pardbg.store.table import Table
+
+HISTORY: Final = 256
+_TAIL_ROWS: Final = 4096
+_TOTALS: Final = ("allocated", "rss")
+_STATES_PER_PARAMETER: Final = {
+    "adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2,
+    "adagrad": 1, "rmsprop": 1, "adafactor": 0, "sgd": 0,
+}  # fmt: skip
+_BLOCK: Final = 4096
+Newest = dict[tuple[int, int], tuple[int, int, int]]
+"""(name id, stage) -> (newest bytes, its peak, the largest of either ever)"""
+Latest = dict[str, tuple[int, int]]
+"""name -> (bytes, peak of the step), stages added up."""
+
+
+def memory_rows(view: View) -> tuple[MemoryRow, ...]:
+    """One row per rank, newest values at the cursor."""
+    return tuple(_row(view, rank, process) for rank, process in view.ranks.items())
+
+
+def _row(view: View, rank: int, process: Process) -> MemoryRow:
+    latest = latest_bytes(view, process)
+    kind = next((name for name in _TOTALS if latest.get(name, (0, 0))[0] > 0), "rss")
+    total = latest[kind][0] if kind in latest else None
+    parts = [latest.get(n) for n in ("parameters", "gradients", "optimizer", "activations")]
+    values = [part[0] if part is not None else None for part in parts]
+    known = sum(value for value in values if value is not None)
+    peak = _activations_peak(view, rank, process)
+    return MemoryRow(
+        rank=rank,
+        parameters_bytes=values[0],
+        gradients_bytes=values[1],
+        optimizer_bytes=values[2],
+        activations_bytes=peak if values[3] is None else values[3],
+        activations_peak_bytes=peak,
+        unattributed_bytes=max(0, total - known) if total is not None else None,
+        total_bytes=total,
+        total_kind=kind,
+        expected_bytes=expected_bytes(process.model, values[2]),
+        history=history(view, process, kind),
+        gathered_peak_bytes=gathered_peak(view, process),
+        activations_least_bytes=_activations_least(view, process),
+    )
+
+
+def latest_bytes(view: View, process: Process) -> Latest:
+    """Newest value per name as of the cursor."""
+    sums: Latest = defaultdict(lambda: (0, 0))
+    for (name_id, _stage), (value, peak, _) in _newest(view, process).items():
+        name = process.name(name_id)
+        sums[name] = (sums[name][0] + value, sums[name][1] + peak)
+    return dict(sums)
+
+
+def _activations_peak(view: View, rank: int, process: Process) -> int | None:
+    """Largest activations seen: peaks of steps where given, values elsewhere; in a pipeline what
+    the microbatches in flight keep."""
+    newest = _newest(view, process)
+    found = [top for (i, _), (_, _, top) in newest.items() if process.name(i) == "activations"]
+    return sum(found) if found else peak_bytes(view, rank)
+
+
+def _activations_least(view: View, process: Process) -> int | None:
+    """The least that any of the last sampled forwards kept; stages each have one, so they have
+    no figure."""
+    table, visible = view.rows(process, "memory")
+    ids = [i for i, name in process.names.items() if name == "activations"]
+    lo = max(0, visible - _TAIL_ROWS)
+    rows = np.flatnonzero(np.isin(table.col("name_id")[lo:visible], ids)) + lo
+    rows = rows[table.col("stage")[rows] < 0]
+    return int(table.col("a")[rows].min()) if len(rows) else None
+
+
+def _newest(view: View, process: Process) -> Newest:
+    key = ("memory", process.proc)
+    if key not in view.local:
+        view.local[key] = _find_newest(view, process)
+    newest: Newest = view.local[key]
+    return newest
+
+
+def _find_newest(view: View, process: Process) -> Newest:
+    """Whole blocks from the cache, the rest anew: constant work however long the run."""
+    table, visible = view.rows(process, "memory")
+    cache = view.memo("memory")
+    end = table.base + visible
+    at = 0
+    found: Newest = {
+        key: (a, b, max(a, b))
+        for key, (t1, a, b) in process.memory_evicted.items()
+        if t1 <= view.t_ns
+    }
+    known = end // _BLOCK * _BLOCK
+    while known > 0 and (process.proc, known) not in cache:
+        known -= _BLOCK
+    if known > 0:
+        at, found = known, dict(cache[process.proc, known])
+    while at < end:
+        stop = min(end, (at // _BLOCK + 1) * _BLOCK)
+        _take_rows(found, table, max(0, at - table.base), stop - table.base)
+        at = stop
+        if at % _BLOCK == 0:
+            cache[process.proc, at] = dict(found)
+    return found
+
+
+def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
+    """Last (a, b) per (name, stage) of rows lo..hi, and the largest either has been."""
+    if hi <= lo:
+        return
+    names, stages, a, b = (table.col(c)[lo:hi] for c in ("name_id", "stage", "a", "b"))
+    keys = names.astype(np.int64) << 16 | (stages.astype(np.int64) & 0xFFFF)
+    unique, first, inverse = np.unique(keys[::-1], return_index=True, return_inverse=True)
+    tops = np.zeros(len(unique), np.int64)
+    np.maximum.at(tops, inverse, np.maximum(a, b)[::-1])
+    for key, back, top in zip(unique.tolist(), first.tolist(), tops.tolist(), strict=True):
+        row = hi - lo - 1 - back
+        place = (key >> 16, int(stages[row]))
+        before = found.get(place, (0, 0, 0))[2]
+        found[place] = (int(a[row]), int(b[row]), max(top, before))
+
+
+def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], ...]:
+    """(t, bytes) of the total, thinned to HISTORY points."""
+    table, visible = view.rows(process, "memory")
+    ids = [i for i, name in process.names.items() if name == kind]
+    lo = max(0, visible - _TAIL_ROWS)
+    rows = np.flatnonzero(np.isin(table.col("name_id")[lo:visible], ids)) + lo
+    if len(rows) > HISTORY:
+        rows = rows[np.linspace(0, len(rows) - 1, HISTORY).astype(np.int64)]
+    times, values = table.col("t1_ns")[rows].tolist(), table.col("a")[rows].tolist()
+    return tuple(zip(times, values, strict=True))
+
+
+def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int | None:
+    """Between steps, as the exact bytes are counted. ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N;
+    3: (P+G+O)/N. G is as large as P.
+
+    ``fully_shard`` without resharding after forward is ZeRO 2 while a step runs: it gathers all
+    parameters and throws them away again in backward. Between steps it has (P+G+O)/N; what a step
+    gathers beyond that is ``gathered_peak_bytes``.
+
+    O follows from the optimizer's states per parameter; None for an optimizer not known. Plain
+    SGD has none, with momentum one: told apart by what was measured.
+    """
+    if model is None or model.zero is None or model.parameters_bytes <= 0:
+        return None
+    name = model.optimizer.lower()
+    if name not in _STATES_PER_PARAMETER:
+        return None
+    parameters = gradients = model.parameters_bytes
+    states = _STATES_PER_PARAMETER[name]
+    if name == "sgd" and optimizer_bytes and optimizer_bytes * 4 * model.shards > parameters:
+        states = 1
+    level = 3 if model.parameters_sharded else model.zero
+    return zero_bytes(level, model.shards, parameters, gradients, states * parameters)
+
+
+def zero_bytes(level: int, shards: int, parameters: int, gradients: int, optimizer: int) -> int:
+    """Bytes per rank at a ZeRO level, of full sizes P, G, O over ``shards`` ranks."""
+    divided = {0: 0, 1: optimizer, 2: gradients + optimizer}.get(
+        level, parameters + gradients + optimizer
+    )
+    return parameters + gradients + optimizer - divided + round(divided / shards)

@@ -1,0 +1,120 @@
+"""What a sharded step gathers and throws away: the parameters that are whole, unit by unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.base.values import ShardingView, Stretch, UnitRow
+from pardbg.store.process import Process
+
+_VERBS: Final = (" wait unshard", " unshard", " reshard", " reduce")
+"""Longest first: one is the other's end."""
+MAX_ROWS: Final = 20_000
+"""Records of a step that are looked at."""
+
+
+@dataclass(slots=True)
+class _Unit:
+    num_bytes: int
+    fetching: list[Stretch] = field(default_factory=list)
+    whole: list[Stretch] = field(default_factory=list)
+    reducing: list[Stretch] = field(default_factory=list)
+    since_ns: int | None = None
+    """Whole since then, and still."""
+
+
+def sharding_view(view: View) -> ShardingView | None:
+    """The last complete step of the lowest rank that shards its parameters; all do the same."""
+    for rank, process in view.ranks.items():
+        _, visible = view.rows(process, "fsdp")
+        ended = last_step_rows(view, process, 1) if visible else []
+        if ended:
+            return _step(view, process, rank, ended[-1])
+    return None
+
+
+def gathered_peak(view: View, process: Process) -> int | None:
+    """The most bytes of whole parameters in the last complete step of a process."""
+    table, visible = view.rows(process, "fsdp")
+    ended = last_step_rows(view, process, 1) if visible else []
+    if not ended:
+        return None
+    rows = table.step_rows(ended[-1][0], ended[-1][0], visible)
+    return int(table.col("b")[rows].max()) if len(rows) else None
+
+
+def _step(
+    view: View, process: Process, rank: int, ended: tuple[int, int, int]
+) -> ShardingView | None:
+    step, t0, t1 = ended
+    units, curve = _units(view, process, step)
+    if not units:
+        return None
+    for unit in units.values():
+        if unit.since_ns is not None:
+            unit.whole.append(Stretch(unit.since_ns, t1))
+    rows = tuple(
+        UnitRow(name, u.num_bytes, tuple(u.fetching), tuple(u.whole), tuple(u.reducing))
+        for name, u in units.items()
+    )
+    return ShardingView(
+        rank=rank,
+        step=step,
+        t0_ns=t0,
+        t1_ns=t1,
+        phases=_phases(view, process, step),
+        units=rows,
+        curve=tuple(curve),
+        peak_bytes=max((size for _, size in curve), default=0),
+        whole_bytes=sum(u.num_bytes for u in units.values()),
+    )
+
+
+def _units(
+    view: View, process: Process, step: int
+) -> tuple[dict[str, _Unit], list[tuple[int, int]]]:
+    """Units in the order of their first use, and (time, bytes whole from then on)."""
+    table, visible = view.rows(process, "fsdp")
+    rows = table.step_rows(step, step, visible)[:MAX_ROWS]
+    columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns", "a", "b"))
+    units: dict[str, _Unit] = {}
+    curve: list[tuple[int, int]] = []
+    for name_id, t0, t1, size, whole in zip(*columns, strict=True):
+        name, verb = split_name(process.name(name_id))
+        _take(units.setdefault(name, _Unit(size)), verb, t0, t1)
+        if not curve or curve[-1][1] != whole:
+            curve.append((t1, whole))
+    return units, curve
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """``layers.0 wait unshard`` -> (``layers.0``, ``wait unshard``)."""
+    for verb in _VERBS:
+        if name.endswith(verb):
+            return name.removesuffix(verb), verb[1:]
+    return name, ""
+
+
+def _take(unit: _Unit, verb: str, t0: int, t1: int) -> None:
+    if verb == "unshard":
+        unit.fetching.append(Stretch(t0, t1))
+    elif verb == "wait unshard":
+        if unit.fetching and (not unit.whole or unit.whole[-1].t1_ns <= unit.fetching[-1].t0_ns):
+            unit.fetching[-1] = Stretch(unit.fetching[-1].t0_ns, t1)
+        unit.since_ns = t1
+    elif verb == "reshard":
+        if unit.since_ns is not None:
+            unit.whole.append(Stretch(unit.since_ns, t1))
+        unit.since_ns = None
+    elif verb == "reduce":
+        unit.reducing.append(Stretch(t0, t1))
+
+
+def _phases(view: View, process: Process, step: int) -> tuple[tuple[str, int, int], ...]:
+    table, visible = view.rows(process, "phase")
+    rows = table.step_rows(step, step, visible)
+    columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
+    return tuple((process.name(i), t0, t1) for i, t0, t1 in zip(*columns, strict=True))[:64]

@@ -1,0 +1,1 @@
+"""Pipelines: layout, schedule, critical path, idle time, activations."""

@@ -1,0 +1,109 @@
+"""What the schedule itself implies: its bubble and how many activations it keeps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+from pardbg.analysis.base.values import ActionSpan
+from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, parse
+from pardbg.analysis.pipeline.layout import Layout
+from pardbg.analysis.pipeline.simulate import simulate
+
+_ONE_STAGE = ("gpipe", "1f1b")
+_LOOPED = ("interleaved1f1b", "loopedbfs")
+
+
+def schedule_name(name: str) -> str:
+    """``Schedule1F1B`` as ``1f1b``."""
+    return name.lower().removeprefix("schedule").replace("_", "").replace("-", "")
+
+
+def bound_fraction(layout: Layout) -> float | None:
+    """Bubble with equal stages: (p-1)/(m+p-1) for GPipe and 1F1B, (p-1)/(v·m+p-1) interleaved,
+    (p-1)/p where one rank works at a time.
+
+    None for schedules without such a formula.
+    """
+    num_ranks, num_microbatches = len(layout.ranks), layout.num_microbatches
+    if layout.chained:
+        return (num_ranks - 1) / num_ranks
+    if layout.plan is None:
+        return None
+    name = schedule_name(layout.plan.schedule)
+    if name in _ONE_STAGE:
+        virtual = 1
+    elif name in _LOOPED:
+        virtual = layout.plan.num_virtual
+    else:
+        return None
+    below = virtual * num_microbatches + num_ranks - 1
+    return (num_ranks - 1) / below if below > 0 else None
+
+
+def in_flight(
+    actions: Iterable[tuple[int, str]], sizes: Mapping[int, int] | None = None
+) -> tuple[int, int, dict[int, int]]:
+    """(at the end, peak, at the end per stage) of microbatches forwarded and not yet backwarded,
+    after a row of (stage, kind). With ``sizes`` (bytes of a stage's microbatch) the peak is in
+    bytes.
+
+    A backward split in two frees the activations with W; an I alone counts where no W is in the
+    row.
+    """
+    row = list(actions)
+    splits = {stage for stage, kind in row if kind == "W"}
+    now: dict[int, int] = defaultdict(int)
+    peak = 0
+    for stage, kind in row:
+        if kind == "F":
+            now[stage] += 1
+        elif kind in ("B", "W") or (kind == "I" and stage not in splits):
+            now[stage] = max(0, now[stage] - 1)
+        held = now.values() if sizes is None else (n * sizes[at] for at, n in now.items() if n)
+        peak = max(peak, sum(held))
+    return sum(now.values()), peak, dict(now)
+
+
+def in_flight_bound(layout: Layout, rank: int) -> int | None:
+    """Most microbatches a rank keeps if it follows its plan: m for GPipe, p - stage (at most m)
+    for 1F1B. A rank runs its actions in the plan's order, so no durations are needed."""
+    planned = [action for text in layout.order.get(rank, ()) if (action := parse(text))]
+    return in_flight((a.stage, a.kind) for a in planned)[1] if planned else None
+
+
+def implied_fraction(
+    layout: Layout, rows: Mapping[int, Sequence[ActionSpan]]
+) -> float | None:
+    """Bubble of the plan run with the measured mean duration per (stage, action) and free
+    communication. None while an action of the plan has not been measured."""
+    if not layout.planned:
+        return None
+    measured: dict[tuple[int, str], list[int]] = {}
+    for row in rows.values():
+        for span, own_ns in own_times(row):
+            measured.setdefault((span.stage, span.kind), []).append(own_ns)
+    means = {key: fmean(times) for key, times in measured.items()}
+
+    def duration(_rank: int, action: Action) -> float:
+        return means[action.stage, action.kind]
+
+    try:
+        simulated = simulate(layout.order, layout.num_stages, duration)
+    except KeyError:
+        return None
+    return simulated.bubble_fraction if simulated is not None else None
+
+
+def own_times(row: Sequence[ActionSpan]) -> list[tuple[ActionSpan, int]]:
+    """Each finished compute action with its ns; of two that overlap (a pair of DualPipeV with a
+    function of its own) the later one counts from the end of the earlier, so that the sum is the
+    time the rank was busy."""
+    made: list[tuple[ActionSpan, int]] = []
+    free = 0
+    for span in row:
+        if span.t1_ns is not None and span.kind in COMPUTE:
+            made.append((span, max(0, span.t1_ns - max(span.t0_ns, free))))
+            free = max(free, span.t1_ns)
+    return made

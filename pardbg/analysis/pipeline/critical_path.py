@@ -1,0 +1,123 @@
+"""The chain of actions across ranks that a pipeline step's length rests on.
+
+From the last action back: what an action began after is the later of the action before it on its
+rank and the action of another rank whose tensor it needs. Time between the two is the tensor's way,
+or the host's. Compute, ways and host time of the path add up to the window exactly; make any other
+action faster and the step takes as long as before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from pardbg.analysis.base.values import ActionSpan, PipelineStep
+from pardbg.analysis.pipeline.dependencies import COMPUTE, producer, twin
+
+Way = Literal["tensor", "host", "begin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One action of the path."""
+
+    rank: int
+    action: str
+    t0_ns: int
+    t1_ns: int
+    gap_ns: int
+    """Before it, since what it began after."""
+    way: Way
+    """What the gap is: a tensor on its way from another rank, the host, or the step's begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """compute_ns + tensor_ns + host_ns is the step's window."""
+
+    step: int
+    links: tuple[Link, ...]
+    """In order of time."""
+    compute_ns: int
+    tensor_ns: int
+    host_ns: int
+
+    @property
+    def window_ns(self) -> int:
+        return self.compute_ns + self.tensor_ns + self.host_ns
+
+    def by_rank(self) -> dict[int, int]:
+        """rank -> its compute on the path, ns."""
+        found: dict[int, int] = defaultdict(int)
+        for link in self.links:
+            found[link.rank] += link.t1_ns - link.t0_ns
+        return dict(found)
+
+    @property
+    def hops(self) -> int:
+        """How often it goes from one rank to another."""
+        return sum(link.way == "tensor" for link in self.links)
+
+    @property
+    def actions(self) -> frozenset[str]:
+        return frozenset(link.action for link in self.links)
+
+
+def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
+    """Of a complete step; None for one that is not."""
+    if not step.complete:
+        return None
+    rows = {
+        row.rank: sorted(
+            (a for a in row.actions if a.kind in COMPUTE and a.t1_ns is not None),
+            key=lambda a: a.t0_ns,
+        )
+        for row in step.ranks
+    }
+    by_text = {a.text: a for row in rows.values() for a in row}
+    before = {
+        (rank, following.text): action
+        for rank, row in rows.items()
+        for action, following in pairwise(row)
+    }
+    if not by_text:
+        return None
+    at: ActionSpan | None = max(by_text.values(), key=_end)
+    links: list[Link] = []
+    while at is not None:
+        came, way = _after(at, before.get((at.rank, at.text)), by_text, num_stages)
+        since = step.t0_ns if came is None else _end(came)
+        # An action may overlap what it began after (an overlapped pair): no gap, and no time twice.
+        links.append(Link(at.rank, at.text, max(at.t0_ns, since), _end(at),
+                          max(0, at.t0_ns - since), way))  # fmt: skip
+        at = came
+    links.reverse()
+    return CriticalPath(
+        step=step.step,
+        links=tuple(links),
+        compute_ns=sum(link.t1_ns - link.t0_ns for link in links),
+        tensor_ns=sum(link.gap_ns for link in links if link.way == "tensor"),
+        host_ns=sum(link.gap_ns for link in links if link.way != "tensor"),
+    )
+
+
+def _after(
+    action: ActionSpan, own: ActionSpan | None, by_text: Mapping[str, ActionSpan], num_stages: int
+) -> tuple[ActionSpan | None, Way]:
+    """What the action began after, and what lies between."""
+    needed = producer(action.text, num_stages)
+    made = None
+    if needed is not None:
+        made = by_text.get(needed) or by_text.get(twin(needed) or "")
+    if made is not None and (made.rank == action.rank or _end(made) > action.t0_ns):
+        made = None  # its own rank's order says it; or clocks differ by more than the way took
+    if made is None or (own is not None and _end(own) >= _end(made)):
+        return own, "begin" if own is None else "host"
+    return made, "tensor"
+
+
+def _end(action: ActionSpan) -> int:
+    return action.t1_ns if action.t1_ns is not None else action.t0_ns

@@ -1,0 +1,192 @@
+"""Why a rank of a pipeline computed nothing: its idle split by cause, without remainder."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from pardbg.analysis.base.intervals import Interval, clip, subtract, union
+from pardbg.analysis.base.values import ActionSpan, Cause, Idle
+from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, twin
+
+
+class Call(NamedTuple):
+    """A stretch in which the host was inside the call that issues a send or a receive."""
+
+    t0_ns: int
+    t1_ns: int
+    producer: str
+    """The action whose output moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the split of one rank's idle rests on."""
+
+    rank: int
+    num_stages: int
+    ended: Mapping[str, tuple[int | None, int]]
+    """Action -> (end or None while it runs, rank), over all ranks."""
+    stage_rank: Mapping[int, int]
+    waits: Sequence[Interval] = ()
+    """Stretches in which the host waited for p2p ops, in order and apart from each other."""
+    receives: Mapping[tuple[str, int, int], Sequence[tuple[int, int | None]]] = field(
+        default_factory=dict
+    )
+    """(F, B or "", stage, microbatch) -> (issued, completed or None) of the receives so
+    labelled."""
+    calls: Sequence[Call] = ()
+    """By begin."""
+
+
+def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interval]:
+    """Union of the compute actions; one that still runs counts up to the window's end."""
+    return union(
+        (s.t0_ns, s.t1_ns if s.t1_ns is not None else window_end)
+        for s in spans
+        if s.kind in COMPUTE
+    )
+
+
+def split(
+    evidence: Evidence,
+    spans: Sequence[ActionSpan],
+    window: Interval,
+    upcoming: str | None,
+) -> tuple[Idle, ...]:
+    """The idle stretches of one rank in the window. busy + idle == window, exactly.
+
+    ``upcoming``: the planned action after the last one seen, in a step that is not over.
+    """
+    begin, end = window
+    busy = clip(busy_intervals(spans, end), begin, end)
+    if not busy:
+        return _plain(evidence, begin, end, "warmup")
+    starts = {s.t0_ns: s.text for s in reversed(spans) if s.kind in COMPUTE}
+    idles = list(_plain(evidence, begin, busy[0][0], "warmup"))
+    for (_, gap_begin), (gap_end, _) in pairwise(busy):
+        idles += _gap(evidence, gap_begin, gap_end, starts.get(gap_end), running=False)
+    tail_begin = busy[-1][1]
+    if upcoming is None:
+        idles += _plain(evidence, tail_begin, end, "cooldown")
+    else:
+        idles += _gap(evidence, tail_begin, end, upcoming, running=True)
+    return tuple(idles)
+
+
+def _plain(evidence: Evidence, begin: int, end: int, cause: Cause) -> tuple[Idle, ...]:
+    if end <= begin:
+        return ()
+    return (Idle(evidence.rank, begin, end, cause, None, None),)
+
+
+def _gap(
+    evidence: Evidence, begin: int, end: int, action: str | None, running: bool
+) -> list[Idle]:
+    """A gap before ``action``: dependency, then communication where seen, the rest host."""
+    if end <= begin:
+        return []
+    name, rank, ready = _producer(evidence, action, begin, end, running)
+    idles = []
+    if ready > begin:
+        idles.append(Idle(evidence.rank, begin, ready, "dependency", name, rank))
+    if ready >= end:
+        return idles
+    under_way = [*_waits(evidence, ready, end), *_receiving(evidence, action, end)]
+    moving = union(clip(under_way, ready, end))
+    for a, b in moving:
+        idles.append(Idle(evidence.rank, a, b, "communication", name, rank))
+    for a, b in subtract([(ready, end)], moving):
+        idles += _calling(evidence, a, b)
+    return sorted(idles, key=lambda idle: idle.t0_ns)
+
+
+def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
+    """A stretch without a wait: communication inside a call that sends a tensor or receives one
+    that exists by then, host elsewhere.
+
+    A receive posted before its tensor exists waits for nothing, so its call is the host's.
+    """
+    idles = []
+    at = begin
+    for call in evidence.calls:
+        if call.t0_ns >= end:
+            break
+        if call.t1_ns <= at:
+            continue
+        source = _either(evidence, call.producer)
+        ended, source_rank = evidence.ended.get(source, (None, None))
+        if ended is None:
+            continue
+        t0, t1 = max(call.t0_ns, at, ended), min(call.t1_ns, end)
+        if t1 <= t0:
+            continue
+        if t0 > at:
+            idles.append(Idle(evidence.rank, at, t0, "host", None, None))
+        idles.append(
+            Idle(evidence.rank, t0, t1, "communication", source, source_rank)
+        )
+        at = t1
+    if end > at:
+        idles.append(Idle(evidence.rank, at, end, "host", None, None))
+    return idles
+
+
+def _producer(
+    evidence: Evidence, action: str | None, begin: int, end: int, running: bool
+) -> tuple[str | None, int | None, int]:
+    """(producer, its rank, when it was done within the gap).
+
+    A producer on the rank itself is never waited for: the rank was idle for another reason.
+    """
+    needed = producer(action, evidence.num_stages) if action is not None else None
+    if needed is None:
+        return None, None, begin
+    needed = _either(evidence, needed)
+    known = evidence.ended.get(needed)
+    if known is None:
+        parsed = parse(needed)
+        rank = evidence.stage_rank.get(parsed.stage) if parsed is not None else None
+        if rank is None or rank == evidence.rank:
+            return None, None, begin
+        # Not begun, if the action still waits; if it ran, the producer's record was lost.
+        return needed, rank, end if running else begin
+    done, rank = known
+    if rank == evidence.rank:
+        return None, None, begin
+    return needed, rank, end if done is None else min(max(done, begin), end)
+
+
+def _either(evidence: Evidence, action: str) -> str:
+    """The form in which the action was seen: an I gives the gradient that a B would."""
+    other = twin(action)
+    if other is None or action in evidence.ended or other not in evidence.ended:
+        return action
+    return other
+
+
+def _waits(evidence: Evidence, begin: int, end: int) -> Sequence[Interval]:
+    """The waits that touch [begin, end]; few of a step's do."""
+    lo = bisect_left(evidence.waits, begin, key=lambda wait: wait[1])
+    hi = bisect_left(evidence.waits, end, key=lambda wait: wait[0])
+    return evidence.waits[lo:hi]
+
+
+def _receiving(evidence: Evidence, action: str | None, end: int) -> list[Interval]:
+    """The stretch in which the receive of the action's input was under way."""
+    parsed = parse(action) if action is not None else None
+    if parsed is None:
+        return []
+    label = "F" if parsed.kind == "F" else "B"
+    posted = [
+        *evidence.receives.get((label, parsed.stage, parsed.microbatch), ()),
+        *evidence.receives.get(("", parsed.stage, parsed.microbatch), ()),
+    ]
+    fitting = [r for r in posted if r[0] <= end]
+    if not fitting:
+        return []
+    issued, done = max(fitting, key=lambda r: r[0])  # unlabelled: a B's is posted after its F's
+    return [(issued, end if done is None else done)]

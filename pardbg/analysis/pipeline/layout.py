@@ -1,0 +1,273 @@
+"""The pipeline actions of one step as they ran, with the plan they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import ActionSpan
+from pardbg.analysis.pipeline.dependencies import COMPUTE, parse
+from pardbg.analysis.pipeline.naive_chain import chain, chain_spans
+from pardbg.analysis.pipeline.simulate import compute_plan, overlapped
+from pardbg.events import fields
+from pardbg.store.definitions import PlanDef
+from pardbg.store.process import Process
+
+_STATE_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
+_SAME_NS = 5_000_000
+"""A status block and a record name the same run of an action if they begin this close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A pipeline: its plan (where known), ranks in pipeline order, and who has which stage."""
+
+    plan: PlanDef | None
+    group: str
+    ranks: tuple[int, ...]
+    order: Mapping[int, list[str]]
+    """Planned compute actions per rank; empty rows without a plan."""
+    stage_rank: Mapping[int, int]
+    num_stages: int
+    num_microbatches: int
+    epoch: int
+    chained: bool = False
+    """No schedule ran: forward and backward phases of ranks that hand a batch on."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Identity for caches."""
+        name = self.plan.schedule if self.plan is not None else ""
+        return (self.epoch, self.group, name, self.ranks, self.num_stages, self.num_microbatches)
+
+    def stages(self, rank: int) -> tuple[int, ...]:
+        return tuple(sorted(s for s, r in self.stage_rank.items() if r == rank))
+
+    @property
+    def table(self) -> str:
+        """The table its actions are in."""
+        return "phase" if self.chained else "action"
+
+    def pairs(self, rank: int) -> tuple[tuple[str, str], ...]:
+        """The (forward, backward) that the plan has as one overlapped action."""
+        return () if self.plan is None else overlapped(self.plan.order.get(rank, ()))
+
+    @property
+    def planned(self) -> bool:
+        return self.plan is not None and all(self.order.get(rank) for rank in self.ranks)
+
+
+def layouts(view: View) -> list[Layout]:
+    """The pipelines of the run at the cursor, the one with the lowest rank first."""
+    found = view.local.get("layouts")
+    if found is None:
+        found = view.local["layouts"] = _find_layouts(view)
+    result: list[Layout] = found
+    return result
+
+
+def _find_layouts(view: View) -> list[Layout]:
+    epoch = view.epoch
+    plans = [plan for (e, _), plan in view.store.plans.items() if e == epoch and plan.ranks]
+    made = [_planned(view, plan) for plan in plans]
+    made = [layout for layout in made if any(_has_actions(view, r) for r in layout.ranks)] or made
+    if not made:
+        seen = tuple(rank for rank in view.ranks if _has_actions(view, rank))
+        made = [_observed(view, seen)] if seen else _chained(view)
+    return sorted(made, key=lambda layout: min(layout.ranks))
+
+
+def _has_actions(view: View, rank: int) -> bool:
+    process = view.ranks.get(rank)
+    return process is not None and len(process.table("action")) > 0
+
+
+def _planned(view: View, plan: PlanDef) -> Layout:
+    order = compute_plan(plan.order, plan.ranks)
+    stage_rank = _stages_defined(view, plan.ranks)
+    for rank, row in order.items():
+        for text in row:
+            action = parse(text)
+            if action is not None:
+                stage_rank[action.stage] = rank
+    return Layout(
+        plan=plan,
+        group=plan.group,
+        ranks=plan.ranks,
+        order=order,
+        stage_rank=stage_rank,
+        num_stages=plan.num_stages or len(stage_rank),
+        num_microbatches=plan.num_microbatches,
+        epoch=view.epoch,
+    )
+
+
+def _observed(view: View, ranks: tuple[int, ...]) -> Layout:
+    stage_rank = _stages_defined(view, ranks)
+    microbatches = 0
+    for rank in ranks:
+        table, visible = view.rows(view.ranks[rank], "action")
+        tail = slice(max(0, visible - 4096), visible)
+        for stage in set(table.col("stage")[tail].tolist()):
+            stage_rank[stage] = rank
+        if visible:
+            microbatches = max(microbatches, int(table.col("microbatch")[tail].max()) + 1)
+    num_stages = max(stage_rank, default=-1) + 1
+    return Layout(None, "", ranks, {}, stage_rank, num_stages, microbatches, view.epoch)
+
+
+def _chained(view: View) -> list[Layout]:
+    ranks = chain(view)
+    if not ranks:
+        return []
+    stage_rank = dict(enumerate(ranks))
+    return [Layout(None, "", ranks, {}, stage_rank, len(ranks), 1, view.epoch, chained=True)]
+
+
+def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
+    return {
+        stage: rank
+        for rank in ranks
+        if (process := view.ranks.get(rank)) is not None
+        for stage in process.stages
+    }
+
+
+def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpan]]:
+    """Each rank's actions in the newest run of the schedule in a step."""
+    if layout.chained:
+        stages = {rank: stage for stage, rank in layout.stage_rank.items()}
+        return {rank: chain_spans(view, rank, stages[rank], step) for rank in layout.ranks}
+    return last_round({rank: spans(view, rank, step) for rank in layout.ranks})
+
+
+def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
+    """All actions of a rank in a step that are visible or running at the cursor, by begin."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return []
+    key = ("spans", rank, step)
+    found = view.local.get(key)
+    if found is None:
+        found = view.local[key] = _spans(view, process, rank, step)
+    result: list[ActionSpan] = found
+    return result
+
+
+def _spans(view: View, process: Process, rank: int, step: int) -> list[ActionSpan]:
+    table, visible = view.rows(process, "action")
+    rows = table.step_rows(step, step, visible)
+    columns = (table.col(c)[rows].tolist() for c in ("name_id", "stage", "microbatch"))
+    times = (table.col(c)[rows].tolist() for c in ("t0_ns", "t1_ns"))
+    made = [
+        ActionSpan(rank, stage, process.name(name), mb, t0, t1)
+        for name, stage, mb, t0, t1 in zip(*columns, *times, strict=True)
+    ]
+    made.sort(key=lambda span: span.t0_ns)
+    running = running_action(view, rank)
+    if running is not None and running[0] == step:
+        made.append(running[1])
+    return made
+
+
+def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
+    """(step, action) that runs at the cursor: begun, not ended."""
+    key = ("running", rank)
+    if key not in view.local:
+        process = view.ranks.get(rank)
+        found = None
+        if process is not None:
+            found = _running_recorded(view, process, rank) or _running_stated(view, process, rank)
+        view.local[key] = found
+    result: tuple[int, ActionSpan] | None = view.local[key]
+    return result
+
+
+def _running_recorded(
+    view: View, process: Process, rank: int
+) -> tuple[int, ActionSpan] | None:
+    """A record that ends after the cursor and began before it: replay knows the future."""
+    table, visible = view.rows(process, "action")
+    for row in range(visible, min(len(table), visible + 8)):
+        if int(table.col("t0_ns")[row]) > view.t_ns:
+            continue
+        kind = process.name(int(table.col("name_id")[row]))
+        if kind in COMPUTE:
+            stage, mb = int(table.col("stage")[row]), int(table.col("microbatch")[row])
+            span = ActionSpan(rank, stage, kind, mb, int(table.col("t0_ns")[row]), None)
+            return int(table.col("step")[row]), span
+    return None
+
+
+def _running_stated(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
+    """What the status block says runs, if no record of it has come."""
+    state = states(view).get(process.proc)
+    if state is None or view.proc_end(process) is not None or state.get("held"):
+        return None
+    since = fields.integer(state, "since_ns", 0)
+    kind = fields.text(state, "action")
+    stage, mb = fields.integer(state, "stage", -1), fields.integer(state, "mb", -1)
+    if kind not in COMPUTE or stage < 0 or mb < 0 or not 0 < since <= view.t_ns:
+        return None
+    table, visible = view.rows(process, "action")
+    begun = table.col("t0_ns")[max(0, visible - 64) : visible]
+    if len(begun) and int(begun.max()) >= since - _SAME_NS:
+        return None
+    span = ActionSpan(rank, stage, kind, mb, since, None)
+    return fields.integer(state, "step", 0), span
+
+
+def states(view: View) -> Mapping[str, Mapping[str, Any]]:
+    """{proc: what STATE says of it} as of the cursor."""
+    return state_at(view)[1]
+
+
+def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
+    """(when it was said, what of each process). Its times are on the hub's clock."""
+    found = view.local.get("states")
+    if found is None:
+        t_ns, said = view.store.states.ranks(view.t_ns)
+        aligned = {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
+        found = view.local["states"] = (t_ns, aligned)
+    result: tuple[int | None, Mapping[str, Mapping[str, Any]]] = found
+    return result
+
+
+def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Status blocks tell times by their own process's clock."""
+    process = view.store.procs.get(proc)
+    offset = process.clocks.at(view.t_ns).offset_ns if process is not None else 0
+    if not offset:
+        return said
+    moved = {name: said[name] + offset for name in _STATE_TIMES if isinstance(said.get(name), int)
+             and said[name] > 0}  # fmt: skip
+    return {**said, **moved}
+
+
+def last_round(rows: Mapping[int, list[ActionSpan]]) -> dict[int, list[ActionSpan]]:
+    """The newest run of the schedule in a step.
+
+    A step with gradient accumulation or an evaluation runs the schedule more than once: an action
+    seen again on a rank begins another round.
+    """
+    split = {rank: _rounds(row) for rank, row in rows.items()}
+    newest = max((len(rounds) for rounds in split.values()), default=0)
+    return {
+        rank: rounds[-1] if rounds and len(rounds) == newest else []
+        for rank, rounds in split.items()
+    }
+
+
+def _rounds(row: list[ActionSpan]) -> list[list[ActionSpan]]:
+    rounds: list[list[ActionSpan]] = []
+    seen: set[tuple[int, str, int]] = set()
+    for span in row:
+        key = (span.stage, span.kind, span.microbatch)
+        if not rounds or (key in seen and span.kind in COMPUTE):
+            rounds.append([])
+            seen = set()
+        seen.add(key)
+        rounds[-1].append(span)
+    return rounds

@@ -1,0 +1,93 @@
+"""The run's pipelines side by side: where each lies on the device mesh, and how large its bubble
+is."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import PipelineName, PipelineStep
+from pardbg.analysis.pipeline.layout import Layout, layouts
+from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step, step_bubble
+
+_LOOK_BACK = 3
+"""Steps to look back for a complete one."""
+_MOST = 16
+_STEPS = 600
+"""Newest ones that a report looks at."""
+
+
+def pipeline_names(view: View) -> tuple[PipelineName, ...]:
+    """All pipelines at the cursor, the one with the lowest rank first."""
+    return tuple(
+        PipelineName(place(view, layout), layout.ranks, _bubble(view, layout))
+        for layout in layouts(view)
+    )
+
+
+def newest_steps(view: View) -> dict[int, PipelineStep]:
+    """Each rank's newest complete step of its own pipeline; of none where there are very many
+    pipelines, as each step costs some ms."""
+    found = layouts(view)
+    made: dict[int, PipelineStep] = {}
+    for layout in found if len(found) <= _MOST else ():
+        step = _newest_complete(view, layout)
+        if step is not None:
+            made.update(dict.fromkeys(layout.ranks, step))
+    return made
+
+
+def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
+    newest = newest_step(view, layout)
+    if newest is None:
+        return None
+    steps = range(newest, max(-1, newest - _LOOK_BACK), -1)
+    made = (pipeline_step(view, layout, step) for step in steps)
+    return next((step for step in made if step is not None and step.complete), None)
+
+
+def place(view: View, layout: Layout) -> str:
+    """``dp=0 tp=1``: what the pipeline's ranks have in common on the mesh; else which they are."""
+    found: dict[str, set[int]] = {}
+    strides: dict[str, int] = {}
+    for (epoch, key), group in view.store.groups.items():
+        if epoch != layout.epoch or key == layout.group or not group.axis or len(group.ranks) < 2:
+            continue
+        mine = [group.ranks.index(rank) for rank in layout.ranks if rank in group.ranks]
+        if mine:
+            found.setdefault(group.axis, set()).update(mine)
+            strides[group.axis] = group.ranks[1] - group.ranks[0]
+    own = [axis for axis, places in found.items() if len(places) == 1]
+    # The outermost dimension of a mesh has its ranks furthest apart.
+    own.sort(key=lambda axis: -strides[axis])
+    if own:
+        return " ".join(f"{axis}={min(found[axis])}" for axis in own)
+    return f"ranks {','.join(map(str, layout.ranks))}"
+
+
+def _bubble(view: View, layout: Layout) -> float | None:
+    newest = newest_step(view, layout)
+    if newest is None:
+        return None
+    steps = range(newest, max(-1, newest - _LOOK_BACK), -1)
+    known = (step_bubble(view, layout, step) for step in steps)
+    return next((bubble for bubble in known if bubble is not None), None)
+
+
+def pipeline_summaries(view: View) -> list[dict[str, Any]]:
+    """The report's ``pipelines``: each one's place, ranks and median bubble over its last
+    complete steps that ran freely."""
+    made = []
+    for layout in layouts(view):
+        newest = newest_step(view, layout)
+        last = -1 if newest is None else newest
+        known = (step_bubble(view, layout, at) for at in range(max(0, last - _STEPS), last + 1))
+        bubbles = [bubble for bubble in known if bubble is not None]
+        made.append({
+            "label": place(view, layout),
+            "ranks": list(layout.ranks),
+            "num_steps": len(bubbles),
+            "bubble_fraction": median(bubbles) if bubbles else None,
+        })  # fmt: skip
+    return made

@@ -1,0 +1,339 @@
+"""The pipeline: measured beside planned, bubble by cause, activations in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import was_held
+from pardbg.analysis.base.intervals import Interval, clip, total
+from pardbg.analysis.base.values import (
+    CAUSES,
+    ActionSpan,
+    Cause,
+    Idle,
+    PipelineRank,
+    PipelineStep,
+    PipelineView,
+    PlanSource,
+)
+from pardbg.analysis.pipeline.activations import kept_bytes
+from pardbg.analysis.pipeline.bounds import (
+    bound_fraction,
+    implied_fraction,
+    in_flight,
+    in_flight_bound,
+)
+from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, split
+from pardbg.analysis.pipeline.layout import Layout, layouts, running_action, step_rows
+from pardbg.analysis.pipeline.receives import calls, receives, waits
+from pardbg.analysis.pipeline.simulate import uniform_slots
+
+HISTORY = 64
+_LOOK_BACK = 8
+"""Steps to look back for a complete one."""
+
+
+def pipeline_view(
+    view: View, rank: int | None = None, history: int = HISTORY
+) -> PipelineView | None:
+    """The pipeline of ``rank`` at the cursor, else the first; None where no rank runs one.
+    ``history``: how many steps' bubbles come with it."""
+    found = layouts(view)
+    if not found:
+        return None
+    index = next((i for i, layout in enumerate(found) if rank in layout.ranks), 0)
+    layout = found[index]
+    newest = newest_step(view, layout)
+    current = None if newest is None else pipeline_step(view, layout, newest)
+    plan = layout.plan
+    return PipelineView(
+        schedule=plan.schedule if plan is not None else "",
+        group=_group_name(view, layout),
+        num_ranks=len(layout.ranks),
+        num_stages=layout.num_stages,
+        num_microbatches=layout.num_microbatches,
+        num_virtual=plan.num_virtual if plan is not None else 1,
+        paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
+        step=current,
+        last_complete=_last_complete(view, layout, current),
+        bubble_history=_history(view, layout, newest, history),
+        source=_source(layout),
+        index=index,
+    )
+
+
+def _source(layout: Layout) -> PlanSource:
+    if layout.chained:
+        return "chain"
+    if not layout.planned or layout.plan is None:
+        return "observed"
+    return "corrected" if layout.plan.source == "corrected" else "schedule"
+
+
+def _group_name(view: View, layout: Layout) -> str:
+    for (_, key), group in view.store.groups.items():
+        if key == layout.group:
+            return group.axis or group.name
+    return layout.group
+
+
+def newest_step(view: View, layout: Layout) -> int | None:
+    """Newest step with an action begun at the cursor."""
+    steps = []
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        if process is None:
+            continue
+        table, visible = view.rows(process, layout.table)
+        if visible:
+            steps.append(int(table.col("step")[visible - 1]))
+        running = running_action(view, rank)
+        if running is not None:
+            steps.append(running[0])
+    return max(steps, default=None)
+
+
+def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
+    """One step as of the cursor; closed ones are kept, as nothing about them changes any more."""
+    cache = view.memo("pipeline")
+    key = (layout.key, step, _signature(view, layout, step))
+    known: PipelineStep | None = cache.get(key)
+    if known is not None and known.t1_ns <= view.t_ns:
+        return known
+    made = _make_step(view, layout, step)
+    if made is not None and made.complete:
+        cache[key] = made
+    return made
+
+
+def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
+    """Row counts a step's figures rest on: equal counts, equal figures."""
+    counts = []
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        for name in (layout.table, "wait", "done_p2p", "issue_p2p"):
+            if process is None:
+                counts.append(-1)
+                continue
+            table, visible = view.rows(process, name)
+            counts.append(len(table.step_rows(step, step, visible)))
+        counts.append(_ended_step(view, rank, step))  # without a plan, this makes it complete
+    return tuple(counts)
+
+
+def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
+    rows = step_rows(view, layout, step)
+    window = _window(rows, view.t_ns)
+    if window is None:
+        return None
+    complete = _is_complete(view, layout, rows, step)
+    ended = {
+        s.text: (s.t1_ns, rank) for rank, row in rows.items() for s in row if s.kind in COMPUTE
+    }
+    slots = _slots(view, layout)
+    ranks = tuple(
+        _rank_row(view, layout, rank, rows[rank], window, complete, ended, step, slots.get(rank))
+        for rank in layout.ranks if _is_recorded(view, layout, rank, rows[rank], step)
+    )  # fmt: skip
+    if not ranks:
+        return None  # a part of a recording begins in it: no rank's records are whole
+    length = window[1] - window[0]
+    busy = sum(row.busy_ns for row in ranks)
+    return PipelineStep(
+        step=step,
+        complete=complete,
+        t0_ns=window[0],
+        t1_ns=window[1],
+        bubble_fraction=_bubble(busy, len(ranks), length),
+        implied_fraction=implied_fraction(layout, rows),
+        bound_fraction=bound_fraction(layout),
+        ranks=ranks,
+    )
+
+
+def _bubble(busy_ns: int, num_ranks: int, window_ns: int) -> float:
+    return 1.0 - busy_ns / (num_ranks * window_ns) if window_ns > 0 else 0.0
+
+
+def _window(rows: Mapping[int, Sequence[ActionSpan]], t_ns: int) -> Interval | None:
+    compute = [s for row in rows.values() for s in row if s.kind in COMPUTE]
+    if not compute:
+        return None
+    begin = min(s.t0_ns for s in compute)
+    end = max(max(t_ns, s.t0_ns) if s.t1_ns is None else s.t1_ns for s in compute)
+    return begin, end
+
+
+def _is_complete(
+    view: View, layout: Layout, rows: Mapping[int, Sequence[ActionSpan]], step: int
+) -> bool:
+    """All planned actions done; else (no plan, records lost) every rank ended the step."""
+    if any(s.t1_ns is None for row in rows.values() for s in row):
+        return False
+    if layout.planned and all(
+        sum(s.kind in COMPUTE for s in rows[rank]) >= len(layout.order[rank])
+        for rank in layout.ranks
+    ):
+        return True
+    return all(_ended_step(view, rank, step) for rank in layout.ranks)
+
+
+def _is_recorded(
+    view: View, layout: Layout, rank: int, row: Sequence[ActionSpan], step: int
+) -> bool:
+    """Not so where actions of the rank must have run that no record tells of: it would be taken
+    for idle. A finding says of whom records are missing."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return False
+    if not process.lost(view.t_ns) and not process.missed_before:
+        return True
+    seen = sum(span.kind in COMPUTE for span in row)
+    return seen >= max(1, len(layout.order.get(rank, ()))) or not _ended_step(view, rank, step)
+
+
+def _ended_step(view: View, rank: int, step: int) -> bool:
+    process = view.ranks.get(rank)
+    if process is None or view.proc_end(process) is not None:
+        return True
+    table, visible = view.rows(process, "step")
+    return visible > 0 and int(table.col("step")[visible - 1]) >= step
+
+
+def _slots(view: View, layout: Layout) -> Mapping[int, tuple[str, ...]]:
+    if layout.plan is None:
+        return {}
+    cache = view.memo("slots")
+    key = (layout.key, sum(map(len, layout.order.values())))  # ranks may each send their row
+    if key not in cache:
+        cache[key] = uniform_slots(layout.order, layout.num_stages)
+    slots: Mapping[int, tuple[str, ...]] = cache[key]
+    return slots
+
+
+def _rank_row(
+    view: View,
+    layout: Layout,
+    rank: int,
+    row: Sequence[ActionSpan],
+    window: Interval,
+    complete: bool,
+    ended: Mapping[str, tuple[int | None, int]],
+    step: int,
+    slots: tuple[str, ...] | None,
+) -> PipelineRank:
+    following = _next_action(layout, rank, row)
+    evidence = Evidence(
+        rank=rank,
+        num_stages=layout.num_stages,
+        ended=ended,
+        stage_rank=layout.stage_rank,
+        waits=waits(view, rank, window),
+        receives=receives(view, rank, step),
+        calls=calls(view, rank, step, layout.num_stages),
+    )
+    idles = split(evidence, row, window, None if complete else following)
+    now, peak, per_stage = _in_flight(row)
+    return PipelineRank(
+        rank=rank,
+        stages=layout.stages(rank),
+        plan=slots or (),
+        actions=tuple(row),
+        idles=idles,
+        busy_ns=total(clip(busy_intervals(row, window[1]), *window)),
+        idle_ns=_sum_idle(idles),
+        in_flight=now,
+        max_in_flight=peak,
+        in_flight_bound=in_flight_bound(layout, rank),
+        activation_bytes=kept_bytes(view, rank, per_stage),
+        next_action=following,
+        pairs=layout.pairs(rank),
+    )
+
+
+def _sum_idle(idles: Sequence[Idle]) -> dict[Cause, int]:
+    sums: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+    for idle in idles:
+        sums[idle.cause] += idle.t1_ns - idle.t0_ns
+    return sums
+
+
+def _next_action(layout: Layout, rank: int, row: Sequence[ActionSpan]) -> str | None:
+    """First planned action that has not begun."""
+    begun = {s.text for s in row}
+    return next((text for text in layout.order.get(rank, ()) if text not in begun), None)
+
+
+def _in_flight(row: Sequence[ActionSpan]) -> tuple[int, int, dict[int, int]]:
+    """(now, peak, now per stage) of microbatches forwarded and not yet backwarded."""
+    ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
+    return in_flight((span.stage, span.kind) for span in ended)
+
+
+def _last_complete(
+    view: View, layout: Layout, current: PipelineStep | None
+) -> PipelineStep | None:
+    """The newest complete step that the debugger did not hold; if all are, the newest."""
+    if current is None:
+        return None
+    newest: PipelineStep | None = None
+    for step in range(current.step, max(-1, current.step - 1 - _LOOK_BACK), -1):
+        made = current if step == current.step else pipeline_step(view, layout, step)
+        if made is None or not made.complete:
+            continue
+        if not was_held(view, made.t0_ns, made.t1_ns):
+            return made
+        newest = newest or made
+    return newest
+
+
+def _history(
+    view: View, layout: Layout, newest: int | None, number: int
+) -> tuple[tuple[int, float], ...]:
+    """(step, bubble) of the last complete steps that the debugger did not hold."""
+    if newest is None:
+        return ()
+    made = []
+    for step in range(max(0, newest - number), newest + 1):
+        bubble = step_bubble(view, layout, step)
+        if bubble is not None:
+            made.append((step, bubble))
+    return tuple(made[-number:])
+
+
+def step_bubble(view: View, layout: Layout, step: int) -> float | None:
+    """Bubble fraction of a complete step that ran freely, without the rest of its figures."""
+    cache = view.memo("bubble")
+    key = (layout.key, step)
+    known: tuple[int, float] | None = cache.get(key)
+    if known is not None and known[0] <= view.t_ns:
+        return known[1]
+    rows = step_rows(view, layout, step)
+    window = _window(rows, view.t_ns)
+    if window is None or not _is_complete(view, layout, rows, step):
+        return None
+    if was_held(view, *window):
+        return None
+    busy = sum(total(clip(busy_intervals(row, window[1]), *window)) for row in rows.values())
+    length = window[1] - window[0]
+    bubble = _bubble(busy, len(rows), length)
+    newest = newest_step(view, layout)
+    if newest is not None and step < newest - 1:  # records of the last steps may still come
+        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble)
+    return bubble
+
+
+def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
+    """When the last rank had ended the step (0 where none counts steps): known as complete by
+    then, whatever made it so."""
+    ended = 0
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        if process is not None:
+            table, visible = view.rows(process, "step")
+            rows = table.step_rows(step, step, visible)
+            if len(rows):
+                ended = max(ended, int(table.col("t1_ns")[rows].max()))
+    return ended

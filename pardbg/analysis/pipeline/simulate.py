@@ -1,0 +1,109 @@
+"""A plan and durations to times: the schedule as it would run with free communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse, producer, twin
+
+Plan = Mapping[int, Sequence[str]]
+"""rank -> compute actions in order."""
+Duration = Callable[[int, Action], float]
+"""(rank, action) -> time it takes, any unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    rows: Mapping[int, tuple[tuple[str, float, float], ...]]
+    """rank -> (action, begin, end)."""
+    makespan: float
+    busy: float
+    """Summed over ranks."""
+
+    @property
+    def bubble_fraction(self) -> float:
+        total = len(self.rows) * self.makespan
+        return max(0.0, 1.0 - self.busy / total) if total > 0 else 0.0
+
+
+def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> dict[int, list[str]]:
+    """The compute actions of each rank, communication left out."""
+    return {
+        rank: [action for entry in order.get(rank, ()) for action in compute_actions(entry)]
+        for rank in ranks
+    }
+
+
+def overlapped(row: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a rank's plan: ``(0F3;1B2)OVERLAP_F_B``."""
+    entries = (compute_actions(entry) for entry in row if entry.startswith("("))
+    return tuple((pair[0], pair[1]) for pair in entries if len(pair) == 2)
+
+
+def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
+    """Run the plan: an action begins when its rank is free and what it needs is done.
+
+    None for a plan that cannot run: it names an action whose producer never comes.
+    """
+    planned = {action for row in plan.values() for action in row}
+    done: dict[str, float] = {}
+    rows: dict[int, list[tuple[str, float, float]]] = {rank: [] for rank in plan}
+    progress = True
+    while progress:
+        progress = False
+        for rank, row in plan.items():
+            while len(rows[rank]) < len(row):
+                action = row[len(rows[rank])]
+                ready = _ready(action, num_stages, done, planned)
+                if ready is None:
+                    break
+                free = rows[rank][-1][2] if rows[rank] else 0.0
+                begin = max(free, ready)
+                parsed = parse(action)
+                end = begin + (duration(rank, parsed) if parsed is not None else 0.0)
+                rows[rank].append((action, begin, end))
+                done[action] = end
+                progress = True
+    if any(len(rows[rank]) < len(row) for rank, row in plan.items()):
+        return None
+    ends = [row[-1][2] for row in rows.values() if row]
+    begins = [row[0][1] for row in rows.values() if row]
+    busy = sum(end - begin for row in rows.values() for _, begin, end in row)
+    makespan = max(ends) - min(begins) if ends else 0.0
+    return Simulated({r: tuple(row) for r, row in rows.items()}, makespan, busy)
+
+
+def _ready(
+    action: str, num_stages: int, done: Mapping[str, float], planned: set[str]
+) -> float | None:
+    """When the input of ``action`` is there; None: not yet. Producers outside the plan are free."""
+    needed = producer(action, num_stages)
+    if needed is None:
+        return 0.0
+    other = twin(needed)
+    if needed in done:
+        return done[needed]
+    if other is not None and other in done:
+        return done[other]
+    if needed in planned or (other is not None and other in planned):
+        return None
+    return 0.0
+
+
+def uniform_slots(plan: Plan, num_stages: int) -> dict[int, tuple[str, ...]]:
+    """Each rank's row with one slot per action and ``""`` where the plan idles, for drawing.
+
+    Slots come from the simulation with every action one unit long. A plan that cannot run is
+    given as it stands, without bubbles.
+    """
+    simulated = simulate(plan, num_stages, lambda _rank, _action: 1.0)
+    if simulated is None:
+        return {rank: tuple(row) for rank, row in plan.items()}
+    slots: dict[int, tuple[str, ...]] = {}
+    for rank, row in simulated.rows.items():
+        cells = [""] * (int(row[-1][2]) if row else 0)
+        for action, begin, _ in row:
+            cells[int(begin)] = action
+        slots[rank] = tuple(cells)
+    return slots

@@ -1,0 +1,318 @@
+"""What the same work would take in another schedule, with other microbatches or stage splits.
+
+Each plan is run with the durations of each of this run's last steps (``costs``), jitter and all, as
+``rehearsal`` runs it; medians over those steps are said. The rules, where something was not
+measured:
+
+- another number of stages: time is spread evenly within a measured stage;
+- another number of microbatches: the batch stays, so an action takes in proportion to the
+  microbatch's size. Small microbatches use a device less well: that is the best case;
+- I and W where only B was seen: a half each; a schedule that needs them wins only if it does so
+  with W as a third and as two thirds of B too. That the two take longer than B (``splits``) cannot
+  be known then;
+- B where only I and W were seen: a schedule that needs it wins only if it does so with B as long
+  as the two together;
+- everything outside the pipeline stays as it is.
+
+The same model of the schedule that did run, against what it took, is the model's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.pipeline.dependencies import compute_actions, parse
+from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.schedule import newest_step
+from pardbg.analysis.whatif import plans
+from pardbg.analysis.whatif.backward_split import Split
+from pardbg.analysis.whatif.costs import Costs, StepCosts, costs
+from pardbg.analysis.whatif.plans import NoPlan, Plan
+from pardbg.analysis.whatif.playout import Ran, actions, ordered, run
+
+SHARES: Final = (1 / 3, 2 / 3)
+"""Shares of W in B that an assumed split is tried with."""
+LEAST_MARGIN: Final = 0.05
+"""So far off the model may be for a schedule that it did not see, however well it has the one that
+ran: ``make bench ONLY=whatif`` measures it."""
+IMBALANCE: Final = 0.05
+"""Stages this far apart are also tried with equal times."""
+EVERY: Final = 16
+"""Steps between two answers on a screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run the step, and what it would take."""
+
+    schedule: str
+    num_virtual: int
+    """Stages per rank."""
+    num_microbatches: int
+    equal: bool
+    """With the model cut so that all stages take the same time."""
+    step_ns: float
+    window_ns: float
+    bubble_fraction: float
+    in_flight: int
+    """Most on any rank: microbatches forwarded and not yet backwarded, summed over its stages."""
+    activation_bytes: float | None
+    """What those keep, on the fullest rank; None where no size was sampled."""
+    assumed: bool
+    """It splits B in I and W, which this run did not."""
+    worst_ns: float
+    """``step_ns`` at the least lucky split of B, or where B had to be put together, without what
+    that saves."""
+    runs_now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """All options beside the run they were made from."""
+
+    schedule: str
+    num_ranks: int
+    num_stages: int
+    num_microbatches: int
+    num_steps: int
+    """Measured ones."""
+    step_ns: float
+    """Median of them."""
+    predicted_ns: float
+    """By the model, of the schedule that ran."""
+    error: float
+    """predicted / measured - 1."""
+    margin: float
+    """What an option must win by: the model's error, over all and of 8 in 10 single steps, and at
+    least what it may be off by for a schedule that it did not see."""
+    split: str
+    """Where I, W and B come from, in words."""
+    options: tuple[Option, ...]
+    """The fastest first."""
+    best: Option | None
+    """With the same microbatches and stages as they are cut, by more than the margin."""
+    best_microbatches: Option | None
+    """The same with more microbatches: at best."""
+    left_out: tuple[tuple[str, str], ...]
+    """(schedule, why it has no row)."""
+
+
+def whatif(
+    view: View, schedules: Sequence[str] = plans.SCHEDULES, microbatches: Sequence[int] = (),
+    virtual: Sequence[int] = (), until: int | None = None,
+) -> WhatIf | str:
+    """The answer for the first pipeline of the run; a sentence where there is none.
+
+    Args:
+        schedules: torch's names.
+        microbatches: numbers to try; the run's own by default.
+        virtual: stages per rank to try with the schedules of several; by default the run's own,
+            or 2.
+        until: last step that counts.
+    """
+    found = layouts(view)
+    if not found:
+        return "no pipeline ran: what-if answers for pipeline schedules"
+    layout = found[0]
+    if layout.plan is None or not layout.planned:
+        return "the pipeline's plan is not known, so there is nothing to compare with"
+    measured = costs(view, layout, until)
+    if measured is None:
+        return "no complete pipeline step was recorded: there is nothing to measure by"
+    now = layout.plan.num_virtual
+    counts = tuple(microbatches) or (layout.num_microbatches,)
+    several = tuple(virtual) or (now if now > 1 else 2,)
+    order = layout.plan.order
+    by_place = {
+        i: tuple(entry for entry in order[rank] if compute_actions(entry))
+        for i, rank in enumerate(layout.ranks)
+    }
+    return _answer(measured, layout.plan.schedule, by_place, schedules, counts, several)
+
+
+def kept_whatif(view: View) -> WhatIf | str | None:
+    """For a screen: made anew every EVERY steps. None: no pipeline."""
+    found = layouts(view)
+    newest = newest_step(view, found[0]) if found else None
+    if newest is None:
+        return None
+    until = newest - 1 if newest <= EVERY else (newest - 1) // EVERY * EVERY
+    cache = view.memo("whatif")
+    key = (found[0].key, until)
+    if key not in cache:
+        cache[key] = whatif(view, until=until)
+    answer: WhatIf | str = cache[key]
+    return answer
+
+
+def _answer(
+    measured: Costs, schedule: str, ran: Plan, schedules: Sequence[str],
+    counts: Sequence[int], several: Sequence[int],
+) -> WhatIf:  # fmt: skip
+    name = plans.known(schedule) or schedule
+    own = replace(option(measured, name, ran, measured.num_microbatches), runs_now=True)
+    made, left_out = [own], []
+    for other in schedules:
+        stages = (1,) if other in plans.ONE_STAGE else several
+        for count in counts:
+            for v in stages:
+                if _is(own, other, v, count):
+                    continue
+                try:
+                    plan = plans.plan(other, measured.num_ranks, v, count)
+                    made.append(option(measured, other, plan, count))
+                except NoPlan as why:
+                    left_out.append((_label(other, v, count, counts), str(why)))
+    if _uneven(measured):
+        made += [_evened(measured, o, ran) for o in list(made)]
+    made.sort(key=lambda o: (o.step_ns, o.num_microbatches))
+    errors = sorted(_errors(measured, ran))
+    error = own.step_ns / measured.step_ns - 1 if measured.step_ns else 0.0
+    single = errors[int(0.8 * (len(errors) - 1))] if errors else 1.0
+    margin = max(LEAST_MARGIN, abs(error), single)
+    here = [o for o in made if o.num_microbatches == measured.num_microbatches and not o.equal]
+    more = [o for o in made if o.num_microbatches > measured.num_microbatches and not o.equal]
+    return WhatIf(
+        schedule=name,
+        num_ranks=measured.num_ranks,
+        num_stages=measured.num_stages,
+        num_microbatches=measured.num_microbatches,
+        num_steps=len(measured.steps),
+        step_ns=measured.step_ns,
+        predicted_ns=own.step_ns,
+        error=error,
+        margin=margin,
+        split=_split_words(measured),
+        options=tuple(made),
+        best=_winner(here, own, margin),
+        best_microbatches=_winner(more, own, margin),
+        left_out=tuple(left_out),
+    )
+
+
+def _is(own: Option, schedule: str, virtual: int, count: int) -> bool:
+    return (own.schedule, own.num_virtual, own.num_microbatches) == (schedule, virtual, count)
+
+
+def _label(schedule: str, virtual: int, count: int, counts: Sequence[int]) -> str:
+    label = schedule if virtual < 2 else f"{schedule} v={virtual}"
+    return label if len(counts) == 1 else f"{label} m={count}"
+
+
+def _split_words(measured: Costs) -> str:
+    split = measured.split
+    if not split.measured:
+        return "I and W were not seen apart: a half of B each, and no longer than B (~)"
+    words = f"W is {split.weight_share:.0%} of a backward, as measured"
+    if split.overhead > 1:
+        words += f"; I and W take {split.overhead - 1:.0%} longer than B"
+        words += "" if split.whole_seen else " (~)"
+    return words
+
+
+def _winner(options: Sequence[Option], own: Option, margin: float) -> Option | None:
+    """The fastest that wins by more than the margin, however B splits."""
+    sure = [o for o in options if o.worst_ns < own.step_ns * (1 - margin)]
+    return min(sure, key=lambda o: o.worst_ns, default=None)
+
+
+def _errors(measured: Costs, ran: Plan) -> list[float]:
+    """The model's error on each step, from that step's durations."""
+    return [
+        abs(_run_step(measured, step, ran, measured.num_stages).period / step.observed_ns - 1)
+        for step in measured.steps if step.observed_ns > 0
+    ]  # fmt: skip
+
+
+def _uneven(measured: Costs) -> bool:
+    whole = measured.stage_ns()
+    return max(whole) > (1 + IMBALANCE) * sum(whole) / len(whole)
+
+
+def _evened(measured: Costs, other: Option, ran: Plan) -> Option:
+    """The same schedule with all stages cut to equal times."""
+    plan = ran if other.runs_now else plans.plan(
+        other.schedule, measured.num_ranks, other.num_virtual, other.num_microbatches
+    )
+    return option(measured, other.schedule, plan, other.num_microbatches, equal=True)
+
+
+def option(
+    measured: Costs, schedule: str, plan: Plan, num_microbatches: int, equal: bool = False
+) -> Option:
+    """One plan, run by the model."""
+    flat = [actions(row) for row in plan.values()]
+    num_stages = 1 + max(a.stage for row in flat for t in row if (a := parse(t)))
+    scale = measured.num_microbatches / num_microbatches
+
+    def tried(split: Split) -> list[Ran]:
+        by = replace(measured, split=split)
+        return [_run_step(by, step, plan, num_stages, scale, equal) for step in measured.steps]
+
+    ran = tried(measured.split)
+    assumed = not measured.split.measured and any("W" in t for row in flat for t in row)
+    step_ns = median(one.period for one in ran)
+    others = [tried(split) for split in _other_splits(measured.split, flat)]
+    sizes = measured.cut_activations(num_stages, equal)
+    held = [_held(row, sizes) for row in flat]
+    return Option(
+        schedule=schedule,
+        num_virtual=max(1, num_stages // len(plan)),
+        num_microbatches=num_microbatches,
+        equal=equal,
+        step_ns=step_ns,
+        window_ns=median(one.window for one in ran),
+        bubble_fraction=median(_bubble(one, len(plan)) for one in ran),
+        in_flight=max(count for count, _ in held),
+        activation_bytes=None if sizes is None else scale * max(num for _, num in held),
+        assumed=assumed,
+        worst_ns=max([step_ns, *(median(one.period for one in other) for other in others)]),
+    )
+
+
+def _other_splits(split: Split, rows: Sequence[Sequence[str]]) -> list[Split]:
+    """What else could be true of the backwards of a plan, as far as the run does not say it."""
+    kinds = {action.kind for row in rows for text in row if (action := parse(text))}
+    if not split.measured:
+        return [replace(split, weight_share=share) for share in SHARES] if "W" in kinds else []
+    if not split.whole_seen and "B" in kinds and split.overhead > 1:
+        return [replace(split, joined=split.overhead)]
+    return []
+
+
+def _bubble(ran: Ran, num_ranks: int) -> float:
+    return 1 - ran.busy / (num_ranks * ran.window) if ran.window > 0 else 0.0
+
+
+def _run_step(
+    measured: Costs, step: StepCosts, plan: Plan, num_stages: int, scale: float = 1.0,
+    equal: bool = False,
+) -> Ran:  # fmt: skip
+    """The plan with one step's durations."""
+    times = step.cut(num_stages, measured.split, equal)
+    return run(ordered(plan, num_stages), times, scale, step.between, measured.outside)
+
+
+def _held(
+    row: Sequence[str], sizes: Sequence[float] | None
+) -> tuple[int, float]:
+    """(most microbatches in flight on a rank, most bytes they keep). W frees where it is apart."""
+    count, held, most, most_bytes = 0, 0.0, 0, 0.0
+    splits = {a.stage for text in row if (a := parse(text)) and a.kind == "W"}
+    whole = set(row)
+    for text in row:
+        action = parse(text)
+        if action is None:
+            continue
+        stage, kind, mb = action
+        size = sizes[stage] if sizes is not None else 0.0
+        if kind == "F":
+            count, held = count + 1, held + size
+        elif kind != "I" or stage not in splits or f"{stage}W{mb}" not in whole:
+            count, held = count - 1, held - size
+        most, most_bytes = max(most, count), max(most_bytes, held)
+    return most, most_bytes

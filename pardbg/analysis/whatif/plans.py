@@ -1,0 +1,103 @@
+"""Plans of pipeline schedules that were not run: GPipe and 1F1B by rule, the others from torch.
+
+A plan is {pipeline rank: compute entries in order}, stages as torch places them: stage k of p ranks
+on rank k mod p, in the V-shaped schedules (ZBV, DualPipeV) there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from pardbg.analysis.pipeline.bounds import schedule_name
+from pardbg.analysis.pipeline.dependencies import compute_actions
+
+ONE_STAGE: Final = ("GPipe", "1F1B")
+"""A stage per rank; these need no torch."""
+SEVERAL: Final = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble",
+                  "DualPipeV")  # fmt: skip
+"""Two stages per rank or more."""
+SCHEDULES: Final = (*ONE_STAGE, *SEVERAL)
+Plan = Mapping[int, tuple[str, ...]]
+
+
+class NoPlan(ValueError):
+    """This schedule does not run so; the text says why, in words."""
+
+
+_SHORT: Final = {"interleaved": "Interleaved1F1B", "zb": "InterleavedZeroBubble",
+                 "zbv": "ZBVZeroBubble"}  # fmt: skip
+"""As the recipes are called."""
+
+
+def known(name: str) -> str | None:
+    """torch's name of a schedule, written in any way; None: there is no such."""
+    by_word = {schedule_name(schedule): schedule for schedule in SCHEDULES} | _SHORT
+    return by_word.get(schedule_name(name))
+
+
+@lru_cache(maxsize=512)
+def plan(schedule: str, num_ranks: int, num_virtual: int, num_microbatches: int) -> Plan:
+    """What each rank would run; NoPlan where torch refuses the combination or is not here."""
+    if schedule in ONE_STAGE:
+        if num_virtual != 1:
+            raise NoPlan("one stage per rank")
+        make = gpipe if schedule == "GPipe" else one_f_one_b
+        return {rank: make(rank, num_ranks, num_microbatches) for rank in range(num_ranks)}
+    return _from_torch(schedule, num_ranks, num_virtual, num_microbatches)
+
+
+def gpipe(stage: int, _num_stages: int, num_microbatches: int) -> tuple[str, ...]:
+    """All forwards, then all backwards."""
+    forwards = tuple(f"{stage}F{mb}" for mb in range(num_microbatches))
+    return forwards + tuple(f"{stage}B{mb}" for mb in range(num_microbatches))
+
+
+def one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> tuple[str, ...]:
+    """p - stage forwards, then one backward and one forward in turn, then the backwards left.
+
+    What Schedule1F1B runs; its own table has the last stage begin with F1.
+    """
+    if num_microbatches < num_stages:
+        raise NoPlan(f"it needs at least as many microbatches as stages ({num_stages})")
+    ahead = num_stages - stage
+    row = [f"{stage}F{mb}" for mb in range(ahead)]
+    for mb in range(num_microbatches):
+        row.append(f"{stage}B{mb}")
+        if ahead + mb < num_microbatches:
+            row.append(f"{stage}F{ahead + mb}")
+    return tuple(row)
+
+
+def torch_there() -> bool:
+    """Whether the schedules of several stages can be asked for."""
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
+def _from_torch(schedule: str, num_ranks: int, num_virtual: int, num_microbatches: int) -> Plan:
+    """As its runtime walks it: neighbouring I and W of one microbatch are one B; an overlapped
+    pair stays one entry, ``(0F3;1B2)OVERLAP_F_B``."""
+    try:
+        from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+    except ImportError:
+        raise NoPlan("its plan comes from torch, which is not installed here") from None
+    try:
+        rows = get_schedule_ops(
+            schedule, num_ranks, num_microbatches, num_virtual, with_comms=True
+        )
+    except (ValueError, AssertionError, TypeError, KeyError, IndexError) as error:
+        raise NoPlan(_short(str(error))) from None
+    return {
+        rank: tuple(text for text in map(str, row) if compute_actions(text))
+        for rank, row in enumerate(rows)
+    }
+
+
+def _short(text: str) -> str:
+    """torch's reason as the tail of a sentence."""
+    words = " ".join(text.split()).rstrip(".")
+    words = words.split(", but got", 1)[0] or "torch refuses it"
+    return words[:1].lower() + words[1:] if words[1:2].islower() else words

@@ -1,0 +1,210 @@
+"""A plan run with measured costs: when each action would begin, and how long a step would take.
+
+An action begins when its rank is free and its input has come. Between two actions of a rank lies
+host time, more where messages are sent or received between them; between two steps of a rank, all
+that is not the pipeline. If nothing makes the ranks wait for each other at a step's end, a rank
+that is done begins its next step while others finish theirs: so a step is what it takes when steps
+follow each other, not the first one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse, producer, twin
+from pardbg.analysis.pipeline.simulate import overlapped
+from pardbg.analysis.whatif.plans import NoPlan, Plan
+
+ROUNDS: Final = 3
+"""Steps after which the ranks' steps lie as they stay."""
+Times = Mapping[tuple[int, str], Sequence[float]]
+"""(stage, kind) -> ns per microbatch"""
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What passes between actions, in ns."""
+
+    hops: tuple[float, ...] = (0.0,)
+    """From the end of an action until what it made is there on another rank that waits for it: each
+    as it was. Who waits for several feels the longest, which is more than their mean."""
+    gaps: tuple[float, ...] = (0.0,)
+    """Between two actions of a rank of which the second waits for nothing, less the messages."""
+    message: float = 0.0
+    """What each message that is sent or received there adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is not pipeline in a step: data, optimizer, the host."""
+
+    ns: float = 0.0
+    together: bool = True
+    """No rank begins a step before all have ended the one before."""
+
+
+class Todo(NamedTuple):
+    """An action of a plan in an order in which it can run."""
+
+    rank: int
+    """By its place in the pipeline."""
+    stage: int
+    kind: str
+    microbatch: int
+    needs: int
+    """Place of its producer in the same order; -1: none in the plan."""
+    crosses: bool
+    """The producer is on another rank."""
+    messages: int
+    """Sent and received between it and the rank's action before."""
+
+
+class Ran(NamedTuple):
+    window: float
+    """First begin to last end."""
+    busy: float
+    """Summed over ranks."""
+    period: float
+    """From one step's end to the next one's."""
+
+
+def units(row: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """A plan's row as what is sent for at once: an action, or an overlapped pair."""
+    return tuple(parts for entry in row if (parts := compute_actions(entry)))
+
+
+def actions(row: Sequence[str]) -> tuple[str, ...]:
+    """A plan's row with pairs as their two parts."""
+    return tuple(action for parts in units(row) for action in parts)
+
+
+def messages(
+    before: Collection[Action], after: Collection[Action], owner: Mapping[int, int], num_stages: int
+) -> int:
+    """Sent after ``before`` and received for ``after``, by one rank.
+
+    Args:
+        owner: stage -> rank. Stages on one rank hand on without a message.
+    """
+    count = 0
+    for sign, several in ((1, before), (-1, after)):
+        for stage, kind, _ in several:
+            if kind == "W":
+                continue
+            other = stage + sign if kind == "F" else stage - sign
+            count += 0 <= other < num_stages and owner.get(other) != owner.get(stage)
+    return count
+
+
+def ordered(plan: Plan, num_stages: int) -> tuple[Todo, ...]:
+    """The plan as one list, each action after what it needs. NoPlan if there is no such order."""
+    return _ordered(tuple(plan.values()), num_stages)
+
+
+@lru_cache(maxsize=256)
+def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Todo, ...]:
+    # torch's runtime sends what an overlapped pair made when both of its parts are done.
+    sent = dict(pair for row in rows for pair in overlapped(row))
+    counts = _messages(rows, num_stages)
+    rows = tuple(actions(row) for row in rows)
+    owner = {text: rank for rank, row in enumerate(rows) for text in row}
+    at: dict[str, int] = {}
+    taken = [0] * len(rows)
+    made: list[Todo] = []
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(rows):
+            while taken[rank] < len(row):
+                text = row[taken[rank]]
+                action = parse(text)
+                needed = _needed(text, num_stages, owner)
+                if needed is not None and owner[needed] != rank:
+                    needed = sent.get(needed, needed)
+                if action is None or (needed is not None and needed not in at):
+                    break
+                place = at[needed] if needed is not None else -1
+                crosses = needed is not None and owner[needed] != rank
+                made.append(Todo(rank, *action, place, crosses, counts[text]))
+                at[text] = len(made) - 1
+                taken[rank] += 1
+                moved = True
+    if len(made) < sum(map(len, rows)):
+        raise NoPlan("its order cannot run")
+    return tuple(made)
+
+
+def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
+    """action -> messages between it and the one before. Within a pair there are none."""
+    parsed = [
+        [[a for text in unit if (a := parse(text))] for unit in units(row)] for row in rows
+    ]
+    owner = {
+        action.stage: rank for rank, row in enumerate(parsed) for unit in row for action in unit
+    }
+    counts: dict[str, int] = {}
+    for row in parsed:
+        before: list[Action] = []
+        for unit in row:
+            for place, action in enumerate(unit):
+                found = messages(before, unit, owner, num_stages) if place == 0 else 0
+                counts[action.text] = found
+            before = unit
+    return counts
+
+
+def _needed(text: str, num_stages: int, planned: Mapping[str, int]) -> str | None:
+    """The action it waits for, in the form the plan has it; one outside the plan is free."""
+    needed = producer(text, num_stages)
+    if needed is None or needed in planned:
+        return needed
+    other = twin(needed)
+    return other if other is not None and other in planned else None
+
+
+def run(
+    order: Sequence[Todo], times: Times, scale: float, between: Between, outside: Outside
+) -> Ran:
+    """Steps of the plan one after the other, until they lie as they stay.
+
+    Args:
+        scale: of all durations: a microbatch's size by those measured.
+    """
+    begins: dict[int, float] = {}
+    before: dict[int, float] = {}
+    for _ in range(1 if outside.together else ROUNDS):
+        first, free, busy = _once(order, times, scale, between, begins)
+        period = max(free[r] - before.get(r, 0.0) for r in free)
+        before = free
+        begins = {rank: end + outside.ns for rank, end in free.items()}
+    window = max(free.values()) - first
+    return Ran(window, busy, window + outside.ns if outside.together else period)
+
+
+def _once(
+    order: Sequence[Todo], times: Times, scale: float, between: Between,
+    begins: Mapping[int, float],
+) -> tuple[float, dict[int, float], float]:  # fmt: skip
+    """(first begin, end by rank, busy over all ranks)"""
+    ends: list[float] = []
+    free: dict[int, float] = {}
+    busy, first = 0.0, float("inf")
+    hops, gaps, message = between.hops, between.gaps, between.message
+    num_hops, num_gaps = len(hops), len(gaps)
+    for place, (rank, stage, kind, mb, needs, crosses, count) in enumerate(order):
+        row = times[stage, kind]
+        taken = scale * row[mb % len(row)]
+        if rank in free:
+            begin = free[rank] + gaps[place % num_gaps] + count * message
+        else:
+            begin = begins.get(rank, 0.0)
+        if needs >= 0:
+            begin = max(begin, ends[needs] + (hops[place % num_hops] if crosses else 0.0))
+        free[rank] = begin + taken
+        ends.append(begin + taken)
+        busy += taken
+        first = min(first, begin)
+    return first, free, busy

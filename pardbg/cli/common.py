@@ -1,0 +1,105 @@
+"""What the commands share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from pardbg.store.store import Store
+
+USAGE_EXIT: Final = 2
+
+
+class UserError(click.ClickException):
+    """Something the user can put right: one line, exit code 2."""
+
+    exit_code = USAGE_EXIT
+
+
+def session_path(text: str) -> tuple[Path, bool]:
+    """A session file, or the one that a live run is writing; and whether it still grows."""
+    from pardbg.hub.run.runs import list_runs
+
+    path, runs = Path(text), list_runs()
+    writing = {run.session.resolve() for run in runs}
+    if path.exists() or path.suffix == ".mcap":
+        return path, path.resolve() in writing
+    fitting = [run for run in runs if text in (run.run, run.name) or run.run.startswith(text)]
+    return (fitting[-1].session, True) if fitting else (path, False)
+
+
+def load_session(text: str) -> Store:
+    """A session file, or what a live run has recorded so far, in a store."""
+    from pardbg.session.reader import SessionError, load
+
+    path, growing = session_path(text)
+    try:
+        return load(path, growing=growing)
+    except SessionError as error:
+        raise UserError(str(error)) from None
+
+
+@contextmanager
+def new_file(path: Path, force: bool) -> Iterator[Path]:
+    """A file to write beside ``path``, which takes its place at the end and leaves nothing behind
+    where something fails."""
+    _check_target(path, force)
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; give -o a file name")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
+    try:
+        yield fresh
+        os.replace(fresh, path)
+    except OSError as error:
+        raise UserError(_cannot_write(path, error)) from None
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path, force: bool) -> Iterator[Path]:
+    """The same for a folder of files; with ``force`` files of the same names are replaced."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: this format is a folder of tables; give another -o")
+    _check_target(path, force or (path.is_dir() and not any(path.iterdir())))
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.mkdir()
+        yield fresh
+        path.mkdir(exist_ok=True)
+        for made in fresh.iterdir():
+            os.replace(made, path / made.name)
+    except OSError as error:
+        raise UserError(_cannot_write(path, error)) from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _check_target(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise UserError(f"{path} exists: give another -o, or --force to replace it")
+    if not path.parent.is_dir():
+        raise UserError(f"no such directory: {path.parent}; make it, or give another -o")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"cannot write {path}: permission denied; choose another -o")
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    return f"cannot write {path}: {error.strerror or error}; nothing was left there"
+
+
+def has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def need_terminal(what: str, instead: str = "pardbg ctl ranks") -> None:
+    if not has_terminal():
+        raise UserError(f"{what} draws on a terminal and there is none here; try `{instead}`")

@@ -1,0 +1,168 @@
+"""``pardbg doctor``: what this machine offers to pardbg, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+Status = Literal["ok", "warn", "bad"]
+MARKS: dict[Status, str] = {"ok": "✓", "warn": "!", "bad": "✗"}
+TESTED_TORCH = "2.13"
+PROBE_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    status: Status
+    text: str
+    """What was found; for ``warn`` and ``bad`` also what to do."""
+
+    def line(self) -> str:
+        return f"{MARKS[self.status]} {self.name:<14} {self.text}"
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def run_checks() -> list[Check]:
+    """Every check, in the order a user would want to read them."""
+    checks: tuple[Callable[[], Check], ...] = (
+        _python, _torch, _agent, _pth, _injection, _shared_memory, _run_directory, _zeromq,
+        _stacks, _terminal, _runs,
+    )  # fmt: skip
+    return [check() for check in checks]
+
+
+def _python() -> Check:
+    return Check("python", "ok", f"{platform.python_version()}  {sys.executable}")
+
+
+def _torch() -> Check:
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return Check("torch", "warn", "not here: replay and report work, "
+                     "demos need pip install 'pardbg[train]'")  # fmt: skip
+    if not version.startswith(TESTED_TORCH):
+        return Check("torch", "warn", f"{version}; tested with {TESTED_TORCH}")
+    return Check("torch", "ok", version)
+
+
+def _agent() -> Check:
+    try:
+        version = metadata.version("pardbg-agent")
+    except metadata.PackageNotFoundError:
+        return Check("agent", "bad", "pardbg-agent is not installed: pip install pardbg-agent")
+    return Check("agent", "ok", version)
+
+
+def _probe(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of Python as a job's rank would start, with PARDBG pointing at nothing."""
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True,
+        timeout=PROBE_TIMEOUT_S,
+    )  # fmt: skip
+
+
+STARTED = "import sys; print('pardbg_agent.autostart' in sys.modules)"
+
+
+def _pth() -> Check:
+    """Does the wheel's .pth start the agent by itself in this environment?"""
+    with tempfile.TemporaryDirectory() as nowhere:
+        found = _probe(STARTED, PARDBG=nowhere).stdout.strip()
+    if found == "True":
+        return Check("start (.pth)", "ok", "active: programs of this environment need no change")
+    return Check("start (.pth)", "warn",
+                 "not active here; pardbg starts the agent by PYTHONPATH instead")  # fmt: skip
+
+
+def _injection() -> Check:
+    """Does the PYTHONPATH way work, as the launcher uses it for environments without the wheel?"""
+    import pardbg_agent
+
+    boot = str(Path(pardbg_agent.__file__).parent / "boot")
+    with tempfile.TemporaryDirectory() as nowhere:
+        path = os.pathsep.join(filter(None, [boot, os.environ.get("PYTHONPATH")]))
+        found = _probe(STARTED, PARDBG=nowhere, PYTHONPATH=path)
+    if found.stdout.strip() == "True":
+        return Check("start (path)", "ok", "active: works in environments without the wheel")
+    return Check("start (path)", "bad", "PYTHONPATH start failed: "
+                 + (found.stderr.strip().splitlines() or ["no message"])[-1])  # fmt: skip
+
+
+def _shared_memory() -> Check:
+    where = Path("/dev/shm")
+    if not where.is_dir() or not os.access(where, os.W_OK):
+        return Check("shared memory", "warn", "no writable /dev/shm; rings go to the run directory")
+    free = shutil.disk_usage(where).free
+    if free < 64 << 20:
+        return Check("shared memory", "warn",
+                     f"{free >> 20} MiB free in /dev/shm; each rank needs 4 MiB")  # fmt: skip
+    return Check("shared memory", "ok", f"/dev/shm, {free >> 20} MiB free")
+
+
+def _run_directory() -> Check:
+    from pardbg.hub.run import config
+
+    problems = []
+    for root in config.roots():
+        try:
+            config.private_dir(root)
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        return Check("run directory", "ok", str(root))
+    return Check("run directory", "bad",
+                 f"{problems[0]}; set XDG_RUNTIME_DIR to a writable place")  # fmt: skip
+
+
+def _zeromq() -> Check:
+    version = metadata.version("pyzmq")
+    code = "import zmq; zmq.curve_keypair()"
+    if _probe(code).returncode != 0:
+        return Check("zeromq", "warn", f"pyzmq {version} without CURVE: runs stay on this machine")
+    return Check("zeromq", "ok", f"pyzmq {version} with CURVE")
+
+
+def _stacks() -> Check:
+    """py-spy reads stacks from outside when a rank holds the GIL; it needs ptrace."""
+    if shutil.which("py-spy", path=_path_with_venv()) is None:
+        return Check("py-spy", "warn", "not on PATH: no stacks of a rank that holds the GIL")
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    level = int(scope.read_text()) if scope.exists() else 0
+    if level > 1 and os.geteuid() != 0:
+        return Check("py-spy", "warn", f"kernel.yama.ptrace_scope={level} forbids it; as root: "
+                     "sysctl kernel.yama.ptrace_scope=1")  # fmt: skip
+    return Check("py-spy", "ok", "stacks can be read from outside")
+
+
+def _path_with_venv() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def _terminal() -> Check:
+    if not sys.stdout.isatty():
+        return Check("terminal", "ok", "none here (output is piped): demo and watch run headless")
+    size = shutil.get_terminal_size()
+    text = f"{size.columns}×{size.lines}, TERM={os.environ.get('TERM', '')}"
+    if size.columns < 80 or size.lines < 24:
+        return Check("terminal", "warn", f"{text}; 80×24 or more reads better")
+    return Check("terminal", "ok", text)
+
+
+def _runs() -> Check:
+    from pardbg.hub.run.runs import list_runs
+
+    runs = list_runs()
+    return Check("live runs", "ok", ", ".join(found.name for found in runs) or "none")

@@ -1,0 +1,217 @@
+"""What the command line does without a screen: follow a job, report on it, control it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pardbg.control.language.verbs import Reply, Verb
+    from pardbg.hub.run.config import RunConfig
+    from pardbg.hub.run.start import RunHandle
+
+POLL_S = 0.05
+RECORDED_TIMEOUT_S = 30.0
+"""How long the hub may take to write the rest of a session after its job ended."""
+
+
+def default_session_path(name: str) -> Path:
+    """``<user data>/pardbg/sessions/<name>-<date>-<time>.mcap``"""
+    import platformdirs
+
+    stem = re.sub(r"[^\w.-]+", "-", name) or "run"
+    folder = platformdirs.user_data_path("pardbg") / "sessions"
+    path = folder / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}.mcap"
+    return path if not path.exists() else path.with_stem(f"{path.stem}-{os.getpid()}")
+
+
+def history_path() -> Path:
+    """Where the console's lines are kept: ``<user state>/pardbg/history``."""
+    import platformdirs
+
+    return platformdirs.user_state_path("pardbg") / "history"
+
+
+def run_facts(run_dir: Path) -> RunConfig:
+    """A run's facts (name, session, argv) as its run.json has them."""
+    from pardbg.hub.run import config
+
+    return config.load(run_dir)
+
+
+def follow(
+    handle: RunHandle, *, own: bool, out: IO[bytes] | None = None, attentive: bool = False
+) -> int:
+    """Pass the job's output through until it ends and is recorded; return the job's exit code.
+
+    ``own``: SIGINT and SIGTERM go to the job, as they would without pardbg. ``out`` takes the
+    job's stdout (default: ours). ``attentive``: raise the level where something is wrong.
+    """
+    tails = [
+        Tail(handle.run_dir / "job.out", out or sys.stdout.buffer),
+        Tail(handle.run_dir / "job.err", sys.stderr.buffer),
+        Tail(handle.run_dir / "notices", sys.stderr.buffer),
+    ]
+    with (
+        _signals_to(handle.signal if own else None),
+        attention(handle.run_dir if attentive else None),
+    ):
+        while not handle.ended():
+            copied = [tail.copy() for tail in tails]
+            if not any(copied):
+                time.sleep(POLL_S)
+        for tail in tails:
+            tail.copy()
+    recorded = handle.wait_recorded(RECORDED_TIMEOUT_S)
+    if not recorded:
+        talk(f"the recording was not closed in {RECORDED_TIMEOUT_S:.0f} s and may end early")
+    talk(f"recorded {recorded_words(handle)}")
+    return handle.wait()
+
+
+def recorded_words(handle: RunHandle) -> str:
+    """The session's file, or its files."""
+    parts = handle.parts()
+    if len(parts) == 1:
+        return str(parts[0])
+    return f"{parts[0]} … {parts[-1].name} ({len(parts)} files, each opens alone)"
+
+
+@contextmanager
+def attention(run_dir: Path | None) -> Iterator[None]:
+    """While the job runs: full detail for a while where something is wrong (level summary)."""
+    if run_dir is None:
+        yield
+        return
+    from pardbg.hub.auto_level import Watcher
+
+    watcher = Watcher(run_dir)
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.stop()
+
+
+def follow_and_report(handle: RunHandle, *, attentive: bool = False) -> int:
+    """Without a terminal: the job's output on stderr, then the report on stdout."""
+    from pardbg.analysis.answers.report import report
+    from pardbg.render.reports.text import text
+    from pardbg.session.reader import SessionError, load
+
+    code = follow(handle, own=True, out=sys.stderr.buffer, attentive=attentive)
+    try:
+        click.echo(text(report(load(handle.parts()[-1]))))
+    except SessionError as error:
+        talk(str(error))
+    return code
+
+
+def control(
+    run_dir: Path, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float,
+    args: Mapping[str, Any] | None = None,
+) -> int:  # fmt: skip
+    """One control command; its answer on stdout. 0 acknowledged, 1 refused, 2 a wrong rank set."""
+    from pardbg.hub.client import HubControl
+
+    port = HubControl(run_dir, script=True)
+    try:
+        # The command line names the run it kills: that is the confirmation.
+        reply = port.command(
+            verb, ranks, timeout_s, lease_s=lease_s, confirm=True, **(args or {})
+        )
+    finally:
+        port.close()
+    if json_:
+        answer = {"ok": reply.ok, "error": reply.error, **reply.data}
+        click.echo(json.dumps(answer, indent=2, default=str))
+    elif reply.ok:
+        click.echo(_reply_text(verb, reply, bool((args or {}).get("compare"))))
+    if reply.ok:
+        said = list(dict(reply.data.get("answers") or {}).values())
+        return 1 if said and not any(one.get("ok") for one in said) else 0
+    talk(reply.error or "refused")
+    return 2 if reply.data.get("usage") else 1
+
+
+def farewell(run_dir: Path) -> int:
+    """After the TUI: say whether the job goes on; its exit code if it has ended."""
+    from pardbg.hub.run.config import ConfigError
+    from pardbg.hub.run.start import RunHandle
+
+    try:
+        handle = RunHandle(run_dir)
+    except ConfigError:
+        return 0
+    if not handle.ended():
+        talk(f"{handle.name} goes on; join it again with `pardbg watch {handle.run}`")
+        return 0
+    handle.wait_recorded(RECORDED_TIMEOUT_S)
+    code = handle.wait()
+    if code:
+        talk(f"{handle.name} ended with exit code {code}")
+    last = handle.parts()[-1]
+    talk(f"recorded {recorded_words(handle)}; see it again with `pardbg replay {last}`")
+    return code
+
+
+class Tail:
+    """Copies what is new in a growing file."""
+
+    def __init__(self, path: Path, out: IO[bytes]) -> None:
+        self._path, self._out, self._at = path, out, 0
+
+    def copy(self) -> bool:
+        """Copy all there is; True if there was something."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return False
+        if not data:
+            return False
+        self._at += len(data)
+        self._out.write(data)
+        self._out.flush()
+        return True
+
+
+@contextmanager
+def _signals_to(send: Callable[[int], None] | None) -> Iterator[None]:
+    """Hand SIGINT and SIGTERM on to the job instead of dying of them."""
+    if send is None:
+        yield
+        return
+    caught = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda got, _frame: send(got)) for number in caught]
+    try:
+        yield
+    finally:
+        for number, handler in zip(caught, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:
+    from pardbg.render.reports.rank_answers import answers
+    from pardbg.render.reports.replies import text
+
+    if "answers" in reply.data:
+        return "\n".join(answers(reply.data, compare=compare))
+    return text(verb, reply.data)
+
+
+def talk(line: str) -> None:
+    """A line of ours, on stderr."""
+    click.echo(f"pardbg: {line}", err=True)
+

@@ -1,0 +1,136 @@
+"""Options of the commands that record: how much, and in how many files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from pardbg.control.language.level import LEVELS
+from pardbg.control.machine.exceptions import HOLD_S, MAX_HOLD_S
+from pardbg.session.navigation.goto import TravelError, duration_ns
+from pardbg_agent import wire
+
+if TYPE_CHECKING:
+    from pardbg.session.rotation import PartLimits
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.IGNORECASE)
+MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
+_POWER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the options said."""
+
+    limits: PartLimits
+    level: str | None
+    allow_eval: bool = False
+    on_exception_s: float = 0.0
+    """How long a rank that raised waits for somebody; 0: it dies at once."""
+
+    @property
+    def attentive(self) -> bool:
+        """Sums alone are recorded: somebody must look whether more is wanted."""
+        level = self.level or os.environ.get(wire.ENV_LEVEL, "")
+        return level.strip().lower() == "summary"
+
+    def env(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The job's environment: ``env``, or this process's own, with the level in it."""
+        made = dict(os.environ if env is None else env)
+        if self.level is not None:
+            made[wire.ENV_LEVEL] = self.level
+        return made
+
+
+class _Size(click.ParamType[int]):
+    name = "SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        from pardbg.session.rotation import MIN_PART_BYTES
+
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is no size: write 500MB or 2GiB", param, ctx)
+        number, unit, binary, _ = match.groups()
+        size = round(float(number) * (1024 if binary else 1000) ** _POWER[unit.lower()])
+        if size < MIN_PART_BYTES:
+            self.fail(f"{value} is too small for a recording: 64KiB at least", param, ctx)
+        return int(size)
+
+
+class _Time(click.ParamType[int]):
+    name = "TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            made = duration_ns(str(value))
+        except TravelError:
+            self.fail(f"{value!r} is no time: write 90s, 30m or 24h", param, ctx)
+        if made < 1_000_000_000:
+            self.fail(f"{value} is too short for a recording: 1s at least", param, ctx)
+        return made
+
+
+class _OnException(click.ParamType[float]):
+    """Seconds; 0 for ``die``."""
+
+    name = "WHAT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, float):
+            return value
+        word, _, text = str(value).strip().partition(":")
+        if word == "die" and not text:
+            return 0.0
+        try:
+            seconds = duration_ns(text) / 1e9 if text else HOLD_S
+        except TravelError:
+            seconds = -1.0
+        if word != "hold" or not MIN_HOLD_S <= seconds <= MAX_HOLD_S:
+            self.fail(f"{value!r}: write die, hold, or hold:TIME from 10s to 1h", param, ctx)
+        return seconds
+
+
+ON_EXCEPTION: Final = _OnException()
+
+
+def recording_options(command: F) -> F:
+    """``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval`` and
+    ``--on-exception``."""
+    options = (
+        click.option("--level", type=click.Choice(LEVELS[1:]),
+                     help="How much ranks record; summary: sums per step, and full detail for a "
+                          "while around findings."),
+        click.option("--max-size", type=_Size(), help="Go on in a new file at this size (2GiB)."),
+        click.option("--max-time", type=_Time(), help="Go on in a new file after this (24h)."),
+        click.option("--rotate", type=click.IntRange(1), metavar="N",
+                     help="Keep the newest N files (default: all)."),
+        click.option("--allow-eval", is_flag=True,
+                     help="Let who has control run code in held ranks (p, tensor, compare …)."),
+        click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",
+                     help="What a rank does that raises: die, or hold: wait with its frames, and "
+                          "the others with it, until somebody has looked; hold:TIME when nobody "
+                          "comes (default 10m)."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def recording(
+    level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
+    allow_eval: bool, on_exception: float,
+) -> Recording:  # fmt: skip
+    """The options' values together; refuses what makes no sense."""
+    from pardbg.session.rotation import PartLimits
+
+    if rotate is not None and max_size is None and max_time is None:
+        raise click.UsageError("--rotate needs --max-size or --max-time: when to begin a new file")
+    limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
+    return Recording(limits, level, allow_eval, on_exception)

@@ -1,0 +1,139 @@
+"""The words after a verb, as people and scripts write them: ``break op==send on 0-1``,
+``delay 2 50ms``, ``pause 2 hold``. The ``:`` line and ``pardbg ctl`` read them here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pardbg.control.language.expr import ExprError, parse
+from pardbg.control.language.level import recording_words
+from pardbg.control.language.verbs import Verb
+from pardbg.control.language.watch_expr import WATCH_USAGE, parse_watch
+from pardbg_agent.wire import WATCH_KINDS
+
+USAGE: Final[dict[Verb, str]] = {
+    Verb.PAUSE: "[RANKS [hold]]",
+    Verb.BREAK: "EXPR [on RANKS]",
+    Verb.TBREAK: "EXPR [on RANKS]",
+    Verb.UNTIL: "EXPR [on RANKS]",
+    Verb.WATCH: WATCH_USAGE,
+    Verb.CONDITION: "N EXPR",
+    Verb.IGNORE: "N COUNT",
+    Verb.DELETE: "[N …]",
+    Verb.DELAY: "RANKS TIME",
+    Verb.INSPECT: "p|pp|whatis|tensor|list|args|locals|exec|hash [EXPR] [on RANKS]",
+}
+INSPECT: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
+"""Words that mean ``inspect WORD``."""
+_PLAIN: Final = ("list", "args", "locals")
+COMPARE: Final = "compare"
+PDB: Final = {
+    "c": "continue", "cont": "continue", "s": "step", "n": "next", "b": "break", "w": "where",
+    "bt": "where", "l": "list", "a": "args", "cl": "delete", "clear": "delete", "q": "quit",
+    "u": "up", "d": "down", "h": "help", "unt": "until", "!": "exec",
+}  # fmt: skip
+"""pdb's own abbreviations."""
+_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)?")
+_NS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, None: 1e9}
+_Said = tuple[str | None, dict[str, Any]]
+
+
+def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
+    """(rank set, the verb's other arguments). Raises ValueError, one line for the user."""
+    if verb in (Verb.LEVEL, Verb.MARK):
+        return recording_words(verb, words)
+    if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
+        return _condition(verb, words)
+    if verb is Verb.CONDITION:
+        number, rest = _count(verb, words[:1]), " ".join(words[1:])
+        return None, {"number": number, "expr": _parsed(verb, rest)}
+    if verb is Verb.IGNORE:
+        _exactly(verb, words, 2)
+        return None, {"number": _count(verb, words[:1]), "count": _count(verb, words[1:])}
+    if verb is Verb.DELETE:
+        return None, {"numbers": [_count(verb, [word]) for word in words]}
+    if verb is Verb.DELAY:
+        _exactly(verb, words, 2)
+        return words[0], {"ns": _time(words[1])}
+    if verb is Verb.PAUSE and len(words) == 2 and words[1] == "hold":
+        return words[0], {"hold": True}
+    if len(words) > 1:
+        raise ValueError(f"one rank set after {verb.value}, as in `{verb.value} 0-1`; "
+                         f"got {' '.join(words)}")  # fmt: skip
+    return (words[0] if words else None), {}
+
+
+def verb_meant(verb: Verb, words: Sequence[str]) -> Verb:
+    """``break`` alone lists the breakpoints, as in pdb."""
+    return Verb.BREAKS if verb in (Verb.BREAK, Verb.TBREAK, Verb.WATCH) and not words else verb
+
+
+def inspect_words(word: str, rest: str) -> _Said:
+    """``p loss on 0-1``, ``compare model.head.weight.norm()``, ``compare --hash grads``: what to
+    ask of which ranks (None: who asks says which). Raises ValueError."""
+    ranks = None
+    head, found, last = f" {rest}".rpartition(" on ")
+    if found and " " not in last.strip():
+        ranks, rest = last.strip(), head
+    kind, expr = word, rest.strip()
+    if kind in _PLAIN and expr:
+        if ranks is not None or " " in expr:
+            raise ValueError(f"{word} [on RANKS]: as in `{word} on 0-1`")
+        ranks, expr = expr, ""
+    if word == COMPARE:
+        ranks = ranks or "held"
+        kind = "p"
+        if expr.startswith("--hash"):
+            kind, expr = "hash", expr.removeprefix("--hash").strip() or "params"
+    if not expr and kind not in _PLAIN:
+        raise ValueError(f"{word} EXPR [on RANKS]: as in `{word} loss`")
+    return ranks, {"kind": kind, "expr": expr}
+
+
+def _condition(verb: Verb, words: Sequence[str]) -> _Said:
+    """``on`` before the last word begins the rank set; no field or value is called so."""
+    ranks = None
+    if len(words) > 2 and words[-2] == "on":
+        ranks, words = words[-1], words[:-2]
+    return ranks, {"expr": _parsed(verb, " ".join(words))}
+
+
+def _parsed(verb: Verb, text: str) -> str:
+    """The text, once it is known to be understood: a script learns of a mistake at once."""
+    if not text.strip():
+        example = "slow>5" if verb is Verb.WATCH else "action==B and mb==3"
+        raise ValueError(f"{verb.value} {USAGE[verb]}: as in `{verb.value} {example}`")
+    try:
+        _understand(verb, text)
+    except ExprError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+def _understand(verb: Verb, text: str) -> None:
+    """Raises ExprError. ``condition`` may be about a watch: the hub knows which it is."""
+    if verb is Verb.WATCH or (verb is Verb.CONDITION and text.split(">")[0].strip() in WATCH_KINDS):
+        parse_watch(text)
+    else:
+        parse(text)
+
+
+def _count(verb: Verb, words: Sequence[str]) -> int:
+    if not words or not (words[0].isascii() and words[0].isdigit()) or len(words[0]) > 9:
+        said = f", not {words[0]!r}" if words else ""
+        raise ValueError(f"{verb.value} {USAGE[verb]}: a number of a breakpoint{said}")
+    return int(words[0])
+
+
+def _exactly(verb: Verb, words: Sequence[str], number: int) -> None:
+    if len(words) != number:
+        raise ValueError(f"{verb.value} {USAGE[verb]}: got {' '.join(words) or 'nothing'}")
+
+
+def _time(text: str) -> int:
+    match = _TIME.fullmatch(text)
+    if match is None or float(match[1]) * _NS[match[2]] > 60e9:
+        raise ValueError(f"a delay is 50ms or 0.2s, at most 60s; got {text!r}")
+    return round(float(match[1]) * _NS[match[2]])

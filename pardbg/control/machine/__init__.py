@@ -1,0 +1,1 @@
+"""The control state machine and its parts. No I/O."""

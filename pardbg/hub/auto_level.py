@@ -1,0 +1,126 @@
+"""Who looks while only sums are recorded: where something seems wrong, full detail for a while.
+
+A viewer without a screen, in the process that started the run. The hub itself decodes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.findings import findings
+from pardbg.analysis.pipeline.layout import states
+from pardbg.control.language.verbs import Verb
+from pardbg.events import fields
+from pardbg.hub.client import HubControl, LiveSource
+from pardbg.store.store import Limits, Store
+
+RAISE_S: Final = 20.0
+"""So long is everything recorded once something seems wrong."""
+AGAIN_NS: Final = 600_000_000_000
+"""The same thing raises the level again after so long: what is always so needs no more detail."""
+POLL_S: Final = 0.25
+PERIOD_S: Final = 1.0
+SHARE: Final = 100
+"""Looking takes at most 1/SHARE of a core."""
+SLOW: Final = 3.0
+"""A step so many times as long as the median of those before is worth a look."""
+OPEN_NS: Final = 2_000_000_000
+"""An op open so long, and longer than SLOW steps, too."""
+STEPS: Final = 32
+_LIMITS: Final = Limits(4096, 1 << 62, 1000, 1000, 1000)
+
+
+class AutoLevel:
+    """What is worth more detail, as seen in a store that holds sums and states."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, ...], int] = {}
+
+    def look(self, view: View) -> str | None:
+        """Why everything should be recorded now; None: nothing new is wrong."""
+        reasons = [*self._findings(view), *self._slow_steps(view), *self._open_ops(view)]
+        fresh = [
+            text for key, text in reasons if view.t_ns - self._seen.get(key, -AGAIN_NS) >= AGAIN_NS
+        ]
+        for key, _ in reasons:
+            if view.t_ns - self._seen.get(key, -AGAIN_NS) >= AGAIN_NS:
+                self._seen[key] = view.t_ns
+        return fresh[0] if fresh else None
+
+    def _findings(self, view: View) -> list[tuple[tuple[object, ...], str]]:
+        return [
+            ((found.kind, found.culprits or found.ranks), found.text)
+            for found in findings(view)
+            if found.severity != "info"
+        ]
+
+    def _slow_steps(self, view: View) -> list[tuple[tuple[object, ...], str]]:
+        made: list[tuple[tuple[object, ...], str]] = []
+        for rank, process in view.ranks.items():
+            rows = last_step_rows(view, process, STEPS + 1)
+            if len(rows) < 5:
+                continue
+            *before, (step, t0, t1) = rows
+            usual = median(end - begin for _, begin, end in before)
+            if t1 - t0 > SLOW * usual:
+                ratio = (t1 - t0) / max(usual, 1)
+                text = f"step {step} of rank {rank} took {ratio:.1f} times as long as usual"
+                made.append((("slow step",), text))
+        return made
+
+    def _open_ops(self, view: View) -> list[tuple[tuple[object, ...], str]]:
+        made: list[tuple[tuple[object, ...], str]] = []
+        said = states(view)
+        for rank, process in view.ranks.items():
+            state = said.get(process.proc, {})
+            since = fields.integer_or_none(state, "open_since_ns")
+            if since is None or not fields.text(state, "open_op") or state.get("held"):
+                continue
+            rows = last_step_rows(view, process, STEPS)
+            usual = median(t1 - t0 for _, t0, t1 in rows) if rows else 0
+            if view.t_ns - since > max(OPEN_NS, SLOW * usual):
+                text = f"rank {rank} waits in {fields.text(state, 'open_op')}"
+                made.append((("open op", rank), text))
+        return made
+
+
+class Watcher:
+    """Looks from a thread of its own until stopped or the run ends."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pardbg-attention", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        self._ended.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        source, control = LiveSource(self._run_dir), HubControl(self._run_dir, script=True)
+        store, attention, due = Store(_LIMITS, live=True), AutoLevel(), 0.0
+        try:
+            while not self._ended.wait(POLL_S) and not source.finished:
+                while messages := source.poll(0):
+                    store.apply_all(messages)
+                if time.monotonic() < due:
+                    continue
+                spent = time.thread_time()
+                why = attention.look(View(store, None))
+                if why is not None:
+                    control.command(
+                        Verb.LEVEL, None, 5.0, level="full", for_s=RAISE_S, why=why
+                    )
+                due = time.monotonic() + max(PERIOD_S, (time.thread_time() - spent) * SHARE)
+        finally:
+            control.close()
+            source.close()

@@ -1,0 +1,1 @@
+"""Ranks from outside: their rings, stacks, questions to them, post-mortem."""

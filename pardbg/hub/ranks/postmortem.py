@@ -1,0 +1,286 @@
+"""A session of what a killed run left: its file up to the last whole chunk, and beyond that what
+its rings still have. For when nobody was left to write it: ranks, hub and launcher all killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+
+from pardbg.events.decode import records_from
+from pardbg.hub.ranks.rings import RING, SALVAGED, Mapped, Rings, start_time
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.runs import RunError, RunRings, find_run_rings
+from pardbg.hub.serve.backlog import Definitions
+from pardbg.hub.serve.job_output import Tail
+from pardbg.hub.serve.resume import Resumed
+from pardbg.session.reader import SessionError, open_session
+from pardbg.session.writer import RunFacts, SessionWriter
+from pardbg.store.source import Message
+from pardbg_agent import wire
+from pardbg_agent.ring import stable_fields
+from pardbg_agent.wire import DefKind, Key
+
+NUMBER_SKIP: Final = 1_000_000
+
+
+class PostmortemError(Exception):
+    """Nothing to make a session of. One line."""
+
+
+@dataclass(slots=True)
+class Rank:
+    """What one process's ring said of its end."""
+
+    rank: int
+    proc: str
+    alive: bool
+    step: int
+    what: str
+    open_op: str | None
+    open_ns: int
+    """How long that op had been open at its last sign of life."""
+    last_ns: int
+    """Its last sign of life, by the hub's clock."""
+    from_ring: int
+    """Records that only the ring had."""
+    lost: int
+    """Records that neither the file nor the ring has."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What went into the new session."""
+
+    run: str
+    from_file: int = 0
+    """Messages of the session file."""
+    file_problem: str = ""
+    """Why there are none, or why they end early."""
+    ranks: list[Rank] = field(default_factory=list)
+    died_ns: int = 0
+    """When the first process died; 0: none did."""
+
+
+def recover(where: str, output: Path) -> Recovered:
+    """Write the session. ``where``: a run's id or directory, or a directory of rings.
+
+    Raises PostmortemError; OSError where ``output`` cannot be written.
+    """
+    try:
+        box = find_run_rings(where)
+    except RunError as error:
+        raise PostmortemError(str(error)) from None
+    return _Recovery(box, output).run()
+
+
+class _Recovery:
+    def __init__(self, box: RunRings, output: Path) -> None:
+        self.box = box
+        self.definitions = Definitions()
+        self.resumed = Resumed()
+        self.rings = Rings(box.ring_dir, self.definitions)
+        self.rings.scan()
+        self.facts = _facts(box.config, box.path, self.rings)
+        self.done = Recovered(self.facts.run)
+        self.output = output
+
+    def run(self) -> Recovered:
+        try:
+            if not self.rings.mapped:
+                self._nothing_left()
+            self.writer = SessionWriter(self.output, self.facts)
+            self._copy_file()
+            self._define_run()
+            rings = sorted(self.rings.mapped.items(), key=lambda item: item[1].reader.header.rank)
+            last = max(_last_sign(ring) for _, ring in rings)
+            for proc, ring in rings:
+                self._take_ring(proc, ring, last)
+            self._say_output(last)
+            self._say_end(dict(rings), last)
+            self.writer.close(None, self.resumed.restarts)
+        finally:
+            self.rings.close(remove=False)
+        return self.done
+
+    def _nothing_left(self) -> None:
+        told = f"no ring in {self.box.ring_dir}"
+        session = self.box.session
+        if session is not None and session.exists():
+            told += f": nothing beyond {session}; see `pardbg report {session}` or `pardbg repair`"
+        elif self.rings.unreadable:
+            told += f" that can be read ({next(iter(self.rings.unreadable.values()))})"
+        raise PostmortemError(told)
+
+    # -- what the file has
+
+    def _copy_file(self) -> None:
+        for message in self._file():
+            self.done.from_file += 1
+            self.resumed.saw(message)
+            if message.key[:1] == Key.DEFINITION.value:
+                self.definitions.add(message.key, message.payload)
+            self._write(message.key, message.payload, message.received_ns)
+
+    def _file(self) -> Iterator[Message]:
+        session = self.box.session
+        if session is None:
+            self.done.file_problem = "no session file is known"
+            return
+        try:
+            source = open_session(session)
+        except SessionError as error:
+            self.done.file_problem = str(error)
+            return
+        try:
+            while not source.finished:
+                yield from (m for m in source.poll(0) if not _is_note(m))
+        except OSError as error:
+            self.done.file_problem = f"cannot read {session}: {error.strerror or error}"
+        finally:
+            source.close()
+
+    # -- what the rings have
+
+    def _take_ring(self, proc: str, ring: Mapped, last: int) -> None:
+        key = proc.encode("ascii", "replace")
+        before = self.resumed.heads.get(key, 0)
+        rescued = self.rings.rescue(proc, before)
+        for payload in self.definitions.missing(proc, rescued.definitions):
+            self.definitions.add(Key.DEFINITION.value + key, payload)
+            self._write(Key.DEFINITION.value + key, payload, last)
+        self._define_clock(proc)
+        count = 0
+        for first, raw in rescued.batches:
+            number = len(raw) // wire.RECORD_BYTES
+            head = wire.FRAME.pack(
+                wire.PROTOCOL_VERSION, SALVAGED, number, first, rescued.dropped, last
+            )
+            newest = min(int(records_from(raw)["t1_ns"].max()), last)
+            self._write(Key.RECORDS.value + key, head + raw, max(newest, 0))
+            count += number
+        row = self.rings._row(ring)
+        open_ns = max(0, _last_sign(ring) - row["open_since_ns"]) if row["open"] else 0
+        found = rescued.batches[0][0] if rescued.batches else rescued.last_index + 1
+        self.done.ranks.append(
+            Rank(
+                row["rank"], proc, _lives(ring), row["step"], row["what"], row["open_op"], open_ns,
+                _last_sign(ring), count, max(0, found - before),
+            )
+        )  # fmt: skip
+
+    def _define_clock(self, proc: str) -> None:
+        """The rings of a directory are of one host; of another boot nothing is known."""
+        boot = self.definitions.process(proc).fields.get("boot_id")
+        same = self.box.config is None or boot == self.box.config.boot_id
+        self._define(
+            k=DefKind.CLOCK.value, proc=proc, offset_ns=0, error_ns=0 if same else None, t_ns=0
+        )
+
+    # -- what is said besides
+
+    def _define_run(self) -> None:
+        facts = self.facts
+        self._define(
+            k=DefKind.RUN.value, run=facts.run, name=facts.name, argv=list(facts.argv),
+            cwd=facts.cwd, t_ns=facts.t_ns, wall_ns=facts.wall_ns, host=facts.host,
+            recipe=facts.recipe,
+        )  # fmt: skip
+
+    def _say_output(self, last: int) -> None:
+        """Lines of the job that the hub did not come to."""
+        for name, stream in ((files.OUT_FILE, "stdout"), (files.ERR_FILE, "stderr")):
+            tail = Tail(self.box.path / name, stream, self.resumed.offsets.get(stream, 0))
+            while lines := tail.read(last, final=True):
+                for line in lines:
+                    self._say(
+                        Key.OUTPUT, last, rank=line.rank, stream=line.stream, text=line.text,
+                        off=line.offset,
+                    )  # fmt: skip
+            tail.close()
+
+    def _say_end(self, rings: dict[str, Mapped], last: int) -> None:
+        """Where each rank was, then who has died, and what the run's end is known of."""
+        self._say(Key.STATE, last, hub="postmortem", ranks=self.rings.rows(last))
+        died = [proc for proc, ring in rings.items() if not _lives(ring)]
+        self.done.died_ns = last + 1 if died else 0
+        for proc in died:
+            if proc not in self.resumed.ended:
+                left = self.definitions.process(proc).leaving
+                self._define(
+                    k=DefKind.END.value, proc=proc, t_ns=last + 1,
+                    reason="exit" if left else "killed",
+                )  # fmt: skip
+        from_rings = sum(rank.from_ring for rank in self.done.ranks)
+        text = (
+            f"made after the end: {self.done.from_file} messages of the session file and "
+            f"{from_rings} records of {len(rings)} rings"
+        )
+        self._say(Key.CONTROL, last + 1, event="postmortem", by="", text=text)
+        ended = files.read_json(self.box.path / files.EXIT_FILE) or {}
+        code = ended.get("code")
+        if len(died) == len(rings) and isinstance(code, int):
+            told = ended.get("told") or []
+            self._define(k=DefKind.END.value, proc=None, t_ns=last + 1, code=code, told=told)
+
+    def _define(self, **fields: Any) -> None:
+        self._write(Key.DEFINITION.value, msgpack.packb(fields), int(fields.get("t_ns") or 0))
+
+    def _say(self, key: Key, t_ns: int, **fields: Any) -> None:
+        self.resumed.number += 1
+        said = {"n": self.resumed.number + NUMBER_SKIP, "t_ns": t_ns, **fields}
+        self._write(key.value, msgpack.packb(said, default=str), t_ns)
+
+    def _write(self, key: bytes, payload: bytes, received_ns: int) -> None:
+        try:
+            self.writer.write(key, payload, received_ns)
+        except (KeyError, UnicodeDecodeError):
+            return  # a topic of a newer version, or none at all
+
+
+def _is_note(message: Message) -> bool:
+    """What the reader itself adds to a file that ends early: this one will not."""
+    return message.received_ns == 0 and b"session.truncated" in message.payload
+
+
+def _facts(config: RunConfig | None, path: Path, rings: Rings) -> RunFacts:
+    """What the new file says of the run; without a run.json what the rings themselves know."""
+    if config is not None:
+        return config.facts
+    headers = [ring.reader.header for ring in rings.mapped.values()]
+    first = min(headers, key=lambda h: h.start_wall_ns, default=None)
+    hosts = sorted({proc.partition(".")[2].rpartition(".")[0] for proc in rings.mapped})
+    return RunFacts(
+        path.name, path.name, hosts[0] if hosts else "", (), "", "",
+        first.start_ns if first is not None else 0,
+        first.start_wall_ns if first is not None else 0,
+    )  # fmt: skip
+
+
+def _lives(ring: Mapped) -> bool:
+    """Its process is still there (and is the one that made the ring, as far as that is known)."""
+    return bool(ring.started) and start_time(ring.pid) == ring.started and _maps(ring)
+
+
+def _maps(ring: Mapped) -> bool:
+    """The process with this pid has the ring's file mapped: a recycled pid has not."""
+    try:
+        name = f"{ring.proc}{RING}"
+        return name in Path(f"/proc/{ring.pid}/maps").read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def _last_sign(ring: Mapped) -> int:
+    """Newest time in its status blocks and its ring (its own clock)."""
+    buffer = ring.buffer
+    now = stable_fields(buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[6]
+    op = stable_fields(buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET)[5]
+    gate = stable_fields(buffer, wire.STATUS_GATE, wire.STATUS_GATE_OFFSET)[2]
+    heartbeat = stable_fields(buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)[0]
+    return max(int(t) for t in (now, op, gate, heartbeat, ring.reader.header.start_ns))

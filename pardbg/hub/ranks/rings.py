@@ -1,0 +1,271 @@
+"""The rings of this host, mapped: where each rank is now, and what a dead one had not sent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.hub.run.removal import remove_ring, remove_rings
+from pardbg.hub.serve.backlog import Definitions
+from pardbg_agent import wire
+from pardbg_agent.defs import read_file
+from pardbg_agent.ring import RingError, RingReader, stable_fields
+
+RING, DEFS = ".ring", ".defs"
+FRESH_NS: Final = 3_000_000_000
+"""A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
+BATCH: Final = 4096
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+SALVAGED: Final = 1
+"""FRAME flag: the hub read these records from the ring of a process that had ended."""
+
+
+@dataclass(slots=True)
+class Mapped:
+    """One process's ring file."""
+
+    proc: str
+    path: Path
+    reader: RingReader
+    pid: int
+    started: str = ""
+    """The process's start time as /proc gives it: a pid alone may be another's by now."""
+    seen_alive: bool = False
+    dead_ns: int = 0
+    """When it was found dead; 0: it lives."""
+    os_state: str = ""
+    """The kernel's letter for it: R runs, S sleeps, D blocked, T stopped, t traced."""
+    cpu: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
+    """(when, CPU ticks used) at the last looks."""
+    code: int | None = None
+    """Exit code as subprocess gives it (-9: SIGKILL); None where it was not seen."""
+    exit_fd: int = -1
+    """Becomes readable when the process ends."""
+
+    def busy(self) -> float | None:
+        """Cores used over the last looks."""
+        if len(self.cpu) < 2 or self.cpu[-1][0] - self.cpu[0][0] < 400_000_000:
+            return None
+        (t0, used0), (t1, used1) = self.cpu[0], self.cpu[-1]
+        return (used1 - used0) / TICKS_PER_S / ((t1 - t0) / 1e9)
+
+    @property
+    def buffer(self) -> Any:
+        return self.reader._buffer
+
+
+@dataclass(slots=True)
+class Rescued:
+    """What was left in a dead process's files."""
+
+    definitions: list[bytes] = field(default_factory=list)
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    """(index of the first, raw records)"""
+    last_index: int = -1
+    dropped: int = 0
+
+
+class Rings:
+    """All rings of a run on this host."""
+
+    def __init__(self, ring_dir: Path, definitions: Definitions, run: str = "") -> None:
+        self.mapped: dict[str, Mapped] = {}
+        self.unreadable: dict[str, str] = {}
+        """Ring files that make no sense, with the reason."""
+        self._dir, self._definitions = ring_dir, definitions
+        self._run = run
+        """Its mark is in the directory if files may be removed there."""
+        self._scanned_mtime = -1
+
+    def scan(self) -> list[str]:
+        """Map rings that have appeared; their processes."""
+        new = []
+        try:
+            names = [e.name for e in os.scandir(self._dir) if e.name.endswith(RING)]
+        except OSError:
+            return []
+        for name in names:
+            proc = name[: -len(RING)]
+            if proc in self.mapped:
+                continue
+            try:
+                reader = RingReader.open(str(self._dir / name))
+            except (RingError, OSError, ValueError) as error:
+                self.unreadable[proc] = str(error)  # perhaps only half made: looked at again
+                continue
+            self.unreadable.pop(proc, None)
+            ring = Mapped(proc, self._dir / name, reader, reader.header.pid)
+            ring.started = start_time(ring.pid)
+            ring.seen_alive = bool(ring.started)
+            if ring.seen_alive:
+                ring.exit_fd = _watch_exit(ring.pid)
+            self.mapped[proc] = ring
+            new.append(proc)
+        return new
+
+    def died(self, now: int) -> list[str]:
+        """Processes found dead since the last call: looks at each."""
+        found = []
+        for ring in self.mapped.values():
+            if not ring.dead_ns and not self._lives(ring, now):
+                ring.dead_ns, ring.code = now, exit_code(ring.pid, ring.started)
+                found.append(ring.proc)
+        return found
+
+    def left(self, now: int) -> list[str]:
+        """Processes that have just ended, by one system call: who was first is told from whom a
+        launcher ended after it."""
+        by_fd = {r.exit_fd: r for r in self.mapped.values() if r.exit_fd >= 0 and not r.dead_ns}
+        if not by_fd:
+            return []
+        poll = select.poll()
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        gone = [by_fd[fd] for fd, _ in poll.poll(0)]
+        for ring in gone:
+            ring.dead_ns, ring.code = now, exit_code(ring.pid, ring.started)
+        return [ring.proc for ring in gone]
+
+    def rows(self, now: int) -> dict[str, dict[str, Any]]:
+        """STATE's ``ranks``: what each status block says."""
+        return {proc: self._row(ring) for proc, ring in self.mapped.items()}
+
+    def computing(self) -> dict[str, int]:
+        """proc -> since when a pipeline action runs there (the rank's clock)."""
+        out = {}
+        for proc, ring in self.mapped.items():
+            now = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)
+            if now[2]:
+                out[proc] = now[6]
+        return out
+
+    def rescue(self, proc: str, start: int) -> Rescued:
+        """What a dead process left from record ``start`` on."""
+        ring = self.mapped[proc]
+        reader = ring.reader
+        reader.next, reader.lost = start, 0
+        head = reader.head()
+        if start > head:  # not this ring's history: take all of it
+            reader.next = max(0, head - reader.header.capacity)
+        out = Rescued(last_index=head - 1)
+        while (batch := reader.read(BATCH, final=True)) is not None:
+            out.batches.append(batch)
+        health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
+        out.dropped = health[2] + reader.lost
+        with contextlib.suppress(OSError):
+            out.definitions = read_file(str(ring.path.with_suffix(DEFS)))
+        return out
+
+    def forget(self, proc: str) -> None:
+        """Unmap and remove a dead process's files."""
+        ring = self.mapped.pop(proc)
+        _close(ring)
+        remove_ring(self._dir, self._run, proc)
+
+    def close(self, *, remove: bool) -> None:
+        """Unmap everything; with ``remove`` the run is over and its files go."""
+        for proc in list(self.mapped):
+            if remove:
+                self.forget(proc)
+            else:
+                _close(self.mapped.pop(proc))
+        if remove:
+            remove_rings(self._dir, self._run)
+
+    def _lives(self, ring: Mapped, now: int) -> bool:
+        fields = _stat(ring.pid)
+        started = fields[19] if fields else ""
+        if started:
+            ring.os_state = fields[0]
+            ring.cpu.append((now, int(fields[11]) + int(fields[12])))
+            if not ring.seen_alive:
+                ring.seen_alive, ring.started = True, started
+            return started == ring.started
+        if ring.seen_alive:
+            return False
+        health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
+        return bool(now - health[0] < FRESH_NS)
+
+    def _row(self, ring: Mapped) -> dict[str, Any]:
+        buffer, facts = ring.buffer, self._definitions.process(ring.proc)
+        names = facts.names
+        step, phase, action, stage, mb, _, since = stable_fields(
+            buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET
+        )
+        op_id, seq, group, peer, flags, op_since, num_open = stable_fields(
+            buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
+        )
+        held, next_id, held_since = stable_fields(buffer, wire.STATUS_GATE, wire.STATUS_GATE_OFFSET)
+        heartbeat, sent, dropped, errors, level, hook_ns = stable_fields(
+            buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET
+        )
+        phase_name = names.get(phase, "")
+        what = f"{stage}{names.get(action, '?')}{mb}" if action and stage >= 0 else ""
+        open_op = _op_words(names.get(op_id, "op"), facts.groups.get(group, ""), seq, peer, flags)
+        return {
+            "rank": facts.rank if facts.fields else ring.reader.header.rank,
+            "alive": not ring.dead_ns, "step": step, "phase": phase_name,
+            "action": names.get(action, "") if action else "", "stage": stage, "mb": mb,
+            "what": what or names.get(action, "") or phase_name, "since_ns": since,
+            "open": num_open, "open_op": open_op if num_open else None,
+            "open_since_ns": op_since if num_open else 0,
+            "held": held, "held_since_ns": held_since if held else 0,
+            "next": names.get(next_id, "") if held else "",
+            "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
+            "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
+        }  # fmt: skip
+
+
+def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
+    if flags & wire.Flag.P2P:
+        other = "any rank" if peer < 0 else str(peer)
+        return f"{op} {'to' if flags & wire.Flag.SEND else 'from'} {other}"
+    return f"{op} {group} #{seq}".replace("  ", " ")
+
+
+def start_time(pid: int) -> str:
+    """When a process started (kernel ticks, as text); empty if it is not there or a zombie."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def exit_code(pid: int, started: str) -> int | None:
+    """How a process ended that its parent has not reaped yet; None if it is too late."""
+    fields = _stat(pid, ended=True)
+    if len(fields) < 50 or fields[19] != started or fields[0] not in "ZX":
+        return None
+    status = int(fields[49])
+    return -(status & 0x7F) if status & 0x7F else status >> 8
+
+
+def _stat(pid: int, *, ended: bool = False) -> list[str]:
+    """/proc/PID/stat from the state on; empty if the process is not there, or a zombie unless
+    ``ended``."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            stat = file.read()
+    except OSError:
+        return []
+    fields = stat.rpartition(")")[2].split()
+    return [] if len(fields) < 20 or (fields[0] in "ZX" and not ended) else fields
+
+
+def _watch_exit(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends; -1 where there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return -1
+
+
+def _close(ring: Mapped) -> None:
+    with contextlib.suppress(BufferError, ValueError):
+        ring.reader.close()
+    if ring.exit_fd >= 0:
+        os.close(ring.exit_fd)
+        ring.exit_fd = -1

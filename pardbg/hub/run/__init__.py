@@ -1,0 +1,1 @@
+"""A run and its directory: configuration, start, launcher, list of runs."""

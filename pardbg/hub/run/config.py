@@ -1,0 +1,252 @@
+"""A run's directory and its ``run.json``: where everything of a live run lies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.hub.run.removal import RINGS_DIR, mark, refusal
+from pardbg.session.rotation import UNLIMITED, PartLimits
+from pardbg.session.writer import RunFacts
+from pardbg_agent import wire
+from pardbg_agent.clock import boot_id
+from pardbg_agent.identity import host_name
+
+VERSION: Final = 1
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_SOCKET_PATH: Final = 100
+"""A unix socket's path ends at 107 bytes."""
+HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
+PART_FILE = "part.json"
+"""{"part": number}: the file of a recording in parts that is being written."""
+HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
+NOTICES_FILE = "notices"
+"""What the hub has to say to who started the run, a line each: it is held, it was let go."""
+
+
+class ConfigError(Exception):
+    """A run directory that cannot be made, read or used. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """run.json."""
+
+    run: str
+    name: str
+    argv: tuple[str, ...]
+    cwd: str
+    data: str
+    pub: str
+    ctrl: str
+    session: str
+    t_ns: int
+    wall_ns: int
+    host: str
+    boot_id: str
+    recipe: str = ""
+    owner_pid: int | None = None
+    keys: dict[str, Any] | None = None
+    max_part_bytes: int = 0
+    """A recording goes on in a new file at this size; 0: never."""
+    max_part_ns: int = 0
+    keep_parts: int = 0
+    """How many of a recording's files are kept; 0: all."""
+    allow_eval: bool = False
+    """Who has control may run code in held ranks: agents read it here."""
+    on_exception_s: float = 0.0
+    """``--on-exception hold``: how long a rank that raised waits for somebody; 0: it dies at once.
+    Agents read it here."""
+    v: int = VERSION
+    dir: Path = field(default=Path(), compare=False)
+
+    @property
+    def ring_dir(self) -> Path:
+        """Where this host's ranks keep their rings: derived, so that no file can name another."""
+        inside = self.dir / RINGS_DIR
+        return inside if inside.is_dir() else shm_root() / self.run
+
+    @property
+    def facts(self) -> RunFacts:
+        """What the session file says of the run."""
+        return RunFacts(
+            self.run, self.name, self.host, self.argv, self.cwd, self.recipe, self.t_ns,
+            self.wall_ns,
+        )  # fmt: skip
+
+    @property
+    def limits(self) -> PartLimits:
+        return PartLimits(self.max_part_bytes, self.max_part_ns, self.keep_parts)
+
+    def save(self) -> None:
+        """Write run.json, 0600."""
+        fields = asdict(self)
+        fields.pop("dir")
+        fields["ring_dir"] = str(self.ring_dir)  # for the agents
+        write_json(self.dir / wire.RUN_FILE, fields)
+
+
+def load(run_dir: Path) -> RunConfig:
+    """Read run.json. Raises ConfigError."""
+    path = Path(run_dir) / wire.RUN_FILE
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if fields["v"] != VERSION:
+            raise ConfigError(f"{path}: version {fields['v']}, this pardbg reads {VERSION}")
+        known = {k: v for k, v in fields.items() if k in RunConfig.__dataclass_fields__}
+        config = RunConfig(**{**known, "argv": tuple(known["argv"]), "dir": Path(run_dir)})
+        if not _RUN_ID.fullmatch(config.run):
+            raise ValueError(f"{config.run!r:.80} is no run's id")
+        return config
+    except OSError as error:
+        raise ConfigError(f"{run_dir} is not a run: {error.strerror} (see `pardbg ls`)") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged: {error!r}") from None
+
+
+def make(
+    argv: list[str],
+    *,
+    name: str,
+    session: Path,
+    cwd: Path | None = None,
+    recipe: str | None = None,
+    owner_pid: int | None = None,
+    limits: PartLimits = UNLIMITED,
+    allow_eval: bool = False,
+    on_exception_s: float = 0.0,
+) -> RunConfig:
+    """Make a run's directories (0700) and its run.json. Raises ConfigError."""
+    run = f"{_slug(name)}-{uuid.uuid4().hex[:8]}"
+    run_dir = _make_run_dir(run)
+    _make_ring_dir(run, run_dir)
+    config = RunConfig(
+        run=run,
+        name=name,
+        argv=tuple(argv),
+        cwd=str(cwd or Path.cwd()),
+        data=f"ipc://{run_dir}/data",
+        pub=f"ipc://{run_dir}/pub",
+        ctrl=f"ipc://{run_dir}/ctrl",
+        session=str(session),
+        t_ns=time.monotonic_ns(),
+        wall_ns=time.time_ns(),
+        host=host_name(),
+        boot_id=boot_id(),
+        recipe=recipe or "",
+        owner_pid=owner_pid,
+        max_part_bytes=limits.max_bytes,
+        max_part_ns=limits.max_ns,
+        keep_parts=limits.keep,
+        allow_eval=allow_eval,
+        on_exception_s=on_exception_s,
+        dir=run_dir,
+    )
+    config.save()
+    return config
+
+
+def roots() -> list[Path]:
+    """Where run directories may lie, whether they are there and ours or not. Raises ConfigError."""
+    # platformdirs.user_runtime_dir says the same, but warns where the variable is not set.
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+    found = [runtime / "pardbg"] if runtime.is_absolute() and _is_ours(runtime) else []
+    with contextlib.suppress(FileNotFoundError):
+        found.append(Path(tempfile.gettempdir()) / f"pardbg-{os.getuid()}")
+    return found
+
+
+def refused_roots() -> list[str]:
+    """A line for each root that is somebody else's."""
+    return [why for root in roots() if (why := refusal(root))]
+
+
+def shm_root() -> Path:
+    """Where the rings of this user's runs lie."""
+    return Path(f"/dev/shm/pardbg-{os.getuid()}")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def _make_run_dir(run: str) -> Path:
+    problem = "no directory is there and short enough for a socket; set TMPDIR to one"
+    for root in roots():
+        path = root / run
+        if len(str(path / "data")) > MAX_SOCKET_PATH:
+            continue
+        try:
+            private_dir(root)
+            path.mkdir(mode=0o700)
+            mark(path, run)
+            return path
+        except OSError as error:
+            problem = refusal(root) or f"{root}: {error.strerror or error}"
+    raise ConfigError(f"cannot make a run directory: {problem}")
+
+
+def _make_ring_dir(run: str, run_dir: Path) -> None:
+    root = shm_root()
+    try:
+        if root.parent.is_dir():
+            private_dir(root)
+            (root / run).mkdir(mode=0o700)
+            mark(root / run, run)
+            return
+    except OSError:
+        pass
+    path = run_dir / RINGS_DIR
+    path.mkdir(mode=0o700)
+    mark(path, run)
+
+
+def private_dir(path: Path) -> None:
+    """Make the directory, or make sure that it is ours alone (others may write to /tmp).
+
+    Raises OSError.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to another user")
+        if found.st_mode & 0o077:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:24] or "run"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small JSON file, 0600, so that a reader sees all of it or none."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+    os.replace(fresh, path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A small JSON object; None if it is not there (yet)."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return value if isinstance(value, dict) else None
+    return None

@@ -1,0 +1,288 @@
+"""Which runs there are, live and dead, and cleaning up after dead ones.
+
+A run that ended properly leaves nothing that its session file has not: its directory goes after a
+minute. One whose hub was killed as well leaves rings, the black box of its ranks: they are kept
+for ``pardbg postmortem``, within limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.hub.ranks.rings import RING
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import ConfigError, RunConfig
+from pardbg.hub.run.removal import RINGS_DIR, is_private, marked, remove_rings, remove_run
+from pardbg.hub.run.start import RunHandle
+from pardbg.session.rotation import part_path
+from pardbg_agent.ring import RingError, RingReader
+from pardbg_agent.wire import RUN_FILE
+
+KEEP_S: Final = 60.0
+"""A dead run's directory stays so long: somebody may still read its exit code."""
+KEEP_BOX_S: Final = 24 * 3600.0
+"""… and so long if its rings are there: they hold what its session file may lack."""
+KEEP_BOXES: Final = 8
+KEEP_BOX_BYTES: Final = 512 << 20
+"""Rings lie in memory: of more than so many dead runs or bytes the oldest go."""
+
+
+class RunError(Exception):
+    """No such run. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A live run."""
+
+    run: str
+    name: str
+    path: Path
+    argv: tuple[str, ...]
+    session: Path
+    started_ns: int
+    """Wall clock, epoch ns."""
+    hub_alive: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run, "name": self.name, "path": str(self.path), "argv": list(self.argv),
+            "session": str(self.session), "started_ns": self.started_ns,
+            "hub_alive": self.hub_alive,
+        }  # fmt: skip
+
+    def line(self) -> str:
+        """One line for people."""
+        age = max(0, time.time_ns() - self.started_ns) // 1_000_000_000
+        hub = "" if self.hub_alive else "  (no hub)"
+        return f"{self.run:<28} {_clock(age):>9}  {_short(' '.join(self.argv))}{hub}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRings:
+    """What a dead run left: its rings, and what is known of it."""
+
+    path: Path
+    """Its directory (that of the rings, where no other is known)."""
+    ring_dir: Path
+    config: RunConfig | None
+    num_rings: int
+    num_bytes: int
+    died_s: float
+    """Wall clock: when something of it was last written."""
+
+    @property
+    def run(self) -> str:
+        return self.config.run if self.config is not None else self.path.name
+
+    @property
+    def session(self) -> Path | None:
+        """The file it was recorded in, the newest part of it."""
+        if self.config is None:
+            return None
+        part = (files.read_json(self.path / files.PART_FILE) or {}).get("part", 1)
+        return part_path(Path(self.config.session), int(part))
+
+    def as_dict(self) -> dict[str, Any]:
+        argv = list(self.config.argv) if self.config is not None else []
+        return {
+            "run": self.run, "path": str(self.path), "rings": self.num_rings,
+            "bytes": self.num_bytes, "died_ns": round(self.died_s * 1e9), "argv": argv,
+            "session": str(self.session) if self.session is not None else None,
+        }  # fmt: skip
+
+    def line(self) -> str:
+        """One line for people."""
+        age = max(0, round(time.time() - self.died_s))
+        argv = " ".join(self.config.argv) if self.config is not None else ""
+        what = f"{self.num_rings} rings, {self.num_bytes >> 20} MiB"
+        return f"{self.run:<28} {_clock(age):>9} ago  {what}  {_short(argv)}"
+
+
+def list_runs() -> list[Run]:
+    """Live runs, oldest first. Only looks."""
+    found = (_look(run_dir) for run_dir in _run_dirs())
+    return sorted((run for run in found if run is not None), key=lambda run: run.started_ns)
+
+
+def tidy() -> None:
+    """Remove what dead runs left: what is told elsewhere at once, their rings within limits."""
+    for run_dir in _run_dirs():
+        if _look(run_dir) is None:
+            _clean(run_dir)
+    _clean_boxes(list_run_rings())
+
+
+def list_run_rings() -> list[RunRings]:
+    """Dead runs whose rings are still there, the oldest first."""
+    boxes = [_box(run_dir) for run_dir in _run_dirs()]
+    return sorted((box for box in boxes if box is not None), key=lambda box: box.died_s)
+
+
+def find_run(name: str | None = None) -> Run:
+    """By id, the id's beginning, its name or its directory; None: the newest. Raises RunError."""
+    if name is not None and (Path(name) / RUN_FILE).is_file():
+        if not marked(Path(name)):
+            raise RunError(
+                f"{name} has a {RUN_FILE} that is not pardbg's, or was copied: see `pardbg ls`"
+            )
+        run = _look(Path(name))
+        if run is not None:
+            return run
+    runs = list_runs()
+    if not runs:
+        refused = "".join(f"; {line}" for line in files.refused_roots())
+        raise RunError(
+            f"no live run; start one with `pardbg demo` or `pardbg watch -- CMD`{refused}"
+        )
+    if name is None:
+        return runs[-1]
+    fitting = [run for run in runs if name in (run.run, run.name) or run.run.startswith(name)]
+    if not fitting:
+        raise RunError(f"no live run {name!r}; live: {', '.join(run.run for run in runs)}")
+    return fitting[-1]
+
+
+def find_run_rings(name: str) -> RunRings:
+    """A dead run by id, the id's beginning, its name or its directory; or a directory of rings.
+    Raises RunError."""
+    path = Path(name)
+    if path.is_dir():
+        return _box_in(path)
+    if path.exists() or "/" in name:
+        raise RunError(f"{name} is no directory: give a run (`pardbg ls --dead`) or its directory")
+    boxes = list_run_rings()
+    fitting = [box for box in boxes if _fits(box, name)]
+    if fitting:
+        return fitting[-1]
+    if any(name in (run.run, run.name) for run in list_runs()):
+        raise RunError(f"{name} is alive: `pardbg report {name}`, or `pardbg watch {name}`")
+    known = ", ".join(box.run for box in boxes) or "none"
+    raise RunError(f"no dead run {name!r} with rings; there: {known}")
+
+
+def _fits(box: RunRings, name: str) -> bool:
+    called = box.config.name if box.config is not None else box.run
+    return name in (box.run, called) or box.run.startswith(name)
+
+
+def _run_dirs() -> list[Path]:
+    """Directories that we made for runs, in roots that are ours alone."""
+    found = []
+    for root in files.roots():
+        if is_private(root):
+            with contextlib.suppress(OSError):
+                found += [path for path in sorted(root.iterdir()) if marked(path) == path.name]
+    return found
+
+
+def _look(run_dir: Path) -> Run | None:
+    try:
+        handle = RunHandle(run_dir)
+    except ConfigError:
+        return None
+    if not handle.launcher_alive():
+        return None
+    hub = files.read_json(run_dir / files.HUB_FILE)
+    config = handle.config
+    return Run(
+        config.run, config.name, run_dir, config.argv, Path(config.session), config.wall_ns,
+        hub is not None,
+    )  # fmt: skip
+
+
+def _box(run_dir: Path) -> RunRings | None:
+    """What a dead run left; None for a live one and for one without rings."""
+    try:
+        handle = RunHandle(run_dir)
+    except ConfigError:
+        return None
+    if handle.launcher_alive():
+        return None
+    box = _rings_in(run_dir, handle.config.ring_dir, handle.config)
+    return box if box.num_rings else None
+
+
+def _box_in(path: Path) -> RunRings:
+    """A run's directory, or one of rings alone (copied from somewhere). Raises RunError."""
+    if not (path / RUN_FILE).is_file():
+        box = _rings_in(path, path, None)
+        if not box.num_rings:
+            raise RunError(f"{path} has neither a run.json nor rings: see `pardbg ls --dead`")
+        return box
+    try:
+        config = files.load(path)
+    except ConfigError as error:
+        raise RunError(str(error)) from None
+    ring_dir = config.ring_dir
+    if not ring_dir.is_dir():  # copied here: then its rings lie beside or under it
+        ring_dir = next((d for d in (path / "rings", path) if list(d.glob(f"*{RING}"))), ring_dir)
+    return _rings_in(path, ring_dir, config)
+
+
+def _rings_in(path: Path, ring_dir: Path, config: RunConfig | None) -> RunRings:
+    sizes, newest = [], 0.0
+    with contextlib.suppress(OSError):
+        newest = path.stat().st_mtime
+        for ring in ring_dir.glob(f"*{RING}"):
+            found = ring.stat()
+            sizes.append(found.st_size)
+            newest = max(newest, found.st_mtime)
+    return RunRings(path, ring_dir, config, len(sizes), sum(sizes), newest)
+
+
+def _clean(run_dir: Path) -> None:
+    """Remove what a dead run left, unless it died only just now or its rings are there."""
+    with contextlib.suppress(OSError):
+        newest = max(path.lstat().st_mtime for path in (run_dir, *run_dir.iterdir()))
+        if time.time() - newest > KEEP_S and not any(map(_has_rings, _ring_dirs(run_dir))):
+            _remove(run_dir)
+
+
+def _ring_dirs(run_dir: Path) -> tuple[Path, Path]:
+    """Where the rings of a run may lie: derived from its name, not read from its files."""
+    return run_dir / RINGS_DIR, files.shm_root() / run_dir.name
+
+
+def _has_rings(ring_dir: Path) -> bool:
+    return next(ring_dir.glob(f"*{RING}"), None) is not None
+
+
+def _clean_boxes(boxes: list[RunRings]) -> None:
+    """Of the dead runs' rings: what is too old, too many or too large, the oldest first."""
+    now, kept_bytes = time.time(), 0
+    for number, box in enumerate(reversed(boxes)):
+        kept_bytes += box.num_bytes
+        too_many = number > 0 and (number >= KEEP_BOXES or kept_bytes > KEEP_BOX_BYTES)
+        keep_s = KEEP_S if too_many else KEEP_BOX_S
+        if now - box.died_s > keep_s and not _any_alive(box):
+            _remove(box.path)
+
+
+def _any_alive(box: RunRings) -> bool:
+    """A rank still writes one of the rings: its launcher died without it."""
+    for path in box.ring_dir.glob(f"*{RING}"):
+        with contextlib.suppress(RingError, OSError, ValueError):
+            reader = RingReader.open(str(path))
+            pid = reader.header.pid
+            reader.close()
+            if path.name in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
+                return True
+    return False
+
+
+def _remove(run_dir: Path) -> None:
+    remove_rings(files.shm_root() / run_dir.name, run_dir.name)
+    remove_run(run_dir)
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _short(command: str) -> str:
+    return command if len(command) < 80 else f"{command[:79]}…"

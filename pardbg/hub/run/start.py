@@ -1,0 +1,184 @@
+"""Starting a run: ``start_run`` for the command line, the launcher behind it, and its handle.
+
+The launcher (``python -m pardbg.hub.run.start RUNDIR``) is a small process of its own session, the
+parent of hub and job: a viewer that goes, however it goes, touches neither. The job's output goes
+to files, so that a dead hub breaks no pipe of the job's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pardbg.hub.ranks.rings import start_time
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import ConfigError, RunConfig
+from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
+from pardbg_agent import wire
+
+START_TIMEOUT_S: Final = 20.0
+POLL_S: Final = 0.02
+
+
+class LaunchError(Exception):
+    """A run that could not be started. One line."""
+
+
+class RunHandle:
+    """A run, live or just ended, by its directory. Raises ConfigError."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.config: RunConfig = files.load(Path(run_dir))
+        self.run_dir = Path(run_dir)
+        self._launcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def run(self) -> str:
+        """Its id."""
+        return self.config.run
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def session(self) -> Path:
+        """The file it is recorded in."""
+        return Path(self.config.session)
+
+    def parts(self) -> list[Path]:
+        """The recording's files that are there, oldest first: one, unless it was cut in parts."""
+        found = files.read_json(self.run_dir / files.PART_FILE) or {}
+        every = [part_path(self.session, n) for n in range(1, int(found.get("part", 1)) + 1)]
+        return [path for path in every if path.exists()] or [self.session]
+
+    def ended(self) -> bool:
+        """The job has ended (its recording may still be closed)."""
+        return (self.run_dir / files.EXIT_FILE).exists() or not self.launcher_alive()
+
+    def launcher_alive(self) -> bool:
+        """The launcher is there: hub and job are looked after."""
+        if self._launcher is not None:
+            return self._launcher.poll() is None
+        found = files.read_json(self.run_dir / files.LAUNCH_FILE)
+        return found is not None and start_time(int(found["pid"])) == found["start"] != ""
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The job's exit code once everything is written. Raises TimeoutError."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.launcher_alive():
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{self.run} goes on after {timeout_s} s")
+            time.sleep(POLL_S)
+        return self.exit_code(default=1)
+
+    def wait_recorded(self, timeout_s: float) -> bool:
+        """The job has ended and its session is closed; False if that takes longer."""
+        try:
+            self.wait(timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def exit_code(self, default: int = 1) -> int:
+        """What the job ended with (128 + signal, as a shell says it)."""
+        found = files.read_json(self.run_dir / files.EXIT_FILE)
+        return default if found is None else int(found.get("code", default))
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on to the job (through the launcher, which passes it to its group)."""
+        found = files.read_json(self.run_dir / files.LAUNCH_FILE)
+        if found is not None and start_time(int(found["pid"])) == found["start"] != "":
+            os.kill(int(found["pid"]), number)
+
+
+def start_run(
+    argv: Sequence[str],
+    *,
+    name: str,
+    session: Path,
+    recipe: str | None = None,
+    owner: bool = False,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    limits: PartLimits = UNLIMITED,
+    allow_eval: bool = False,
+    on_exception_s: float = 0.0,
+) -> RunHandle:
+    """Start hub and job; returns when both run. Raises LaunchError.
+
+    ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
+    ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
+    who has control may run code in held ranks. ``on_exception_s``: so long waits a rank that
+    raised for somebody who looks at it.
+    """
+    environment = dict(os.environ if env is None else env)
+    _check_command(argv, environment, cwd)
+    try:
+        config = files.make(
+            list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
+            owner_pid=os.getpid() if owner else None, limits=limits,
+            allow_eval=allow_eval, on_exception_s=on_exception_s,
+        )  # fmt: skip
+    except ConfigError as error:
+        raise LaunchError(str(error)) from None
+    handle = RunHandle(config.dir)
+    with open(config.dir / "launch.log", "wb") as log:
+        handle._launcher = subprocess.Popen(
+            [sys.executable, "-m", "pardbg.hub.run.start", str(config.dir)],
+            env=_own_env(environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+    _wait_started(handle)
+    return handle
+
+
+def _check_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> None:
+    if not argv:
+        raise LaunchError("no command: put it after `--`")
+    program = argv[0]
+    here = cwd / program if cwd is not None and "/" in program else program
+    if shutil.which(str(here), path=env.get("PATH")) is None:
+        raise LaunchError(f"cannot run {program!r}: no such command; check what follows `--`")
+
+
+def _own_env(env: dict[str, str]) -> dict[str, str]:
+    """The launcher's environment: the job's, and this package even if it is not installed."""
+    roots = [str(Path(__file__).parents[3]), str(Path(wire.__file__).parents[1])]
+    path = os.pathsep.join([*roots, *filter(None, [env.get("PYTHONPATH")])])
+    before = {"PARDBG_JOB_PYTHONPATH": env["PYTHONPATH"]} if "PYTHONPATH" in env else {}
+    return {**env, **before, "PYTHONPATH": path}
+
+
+def _wait_started(handle: RunHandle) -> None:
+    """Until the job runs (or has ended already); what failed before that is a LaunchError."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        ended = files.read_json(handle.run_dir / files.EXIT_FILE)
+        if ended is not None and ended.get("error"):
+            raise LaunchError(str(ended["error"]))
+        launch = files.read_json(handle.run_dir / files.LAUNCH_FILE)
+        if ended is not None or (launch is not None and launch.get("job")):
+            return
+        if not handle.launcher_alive() and handle._launcher is not None:
+            words = (handle.run_dir / "launch.log").read_text(errors="replace").splitlines()
+            raise LaunchError(f"the launcher ended: {words[-1] if words else 'no reason given'}")
+        if time.monotonic() > deadline:
+            handle.signal(signal.SIGTERM)
+            raise LaunchError(
+                f"the run did not start in {START_TIMEOUT_S:.0f} s, see {handle.run_dir}"
+            )
+        time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    from pardbg.hub.run.launcher import main
+
+    sys.exit(main(sys.argv[1:]))

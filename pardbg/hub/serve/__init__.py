@@ -1,0 +1,1 @@
+"""The hub process: collector, router, agents, viewers, recording."""

@@ -1,0 +1,238 @@
+"""The agents' side of CTRL: hello, clocks, states, ends; and what the rings add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pardbg.control.machine.machine import Machine
+from pardbg.events.decode import Malformed
+from pardbg.hub.ranks.questions import Questions
+from pardbg.hub.ranks.rings import SALVAGED, Rings
+from pardbg.hub.ranks.where import Where
+from pardbg.hub.serve.backlog import Definitions
+from pardbg.hub.serve.clock_sync import SAME, ClockEstimate, Offset
+from pardbg.hub.serve.collector import Collector
+from pardbg.hub.serve.ctrl_messages import agent_state
+from pardbg.hub.serve.router import Router
+from pardbg_agent import wire
+from pardbg_agent.wire import DefKind, Key, Msg
+
+SCAN_NS: Final = 250_000_000
+SETTLE_NS: Final = 150_000_000
+"""After a process died its last messages may still be on their way through the sockets."""
+LOST_NS: Final = 15_000_000_000
+"""A process on another host that is silent for so long is lost."""
+
+
+class Agents:
+    """Every process of the run, from hello to end."""
+
+    def __init__(
+        self, hub_id: str, boot_id: str, router: Router, collector: Collector,
+        definitions: Definitions, rings: Rings, machine: Machine, where: Where,
+    ) -> None:  # fmt: skip
+        self.ended: dict[str, str] = {}
+        """proc -> why: exit, killed or lost."""
+        self.inquiries = Questions()
+        self._hub_id, self._boot_id = hub_id, boot_id
+        self._router, self._collector, self._definitions = router, collector, definitions
+        self._rings, self._machine, self._where = rings, machine, where
+        self._clocks: dict[str, ClockEstimate] = {}
+        self._byes: dict[str, dict[str, Any]] = {}
+        self._hello: set[str] = set()
+        self._heard: dict[str, int] = {}
+        self._scanned_ns = self._ping = 0
+
+    def known(self) -> dict[str, int]:
+        """proc -> rank of every process that has not ended."""
+        procs = {*self._hello, *self._rings.mapped} - self.ended.keys()
+        return {proc: self._rank(proc) for proc in procs}
+
+    def offset_ns(self, proc: str) -> int:
+        """Its clock + this = ours, as far as it is known."""
+        clock = self._clocks.get(proc)
+        return clock.offset.offset_ns if clock is not None and clock.offset is not None else 0
+
+    def pid(self, proc: str) -> int:
+        """Its process id (on its own host)."""
+        return int(proc.rpartition(".")[2])
+
+    def defined(self, proc: str, fields: dict[str, Any]) -> None:
+        """A definition came: what control has to know of it."""
+        kind = fields.get("k")
+        if kind == DefKind.PROCESS and proc in self._machine.views:
+            self._machine.joined(proc, self._rank(proc), self._collector.clock())
+        elif kind == DefKind.GROUP:
+            self._machine.groups = self._definitions.groups
+            self._machine.timeouts = self._definitions.timeouts
+        elif kind == DefKind.PLAN:
+            self._machine.pipelines = self._definitions.pipelines
+
+    def message(self, proc: str, message: dict[str, Any], now: int) -> None:
+        """One CTRL message of an agent. Raises Malformed."""
+        handlers: dict[str, Callable[[str, dict[str, Any], int], None]] = {
+            Msg.HELLO.value: self._on_hello,
+            Msg.STATE.value: self._on_state,
+            Msg.PONG.value: self._on_pong,
+            Msg.ACK.value: self._on_ack,
+            Msg.BYE.value: self._on_bye,
+        }
+        handler = handlers.get(str(message.get("t")))
+        if handler is None or proc.count(".") < 2 or not proc.rpartition(".")[2].isdigit():
+            raise Malformed("agent message")
+        self._heard[proc] = now
+        handler(proc, message, now)
+
+    def tick(self, now: int) -> None:
+        """Look for new rings, dead processes, due pings."""
+        self._gone(self._rings.left(now), now)
+        if now - self._scanned_ns >= SCAN_NS:
+            self._scanned_ns = now
+            self._rings.scan()
+            self._gone(self._rings.died(now), now)
+            self._greet(now)
+            self._find_lost(now)
+        for proc, ring in list(self._rings.mapped.items()):
+            if ring.dead_ns and now - ring.dead_ns >= SETTLE_NS and proc not in self.ended:
+                self._salvage(proc, now)
+        self._ping_remote(now)
+
+    def finish(self, now: int) -> None:
+        """The job is over: whatever is left in the rings, whoever may still be there."""
+        self._rings.scan()
+        for proc in list(self._rings.mapped):
+            if proc not in self.ended:
+                self._salvage(proc, now)
+
+    def _gone(self, procs: list[str], now: int) -> None:
+        for proc in procs:
+            self._where.gone(proc)
+            self.inquiries.gone(proc)
+            if proc not in self._byes:
+                self._machine.gone(proc, now, "is gone")
+
+    # -- messages
+
+    def _on_hello(self, proc: str, message: dict[str, Any], now: int) -> None:
+        first = proc not in self._hello
+        if first and len(self._hello) >= 8192:
+            raise Malformed("too many processes")
+        self._hello.add(proc)
+        self._byes.pop(proc, None)
+        facts = self._definitions.process(proc)
+        if not facts.fields:
+            facts.fields = message
+        if proc not in self._rings.mapped:
+            self._rings.scan()
+        self._welcome(proc, now)
+        if not first or proc in self.ended:
+            return
+        if message.get("boot_id") == self._boot_id:
+            self._define_clock(proc, SAME, now)
+        else:
+            self._clocks[proc] = ClockEstimate()
+        self._machine.joined(proc, self._rank(proc), now)
+
+    def _on_state(self, proc: str, message: dict[str, Any], now: int) -> None:
+        self._machine.state(agent_state(proc, message), now)
+
+    def _on_pong(self, proc: str, message: dict[str, Any], now: int) -> None:
+        clock, ping, theirs = self._clocks.get(proc), message.get("re"), message.get("t_ns")
+        if clock is None or not isinstance(ping, int) or not isinstance(theirs, int):
+            return
+        offset = clock.answered(ping, theirs, now)
+        if offset is not None:
+            self._define_clock(proc, offset, now)
+
+    def _on_ack(self, proc: str, message: dict[str, Any], now: int) -> None:
+        number = message.get("re")
+        if isinstance(number, int):
+            self._machine.deliveries.acked(proc, number)
+            self._where.answered(number, proc, message)
+            self.inquiries.answered(number, proc, message)
+
+    def _on_bye(self, proc: str, message: dict[str, Any], now: int) -> None:
+        self._byes[proc] = message
+        self._hello.discard(proc)
+        self._where.gone(proc)
+        self.inquiries.gone(proc)
+        self._machine.gone(proc, now, "ended")
+        if proc not in self._rings.mapped:
+            self._end(proc, "exit", int(message.get("last_index") or 0),
+                      int(message.get("dropped") or 0), now)  # fmt: skip
+
+    # -- ends
+
+    def _salvage(self, proc: str, now: int) -> None:
+        """Send on what a dead process could not, then remove its files."""
+        start = self._collector.heads.next.get(proc.encode("ascii"), 0)
+        rescued = self._rings.rescue(proc, start)
+        for payload in self._definitions.missing(proc, rescued.definitions):
+            self._collector.accept(Key.DEFINITION.value + proc.encode("ascii"), payload)
+        for first, raw in rescued.batches:
+            count = len(raw) // wire.RECORD_BYTES
+            head = wire.FRAME.pack(
+                wire.PROTOCOL_VERSION, SALVAGED, count, first, rescued.dropped, now
+            )
+            self._collector.records(proc, head + raw, first, count)
+        left = proc in self._byes or self._definitions.process(proc).leaving
+        ring = self._rings.mapped[proc]
+        if ring.code is not None:
+            left = ring.code >= 0  # os._exit says no farewell and is no kill
+        reason = "exit" if left else "killed"
+        self._machine.gone(proc, now, "is gone")
+        self._end(
+            proc, reason, rescued.last_index, rescued.dropped, ring.dead_ns or now, ring.code
+        )  # fmt: skip
+        self._rings.forget(proc)
+
+    def _end(
+        self, proc: str, reason: str, last_index: int, dropped: int, t_ns: int,
+        code: int | None = None,
+    ) -> None:  # fmt: skip
+        self.ended[proc] = reason
+        self._collector.define(
+            k=DefKind.END.value, proc=proc, t_ns=t_ns, reason=reason, last_index=last_index,
+            dropped=dropped, code=code,
+        )  # fmt: skip
+
+    def _find_lost(self, now: int) -> None:
+        for proc in self._hello - self.ended.keys() - self._rings.mapped.keys():
+            if now - self._heard.get(proc, now) >= LOST_NS:
+                self._machine.gone(proc, now, "is lost")
+                head = self._collector.heads.next.get(proc.encode("ascii"), 0)
+                self._end(proc, "lost", head - 1, 0, now)
+
+    # -- small things
+
+    def _welcome(self, proc: str, now: int) -> bool:
+        message: dict[str, Any] = {"t": Msg.WELCOME.value, "hub": self._hub_id, "t_ns": now}
+        head = self._collector.heads.next.get(proc.encode("ascii"))
+        if head is not None:
+            message["next"] = head
+        return self._router.send(proc, message)
+
+    def _greet(self, now: int) -> None:
+        """Agents that knew the hub before this one: they are connected, but need not speak."""
+        for proc, ring in self._rings.mapped.items():
+            if proc not in self._hello and not ring.dead_ns:
+                self._welcome(proc, now)
+
+    def _ping_remote(self, now: int) -> None:
+        for proc, clock in self._clocks.items():
+            if proc not in self.ended and clock.due(now):
+                self._ping += 1
+                clock.sent(self._ping, now)
+                self._router.send(
+                    proc, {"t": Msg.PING.value, "id": self._ping, "t_ns": now}
+                )  # fmt: skip
+
+    def _define_clock(self, proc: str, offset: Offset, now: int) -> None:
+        self._collector.define(
+            k=DefKind.CLOCK.value, proc=proc, offset_ns=offset.offset_ns,
+            error_ns=offset.error_ns, t_ns=now,
+        )  # fmt: skip
+
+    def _rank(self, proc: str) -> int:
+        return self._definitions.process(proc).rank

@@ -1,0 +1,177 @@
+"""DATA: PULL, record, publish. A record batch's head is looked at, its records never."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgpack
+import zmq
+
+from pardbg.events.decode import Malformed, frame_head
+from pardbg.hub.serve.backlog import Definitions, Recent
+from pardbg.session.rotation import Parts
+from pardbg.session.writer import SessionWriter
+from pardbg_agent.wire import Key
+
+MAX_MESSAGE_BYTES: Final = 16 << 20
+TURN_NS: Final = 20_000_000
+"""Longest drain before the other sockets get their turn."""
+_PROC: Final = re.compile(rb"[A-Za-z0-9_-]{1,20}\.[A-Za-z0-9_.-]{1,100}\.[0-9]{1,20}")
+_FROM_AGENTS: Final = (Key.RECORDS.value, Key.DEFINITION.value)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went through, for STATUS and the log."""
+
+    messages: int = 0
+    records: int = 0
+    malformed: int = 0
+    """Messages that were dropped because they make no sense."""
+
+
+@dataclass(slots=True)
+class Gap:
+    """Records of a process that did not come: between what the hub had and what came next."""
+
+    proc: str
+    num_records: int
+
+
+@dataclass(slots=True)
+class Heads:
+    """Per process, the index after the newest record the hub has."""
+
+    next: dict[bytes, int] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    """Found since somebody last emptied the list."""
+
+    def saw(self, proc: bytes, first: int, count: int) -> None:
+        """A batch came."""
+        expected = self.next.get(proc, 0)
+        if first > expected:
+            self.gaps.append(Gap(proc.decode("ascii"), first - expected))
+        self.next[proc] = max(expected, first + count)
+
+
+class Collector:
+    """Everything the run says goes through ``accept``: recorded first, then published."""
+
+    def __init__(
+        self,
+        pull: zmq.Socket[bytes],
+        pub: zmq.Socket[bytes],
+        writer: SessionWriter | Parts | None,
+        definitions: Definitions,
+        recent: Recent,
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.counters = Counters()
+        self.heads = Heads()
+        self.number = 0
+        """``n`` of the newest hub message."""
+        self.write_error: str | None = None
+        """Why nothing is recorded any more (disk full); the run goes on without."""
+        self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
+        self._pull, self._pub, self.writer = pull, pub, writer
+        self._definitions, self._recent = definitions, recent
+        self.clock = self._now = now
+        self._known: set[bytes] = set()
+
+    def drain(self) -> int:
+        """Take what has come, for TURN_NS at most; how many messages that was."""
+        receive, accept = self._pull.recv_multipart, self._take
+        taken, until = 0, self._now() + TURN_NS
+        try:
+            while True:
+                for _ in range(32):
+                    accept(receive(zmq.NOBLOCK))
+                    taken += 1
+                if self._now() > until:
+                    return taken
+        except zmq.Again:
+            return taken
+
+    def accept(self, key: bytes, payload: bytes) -> None:
+        """Record, keep for late viewers, publish."""
+        if self.writer is not None:
+            try:
+                self.writer.write(key, payload, self._now())
+            except OSError as error:
+                self.stop_recording(error)
+        if key[:1] == Key.DEFINITION.value:
+            fields = self._definitions.add(key, payload)
+            if fields is not None:
+                self.on_definition(key[1:].decode("ascii"), fields)
+        else:
+            self._recent.add(key, payload)
+        try:
+            self._pub.send_multipart((key, payload), zmq.NOBLOCK)
+        except zmq.Again:
+            pass  # XPUB drops for slow viewers by itself; this is a full pipe to all of them
+
+    def say(self, key: Key, **fields: Any) -> None:
+        """A message of the hub's own: OUTPUT, CONTROL or STATE."""
+        self.number += 1
+        fields = {"n": self.number, "t_ns": self._now(), **fields}
+        self.accept(key.value, msgpack.packb(fields))
+
+    def define(self, **fields: Any) -> None:
+        """A definition of the hub's own."""
+        self.accept(Key.DEFINITION.value, msgpack.packb(fields, default=str))
+
+    def records(self, proc: str, payload: bytes, first: int, count: int) -> None:
+        """A batch the hub itself took from a ring."""
+        name = proc.encode("ascii")
+        self.heads.saw(name, first, count)
+        self.counters.records += count
+        self.accept(Key.RECORDS.value + name, payload)
+
+    def stop_recording(self, error: OSError) -> None:
+        """The file cannot be written any more: keep what is in it, go on without."""
+        self.write_error = f"recording stopped: {error.strerror or error}"
+        if self.writer is not None:
+            self.writer.abandon()
+            self.writer = None
+
+    def flush(self, now: int | None) -> None:
+        """Close the session's chunk when it is old enough; None: now."""
+        if self.writer is not None:
+            try:
+                if now is None:
+                    self.writer.flush()
+                else:
+                    self.writer.tick(now)
+            except OSError as error:
+                self.stop_recording(error)
+
+    def _take(self, frames: list[bytes]) -> None:
+        """One message from a socket: count and drop what makes no sense."""
+        counters = self.counters
+        counters.messages += 1
+        if len(frames) != 2:
+            counters.malformed += 1
+            return
+        key, payload = frames
+        if key not in self._known and not self._is_known(key):
+            counters.malformed += 1
+            return
+        if key[:1] == Key.RECORDS.value:
+            try:
+                head = frame_head(payload)
+            except Malformed:
+                counters.malformed += 1
+                return
+            self.heads.saw(key[1:], head.first, head.count)
+            counters.records += head.count
+        self.accept(key, payload)
+
+    def _is_known(self, key: bytes) -> bool:
+        good = key[:1] in _FROM_AGENTS and _PROC.fullmatch(key[1:]) is not None
+        if good and len(self._known) < 16384:
+            self._known.add(key)
+        return good and key in self._known

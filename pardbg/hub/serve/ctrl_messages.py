@@ -1,0 +1,78 @@
+"""CTRL messages from outside as checked values: whatever does not fit is ``Malformed``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgpack
+
+from pardbg.control.language.verbs import AgentState, OpenOp
+from pardbg.events.decode import Malformed, decode_map
+
+MAX_CTRL_BYTES: Final = 4 << 20
+_MAX_HIT: Final = 300
+
+
+def notice(event: dict[str, Any], run: str) -> str:
+    """A control event in one line for who started the run; empty: it does not concern them."""
+    kind, text = event.get("event"), str(event.get("text") or "")
+    if kind in ("exception", "hit") and event.get("mode") != "running":
+        held = f" (nobody comes: in {event['lease_ns'] / 1e9:.0f} s)" if event["lease_ns"] else ""
+        return f"{text}{held}; `pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
+    return text if kind in ("lapsed", "released") else ""
+
+
+def unpack(raw: bytes) -> dict[str, Any]:
+    """One CTRL message. Raises Malformed."""
+    if len(raw) > MAX_CTRL_BYTES:
+        raise Malformed("control message size")
+    return decode_map(raw)
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """One CTRL message for the wire."""
+    return bytes(msgpack.packb({"v": 1, **message}))
+
+
+def agent_state(proc: str, message: dict[str, Any]) -> AgentState:
+    """STATE as a value. Raises Malformed."""
+    try:
+        reply = message.get("re")
+        return AgentState(
+            proc=proc,
+            rank=int(message["rank"]),
+            serial=int(message["sn"]),
+            reply_to=None if reply is None else int(reply),
+            held=int(message["held"]),
+            held_since_ns=int(message.get("held_since_ns") or 0),
+            next=str(message.get("next") or ""),
+            step=int(message.get("step") or 0),
+            open=tuple(_open_op(op) for op in message.get("open") or ()),
+            issued={str(k): int(n) for k, n in (message.get("issued") or {}).items()},
+            p2p={
+                (str(group), int(peer), int(tag), bool(send)): int(n)
+                for group, peer, tag, send, n in message.get("p2p") or ()
+            },
+            done=tuple(str(text) for text in message.get("done") or ()),
+            plan=tuple(str(text) for text in message.get("plan") or ()),
+            closed=bool(message.get("closed", True)),
+            hit=int(message["hit"][0]) if message.get("hit") else None,
+            hit_text=str(message["hit"][1])[:_MAX_HIT] if message.get("hit") else "",
+            hits={int(n): int(count) for n, count in (message.get("hits") or {}).items()},
+        )
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise Malformed(f"state: {error!r}") from error
+
+
+def _open_op(fields: Any) -> OpenOp:
+    group, op, seq, peer, send, tag, order, since_ns = fields
+    return OpenOp(
+        group=str(group),
+        op=str(op),
+        seq=int(seq),
+        peer=None if peer is None else int(peer),
+        send=bool(send),
+        tag=int(tag),
+        order=int(order),
+        since_ns=int(since_ns),
+    )

@@ -1,0 +1,424 @@
+"""The hub of one run: sockets, session, rings, output and control in one loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+import zmq
+
+from pardbg import __version__
+from pardbg.control.machine.effects import Ack, Event, ToAgent
+from pardbg.control.machine.machine import Machine
+from pardbg.events.decode import Malformed
+from pardbg.hub.ranks.rings import Rings, start_time
+from pardbg.hub.ranks.stacks_on_stall import Standstill, ask
+from pardbg.hub.ranks.where import Where
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.serve.agents import Agents
+from pardbg.hub.serve.backlog import Definitions, Recent, Wire
+from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES, Collector
+from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES, notice
+from pardbg.hub.serve.job_output import Line, Tail
+from pardbg.hub.serve.resume import Resumed, open_writer
+from pardbg.hub.serve.router import Router
+from pardbg.hub.serve.security import Role, ServerSecurity, check_endpoints, load_keys
+from pardbg.hub.serve.viewers import Viewers
+from pardbg.session.rotation import Parts
+from pardbg.store.store import PART
+from pardbg_agent.wire import DefKind, Key, Msg
+
+US: Final = 1_000
+MS: Final = 1_000_000
+STATE_NS: Final = 100 * MS
+STATE_PER_RANK_NS: Final = 500_000
+"""Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
+STATE_IDLE_NS: Final = 1_000 * MS
+OUTPUT_NS: Final = 50 * MS
+QUIET_NS: Final = 200 * MS
+DRAIN_NS: Final = 5_000 * MS
+"""After the job's end: how long its processes and their last messages may take."""
+GRACE_NS: Final = 2_000 * MS
+"""After everything is written: how long a late viewer's history may take."""
+LINGER_MS: Final = 1_000
+"""How long viewers may take to fetch what is in their queues."""
+GAP_NS: Final = 1_000 * MS
+PULL_HWM: Final = 256
+PUB_HWM: Final = 2_000
+_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
+_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
+
+
+class Hub:
+    """Made, ``open``ed, ``run``, closed. One per run and process."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.id = uuid.uuid4().hex[:12]
+        self.stopping = False
+        """Set by SIGTERM: flush, close the session, end."""
+        self.code: int | None = None
+        self._keys = load_keys(config.dir)
+        check_endpoints(config, self._keys)
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._security = ServerSecurity(self._context, self._keys)
+        self._gaps: dict[str, int] = {}
+        self._state: dict[str, Any] = {}
+        self._state_ns = self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
+        self._force_state = True
+
+    # -- life
+
+    def open(self) -> None:
+        """Sockets, session, then ``hub.pid``: from here on agents and viewers find us."""
+        self._security.start()
+        try:
+            pull = self._bind(zmq.PULL, self.config.data, "data")
+            self._pub = self._bind(zmq.XPUB, self.config.pub, "pub")
+            ctrl = self._bind(zmq.ROUTER, self.config.ctrl, "ctrl")
+        except files.ConfigError:
+            self._security.stop()
+            self._context.destroy(linger=0)
+            raise
+        self._definitions, self._recent = Definitions(), Recent()
+        writer, resumed, problem = open_writer(self.config, self._definitions, self._recent)
+        self._resumed = resumed
+        self._collector = Collector(pull, self._pub, writer, self._definitions, self._recent)
+        if isinstance(writer, Parts):
+            writer.repeat = self._begin_part
+        self._collector.write_error = problem
+        self._collector.number = resumed.number
+        self._collector.heads.next = resumed.heads
+        self._make_control(ctrl)
+        self._tails = [
+            Tail(self.config.dir / files.OUT_FILE, "stdout", resumed.offsets.get("stdout", 0)),
+            Tail(self.config.dir / files.ERR_FILE, "stderr", resumed.offsets.get("stderr", 0)),
+        ]
+        self._poller = zmq.Poller()
+        for socket in (pull, self._pub, ctrl):
+            self._poller.register(socket, zmq.POLLIN)
+        self._pull, self._ctrl = pull, ctrl
+        self._say_hello(resumed)
+        files.write_json(self.config.dir / files.HUB_FILE, {"pid": os.getpid(), "hub": self.id})
+
+    def run(self) -> None:
+        """Until the job is over and everything is written, or ``stopping``."""
+        while not self.stopping and not self._turn():
+            pass
+        self._close_session()
+        until = time.monotonic_ns() + GRACE_NS
+        while self._router.busy and not self.stopping and time.monotonic_ns() < until:
+            self._turn_after_end()
+        self.close()
+
+    def close(self) -> None:
+        """Sockets and mappings; the session if it is still open."""
+        self._close_session()
+        self._rings.close(remove=self.code is not None)
+        for tail in self._tails:
+            tail.close()
+        for socket in (self._pull, self._pub, self._ctrl):
+            socket.close(linger=LINGER_MS)
+        self._security.stop()
+        self._context.term()
+
+    # -- setting up
+
+    def _bind(self, kind: int, endpoint: str, domain: str) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_CTRL_BYTES if domain == "ctrl" else MAX_MESSAGE_BYTES)
+        if kind == zmq.PULL:
+            socket.setsockopt(zmq.RCVHWM, PULL_HWM)
+        elif kind == zmq.XPUB:
+            socket.setsockopt(zmq.SNDHWM, PUB_HWM)
+            socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._security.secure(socket, domain)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise files.ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None
+        return socket
+
+    def _make_control(self, ctrl: zmq.Socket[bytes]) -> None:
+        # Ids grow over hub restarts, too: an agent's answer to the old hub is not one to us.
+        self._machine = Machine(first_id=time.monotonic_ns() // US)
+        self._machine.raised.hold_ns = int(self.config.on_exception_s * 1e9)
+        self._rings = Rings(self.config.ring_dir, self._definitions, self.config.run)
+        self._router = Router(ctrl, self._security)
+        self._where = Where()
+        self._standstill, self._stall_number = Standstill(), 0
+        self._agents = Agents(
+            self.id, self.config.boot_id, self._router, self._collector, self._definitions,
+            self._rings, self._machine, self._where,
+        )  # fmt: skip
+        self._agents.ended = dict(self._resumed.ended)
+        self._viewers = Viewers(
+            self.config, self.id, self._router, self._collector, self._definitions,
+            self._recent, self._rings, self._agents, self._machine, self._where, self._signal_job,
+        )  # fmt: skip
+        self._machine.groups = self._definitions.groups
+        self._machine.timeouts = self._definitions.timeouts
+        self._machine.pipelines = self._definitions.pipelines
+        self._collector.on_definition = self._agents.defined
+        self._router.on_agent = self._from_agent
+        self._router.on_viewer = self._from_viewer
+        self._router.on_left = lambda viewer: self._viewers.left(viewer, time.monotonic_ns())
+
+    def _say_hello(self, resumed: Resumed) -> None:
+        config = self.config
+        self._collector.define(
+            k=DefKind.RUN.value, run=config.run, name=config.name, argv=list(config.argv),
+            cwd=config.cwd, t_ns=config.t_ns, wall_ns=config.wall_ns, host=config.host,
+            version=__version__, recipe=config.recipe,
+        )  # fmt: skip
+        if resumed.restarted:
+            said = self._viewers.restore(resumed.breaks, resumed.break_number)
+            self._control_event("hub_restart", "; ".join([resumed.text, *said]))
+            self._collector.flush(None)  # known even if this hub dies at once, too
+        if self._collector.write_error:
+            self._control_event("error", self._collector.write_error)
+            self._told_write_error = True
+
+    # -- one turn
+
+    def _turn(self) -> bool:
+        """Wait for something, do what is due; True when the run is over."""
+        active = self._machine.active or self._router.busy
+        self._poller.poll(3 if self._machine.settling else 10 if active else 25)
+        now = time.monotonic_ns()
+        if self._collector.drain():
+            self._heard_ns = now
+        self._subscriptions()
+        self._router.receive()
+        now = time.monotonic_ns()
+        self._agents.tick(now)
+        if self._machine.active:
+            self._machine.tick(now, self._rings.computing())
+        else:
+            self._machine.tick(now)
+        self._carry_out()
+        self._where.tick(now)
+        self._viewers.tick(now)
+        self._router.tick(now)
+        self._say_output(now)
+        self._say_gaps(now)
+        self._say_state(now)
+        self._collector.flush(now)
+        self._check_writer()
+        return self._is_over(now)
+
+    def _turn_after_end(self) -> None:
+        """Viewers fetch what is left; nothing new is recorded."""
+        self._poller.poll(20)
+        self._subscriptions()
+        self._say_state(time.monotonic_ns())
+        self._router.receive()
+        self._router.tick(time.monotonic_ns())
+
+    def _subscriptions(self) -> None:
+        """A viewer subscribed: say the state at once, so that it knows that nothing is missed."""
+        try:
+            while True:
+                if self._pub.recv(zmq.NOBLOCK)[:1] == b"\x01":
+                    self._force_state = True
+        except zmq.Again:
+            pass
+
+    def _from_agent(self, proc: str, message: dict[str, Any], role: Role) -> None:
+        try:
+            self._agents.message(proc, message, time.monotonic_ns())
+        except (ValueError, TypeError, KeyError) as error:
+            raise Malformed(f"{proc}: {error!r}") from error
+
+    def _from_viewer(self, viewer: str, message: dict[str, Any], role: Role) -> None:
+        self._viewers.message(viewer, message, role, time.monotonic_ns())
+
+    def _carry_out(self) -> None:
+        """What the control machine wants done."""
+        for effect in self._machine.drain():
+            if isinstance(effect, ToAgent):
+                self._router.send(effect.proc, effect.message)
+            elif isinstance(effect, Event):
+                self._collector.say(Key.CONTROL, **effect.fields)
+                self._notice(effect.fields)
+            elif isinstance(effect, Ack):
+                answer = {
+                    "t": Msg.ACK.value, "re": effect.re, "ok": effect.ok, "error": effect.error,
+                    "data": effect.data,
+                }  # fmt: skip
+                self._router.send(effect.viewer, answer)
+
+    def _notice(self, event: dict[str, Any]) -> None:
+        """Who follows the job without a screen learns that it stands still, and what to do."""
+        text = notice(event, self.config.run)
+        if text:
+            with contextlib.suppress(OSError), open(
+                self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8"
+            ) as file:
+                file.write(f"pardbg: {text}\n")
+
+    # -- what the hub says
+
+    def _say_state(self, now: int) -> None:
+        waited = now - self._state_ns
+        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._rings.mapped))
+        if not self._force_state and waited < rate:
+            return
+        rows = self._rings.rows(now)
+        self._watch_standstill(self._on_our_clock(rows), now)
+        seen = {
+            proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
+        }
+        if not self._force_state and seen == self._state and waited < STATE_IDLE_NS:
+            return
+        self._state, self._state_ns, self._force_state = seen, now, False
+        self._collector.say(Key.STATE, hub=self.id, ranks=rows)
+
+    def _on_our_clock(self, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Status blocks tell times by their own process's clock."""
+        offsets = {proc: by for proc in rows if (by := self._agents.offset_ns(proc))}
+        if not offsets:
+            return rows
+        return {
+            proc: {k: v + offsets.get(proc, 0) if k in _TIMES and v else v for k, v in row.items()}
+            for proc, row in rows.items()
+        }
+
+    def _watch_standstill(self, rows: dict[str, dict[str, Any]], now: int) -> None:
+        due = self._standstill.due(rows, now)
+        if not due:
+            return
+        self._stall_number -= 1  # viewers' questions count upwards
+        number = self._stall_number
+        pids = {proc: self._agents.pid(proc) for proc in due}
+        ask(self._where, number, rows, pids, lambda said: self._collector.say(Key.CONTROL, **said),
+            now)  # fmt: skip
+        for proc in due:
+            self._router.send(proc, {"t": Msg.WHERE.value, "id": number})
+
+    def _say_output(self, now: int) -> None:
+        if now - self._output_ns < OUTPUT_NS:
+            return
+        self._output_ns = now
+        for tail in self._tails:
+            for line in tail.read(now, final=self._exit_ns > 0):
+                self._say_line(line)
+
+    def _say_line(self, line: Line) -> None:
+        self._collector.say(
+            Key.OUTPUT, rank=line.rank, stream=line.stream, text=line.text, off=line.offset
+        )
+
+    def _say_gaps(self, now: int) -> None:
+        gaps = self._collector.heads.gaps
+        for gap in gaps:
+            self._gaps[gap.proc] = self._gaps.get(gap.proc, 0) + gap.num_records
+        gaps.clear()
+        if self._gaps and now - self._gap_ns >= GAP_NS:
+            self._gap_ns = now
+            for proc, num in self._gaps.items():
+                rank = self._definitions.process(proc).rank
+                self._control_event("gap", f"rank {rank}: {num} records lost", proc=proc, num=num)
+            self._gaps = {}
+
+    def _control_event(self, event: str, text: str, **fields: Any) -> None:
+        status = self._machine.status(time.monotonic_ns())
+        self._collector.say(Key.CONTROL, event=event, by="", text=text, **{**status, **fields})
+
+    _told_write_error = False
+
+    def _check_writer(self) -> None:
+        if self._collector.write_error and not self._told_write_error:
+            self._told_write_error = True
+            print(self._collector.write_error, flush=True)
+            self._control_event("error", self._collector.write_error)
+
+    def _begin_part(self, number: int) -> list[Wire]:
+        """What the recording's part ``number`` begins with: all that is needed to read it alone,
+        and to go on with it if this hub dies."""
+        files.write_json(self.config.dir / files.PART_FILE, {"part": number})
+        heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
+        offsets = {tail.stream: tail.offset for tail in self._tails}
+        self._collector.number += 1
+        now = time.monotonic_ns()
+        event = {
+            "n": self._collector.number, "t_ns": now, "event": PART, "by": "", "part": number,
+            "text": f"part {number} of {Path(self.config.session).name}", "heads": heads,
+            "offsets": offsets, "ended": self._agents.ended,
+            "hub_restarts": self._resumed.restarts, **self._machine.status(now),
+        }  # fmt: skip
+        self._force_state = True
+        return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]
+
+    # -- the end
+
+    def _is_over(self, now: int) -> bool:
+        """The job has ended and nothing more comes."""
+        if not self._exit_ns:
+            found = files.read_json(self.config.dir / files.EXIT_FILE) if self._look(now) else None
+            if found is None:
+                return False
+            self.code, self._told = int(found.get("code", 1)), found.get("told") or []
+            self._exit_ns = self._heard_ns = now
+            return False
+        if now - self._exit_ns >= DRAIN_NS:
+            return True
+        quiet = now - self._heard_ns >= QUIET_NS and now - self._exit_ns >= QUIET_NS
+        return quiet and not self._agents.known() and all(t.at_end for t in self._tails)
+
+    _looked_ns = 0
+
+    def _look(self, now: int) -> bool:
+        if now - self._looked_ns < 100 * MS:
+            return False
+        self._looked_ns = now
+        return True
+
+    def _close_session(self) -> None:
+        """The rest of everything, the run's end, the file's summary. Once."""
+        if self._closed:
+            return
+        self._closed = True
+        now = time.monotonic_ns()
+        self._collector.drain()
+        if self.code is not None:
+            self._agents.finish(now)
+        for tail in self._tails:
+            while lines := tail.read(now, final=True):
+                for line in lines:
+                    self._say_line(line)
+        self._gap_ns = 0
+        self._say_gaps(now)
+        self._force_state = True
+        self._say_state(now)
+        if self.code is not None:
+            self._collector.define(
+                k=DefKind.END.value, proc=None, t_ns=now, code=self.code, told=self._told
+            )
+        writer, self._collector.writer = self._collector.writer, None
+        if writer is not None:
+            try:
+                writer.close(self.code, self._resumed.restarts)
+            except OSError as error:
+                print(f"session not closed: {error}", flush=True)
+
+    _closed = False
+    _told: Sequence[Any] = ()
+    """What exit.json says of signals that the job was given."""
+
+    def _signal_job(self, number: int) -> str | None:
+        """Through the launcher, whose child the job is; None if that went well."""
+        launch = files.read_json(self.config.dir / files.LAUNCH_FILE)
+        pid = launch.get("pid") if launch else None
+        if not isinstance(pid, int) or start_time(pid) != (launch or {}).get("start"):
+            return "the launcher is gone: end the job with its own process id"
+        os.kill(pid, number)
+        return None

@@ -1,0 +1,132 @@
+"""Starting to record, or going on where a killed hub stopped."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.events.decode import Malformed, decode_map, frame_head
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.serve.backlog import Definitions, Recent
+from pardbg.session.rotation import Parts, part_path
+from pardbg.session.writer import SessionWriter, resume
+from pardbg.store.source import Message
+from pardbg.store.store import PART
+from pardbg_agent.wire import DefKind, Key
+
+NUMBER_SKIP: Final = 1_000_000
+"""``n`` that the killed hub may have published and not recorded is never used again."""
+_NUMBERED: Final = (Key.OUTPUT.value, Key.CONTROL.value, Key.STATE.value)
+
+
+@dataclass(slots=True)
+class Resumed:
+    """What the file of a killed hub says."""
+
+    restarted: bool = False
+    restarts: int = 0
+    """Of this run, this one included."""
+    number: int = 0
+    heads: dict[bytes, int] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+    num_messages: int = 0
+    text: str = ""
+    breaks: list[Any] = field(default_factory=list)
+    """Breakpoints and watches that were set, as Breakpoint.as_dict has them."""
+    break_number: int = 0
+    """The highest that one of them ever had."""
+    held: bool = False
+    """Ranks were held, or about to be."""
+
+    def saw(self, message: Message) -> None:
+        """One message that was kept."""
+        self.num_messages += 1
+        kind, proc = message.key[:1], message.key[1:]
+        try:
+            if kind == Key.RECORDS.value:
+                head = frame_head(message.payload)
+                self.heads[proc] = max(self.heads.get(proc, 0), head.first + head.count)
+            elif kind in _NUMBERED:
+                self._numbered(kind, message.payload)
+            elif kind == Key.DEFINITION.value and not proc:
+                fields = decode_map(message.payload)
+                if fields.get("k") == DefKind.END and fields.get("proc"):
+                    self.ended[str(fields["proc"])] = str(fields.get("reason"))
+        except (Malformed, ValueError, TypeError):
+            return
+
+    def _numbered(self, kind: bytes, payload: bytes) -> None:
+        fields = decode_map(payload)
+        self.number = max(self.number, int(fields.get("n", 0)))
+        if kind == Key.OUTPUT.value and "off" in fields:
+            self.offsets[str(fields.get("stream"))] = int(fields["off"])
+        if kind == Key.CONTROL.value and fields.get("event") == "hub_restart":
+            self.restarts += 1
+        if kind == Key.CONTROL.value and isinstance(fields.get("breaks"), list):
+            self.breaks = [one for one in fields["breaks"] if isinstance(one, dict)]
+            self.break_number = max([self.break_number, *map(_number, self.breaks)])
+            self.held = fields.get("mode") != "running"
+        if kind == Key.CONTROL.value and fields.get("event") == PART:
+            self._part(fields)
+
+    def _part(self, fields: dict[str, Any]) -> None:
+        """Where the part before ended."""
+        for proc, head in dict(fields.get("heads") or {}).items():
+            self.heads[str(proc).encode("ascii")] = int(head)
+        self.offsets.update({str(k): int(v) for k, v in dict(fields.get("offsets") or {}).items()})
+        self.ended.update({str(k): str(v) for k, v in dict(fields.get("ended") or {}).items()})
+        self.restarts = int(fields.get("hub_restarts") or 0)
+
+
+def open_writer(
+    config: RunConfig, definitions: Definitions, recent: Recent
+) -> tuple[SessionWriter | Parts | None, Resumed, str | None]:
+    """(writer, what came before, why nothing can be recorded). A hub was here before us if there
+    is a ``hub.pid``."""
+    resumed = Resumed()
+    number = int((files.read_json(config.dir / files.PART_FILE) or {}).get("part", 1))
+    path = part_path(Path(config.session), number)
+
+    def seen(message: Message) -> None:
+        resumed.saw(message)
+        if message.key[:1] == Key.DEFINITION.value:
+            definitions.add(message.key, message.payload)
+        else:
+            recent.add(message.key, message.payload)
+
+    before = files.read_json(config.dir / files.HUB_FILE)
+    resumed.restarted = before is not None
+    try:
+        if before is None or not path.exists():
+            return _in_parts(SessionWriter(path, config.facts), number, config), resumed, None
+        size = os.stat(path).st_size
+        writer = resume(path, config.facts, seen)
+    except OSError as error:
+        return None, resumed, f"recording stopped: {path}: {error.strerror or error}"
+    resumed.number += NUMBER_SKIP
+    resumed.restarts += 1
+    resumed.text = (
+        f"hub {before.get('hub')} was lost; its {size} bytes gave {resumed.num_messages} messages"
+        + ("; the ranks that it held run on" if resumed.held else "")
+    )
+    return _in_parts(writer, number, config), resumed, None
+
+
+def _number(said: dict[str, Any]) -> int:
+    number = said.get("number")
+    return number if isinstance(number, int) else 0
+
+
+def _in_parts(
+    writer: SessionWriter, number: int, config: RunConfig
+) -> SessionWriter | Parts:
+    """The writer itself, unless the recording is to go on in another file some day."""
+    if not config.limits:
+        return writer
+    now = time.monotonic_ns()
+    return Parts(writer, number, Path(config.session), config.facts, config.limits, now)

@@ -1,0 +1,149 @@
+"""CTRL: the ROUTER socket. Agents and viewers by identity; histories for late viewers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import zmq
+
+from pardbg.events.decode import Malformed
+from pardbg.hub.serve.backlog import Wire
+from pardbg.hub.serve.ctrl_messages import pack, unpack
+from pardbg.hub.serve.security import Role, ServerSecurity
+from pardbg_agent.wire import Msg
+
+VIEWER: Final = b"view-"
+MAX_VIEWERS: Final = 64
+MAX_LOGGED: Final = 20
+PROBE_NS: Final = 200_000_000
+
+Handler = Callable[[str, dict[str, Any], Role], None]
+
+
+@dataclass(slots=True)
+class Viewer:
+    """One connected viewer."""
+
+    identity: bytes
+    joined: bool = False
+    backlog: deque[Wire] = field(default_factory=deque)
+    """History still to be sent."""
+    then: dict[str, Any] | None = None
+    """The ACK that ends the history."""
+    backed_up: bool = False
+
+
+class Router:
+    """Receives, checks, hands on; sends without ever blocking."""
+
+    def __init__(self, socket: zmq.Socket[bytes], security: ServerSecurity) -> None:
+        self.viewers: dict[str, Viewer] = {}
+        self.malformed = 0
+        self.on_agent: Handler = lambda proc, message, role: None
+        self.on_viewer: Handler = lambda viewer, message, role: None
+        self.on_left: Callable[[str], None] = lambda viewer: None
+        self._socket, self._security = socket, security
+        self._probed_ns = 0
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # A restarted viewer or agent with its old identity takes the place of its old self.
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+
+    def receive(self, limit: int = 500) -> int:
+        """Take what has come; how many messages that was."""
+        for taken in range(limit):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return taken
+            self._take(frames)
+        return limit
+
+    def send(self, identity: str, message: dict[str, Any]) -> bool:
+        """False: nobody of that name is connected (or takes no more)."""
+        return self._send(identity.encode("ascii"), (pack(message),)) is True
+
+    def history(self, viewer: str, messages: Iterable[Wire], then: dict[str, Any]) -> None:
+        """Send a late viewer what it missed, bit by bit, then ``then``."""
+        known = self.viewers[viewer]
+        known.joined = True
+        known.backlog, known.then = deque(messages), then
+        self._serve(viewer, known)
+
+    def tick(self, now: int) -> None:
+        """Go on with histories; find out who has left."""
+        for name, viewer in list(self.viewers.items()):
+            if viewer.backlog or viewer.then is not None:
+                self._serve(name, viewer)
+        if now - self._probed_ns >= PROBE_NS:
+            self._probed_ns = now
+            for name, viewer in list(self.viewers.items()):
+                if self._send(viewer.identity, (pack({"t": Msg.PING.value, "t_ns": now}),)) is None:
+                    self._gone(name)
+
+    @property
+    def busy(self) -> bool:
+        """A history is under way."""
+        return any(viewer.backlog or viewer.then for viewer in self.viewers.values())
+
+    def _take(self, frames: list[zmq.Frame]) -> None:
+        try:
+            if len(frames) != 2:
+                raise Malformed("frames")
+            identity = frames[0].bytes
+            name = identity.decode("ascii")
+            message = unpack(frames[1].bytes)
+            role = self._security.role(frames[1])
+            if identity.startswith(VIEWER):
+                self._from_viewer(name, identity, message, role)
+            elif role in ("agent", "control"):
+                self.on_agent(name, message, role)
+            else:
+                raise Malformed("role")
+        except (Malformed, UnicodeDecodeError) as error:
+            self.malformed += 1
+            if self.malformed <= MAX_LOGGED:
+                print(f"dropped a message on CTRL: {error}", flush=True)
+
+    def _from_viewer(self, name: str, identity: bytes, message: dict[str, Any], role: Role) -> None:
+        if role == "agent":
+            raise Malformed("role")
+        if name not in self.viewers:
+            if len(self.viewers) >= MAX_VIEWERS:
+                text = f"{MAX_VIEWERS} viewers are connected already: close one"
+                self.send(name, {"t": Msg.ACK.value, "re": message.get("id"), "ok": False,
+                                 "error": text})  # fmt: skip
+                return
+            self.viewers[name] = Viewer(identity)
+        self.on_viewer(name, message, role)
+
+    def _serve(self, name: str, viewer: Viewer) -> None:
+        """As much of the history as the socket takes now."""
+        while viewer.backlog:
+            sent = self._send(viewer.identity, viewer.backlog[0])
+            if sent is None:
+                self._gone(name)
+                return
+            if not sent:
+                return
+            viewer.backlog.popleft()
+        if viewer.then is not None and self._send(viewer.identity, (pack(viewer.then),)):
+            viewer.then = None
+
+    def _gone(self, name: str) -> None:
+        self.viewers.pop(name, None)
+        self.on_left(name)
+
+    def _send(self, identity: bytes, frames: tuple[bytes, ...]) -> bool | None:
+        """True: sent. False: its queue is full. None: nobody of that name is connected."""
+        try:
+            self._socket.send_multipart((identity, *frames), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return None
+            raise
+        return True

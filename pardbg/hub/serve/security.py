@@ -1,0 +1,122 @@
+"""Who may connect. Local sockets lie in a 0700 directory; TCP is CURVE or nothing.
+
+Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`` (looks), ``control`` (looks
+and commands). ZAP tells them apart per socket; CTRL sees the role of each message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from pardbg.hub.run.config import ConfigError, RunConfig, read_json, write_json
+
+Role = Literal["agent", "viewer", "control"]
+ROLES: Final[tuple[Role, ...]] = ("agent", "viewer", "control")
+KEYS_FILE: Final = "keys.json"
+"""0600, in the run directory: every key of the run. A viewer elsewhere gets its part of it."""
+_MAY: Final[dict[str, tuple[Role, ...]]] = {
+    "data": ("agent",),
+    "pub": ("viewer", "control"),
+    "ctrl": ROLES,
+}
+
+
+def make_keys() -> dict[str, Any]:
+    """Fresh CURVE keys (Z85 text) for one run."""
+    pairs = {}
+    for who in ("server", *ROLES):
+        public, secret = zmq.curve_keypair()
+        pairs[who] = {"public": public.decode(), "secret": secret.decode()}
+    return pairs
+
+
+def for_agents(keys: dict[str, Any]) -> dict[str, Any]:
+    """run.json's ``keys``: what a job's processes need, and nothing that commands."""
+    return {"server": keys["server"]["public"], "agent": keys["agent"]}
+
+
+def save_keys(run_dir: Path, keys: dict[str, Any]) -> None:
+    """Write them beside run.json."""
+    write_json(run_dir / KEYS_FILE, keys)
+
+
+def check_endpoints(config: RunConfig, keys: dict[str, Any] | None) -> None:
+    """Refuse a TCP endpoint without keys, loopback or not. Raises ConfigError."""
+    for endpoint in (config.data, config.pub, config.ctrl):
+        scheme = endpoint.partition("://")[0]
+        if scheme == "ipc":
+            continue
+        if scheme != "tcp":
+            raise ConfigError(f"{endpoint}: only ipc:// and tcp:// endpoints are served")
+        if not keys:
+            raise ConfigError(f"{endpoint}: TCP needs CURVE keys; there is no {KEYS_FILE}")
+
+
+@dataclass
+class ServerSecurity:
+    """CURVE and ZAP on the hub's sockets; does nothing without keys."""
+
+    context: zmq.Context[Any]
+    keys: dict[str, Any] | None
+    _auth: ThreadAuthenticator | None = None
+
+    def start(self) -> None:
+        """Before any bind."""
+        if self.keys is None:
+            return
+        self._roles = {self.keys[role]["public"].encode(): role for role in ROLES}
+        self._auth = ThreadAuthenticator(self.context)
+        self._auth.start()
+        for domain in _MAY:
+            self._auth.configure_curve_callback(domain=domain, credentials_provider=self)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """ZAP: may the holder of this key use this socket?"""
+        return self._roles.get(key) in _MAY.get(domain, ())
+
+    def secure(self, socket: zmq.Socket[bytes], domain: str) -> None:
+        """Make a socket a CURVE server."""
+        if self.keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self.keys["server"]["secret"].encode())
+            socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
+
+    def role(self, frame: zmq.Frame) -> Role:
+        """Whose message this is; on local sockets whoever reaches them may do everything."""
+        if self.keys is None:
+            return "control"
+        found = self._roles.get(str(frame.get("User-Id")).encode())
+        return found if found is not None else "viewer"
+
+    def stop(self) -> None:
+        if self._auth is not None:
+            self._auth.stop()
+            self._auth = None
+
+
+def load_keys(run_dir: Path) -> dict[str, Any] | None:
+    """The run's keys; None where it has none. Raises ConfigError."""
+    path = run_dir / KEYS_FILE
+    if not path.exists():
+        return None
+    keys = read_json(path)
+    if keys is None or any(who not in keys for who in ("server", *ROLES)):
+        raise ConfigError(f"{path} is damaged: start the run again")
+    return keys
+
+
+def secure_client(socket: zmq.Socket[bytes], keys: dict[str, Any] | None, role: Role) -> None:
+    """Make a socket a CURVE client of that role (or of ``viewer`` if that is all there is)."""
+    if keys is None:
+        return
+    pair = keys.get(role) or keys["viewer"]
+    server = keys["server"]
+    public = server["public"] if isinstance(server, dict) else server
+    socket.setsockopt(zmq.CURVE_SERVERKEY, public.encode())
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, pair["public"].encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair["secret"].encode())

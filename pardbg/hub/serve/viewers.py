@@ -1,0 +1,346 @@
+"""The viewers' side of CTRL: joining, commands, questions, control changing hands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pardbg.control.language.expr import ExprError
+from pardbg.control.language.level import LEVELS
+from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, spell, unseen
+from pardbg.control.language.verbs import Verb
+from pardbg.control.machine.breakpoints import BreakpointError
+from pardbg.control.machine.cut import View
+from pardbg.control.machine.effects import Command
+from pardbg.control.machine.machine import Machine
+from pardbg.events.decode import Malformed
+from pardbg.hub.ranks.rings import Rings
+from pardbg.hub.ranks.where import Where
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.serve.agents import Agents
+from pardbg.hub.serve.backlog import Definitions, Recent
+from pardbg.hub.serve.collector import Collector
+from pardbg.hub.serve.levels import Levels, number_of
+from pardbg.hub.serve.router import Router
+from pardbg.hub.serve.security import Role
+from pardbg.store.bookmarks import BOOKMARK, MAX_TEXT, UNMARK
+from pardbg_agent.wire import LEASE_NS, Key, Msg
+
+QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
+RECORDING: Final = (Verb.MARK, Verb.LEVEL)
+SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM}
+MAX_EXPR: Final = 2_000
+SCRIPT: Final = "ctl"
+"""Who holds control where each command is a process of its own."""
+
+
+class Viewers:
+    """Answers viewers; hands their commands to the machine."""
+
+    def __init__(
+        self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
+        definitions: Definitions, recent: Recent, rings: Rings, agents: Agents,
+        machine: Machine, where: Where, signal_job: Callable[[int], str | None],
+    ) -> None:  # fmt: skip
+        self._config, self._hub_id, self._router = config, hub_id, router
+        self._collector, self._definitions, self._recent = collector, definitions, recent
+        self._rings, self._agents = rings, agents
+        self._machine, self._where, self._signal_job = machine, where, signal_job
+        self._number = 0
+        self._levels = Levels(router.send)
+        self._last: dict[tuple[str, Role], int] = {}
+        """(viewer, what its key may) -> id of its newest request; they grow."""
+        self._missed: dict[str, int] = {}
+        """Viewers of the hub before, whose breakpoints are set: when they have to be back."""
+
+    def tick(self, now: int) -> None:
+        """Levels that were raised for a while go back; questions nobody answers end."""
+        self._agents.inquiries.tick(now)
+        for viewer in [v for v, until in self._missed.items() if now >= until]:
+            del self._missed[viewer]
+            if viewer not in self._router.viewers:
+                self._machine.forget(viewer, now)
+        for level in dict.fromkeys(level for _, level in self._levels.tick(now)):
+            self._said("level", "", f"back to {LEVELS[level]}", now)
+
+    def message(self, viewer: str, message: dict[str, Any], role: Role, now: int) -> None:
+        """One message of a viewer. Raises Malformed."""
+        kind, number = str(message.get("t")), message.get("id")
+        if kind == Msg.LEASE:
+            if role == "control":
+                self._machine.renew(viewer, now)
+            return
+        if kind == Msg.LEAVE:
+            if role == "control":  # or whoever may look could leave in another's name
+                self._machine.leave(viewer, now)
+                self._machine.forget(viewer, now)
+            return
+        if not isinstance(number, int):
+            raise Malformed("request without id")
+        if number <= self._last.get((viewer, role), -1):
+            self._said("refused", viewer, f"request {number} came again: dropped", now)
+            raise Malformed("request came again")
+        self._last[viewer, role] = number
+        if kind == Msg.JOIN:
+            self._join(viewer, number)
+        elif kind == Msg.TAKE:
+            if self._may(viewer, number, role):
+                self._machine.take(viewer, number, now)
+        elif kind == Msg.COMMAND:
+            self._command(viewer, number, message, role, now)
+        else:
+            raise Malformed("viewer message")
+
+    def left(self, viewer: str, now: int) -> None:
+        """A viewer cannot be reached any more: what it held runs on."""
+        self._last = {key: number for key, number in self._last.items() if key[0] != viewer}
+        self._machine.leave(viewer, now, "is gone: everything runs on")
+        self._machine.forget(viewer, now)
+
+    def restore(self, breaks: Sequence[Mapping[str, Any]], number: int) -> list[str]:
+        """Set the breakpoints of the hub before again; in words, for the audit trail. Those of a
+        viewer that does not come back go as when it leaves."""
+        table, lost = self._machine.breakpoints, []
+        table.skip(number)
+        self._machine.restored = True
+        for one in breaks:
+            try:
+                table.restore(one)
+            except (ExprError, BreakpointError) as error:
+                lost.append(f"breakpoint {one.get('number')} is lost: {error}")
+        until = time.monotonic_ns() + LEASE_NS
+        self._missed = {str(one.get("by")): until for one in breaks if one.get("keep") is not True}
+        numbers = ", ".join(str(one["number"]) for one in table.as_dicts())
+        return [f"breakpoint {numbers} set again"] * bool(numbers) + lost
+
+    # -- joining
+
+    def _join(self, viewer: str, number: int) -> None:
+        messages = [*self._definitions.messages(), *self._recent.messages()]
+        history = {
+            "messages": len(messages), "bytes": self._recent.num_bytes,
+            "dropped": self._recent.dropped, "definitions_left_out": self._definitions.left_out,
+        }  # fmt: skip
+        then = {
+            "t": Msg.ACK.value, "re": number, "ok": True, "run": self._config.run,
+            "hub": self._hub_id, "history": history, "status": self.status(),
+        }  # fmt: skip
+        self._router.history(viewer, messages, then)
+
+    # -- commands
+
+    def _command(
+        self, viewer: str, number: int, message: dict[str, Any], role: Role, now: int
+    ) -> None:
+        args = message.get("args") or {}
+        word, text = str(message.get("verb")), message.get("ranks")
+        if not isinstance(args, dict) or not (text is None or isinstance(text, str)):
+            raise Malformed("command")
+        if word in ("signal", Verb.KILL.value):
+            if self._may(viewer, number, role):
+                self._end_job(viewer, number, word, args, now)
+            return
+        try:
+            verb = Verb(word)
+            ranks = resolve(text, self._known()) if self._agents.known() else unseen(text)
+        except RankSetError as error:
+            none_held = text == "held"
+            words = "nothing is held: pause first" if none_held else str(error)
+            self._refuse(viewer, number, words, usage=not none_held)
+            return
+        except ValueError:
+            verbs = ", ".join(verb.value for verb in Verb)
+            self._refuse(viewer, number, f"no verb '{word[:40]}'; verbs: {verbs}", usage=True)
+            return
+        if verb is Verb.WHERE and role == "control":
+            self._machine.renew(viewer, now)
+        if verb in QUESTIONS:
+            self._question(viewer, number, verb, ranks, now)
+        elif verb in RECORDING:
+            if self._may(viewer, number, role):
+                self._record(viewer, number, verb, ranks, args, now)
+        elif verb is Verb.INSPECT:
+            if self._may(viewer, number, role):
+                self._inspect(viewer, number, ranks, args, now)
+        elif self._may(viewer, number, role):
+            self._steer(viewer, number, verb, ranks, text, args, now)
+
+    def _steer(
+        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], text: str | None,
+        args: dict[str, Any], now: int,
+    ) -> None:  # fmt: skip
+        keep = bool(args.get("keep"))
+        timeout, lease = _seconds(args.get("timeout_s")), _seconds(args.get("lease_s"))
+        command = Command(
+            viewer, SCRIPT if keep else viewer, number, verb, ranks, text or "",
+            now + timeout if timeout else 0, args,
+        )  # fmt: skip
+        self._machine.command(command, now, keep=keep, lease_ns=lease)
+
+    def _end_job(self, viewer: str, number: int, word: str, args: dict[str, Any], now: int) -> None:
+        owner = self._config.owner_pid
+        if word == "signal":
+            chosen = SIGNALS.get(str(args.get("signal")))
+            if owner is None or args.get("pid") != owner:
+                self._refuse(viewer, number, "only who owns the job passes signals on: use kill")
+                return
+            if chosen is None:
+                self._refuse(viewer, number, "signal is INT or TERM")
+                return
+        else:
+            chosen = signal.SIGUSR1
+            if args.get("confirm") is not True:
+                self._refuse(viewer, number, "kill ends the job: confirm it")
+                return
+        self._collector.say(
+            Key.CONTROL, event=word, by=viewer, text=f"{word} the job", **self._machine.status(now)
+        )
+        error = self._signal_job(int(chosen))
+        answer = {"t": Msg.ACK.value, "re": number, "ok": error is None, "error": error}
+        self._router.send(viewer, answer)
+
+    # -- about the recording
+
+    def _record(
+        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], args: dict[str, Any],
+        now: int,
+    ) -> None:  # fmt: skip
+        """A bookmark, or how much is recorded: nobody is held, so nobody needs control."""
+        if verb is Verb.MARK:
+            at, text = args.get("at_ns"), str(args.get("text") or "")[:MAX_TEXT]
+            event = UNMARK if not text and at is not None else BOOKMARK
+            at_ns = at if isinstance(at, int) and 0 <= at <= now else now
+            self._collector.say(
+                Key.CONTROL, event=event, by=viewer, at_ns=at_ns, text=text or "bookmark"
+            )
+            self._answer(viewer, number, {"at_ns": at_ns})
+            return
+        level = number_of(args.get("level"))
+        if level is None:
+            self._refuse(viewer, number, f"a level is {', '.join(LEVELS)}", usage=True)
+            return
+        rows, known = self._rings.rows(now), self._agents.known()
+        present = {
+            proc: int(rows.get(proc, {}).get("level", len(LEVELS) - 1))
+            for proc, rank in known.items() if rank in ranks
+        }  # fmt: skip
+        for_ns = _seconds(args.get("for_s"))
+        asked = self._levels.ask(present, level, for_ns, now)
+        while_ = f" for {for_ns / 1e9:g} s" if for_ns else ""
+        why = f": {str(args['why'])[:MAX_TEXT]}" if args.get("why") else ""
+        ranks_ = f"{len(asked)} rank" + "s" * (len(asked) != 1)
+        if asked:
+            self._said("level", viewer, f"{LEVELS[level]}{while_} on {ranks_}{why}", now)
+        self._answer(viewer, number, {"level": LEVELS[level], "asked": len(asked)})
+
+    def _said(self, event: str, by: str, text: str, now: int) -> None:
+        status = self._machine.status(now)
+        self._collector.say(Key.CONTROL, event=event, by=by, text=text, **status)
+
+    # -- questions
+
+    def _question(
+        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], now: int
+    ) -> None:
+        if verb is Verb.STATUS:
+            self._answer(viewer, number, self.status())
+        elif verb is Verb.RANKS:
+            rows = self._rings.rows(now)
+            chosen = {p: row for p, row in rows.items() if row["rank"] in ranks}
+            self._answer(viewer, number, {"ranks": chosen, "mode": self._machine.mode.value})
+        else:
+            self._ask_where(viewer, number, ranks, now)
+
+    def _ask_where(self, viewer: str, number: int, ranks: tuple[int, ...], now: int) -> None:
+        known = self._agents.known()
+        procs = {p: (r, self._agents.pid(p)) for p, r in known.items() if r in ranks}
+        self._number += 1
+        self._where.ask(
+            self._number, procs, lambda data: self._answer(viewer, number, data), now
+        )  # fmt: skip
+        for proc in procs:
+            self._router.send(proc, {"t": Msg.WHERE.value, "id": self._number})
+
+    def _inspect(
+        self, viewer: str, number: int, ranks: tuple[int, ...], args: dict[str, Any], now: int
+    ) -> None:
+        """Something to be looked at in the ranks' own frames: said in the audit trail, as it may
+        change them."""
+        kind, expr = str(args.get("kind", ""))[:20], str(args.get("expr") or "")[:MAX_EXPR]
+        frame = args.get("frame")
+        procs = {p: r for p, r in self._agents.known().items() if r in ranks}
+        self._number += 1
+        message = {
+            "t": Msg.ASK.value, "id": self._number, "kind": kind, "expr": expr,
+            "frame": frame if isinstance(frame, int) else 0,
+        }  # fmt: skip
+        self._said("inspect", viewer, f"{kind} {expr} on rank {spell(ranks)}"[:300], now)
+        self._machine.renew(viewer, now)
+        self._agents.inquiries.ask(
+            self._number, procs, lambda data: self._answer(viewer, number, data), now
+        )
+        for proc in procs:
+            self._router.send(proc, message)
+
+    def status(self) -> dict[str, Any]:
+        """Who holds control, what is held, how the hub is."""
+        counters = self._collector.counters
+        return {
+            **self._machine.status(self._collector.clock()),
+            "run": self._config.run,
+            "name": self._config.name,
+            "hub": self._hub_id,
+            "hub_pid": os.getpid(),
+            "ranks": sorted(view.rank for view in self._machine.views.values()),
+            "viewers": len(self._router.viewers),
+            "messages": counters.messages,
+            "records": counters.records,
+            "malformed": counters.malformed + self._router.malformed + self._definitions.malformed,
+            "recording": self._collector.write_error or "ok",
+            "session": self._config.session,
+        }
+
+    # -- small things
+
+    def _known(self) -> Known:
+        facts = {}
+        for proc, rank in self._agents.known().items():
+            process, view = self._definitions.process(proc), self._machine.views.get(proc)
+            facts[rank] = RankFacts(
+                rank, str(process.fields.get("host", "")), tuple(sorted(process.stages)),
+                held=view is not None and view.held, waiting=_waits(view),
+            )  # fmt: skip
+        axes = {axis: list(groups.values()) for axis, groups in self._definitions.axes.items()}
+        return Known(facts, axes)
+
+    def _may(self, viewer: str, number: int, role: Role) -> bool:
+        if role == "control":
+            return True
+        self._refuse(viewer, number, "this key may look, not command")
+        return False
+
+    def _refuse(self, viewer: str, number: int, error: str, *, usage: bool = False) -> None:
+        """``usage``: the request itself makes no sense (a script ends with 2)."""
+        answer = {
+            "t": Msg.ACK.value, "re": number, "ok": False, "error": error,
+            "data": {"usage": True} if usage else {},
+        }  # fmt: skip
+        self._router.send(viewer, answer)
+
+    def _answer(self, viewer: str, number: int, data: dict[str, Any]) -> None:
+        answer = {"t": Msg.ACK.value, "re": number, "ok": True, "data": data}
+        self._router.send(viewer, answer)
+
+
+def _waits(view: View | None) -> bool:
+    return view is not None and view.state is not None and not view.held and bool(view.state.open)
+
+
+def _seconds(value: Any) -> int:
+    """A number of seconds from outside as ns; 0 for nothing or nonsense."""
+    if isinstance(value, (int, float)) and 0 < value <= 86400:
+        return int(value * 1e9)
+    return 0

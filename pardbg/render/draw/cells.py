@@ -1,0 +1,212 @@
+"""Lines of styled cells: what every drawing function makes and every widget shows.
+
+A style is a *token* (``action.F``, ``dim``, ``warn``), not a colour: the viewer's palette says
+what it looks like, so the same drawing serves dark, light and 16-colour terminals. A token may
+end in ``+sel`` (the row is selected). Widths are terminal cells.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+SELECTED = "+sel"
+
+
+class Segment(NamedTuple):
+    """Text in one style."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What one screen shows: fixed lines above and below a body that may scroll."""
+
+    head: tuple[Line, ...] = ()
+    body: tuple[Line, ...] = ()
+    foot: tuple[Line, ...] = ()
+    focus: int | None = None
+    """The body row that must be visible (the selected one)."""
+    follow: bool = False
+    """The newest line is last: keep the end in view."""
+    rows: tuple[int, ...] = ()
+    """Per body line: the index of the thing it shows (a rank, a row), for the mouse; or empty."""
+
+
+@lru_cache(maxsize=4096)
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me", "Mn"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def width(text: str) -> int:
+    """Cells that ``text`` takes."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def clean(text: str) -> str:
+    """Text from a job or a session, without what could move the cursor or change colours."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = text.expandtabs(4)
+    return "".join(c if c.isprintable() and _char_width(c) else ("" if c == "\r" else "·")
+                   for c in text)  # fmt: skip
+
+
+def clip(text: str, cells: int, end: str = "…") -> str:
+    """``text`` in at most ``cells`` cells; a cut shows as ``…``."""
+    if width(text) <= cells:
+        return text
+    if cells <= len(end):
+        return _take(text, max(cells, 0))
+    return _take(text, cells - len(end)) + end
+
+
+def _take(text: str, cells: int) -> str:
+    if text.isascii():
+        return text[:cells]
+    used = 0
+    for at, char in enumerate(text):
+        used += _char_width(char)
+        if used > cells:
+            return text[:at]
+    return text
+
+
+def left(text: str, cells: int) -> str:
+    """``text`` in exactly ``cells`` cells, left-aligned."""
+    text = clip(text, cells)
+    return text + " " * (cells - width(text))
+
+
+def right(text: str, cells: int) -> str:
+    """``text`` in exactly ``cells`` cells, right-aligned."""
+    text = clip(text, cells)
+    return " " * (cells - width(text)) + text
+
+
+def line(*parts: Segment | str | Line) -> Line:
+    """A line from runs, plain strings and other lines; empty runs vanish."""
+    runs: list[Segment] = []
+    for part in parts:
+        if isinstance(part, Segment):
+            runs.append(part)
+        elif isinstance(part, str):
+            runs.append(Segment(part))
+        else:
+            runs.extend(part)
+    return tuple(run for run in runs if run.text)
+
+
+def line_width(runs: Sequence[Segment]) -> int:
+    return sum(width(run.text) for run in runs)
+
+
+def plain(runs: Iterable[Segment]) -> str:
+    """The line's text alone."""
+    return "".join(run.text for run in runs)
+
+
+def crop(runs: Sequence[Segment], cells: int) -> Line:
+    """The line's first ``cells`` cells."""
+    kept: list[Segment] = []
+    room = cells
+    for run in runs:
+        size = width(run.text)
+        if size <= room:
+            kept.append(run)
+            room -= size
+            continue
+        if room > 0:
+            kept.append(Segment(_take(run.text, room), run.style))
+        break
+    return tuple(kept)
+
+
+def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:
+    """The line in exactly ``cells`` cells."""
+    size = line_width(runs)
+    if size == cells:
+        return tuple(runs)
+    if size > cells:
+        runs = crop(runs, cells)
+        size = line_width(runs)
+    return (*runs, Segment(" " * (cells - size), style)) if size < cells else tuple(runs)
+
+
+def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line:
+    """``start`` at the left and ``end`` at the right edge; the left one gives way."""
+    room = cells - line_width(end)
+    if room <= 0:
+        return fit(end, cells)
+    return (*fit(start, room), *end)
+
+
+def selected(runs: Sequence[Segment]) -> Line:
+    """The same line, marked as the selected one."""
+    return tuple(Segment(run.text, run.style + SELECTED) for run in runs)
+
+
+def wrap(text: str, cells: int, limit: int = 99) -> list[str]:
+    """Words of ``text`` over at most ``limit`` lines; what does not fit ends in ``…``."""
+    lines: list[str] = []
+    rest = text.split()
+    while rest and len(lines) < limit:
+        now = rest.pop(0)
+        while rest and width(now) + 1 + width(rest[0]) <= cells:
+            now += " " + rest.pop(0)
+        lines.append(clip(now, cells))
+    if rest and lines:
+        lines[-1] = clip(lines[-1] + " …", cells)
+    return lines
+
+
+class Row:
+    """A row of single cells that is painted on, then read as one line."""
+
+    __slots__ = ("chars", "size", "styles")
+
+    def __init__(self, size: int, char: str = " ", style: str = "") -> None:
+        self.size = max(size, 0)
+        self.chars = [char] * self.size
+        self.styles = [style] * self.size
+
+    def put(self, at: int, text: str, style: str) -> None:
+        """``text`` from cell ``at`` on; what lies outside is cut."""
+        if at < 0:
+            text, at = text[-at:], 0
+        end = min(at + len(text), self.size)
+        if end <= at:
+            return
+        self.chars[at:end] = text[: end - at]
+        self.styles[at:end] = [style] * (end - at)
+
+    def fill(self, start: int, end: int, char: str, style: str) -> None:
+        """Cells ``start`` up to ``end``."""
+        start, end = max(start, 0), min(end, self.size)
+        if end > start:
+            self.chars[start:end] = char * (end - start)
+            self.styles[start:end] = [style] * (end - start)
+
+    def blank(self, at: int) -> bool:
+        """True where nothing was painted."""
+        return 0 <= at < self.size and self.chars[at] == " " and not self.styles[at]
+
+    def line(self) -> Line:
+        runs: list[Segment] = []
+        start = 0
+        styles, chars = self.styles, self.chars
+        for at in range(1, self.size + 1):
+            if at == self.size or styles[at] != styles[start]:
+                runs.append(Segment("".join(chars[start:at]), styles[start]))
+                start = at
+        return tuple(runs)

@@ -1,0 +1,1 @@
+"""What stands around and beside a page: chrome, time bar, help, comparison."""

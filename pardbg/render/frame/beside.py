@@ -1,0 +1,105 @@
+"""Two runs over one another: the same page of both, and between them what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pardbg.analysis.base.values import Snapshot
+from pardbg.render.draw import figures
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, line_width
+
+Draw = Callable[[Snapshot, int, int], Picture]
+NOTABLE = 0.02
+"""A figure that differs by less than this part is drawn quietly."""
+
+
+def beside(
+    first: Snapshot, second: Snapshot, name: str, by: str, note: str, draw: Draw, cells: int,
+    rows: int,
+) -> Picture:  # fmt: skip
+    """The page of ``first``, a line of differences, the page of ``second``. ``name`` is the second
+    run's file, ``by`` what they are aligned by."""
+    upper = (rows - 1) // 2
+    lower = rows - 1 - upper
+    body = [
+        *_cut(draw(first, cells, upper), upper, cells),
+        between(first, second, name, by, note, cells),
+        *_cut(draw(second, cells, lower), lower, cells),
+    ]
+    return Picture(body=tuple(body))
+
+
+def between(
+    first: Snapshot, second: Snapshot, name: str, by: str, note: str, cells: int
+) -> Line:
+    """``── B slow.mcap at step 42 ── step 412 → 455 ms ▲ +10.4%  bubble 27.3 → 31.2% …``."""
+    start: list[Segment | str] = [
+        Segment("── B ", "title"),
+        Segment(clip(clean(name), 32), "strong"),
+        Segment(f" at the same {by}" if by == "time" else f" at {by}", "dim"),
+        Segment(f" ({note})" if note else "", "warn"),
+        "  ",
+    ]
+    for part in differences(first, second):
+        if line_width(line(*start)) + line_width(part) + 2 > cells:
+            break
+        start += [*part, "  "]
+    made = line(*start)
+    return line(*made, Segment("─" * max(0, cells - line_width(made)), "rule"))
+
+
+def differences(first: Snapshot, second: Snapshot) -> list[Line]:
+    """What most people ask of two runs; a sign besides the colour."""
+    parts = [_ratio("step", first.step_ns, second.step_ns, figures.duration)]
+    ours, theirs = _bubble(first), _bubble(second)
+    if ours is not None and theirs is not None:
+        by = theirs - ours
+        parts.append(_part("bubble", figures.percent(ours), figures.percent(theirs),
+                           f"{by * 100:+.1f}", by, abs(by) >= 0.005))  # fmt: skip
+    parts.append(_ratio("memory", _memory(first), _memory(second), figures.memory))
+    if first.loss is not None and second.loss is not None:
+        same = first.loss == second.loss
+        text = "loss equal" if same else (
+            f"loss {figures.number(first.loss)} → {figures.number(second.loss)}"
+        )  # fmt: skip
+        parts.append(line(Segment(text, "dim" if same else "accent")))
+    if len(first.ranks) != len(second.ranks):
+        parts.append(line(Segment(f"{len(first.ranks)} → {len(second.ranks)} ranks", "warn")))
+    return [part for part in parts if part]
+
+
+def _memory(snapshot: Snapshot) -> int:
+    """The rank that has most."""
+    return max((row.memory_bytes or 0 for row in snapshot.ranks), default=0)
+
+
+def _bubble(snapshot: Snapshot) -> float | None:
+    step = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
+    return step.bubble_fraction if step is not None else None
+
+
+def _ratio(
+    what: str, ours: int | None, theirs: int | None, text: Callable[[float | None], str]
+) -> Line:
+    if not ours or not theirs:
+        return ()
+    by = theirs / ours - 1
+    return _part(what, text(ours), text(theirs), f"{by:+.1%}", by, abs(by) >= NOTABLE)
+
+
+def _part(what: str, ours: str, theirs: str, by: str, sign: float, notable: bool) -> Line:
+    if not notable:
+        return line(Segment(f"{what} {ours} ≈ {theirs}", "dim"))
+    style, arrow = ("bad", "▲") if sign > 0 else ("good", "▼")
+    return line(Segment(f"{what} {ours} → {theirs} "), Segment(f"{arrow} {by}", style))
+
+
+def _cut(picture: Picture, rows: int, cells: int) -> list[Line]:
+    """A picture in so many lines; what does not fit is counted."""
+    room = rows - len(picture.head) - len(picture.foot)
+    body = list(picture.body[: max(0, room)])
+    hidden = len(picture.body) - len(body)
+    if hidden > 0 and body:
+        body[-1] = fit(line(Segment(f"  ▼ {hidden + 1} more rows", "accent")), cells)
+    body += [()] * (room - len(body))
+    return [*picture.head, *body, *picture.foot][:rows]

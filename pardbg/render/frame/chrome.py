@@ -1,0 +1,229 @@
+"""The lines around every page: header, tabs, the control line, key hints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pardbg.analysis.base.values import ControlView, RankNow, Snapshot
+from pardbg.render.draw import figures
+from pardbg.render.draw.cells import (
+    Line,
+    Segment,
+    clean,
+    clip,
+    fit,
+    line,
+    line_width,
+    spread,
+    width,
+)
+
+Tab = tuple[int, str]
+SHORT = {
+    "overview": "Over", "pipeline": "Pipe", "timeline": "Time", "collectives": "Coll",
+    "traffic": "Traf", "memory": "Mem", "debug": "Debug", "findings": "Find", "output": "Out",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How the viewer stands to the run."""
+
+    replay: bool
+    following: bool = True
+    playing: bool = False
+    ended: bool = False
+    looking: bool = False
+    """Findings of this moment are still looked for."""
+
+
+def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Line:
+    """Name, state, size, speed, bubble, cost, findings, what is lost, the clock."""
+    brand = line(Segment(" pardbg ", "brand"))
+    if snapshot is None:
+        body = line(
+            *brand, Segment(" ", "bar.header"), Segment(clip(clean(title), 40), "bar.header")
+        )
+        return fit(body, cells, "bar.header")
+    state, state_style = _state(snapshot, mode)
+    name = clip(clean(snapshot.run.name or title), 24)
+    ranked: list[tuple[int, Line]] = [
+        (0, (Segment(f" {state}", state_style),)),
+        (1, (Segment(name, "strong"),)),
+        (1, _part(snapshot)),
+        (5, (Segment(_size(snapshot)),)),
+        (2, (Segment(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
+        (3, (Segment(f"{figures.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
+        (4, _bubble(snapshot)),
+        (7, _loss(snapshot)),
+        (8, _agent(snapshot.ranks)),
+        (2, _trouble(snapshot, mode.looking)),
+    ]
+    wall = snapshot.run.wall_ns + snapshot.t_ns - snapshot.run.t0_ns
+    clock = line(Segment(f"{figures.clock(wall)} ", "dim"))
+    room = cells - line_width(brand) - line_width(clock)
+    body = _fill([(rank, part) for rank, part in ranked if line_width(part)], room)
+    made = spread((*brand, *body), clock, cells)
+    return tuple(
+        Segment(r.text, r.style if r.style == "brand" else f"{r.style}+head") for r in made
+    )
+
+
+def _fill(parts: Sequence[tuple[int, Line]], room: int) -> Line:
+    """The parts in order, two spaces apart; the highest numbers go first when it is narrow."""
+    kept = list(parts)
+    while kept and sum(line_width(p) + 2 for _, p in kept) > room:
+        kept.remove(max(kept, key=lambda item: item[0]))
+    return line(*(run for _, part in kept for run in (*part, Segment("  "))))
+
+
+def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
+    if mode.replay:
+        return ("▶ replay", "accent") if mode.playing else ("‖ replay", "accent")
+    if not mode.following:
+        return "◂ look back", "held"
+    code = snapshot.run.exit_code
+    if code is not None:
+        return (f"■ ended {code}", "good" if code == 0 else "bad")
+    if mode.ended:
+        return "■ ended", "warn"
+    return {
+        "running": ("● live", "good"), "pausing": ("◌ pausing", "held"),
+        "held": ("‖ held", "held"), "stepping": ("▹ stepping", "held"),
+    }[snapshot.control.mode]  # fmt: skip
+
+
+def _size(snapshot: Snapshot) -> str:
+    run = snapshot.run
+    nodes = len({rank.node for rank in snapshot.ranks})
+    where = figures.plural(run.num_hosts, "host")
+    if nodes > run.num_hosts:  # several launchers on one machine
+        where = figures.plural(nodes, "node")
+    parts = [figures.plural(len(snapshot.ranks), "rank"), where]
+    return "·".join([*parts, run.backend] if run.backend else parts)
+
+
+def _part(snapshot: Snapshot) -> Line:
+    """Which file of a recording in several."""
+    number, following = snapshot.run.part
+    return line(Segment(f"part {number}", "warn")) if number > 1 or following else ()
+
+
+def _bubble(snapshot: Snapshot) -> Line:
+    view = snapshot.pipeline
+    step = view.last_complete if view else None
+    if step is None:
+        return ()
+    return line(Segment("bubble ", "dim"), Segment(figures.percent(step.bubble_fraction), "warn"))
+
+
+def _loss(snapshot: Snapshot) -> Line:
+    if snapshot.loss is None:
+        return ()
+    return line(Segment("loss ", "dim"), Segment(figures.number(snapshot.loss)))
+
+
+def _agent(ranks: Sequence[RankNow]) -> Line:
+    costs = [rank.agent_overhead for rank in ranks if rank.agent_overhead is not None]
+    return line(Segment("agent ", "dim"), Segment(figures.percent(max(costs)))) if costs else ()
+
+
+def _trouble(snapshot: Snapshot, looking: bool) -> Line:
+    parts = [Segment("⚠…", "dim")] if looking else []
+    for severity, sign, style in (("error", "✗", "bad"), ("warning", "⚠", "warn")):
+        number = sum(finding.severity == severity for finding in snapshot.findings)
+        if number:
+            parts.append(Segment(f"{sign}{number}", style))
+    if snapshot.dropped_records:
+        parts.append(Segment(f"lost {figures.count(snapshot.dropped_records)}", "bad"))
+    if snapshot.unknown_records:
+        parts.append(Segment(f"unknown {figures.count(snapshot.unknown_records)}", "warn"))
+    stale = [rank.rank for rank in snapshot.ranks if rank.state == "stale"]
+    gone = [rank.rank for rank in snapshot.ranks if rank.state == "lost"]
+    if stale:
+        parts.append(Segment(f"stale r{figures.rank_set(stale)}", "warn"))
+    if gone:
+        parts.append(Segment(f"gone r{figures.rank_set(gone)}", "bad"))
+    if snapshot.run.truncated:
+        parts.append(Segment("file cut off", "warn"))
+    return tuple(run for part in parts for run in (part, Segment(" ")))[:-1]
+
+
+def tabs(names: Sequence[Tab], active: str, cells: int) -> tuple[Line, tuple[tuple[int, int], ...]]:
+    """The tab line, and each tab's cells [start, end) for the mouse."""
+    for form in (str.capitalize, lambda name: SHORT[name], lambda name: name[:1].upper()):
+        labels = [f" {number} {form(name)} " for number, name in names]
+        if sum(map(width, labels)) <= cells:
+            break
+    runs: list[Segment] = []
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for label, (_, name) in zip(labels, names, strict=True):
+        runs.append(Segment(label, "tab.on" if name == active else "tab"))
+        spans.append((at, at + width(label)))
+        at += width(label)
+    return fit(runs, cells), tuple(spans)
+
+
+def control_line(
+    control: ControlView, under_way: str, message: tuple[str, str], cells: int
+) -> Line:
+    """What control says: a message first, then a command under way, then held or running."""
+    text, style = message
+    if text:
+        return fit(line(" ", Segment(clip(clean(text), cells - 2), style)), cells)
+    if under_way:
+        return fit(line(" ", Segment(under_way, "held")), cells)
+    if control.mode == "running" and not control.held:
+        return fit(line(" ", Segment(clip(clean(control.reason), cells - 2), "dim")), cells)
+    parts = [Segment(" "), Segment(_held_words(control), "held")]
+    if control.lease_ns is not None:
+        low = control.lease_ns < 4e9
+        parts += [Segment(" · ", "faint"), Segment(f"lease {figures.seconds(control.lease_ns)}",
+                                          "warn" if low else "dim")]  # fmt: skip
+    parts += [Segment(" · ", "faint"), Segment(_pending(control.pending), "dim")]
+    if control.mode == "held" and control.reason:  # a breakpoint, a watch: why comes first
+        why = clip(clean(control.reason), max(20, cells - 3 - line_width(parts)))
+        parts += [Segment(" · ", "faint"), Segment(why, "strong")]
+    for number, (rank, coming) in enumerate(sorted(control.held.items())):
+        part = (Segment("  " if number else "  next ", "faint"), Segment(f"r{rank} ", "dim"),
+                Segment(clip(clean(coming), 28), "strong"))  # fmt: skip
+        if line_width(parts) + line_width(part) > cells - 2:
+            parts.append(Segment(" …", "faint"))
+            break
+        parts += part
+    return fit(parts, cells)
+
+
+def _held_words(control: ControlView) -> str:
+    number = len(control.held)
+    if control.mode == "pausing":
+        return f"pausing · {figures.plural(number, 'rank')} held so far"
+    if control.mode == "stepping":
+        return "stepping"
+    if control.waiting:  # no cut: they are inside ops that a held one has not issued
+        waits = f"{len(control.waiting)} wait{'s' * (len(control.waiting) == 1)} for it"
+        return f"held · {figures.plural(number, 'rank')}, {waits}"
+    return f"held at a cut · {figures.plural(number, 'rank')}"
+
+
+def _pending(number: int) -> str:
+    return "nothing pending" if number == 0 else figures.plural(number, "op") + " pending"
+
+
+def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:
+    """``space pause  s step …`` as far as it fits; the last two always do."""
+    kept: list[Segment] = []
+    room = cells - 1
+    tail = items[-2:]
+    reserve = sum(width(key) + width(label) + 3 for key, label in tail)
+    for at, (key, label) in enumerate(items):
+        need = width(key) + width(label) + 3
+        if at < len(items) - 2 and need + reserve > room:
+            continue
+        if need > room + 2:
+            break
+        kept += [Segment(key, "key"), Segment(f" {label}  ", "dim")]
+        room -= need
+    return fit((Segment(" "), *kept), cells)

@@ -1,0 +1,46 @@
+"""The help page, made from rows of (group, keys, command, text)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, left, line, wrap
+
+HelpRow = tuple[str, str, str, str]
+"""Group title, keys as printed, command with its arguments, help."""
+
+
+def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
+    """All actions by group: in two columns where it is wide."""
+    groups: dict[str, list[HelpRow]] = {}
+    for row in rows:
+        groups.setdefault(row[0], []).append(row)
+    wide = cells >= 150
+    size = (cells - 3) // 2 if wide else cells
+    blocks = [_block(title, entries, size) for title, entries in groups.items()]
+    if not wide:
+        return Picture(body=tuple(row for block in blocks for row in block))
+    half = (sum(map(len, blocks)) + 1) // 2
+    columns: list[list[Line]] = [[], []]
+    for block in blocks:
+        columns[0 if len(columns[0]) < half - len(block) // 2 else 1] += block
+    tall = max(map(len, columns))
+    body = [
+        line(fit(columns[0][at] if at < len(columns[0]) else (), size), "   ",
+             columns[1][at] if at < len(columns[1]) else ())
+        for at in range(tall)
+    ]  # fmt: skip
+    return Picture(body=tuple(body))
+
+
+def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
+    lines: list[Line] = [rule(title, cells - 1)]
+    for _, keys, command, text in entries:
+        words = f":{command}" if command else ""
+        room = max(16, cells - 38)
+        parts = wrap(text, room)
+        lines.append(line(" ", Segment(left(keys, 10), "key"), Segment(left(words, 24), "dim"), " ",
+                          Segment(parts[0] if parts else "")))  # fmt: skip
+        lines += [line(" " * 36, Segment(part)) for part in parts[1:]]
+    return [*lines, ()]

@@ -1,0 +1,1 @@
+"""One page of the app each; pages of several parts are packages."""

@@ -1,0 +1,334 @@
+"""The collectives page: each op matched over its ranks, who came when, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pardbg.analysis.base.values import Arrival, CollectiveRow, P2PRow, Snapshot
+from pardbg.render.draw import figures
+from pardbg.render.draw.bars import Column, choose, rule
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Row,
+    Segment,
+    clean,
+    clip,
+    fit,
+    left,
+    line,
+    selected,
+)  # fmt: skip
+from pardbg.render.draw.sparks import LEVELS
+from pardbg.render.frame.empty import empty
+
+_LATE_SHARE = 0.5
+_SKEW_NS, _SKEW_TIMES = 5e6, 2.0
+"""Skew below this, or not this many times the transfer, is noise: it stays quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesPageState:
+    key: tuple[str, int, int] | None = None
+    """The selected row (`key_of`); None follows the newest."""
+    contains: str = ""
+    p2p: bool = False
+
+
+def key_of(row: CollectiveRow | P2PRow) -> tuple[str, int, int]:
+    """What names a row while the list grows."""
+    if isinstance(row, CollectiveRow):
+        return (row.group, row.seq, -1)
+    return (row.group, row.order * 4096 + row.src, row.dst)
+
+
+def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:
+    """p2p where there are no collectives, the other one where the reader asks."""
+    return (not snapshot.collectives and bool(snapshot.p2p)) != swapped
+
+
+def rows_of(snapshot: Snapshot, look: CollectivesPageState) -> Sequence[CollectiveRow | P2PRow]:
+    """The rows the page lists, oldest first."""
+    rows: Sequence[CollectiveRow | P2PRow] = snapshot.collectives
+    if shows_p2p(snapshot, look.p2p):
+        rows = snapshot.p2p
+    if not look.contains:
+        return rows
+    return [row for row in rows if look.contains.lower() in _text(row)]
+
+
+def _text(row: CollectiveRow | P2PRow) -> str:
+    if isinstance(row, CollectiveRow):
+        texts = (row.group, row.axis, operation(row), row.dtype, row.verdict, row.detail)
+        return " ".join(map(str, texts)).lower()
+    return f"{row.group} {row.src}→{row.dst} {row.src}->{row.dst} {row.label} {row.verdict}".lower()
+
+
+def collectives(
+    snapshot: Snapshot, cells: int, rows: int, look: CollectivesPageState | None = None
+) -> Picture:
+    """The page at ``cells`` x ``rows``: the list, and the selected one over time below."""
+    look = look or CollectivesPageState()
+    listed = rows_of(snapshot, look)
+    p2p = shows_p2p(snapshot, look.p2p)
+    head: tuple[Line, ...] = (_title(snapshot, p2p, look, len(listed), cells),)
+    if not listed:
+        if look.contains:
+            why = ("Nothing matches the filter.", "esc clears it.")
+        elif p2p:
+            why = ("No send or receive yet.", "p shows the collectives.")
+        else:
+            why = ("No collective yet.", "p shows sends and receives.")
+        blank = empty(cells, rows - 1, *why)
+        return Picture(head, blank.body)
+    focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
+    current = listed[focus if focus is not None else -1]
+    foot = _closer(current, snapshot, cells, rows) if rows >= 16 else ()
+    columns = choose(_p2p_columns(cells) if p2p else _columns(listed, cells), cells - 3)
+    names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
+    body = tuple(_row(row, columns, snapshot, row is current, cells) for row in listed)
+    return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
+                   rows=tuple(range(len(listed))))  # fmt: skip
+
+
+def _title(
+    snapshot: Snapshot, p2p: bool, look: CollectivesPageState, number: int, cells: int
+) -> Line:
+    def mark(on: bool, text: str) -> Segment:
+        return Segment(text, "strong" if on else "dim")
+
+    shown = f" · {number} match “{clean(look.contains)}”" if look.contains else ""
+    skews = sorted(r.skew_ns for r in snapshot.collectives if r.skew_ns is not None)
+    note = ""
+    if skews and not p2p:
+        note = f"   skew: median {figures.duration(skews[len(skews) // 2])}"
+        note += f", largest {figures.duration(skews[-1])}"
+    return fit(
+        line(
+            "  ",
+            mark(not p2p, f"collectives {len(snapshot.collectives)}"),
+            Segment(" │ ", "rule"),
+            mark(p2p, f"p2p {len(snapshot.p2p)}"),
+            Segment("  (p)", "faint"),
+            Segment(shown, "warn"),
+            Segment(note, "dim"),
+        ),
+        cells,
+    )
+
+
+def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int) -> list[Column]:
+    most = max(len(row.arrivals) for row in listed if isinstance(row, CollectiveRow))
+    strip = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
+    return [
+        Column("pg", 8, 4), Column("seq", 6, align="right"),
+        Column("op", max(14, min(22, cells - 96))),
+        Column("bytes", 8, 2, "right"), Column("arrival", max(7, strip)),
+        Column("last", 5, 3, "right"), Column("skew", 8, 1, "right"),
+        Column("wait", 8, 6, "right"), Column("transfer", 8, 4, "right"),
+        Column("busbw", 9, 5, "right"), Column("verdict", 14),
+        Column("in words", max(10, min(44, cells - 128)), 9),
+    ]  # fmt: skip
+
+
+def _p2p_columns(cells: int) -> list[Column]:
+    return [
+        Column("pg", 8, 5), Column("edge", 8), Column("what", max(10, min(24, cells - 76)), 1),
+        Column("n", 6, 4, "right"),
+        Column("bytes", 8, 2, "right"), Column("sent", 9, 3, "right"),
+        Column("receiver waited", 15, 4, "right"), Column("under way", 9, 2, "right"),
+        Column("verdict", 14),
+    ]  # fmt: skip
+
+
+def _row(row: CollectiveRow | P2PRow, columns: Sequence[Column], snapshot: Snapshot,
+         chosen: bool, cells: int) -> Line:  # fmt: skip
+    if isinstance(row, CollectiveRow):
+        made = line("  ", *(line(fit(_cell(c, row), c.size), "  ") for c in columns))
+    else:
+        made = line("  ", *(line(fit(_p2p_cell(c, row, snapshot), c.size), "  ") for c in columns))
+    return fit(selected(made), cells, "+sel") if chosen else made
+
+
+def _cell(column: Column, row: CollectiveRow) -> Line:
+    bad = row.verdict not in ("matched", "incomplete")
+    if column.title == "arrival":
+        return strip(row, column.size)
+    if column.title == "verdict":
+        return (Segment(column.cell(verdict(row)), "bad" if bad else
+                    "dim" if verdict(row) == "matched" else "warn"),)  # fmt: skip
+    text, style = {
+        "pg": (clean(row.axis or row.group), "dim"), "seq": (str(row.seq), ""),
+        "op": (operation(row, column.size), "strong"), "bytes": (figures.size(row.bytes), ""),
+        "last": ("" if row.last_rank is None else f"r{row.last_rank}", ""),
+        "skew": (figures.duration(row.skew_ns), "warn" if _skewed(row) else ""),
+        "wait": (figures.duration(row.wait_ns), "dim"),
+        "transfer": (figures.duration(row.transfer_ns), ""),
+        "busbw": (figures.busbw(row.busbw_gbps), "dim"),
+        "in words": (clean(row.detail), "bad" if bad else "dim"),
+    }[column.title]  # fmt: skip
+    return (Segment(column.cell(text), style),)
+
+
+def operation(row: CollectiveRow, cells: int = 99) -> str:
+    """``all_reduce max``; without its reduction where there is no room for it."""
+    text = f"{row.op} {row.reduce}".rstrip()
+    return clean(text if len(text) <= cells else row.op)
+
+
+def _skewed(row: CollectiveRow) -> bool:
+    """Waiting for the last rank cost far more than moving the data."""
+    if row.skew_ns is None or row.transfer_ns is None:
+        return False
+    return row.skew_ns > _SKEW_NS and row.skew_ns > _SKEW_TIMES * row.transfer_ns
+
+
+def verdict(row: CollectiveRow) -> str:
+    """``MISSING 2`` where ranks are missing, ``waits for 2`` while they may come yet."""
+    if row.missing:
+        verb = "waits for" if row.verdict == "incomplete" else "MISSING"
+        return f"{verb} {figures.rank_set(row.missing)}"
+    if row.verdict == "matched":
+        return "straggler" if _skewed(row) and row.last_rank is not None else "matched"
+    return row.verdict.upper() if row.verdict != "incomplete" else row.verdict
+
+
+def _p2p_cell(column: Column, row: P2PRow, snapshot: Snapshot) -> Line:
+    waited = None
+    if row.recv_ns is not None and row.send_ns is not None:
+        waited = max(0, row.send_ns - row.recv_ns)
+    begun = max((t for t in (row.send_ns, row.recv_ns) if t is not None), default=None)
+    end = row.done_ns if row.done_ns is not None else snapshot.t_ns
+    under_way = None if begun is None or (row.send_ns is None) else max(0, end - begun)
+    sent = None if row.send_ns is None else row.send_ns - snapshot.t_begin_ns
+    text, style = {
+        "pg": (clean(row.group), "dim"), "edge": (f"{row.src} → {row.dst}", "strong"),
+        "what": (clean(row.label), ""), "n": (str(row.order), "dim"),
+        "bytes": (figures.size(row.bytes), ""),
+        "sent": ("not sent" if sent is None else figures.offset(sent, 1e7), "dim"),
+        "receiver waited": (figures.duration(waited) if waited else "·", ""),
+        "under way": (figures.duration(under_way), "dim" if row.done_ns else "warn"),
+        "verdict": _p2p_verdict(row),
+    }[column.title]  # fmt: skip
+    return (Segment(column.cell(text), style),)
+
+
+def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
+    """A receive that was posted ahead is nothing to worry about."""
+    if row.verdict == "incomplete" and row.send_ns is None:
+        return "posted", "dim"
+    loud = {"matched": "dim", "incomplete": "warn"}
+    return row.verdict, loud.get(row.verdict, "bad")
+
+
+def strip(row: CollectiveRow, cells: int) -> Line:
+    """A mark per rank in the order of the group: how late it came, or that it has not.
+
+    ``▁`` first … ``█`` last, ``·`` missing. More ranks than cells: the latest of each bucket.
+    """
+    arrivals = row.arrivals
+    if not arrivals:
+        return (Segment(" " * cells),)
+    times = [a.issued_ns for a in arrivals if a.issued_ns is not None]
+    first, last = (min(times), max(times)) if times else (0, 0)
+    size = min(len(arrivals), cells)
+    runs = []
+    for at in range(size):
+        bucket = arrivals[at * len(arrivals) // size : (at + 1) * len(arrivals) // size]
+        runs.append(_mark(bucket, first, last, row.verdict != "incomplete"))
+    return fit(runs, cells)
+
+
+def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segment:
+    if any(a.issued_ns is None for a in bucket):
+        return Segment("·", "gone" if lost else "dim")
+    late = max(a.issued_ns or 0 for a in bucket) - first
+    share = late / (last - first) if last > first else 0.0
+    loud = share > _LATE_SHARE and last - first > 1e6
+    return Segment(LEVELS[min(7, int(share * 7.99))], "late" if loud else "on.time")
+
+
+def _closer(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int
+            ) -> tuple[Line, ...]:  # fmt: skip
+    if isinstance(row, P2PRow):
+        return ()
+    limit = max(3, rows // 3)
+    return ((), *arrivals(row, snapshot.t_ns, cells, limit))
+
+
+def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[Line, ...]:
+    """One op over time, a line per rank: when it came, how long it waited, when it was done."""
+    name = f"{operation(row)} {clean(row.axis or row.group)} #{row.seq}"
+    facts = f"{figures.size(row.bytes)} {clean(row.dtype)}"
+    head = line(" ", rule(f"{name}  {facts}", cells - 2, clip(clean(row.detail), cells // 2)))
+    times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]
+    if not times:
+        return (head,)
+    begin, end = min(times), max(times)
+    if any(a.completed_ns is None for a in row.arrivals):
+        end = max(end, now_ns)
+    shown = sorted(row.arrivals, key=_lateness, reverse=True)[:limit]
+    shown = [a for a in row.arrivals if a in shown]
+    size = max(10, cells - 40)
+    last = max((a.issued_ns for a in row.arrivals if a.issued_ns is not None), default=begin)
+    lines = [_arrival(a, begin, max(end - begin, 1), last, row, size) for a in shown]
+    if len(shown) < len(row.arrivals):
+        rest = len(row.arrivals) - len(shown)
+        lines.append(
+            line(Segment(f"  … {figures.plural(rest, 'rank')} that came earlier", "faint"))
+        )
+    return (head, *lines)
+
+
+def _lateness(arrival: Arrival) -> float:
+    return float("inf") if arrival.issued_ns is None else arrival.issued_ns
+
+
+def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, size: int) -> Line:
+    drawn = Row(size)
+
+    def x(t_ns: int) -> int:
+        return min(size - 1, round((t_ns - begin) / span * (size - 1)))
+
+    if a.issued_ns is None:
+        text = Segment("has not issued it", "dim" if row.verdict == "incomplete" else "bad")
+    else:
+        stop = a.completed_ns if a.completed_ns is not None else begin + span
+        waits = stop if row.missing else min(last, stop)
+        drawn.fill(x(a.issued_ns), x(waits), "░", "waiting")
+        if not row.missing:
+            drawn.fill(x(waits), x(stop) + 1, "━", "moving")
+        drawn.put(x(a.issued_ns), "●", "strong")
+        text = Segment(_came(a, begin), "dim")
+    return line(Segment(f"  r{a.rank:<4} "), *drawn.line(), "  ", text)
+
+
+def _came(a: Arrival, begin: int) -> str:
+    came = "+" + figures.duration((a.issued_ns or begin) - begin)
+    if a.completed_ns is None or a.issued_ns is None:
+        return f"{came:<9} in it"
+    return f"{came:<9} {figures.duration(a.completed_ns - a.issued_ns):>8} {a.source}"
+
+
+def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:
+    """The selected row in full, for the detail panel."""
+    if isinstance(row, CollectiveRow):
+        lines = arrivals(row, snapshot.t_ns, cells, 4096)
+        return Picture((lines[0],), lines[1:], (line(Segment(
+            "  ● came   ░ waits for the last   ━ data moves", "dim")),))  # fmt: skip
+    facts = [
+        ("edge", f"{row.src} → {row.dst} on {clean(row.group)}"), ("what", clean(row.label)),
+        ("number", str(row.order)), ("tag", str(row.tag)), ("bytes", figures.size(row.bytes)),
+        ("send issued", _at(row.send_ns, snapshot)), ("receive issued", _at(row.recv_ns, snapshot)),
+        ("done", _at(row.done_ns, snapshot)), ("verdict", row.verdict),
+    ]  # fmt: skip
+    return Picture(
+        body=tuple(
+            line(Segment("  " + left(name, 16), "dim"), Segment(text)) for name, text in facts
+        )
+    )
+
+
+def _at(t_ns: int | None, snapshot: Snapshot) -> str:
+    return "not yet" if t_ns is None else figures.offset(t_ns - snapshot.t_begin_ns, 1e6)

@@ -1,0 +1,142 @@
+"""All ranks' stacks as one tree: ranks that stand in the same place share a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pardbg.analysis.hangs.stacks import is_user
+from pardbg.render.draw import figures
+from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A frame."""
+
+    text: str
+    """``train.py:88 train_step``"""
+    user: bool
+    """In the program's own files: what its author looks for."""
+
+
+Stack = tuple[Spot, ...]
+"""Outermost first."""
+_GAP: Final = Spot("…", False)
+
+
+@dataclass(slots=True)
+class _Node:
+    ranks: list[int] = field(default_factory=list)
+    children: dict[Spot, _Node] = field(default_factory=dict)
+
+
+def stacks_of(data: Mapping[str, Any]) -> dict[int, Stack]:
+    """The main thread's stack per rank, from the reply to ``where``; odd entries are left out."""
+    per_rank = data.get("stacks", data.get("ranks", {}))
+    found: dict[int, Stack] = {}
+    if not isinstance(per_rank, Mapping):
+        return found
+    for rank, value in per_rank.items():
+        threads = value.get("stacks", []) if isinstance(value, Mapping) else value
+        stack = _main_thread(threads)
+        if stack and str(rank).lstrip("-").isdigit():
+            found[int(rank)] = stack
+    return found
+
+
+def _main_thread(threads: Any) -> Stack:
+    if not isinstance(threads, Sequence) or isinstance(threads, (str, bytes)):
+        return ()
+    maps = [thread for thread in threads if isinstance(thread, Mapping)]
+    main = next((t for t in maps if t.get("main")), maps[0] if maps else {})
+    frames = main.get("frames")
+    if not isinstance(frames, Sequence):
+        return ()
+    own = next((at for at, frame in enumerate(frames) if _ours(frame)), len(frames))
+    while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
+        own -= 1  # the gate's wait: it says nothing about the program either
+    return tuple(map(_spot, frames[: own or 1]))
+
+
+def _file(frame: Any) -> str:
+    return str(frame[0]) if isinstance(frame, Sequence) and frame else ""
+
+
+def _ours(frame: Any) -> bool:
+    """The agent's own frames (its hooks and its gate) say nothing about the program."""
+    return "pardbg_agent/" in _file(frame)
+
+
+def _spot(frame: Any) -> Spot:
+    if isinstance(frame, Sequence) and not isinstance(frame, str) and len(frame) >= 3:
+        file, number, function = frame[:3]
+        text = f"{str(file).rpartition('/')[2]}:{number} {function}"
+        return Spot(clean(text), is_user((str(file), 0, "")))
+    return Spot(clean(str(frame)), False)
+
+
+def tree(stacks: Mapping[int, Stack], cells: int) -> list[Line]:
+    """The merged tree, the larger branch first; a run of frames shared by all is one line."""
+    root = _Node()
+    for rank, stack in sorted(stacks.items()):
+        node = root
+        node.ranks.append(rank)
+        for spot in stack:
+            node = node.children.setdefault(spot, _Node())
+            node.ranks.append(rank)
+    lines: list[Line] = []
+    for spot, child in root.children.items():
+        _branch(spot, child, "", cells, lines)
+    return lines
+
+
+def _branch(spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line]) -> None:
+    spots = [spot]
+    while len(node.children) == 1:
+        ((after, child),) = node.children.items()
+        if child.ranks != node.ranks:
+            break
+        spots.append(after)
+        node = child
+    who = f"{figures.plural(len(node.ranks), 'rank')} {figures.rank_set(node.ranks)}"
+    start = f" {indent}├ "
+    room = cells - width(start) - width(who) - 4
+    lines.append(line(Segment(start, "faint"), Segment(who, "accent"), Segment("  "),
+                      *_runs(spots, room)))  # fmt: skip
+    for after, child in sorted(node.children.items(), key=lambda item: -len(item[1].ranks)):
+        _branch(after, child, indent + "  ", cells, lines)
+
+
+def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:
+    """The frames that fit; the innermost of the program's own comes first and is loud (of library
+    frames the innermost)."""
+    last = len(spots) - 1
+    loud = next((at for at in range(last, -1, -1) if spots[at].user), last)
+    kept = {loud}
+    for at in (last, *range(last - 1, -1, -1)):
+        if _width(spots, kept | {at}) > room:
+            break
+        kept.add(at)
+    runs: list[Segment] = []
+    for at, shown in _with_gaps(spots, kept):
+        runs += [Segment(" › ", "faint")] if runs else []
+        runs.append(Segment(clip(shown.text, room), "strong" if at == loud else "dim"))
+    return runs
+
+
+def _with_gaps(spots: Sequence[Spot], kept: set[int]) -> list[tuple[int, Spot]]:
+    """(place, frame) of what is kept, and a ``…`` for each run of what is not."""
+    shown: list[tuple[int, Spot]] = []
+    for at, spot in enumerate(spots):
+        if at in kept:
+            shown.append((at, spot))
+        elif not shown or shown[-1][1] is not _GAP:
+            shown.append((at, _GAP))
+    return shown
+
+
+def _width(spots: Sequence[Spot], kept: set[int]) -> int:
+    shown = _with_gaps(spots, kept)
+    return sum(width(spot.text) for _, spot in shown) + 3 * (len(shown) - 1)

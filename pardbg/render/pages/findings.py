@@ -1,0 +1,157 @@
+"""Findings in words: a brief line each, and a list beside the chosen one in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pardbg.analysis.base.values import Evidence, Finding, Snapshot
+from pardbg.render.draw import figures
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    clean,
+    clip,
+    fit,
+    line,
+    selected,
+    width,
+    wrap,
+)  # fmt: skip
+from pardbg.render.frame.empty import empty
+
+SIGN = {"error": ("✗", "bad"), "warning": ("▲", "warn"), "info": ("i", "dim")}
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+WIDE: Final = 110
+"""Cells from which on the chosen finding stands beside the list; else under its line."""
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first, then the newest."""
+    return sorted(findings, key=lambda f: (_ORDER[f.severity], -f.t_ns))
+
+
+def brief(findings: Sequence[Finding], cells: int) -> list[Line]:
+    """One line each."""
+    return [_line(finding, cells) for finding in ordered(findings)]
+
+
+def _line(finding: Finding, cells: int) -> Line:
+    sign, style = SIGN[finding.severity]
+    kind = f"{clip(clean(finding.kind), 18)}  "
+    text = clip(clean(finding.text), max(0, cells - width(kind) - 2))
+    return line(Segment(f"{sign} ", style), Segment(kind, "strong"), Segment(text))
+
+
+def findings(snapshot: Snapshot, cells: int, rows: int, at: int = 0) -> Picture:
+    """The list, worst first, with the finding number ``at`` in full."""
+    found = ordered(snapshot.findings)
+    if not found:
+        why = "No rank is missing, no operation disagrees, no stage stands out."
+        if snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:
+            why = "Findings appear when they could be known; the end key goes to all of them."
+            return empty(cells, rows, "Nothing found up to this moment.", why)
+        return empty(cells, rows, "Nothing found.", why)
+    at = min(max(at, 0), len(found) - 1)
+    head = (line(Segment(f"  {_counts(found)}", "dim")), ())
+    body, places, focus = (_beside if cells >= WIDE else _under)(snapshot, found, at, cells)
+    hint = _hint(found[at])
+    return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
+
+
+def _counts(found: Sequence[Finding]) -> str:
+    """``1 error, 2 warnings, 1 note``, those there are."""
+    names = (("error", "error"), ("warning", "warning"), ("info", "note"))
+    numbers = ((sum(f.severity == s for f in found), name) for s, name in names)
+    return ", ".join(figures.plural(number, name) for number, name in numbers if number)
+
+
+def _hint(finding: Finding) -> Line:
+    to = finding.evidence
+    if to is None:
+        return ()
+    whom = "" if to.rank is None else f", rank {to.rank}"
+    return line(
+        Segment("  enter", "key"),
+        Segment(f" goes to the moment on {to.screen.capitalize()}{whom}", "dim"),
+    )
+
+
+Made = tuple[list[Line], list[int], int]
+"""(lines, the finding that each is of, the line that must be visible)"""
+
+
+def _under(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -> Made:
+    """A line each; the chosen one's rest under it."""
+    body: list[Line] = []
+    places: list[int] = []
+    for index, finding in enumerate(found):
+        lines = [line("  ", _line(finding, cells - 3))]
+        if index == at:
+            lines = [fit(selected(lines[0]), cells, "+sel")]
+            lines += [line("    ", row) for row in _full(snapshot, finding, cells - 6)[1:]]
+            lines.append(())
+        body += lines
+        places += [index] * len(lines)
+    return body, places, places.index(at)
+
+
+def _beside(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -> Made:
+    """The list at the left, the chosen one at the right."""
+    left = min(64, cells * 2 // 5)
+    rows = [line(" ", _line(finding, left - 2)) for finding in found]
+    full = _full(snapshot, found[at], cells - left - 5)
+    body: list[Line] = []
+    for index in range(max(len(rows), len(full))):
+        row = rows[index] if index < len(rows) else ()
+        shown = fit(selected(row), left, "+sel") if index == at else fit(row, left)
+        right = full[index] if index < len(full) else ()
+        body.append(line(*shown, Segment(" │ ", "faint"), *right))
+    places = [min(index, len(found) - 1) for index in range(len(body))]
+    return body, places, at
+
+
+def _full(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
+    """One finding: its text, what is known of it, and what to try."""
+    sign, style = SIGN[finding.severity]
+    lines: list[Line] = [line(Segment(f"{sign} {clean(finding.kind)}", f"{style}"))]
+    lines += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), cells, 12)]
+    lines.append(())
+    for name, value in _facts(snapshot, finding):
+        lines.append(line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, cells - 9)))))
+    if finding.advice:
+        lines.append(())
+        lines += [line(Segment(text, "accent")) for text in wrap(clean(finding.advice), cells, 8)]
+    return lines
+
+
+def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
+    facts: list[tuple[str, str]] = []
+    if finding.culprits:
+        facts.append(("culprit", f"rank {figures.rank_set(finding.culprits)}"))
+    if finding.ranks and finding.ranks != finding.culprits:
+        facts.append(("ranks", figures.rank_set(finding.ranks)))
+    if finding.group is not None:
+        number = "" if finding.seq is None else f" #{finding.seq}"
+        facts.append(("op", _op(finding.evidence) or f"{clean(finding.group)}{number}"))
+    if finding.where:
+        facts.append(("place", clean(finding.where)))
+    facts.append(("time", _time(snapshot, finding)))
+    if finding.cost_ns_per_step is not None:
+        facts.append(("costs", f"{figures.duration(finding.cost_ns_per_step)} per step"))
+    return facts
+
+
+def _op(evidence: Evidence | None) -> str:
+    return clean(evidence.op) if evidence is not None else ""
+
+
+def _time(snapshot: Snapshot, finding: Finding) -> str:
+    def at(t_ns: int) -> str:
+        return figures.offset(max(0, t_ns - snapshot.t_begin_ns), 1e8)
+
+    first = finding.first_ns
+    if first is None or first >= finding.t_ns:
+        return f"at {at(finding.t_ns)}"
+    return f"since {at(first)}, last {at(finding.t_ns)}"

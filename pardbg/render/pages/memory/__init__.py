@@ -1,0 +1,1 @@
+"""The memory page and its parts."""

@@ -1,0 +1,236 @@
+"""The memory page: what the bytes of each rank are, beside what is expected, and their course."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pardbg.analysis.base.values import MemoryRow, Snapshot
+from pardbg.analysis.pipeline.peaks import Peak, peaks
+from pardbg.render.draw import figures as words
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Row,
+    Segment,
+    fit,
+    left,
+    line,
+    line_width,
+    right,
+    selected,
+)
+from pardbg.render.draw.sparks import resample, shares, spark
+from pardbg.render.frame.empty import empty
+from pardbg.render.pages.memory.sharding import legend, sharding
+
+CATEGORIES = (
+    ("P", "parameters"), ("G", "gradients"), ("O", "optimizer"), ("A", "activations"),
+    ("U", "other"),
+)  # fmt: skip
+SHORT = {
+    "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",
+    "other": "other",
+}  # fmt: skip
+GUTTER = 6
+SMALL = 24
+"""Below so many rows there is no line to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    bar: int
+    top: float
+    figures: int
+    """Cells of each category's column; 0: no columns."""
+
+
+def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
+    """(letter, bytes) of the stacked bar. A resident set also holds Python and its libraries, so
+    what is not attributed belongs into the bar only where a device counted it."""
+    values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
+              row.activations_bytes,
+              row.unattributed_bytes if row.total_kind == "allocated" else 0)  # fmt: skip
+    return tuple(
+        (letter, max(value or 0, 0)) for (letter, _), value in zip(CATEGORIES, values, strict=True)
+    )
+
+
+def memory(snapshot: Snapshot, cells: int, rows: int, chosen: int | None = None) -> Picture:
+    """The page at ``cells`` x ``rows``."""
+    if not snapshot.memory:
+        return empty(cells, rows, "No memory figures yet.",
+                     "They come with the first optimizer step.")  # fmt: skip
+    sums = [sum(value for _, value in parts(row)) for row in snapshot.memory]
+    top = max([*sums, *(row.expected_bytes or 0 for row in snapshot.memory), 1]) * 1.04
+    each = 13 if cells >= 140 else 10 if cells >= 110 else 0
+    tail = each * len(CATEGORIES) + 14
+    scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
+    drawn = _sharding(snapshot, cells, rows)
+    density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
+    last = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
+    made = peaks(last) if last is not None else {}
+    body: list[Line] = []
+    places: list[int] = []
+    for row in snapshot.memory:
+        lines = _rank(row, scale, cells, density, row.rank == chosen, made.get(row.rank))
+        body += lines
+        places += [row.rank] * len(lines)
+    focus = places.index(chosen) if chosen in places else None
+    foot = (*drawn, *_foot(cells, rows, snapshot, bool(drawn)))
+    return Picture(_head(snapshot, scale, cells), tuple(body), foot,
+                   focus=focus, rows=tuple(places))  # fmt: skip
+
+
+def _density(ranks: int, rows: int) -> int:
+    """Lines per rank: bar, expectation and history, and a line between where there is room."""
+    return 4 if ranks * 4 <= rows else 3 if ranks * 3 <= rows else 1
+
+
+def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
+    """The picture of a sharded step, in what a line per rank leaves; half of the page at least
+    where that is enough."""
+    if snapshot.sharding is None:
+        return []
+    taken = (3 if rows < SMALL else 5) + len(snapshot.memory)
+    room = max(rows - taken, rows // 2 - 2)
+    drawn = sharding(snapshot.sharding, cells, min(room, len(snapshot.sharding.units) + 5))
+    return [(), *drawn] if drawn and rows >= SMALL else drawn
+
+
+def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
+    first = snapshot.memory[0]
+    each = scale.figures
+    names = "".join(
+        right(word if each > len(word) else SHORT[word], each) for _, word in CATEGORIES if each
+    )
+    total = "resident set" if first.total_kind == "rss" else "allocated"
+    ends = "0" + right(words.memory(scale.top), scale.bar - 1)
+    return (
+        (),
+        line(Segment(left(" rank", GUTTER), "dim"), Segment(ends, "faint"),
+             Segment(names, "dim"), Segment(right(total, 13), "dim")),
+    )  # fmt: skip
+
+
+def _rank(
+    row: MemoryRow, scale: _Scale, cells: int, density: int, chosen: bool, peak: Peak | None
+) -> list[Line]:
+    mark = Segment("▸" if chosen else " ", "accent")
+    name = line(mark, Segment(left(f"r{row.rank}", GUTTER - 1), "strong" if chosen else ""))
+    drawn = stack(row, scale.bar, scale.top, mark_expected=density == 1)
+    figures = line(
+        *_figures(row, scale), Segment(right(words.memory(row.total_bytes), 13), "strong")
+    )
+    main = line(name, drawn, figures)
+    lines = [fit(selected(main), cells, "+sel") if chosen and density == 1 else main]
+    if density >= 3:
+        lines.append(line(" " * GUTTER, _expected(row, scale)))
+        history = line(" " * GUTTER, _history(row, scale.bar))
+        if peak is not None:
+            history = fit((*history, Segment(f"   {peak.text}", "dim")), cells)
+        lines.append(history)
+    if density >= 4:
+        lines.append(())
+    return lines
+
+
+def _figures(row: MemoryRow, scale: _Scale) -> list[Segment]:
+    if not scale.figures:
+        return []
+    values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
+              row.activations_bytes, row.unattributed_bytes)  # fmt: skip
+    return [
+        Segment(right(words.memory(value), scale.figures), "dim" if letter == "U" else "")
+        for (letter, _), value in zip(CATEGORIES, values, strict=True)
+    ]
+
+
+def stack(row: MemoryRow, size: int, top: float, mark_expected: bool) -> Line:
+    """The stacked bar with a letter in each part that has room for one."""
+    drawn = Row(size, " ", "")
+    pieces = parts(row)
+    at = 0
+    for (letter, _), cells in zip(
+        pieces, shares([value / top for _, value in pieces], size), strict=True
+    ):
+        drawn.fill(at, at + cells, " ", f"mem.{letter}")
+        if cells >= 1:
+            drawn.put(at + (cells - 1) // 2, letter, f"mem.{letter}")
+        at += cells
+    drawn.fill(at, size, "·", "rule")
+    if mark_expected and row.expected_bytes:
+        drawn.put(min(size - 1, round(row.expected_bytes / top * size)), "┃", "expected")
+    return drawn.line()
+
+
+def _expected(row: MemoryRow, scale: _Scale) -> Line:
+    """A marker under the bar where parameters, gradients and optimizer are expected to end."""
+    if row.expected_bytes is None:
+        return line(Segment("no expectation: the kind of sharding is not known", "faint"))
+    drawn = Row(scale.bar)
+    at = min(scale.bar - 1, round(row.expected_bytes / scale.top * scale.bar))
+    have = sum(value for letter, value in parts(row) if letter in "PGO")
+    text = f"expected P+G+O {words.memory(row.expected_bytes)}"
+    off = have / row.expected_bytes - 1 if row.expected_bytes else 0.0
+    style = "warn" if abs(off) > 0.1 else "dim"
+    note = f", have {words.memory(have)} ({off:+.0%})" if abs(off) > 0.01 else ", as measured"
+    if len(text + note) + 2 > max(at, scale.bar - at):
+        text = f"expected {words.memory(row.expected_bytes)}"
+        note = "" if style == "dim" else f" {off:+.0%}"
+    start = at + 2 if at + 2 + len(text + note) <= scale.bar else at - 1 - len(text + note)
+    drawn.put(max(0, start), text, "dim")
+    drawn.put(max(0, start) + len(text), note, style)
+    drawn.put(at, "▲", "expected")
+    return drawn.line()
+
+
+def _history(row: MemoryRow, size: int) -> Line:
+    """The total over the run on its own scale, said beside it; what else moves within a step."""
+    values = resample([value for _, value in row.history], min(size - 26, 120))
+    if len(values) < 2:
+        return (Segment(_moves(row).lstrip(), "dim"),)
+    low, high = min(values), max(values)
+    span = f"  {words.memory(low)} – {words.memory(high)}"
+    return line(Segment(spark(values, len(values)), "spark"), Segment(span, "faint"),
+                Segment(_moves(row), "dim"))  # fmt: skip
+
+
+def _moves(row: MemoryRow) -> str:
+    """What the bar cannot say: it stands for the moment between two steps."""
+    said = ""
+    if row.gathered_peak_bytes:
+        said += f"   a step gathers up to {words.memory(row.gathered_peak_bytes)} beside P"
+    least, peak = row.activations_least_bytes, row.activations_peak_bytes
+    if least is not None and peak is not None and least < 0.9 * peak:
+        said += f"   activations {words.memory(least)} to {words.memory(peak)}, by step"
+    return said
+
+
+def _letters() -> list[Segment]:
+    """The legend where one line must do."""
+    parts_: list[Segment] = [Segment(" ")]
+    for letter, word in CATEGORIES[:4]:
+        parts_ += [Segment(letter, f"mem.{letter}"), Segment(f" {SHORT[word]} ", "dim")]
+    return [*parts_, Segment("┃", "expected"), Segment(" expected", "dim")]
+
+
+def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:
+    parts_: list[Segment] = [Segment("  ")]
+    for letter, word in CATEGORIES:
+        parts_ += [Segment(f" {letter} ", f"mem.{letter}"), Segment(f" {word}  ", "dim")]
+    moment = " between steps" if cells >= 100 else ""
+    parts_ += [Segment("▲┃", "expected"), Segment(f" expected{moment}", "dim")]
+    note = ""
+    if any(row.total_kind == "rss" for row in snapshot.memory):
+        note = "   other is not in the bar"
+    if cells < 100:
+        parts_ = [run for run in parts_ if run.text not in (" U ", " other  ")]
+    if rows < 12:
+        return ()
+    if line_width(parts_) + len(note) > cells:
+        note = ""
+    if sharded and rows < SMALL:
+        return (fit((*legend(), *_letters()), cells),)
+    if sharded:
+        return (fit(legend(), cells), fit((*parts_, Segment(note, "faint")), cells))
+    return ((), fit((*parts_, Segment(note, "faint")), cells))

@@ -1,0 +1,241 @@
+"""The overview page: one row per rank, and with room to spare the run's course below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pardbg.analysis.base.values import OutputLine, RankNow, Snapshot
+from pardbg.render.draw import figures
+from pardbg.render.draw.bars import Bar, Column, bars, choose, rule
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    clean,
+    clip,
+    fit,
+    line,
+    line_width,
+    plain,
+    selected,
+    width,
+)  # fmt: skip
+from pardbg.render.draw.sparks import line_chart, spark, stacked
+from pardbg.render.frame.empty import empty
+from pardbg.render.pages.findings import brief
+from pardbg.render.pages.output import output_line
+
+SIGNS = {
+    "running": ("▶", "good"), "waiting": ("◷", "warn"), "held": ("‖", "held"),
+    "stale": ("?", "warn"), "lost": ("✗", "bad"), "ended": ("■", "dim"), "unknown": ("·", "faint"),
+}  # fmt: skip
+_PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewPageState:
+    selected: int | None = None
+    contains: str = ""
+    """Only ranks whose row contains this text."""
+
+
+def overview(
+    snapshot: Snapshot,
+    cells: int,
+    rows: int,
+    look: OverviewPageState | None = None,
+    printed: Sequence[OutputLine] = (),
+) -> Picture:
+    """The page at ``cells`` x ``rows``; ``printed``: the job's last lines, where there is room."""
+    look = look or OverviewPageState()
+    if not snapshot.ranks:
+        return empty(cells, rows, "No rank has reported yet.",
+                     "The agent starts with the first process group or collective.",
+                     "9 Output shows what the job prints.")  # fmt: skip
+    columns = choose(_columns(snapshot, cells), cells - 3)
+    made = [(rank, _rank(rank, snapshot.t_ns, columns)) for rank in snapshot.ranks]
+    if look.contains:
+        made = [row for row in made if look.contains.lower() in plain(row[1]).lower()]
+    body = [
+        fit(selected(row), cells, "+sel") if rank.rank == look.selected else row
+        for rank, row in made
+    ]
+    places = tuple(rank.rank for rank, _ in made)
+    head = ((), line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns)))
+    spare = rows - len(head) - len(body)
+    if spare >= 6 and not look.contains:
+        body += [(), *_below(snapshot, cells, spare - 1)]
+        body += _tail(snapshot, printed, cells, rows - len(head) - len(body))
+    focus = places.index(look.selected) if look.selected in places else None
+    return Picture(head, tuple(body), focus=focus, rows=places)
+
+
+def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
+    wide = cells >= 150
+    staged = any(rank.stages for rank in snapshot.ranks)
+    nodes = len({rank.node for rank in snapshot.ranks}) > 1
+    logged = max((width(_logged(rank)) for rank in snapshot.ranks), default=0)
+    return [
+        Column("rank", 4, align="right"),
+        *([Column("node", 4)] if nodes else []),
+        Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])), 6),
+        *([Column("stage", 5, 5)] if staged else []),
+        Column("now", 36 if wide else 28 if cells >= 110 else 24),
+        Column("step", 6, 1, "right"),
+        *([Column("logged", max(6, min(logged, 28)), 2)] if logged else []),
+        Column("step ms", 8, 2, "right"),
+        Column("trend", 24 if wide else 12, 7),
+        Column("▇comp ▄wait ▂comm", 24 if wide else 17, 3),
+        Column("memory", 9, 2, "right"),
+        Column("history", 24 if wide else 10, 8),
+        Column("lag", 7, 4, "right"),
+        Column("lost", 6, 5 if not snapshot.dropped_records else 1, "right"),
+        Column("agent", 6, 9, "right"),
+        Column("clock", 7, 10, "right"),
+    ]
+
+
+def _rank(rank: RankNow, now_ns: int, columns: tuple[Column, ...]) -> Line:
+    parts: list[Segment | str | Line] = ["  "]
+    for column in columns:
+        parts += [fit(_cell(column, rank, now_ns), column.size), "  "]
+    return line(*parts)
+
+
+def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
+    text = {
+        "rank": str(rank.rank), "host": clean(rank.host), "logged": _logged(rank),
+        "node": "" if rank.node is None else f"n{rank.node}",
+        "stage": ",".join(map(str, rank.stages)),
+        "step": "" if rank.step is None else str(rank.step),
+        "memory": figures.memory(rank.memory_bytes), "lag": figures.duration(rank.lag_ns),
+        "lost": figures.count(rank.dropped_records) if rank.dropped_records else "·",
+        "agent": figures.percent(rank.agent_overhead),
+        "clock": _clock(rank.clock_error_ns),
+    }.get(column.title)  # fmt: skip
+    if text is not None:
+        style = {"rank": "strong", "step": "", "memory": ""}.get(column.title, "dim")
+        if column.title == "lost" and rank.dropped_records:
+            style = "bad"
+        if column.title == "lag" and (rank.lag_ns or 0) > 2e9 and rank.state != "ended":
+            style = "warn"
+        return (Segment(column.cell(text), style),)
+    if column.title == "now":
+        return _now(rank, now_ns, column.size)
+    if column.title == "step ms":
+        return (Segment(column.cell(figures.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
+    if column.title == "trend":
+        return (Segment(_trend(rank.step_ns, column.size), "spark"),)
+    if column.title == "history":
+        return (Segment(_trend(rank.memory_history, column.size), "spark"),)
+    return _split(rank, column.size)
+
+
+def _logged(rank: RankNow) -> str:
+    """``staleness 3``: the newest of what the program logs, but the loss."""
+    return clean(" · ".join(f"{name} {figures.number(value)}" for name, value in rank.metrics[:4]))
+
+
+def _trend(values: Sequence[int], cells: int) -> str:
+    """Steady values lie in the middle, so that both a rise and a fall show."""
+    if not values:
+        return " " * cells
+    middle = (min(values) + max(values)) / 2
+    half = max(max(values) - min(values), max(values) * 0.2) / 2
+    return spark(values, cells, low=middle - half, high=middle + half)
+
+
+def _now(rank: RankNow, now_ns: int, cells: int) -> Line:
+    sign, style = SIGNS[rank.state]
+    text = clean(rank.now) or rank.state
+    since = ""
+    if rank.since_ns is not None and rank.state in ("waiting", "held", "stale"):
+        since = " " + figures.duration(max(0, now_ns - rank.since_ns))
+    text = clip(text, cells - 2 - width(since))
+    return line(Segment(f"{sign} ", style), Segment(text, style if rank.state != "running" else ""),
+                Segment(since, "dim"))  # fmt: skip
+
+
+def _split(rank: RankNow, cells: int) -> Line:
+    if rank.compute_fraction is None:
+        return (Segment("–".ljust(cells), "faint"),)
+    return stacked(
+        [
+            (rank.compute_fraction, "▇", "compute"),
+            (rank.wait_fraction or 0.0, "▄", "waiting"),
+            (rank.comm_fraction or 0.0, "▂", "moving"),
+        ],
+        cells,
+    )
+
+
+def _clock(error_ns: int | None) -> str:
+    if error_ns is None:
+        return "?"
+    return "same" if error_ns == 0 else f"±{figures.duration(error_ns)}"
+
+
+def _below(snapshot: Snapshot, cells: int, rows: int) -> tuple[Line, ...]:
+    """Loss and step time as curves, phases, findings: as much as fits under the table."""
+    lines: list[Line] = []
+    found = brief(snapshot.findings, cells - 4)[: max(1, rows // 3)]
+    charts = rows - len(found) - (2 if found else 0)
+    if charts >= 5:
+        lines += _charts(snapshot, cells, min(charts - 2, 14))
+    if found:
+        lines.append(line(" ", rule("findings", cells - 2, "8 Findings has all")))
+        lines += [line("  ", row) for row in found]
+    return tuple(lines[:rows])
+
+
+def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
+    """The end of the job's output, if at least a few lines of it fit."""
+    if rows < 6 or not printed:
+        return []
+    shown = printed[-min(rows - 2, 16) :]
+    head = line(" ", rule("output", cells - 2, "9 Output has all"))
+    return [(), head, *(output_line(entry, snapshot, cells) for entry in shown)]
+
+
+def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
+    """Curves side by side where they fit: step time, loss, and the phases of a step."""
+    steps = [step.duration_ns for step in snapshot.steps]
+    losses = [value for _, value in snapshot.loss_history]
+    if not losses:
+        losses = [step.loss for step in snapshot.steps if step.loss is not None]
+    panels: list[tuple[str, str, list[Line]]] = []
+    count = 3 if cells >= 110 else 2 if cells >= 64 else 1
+    size = (cells - 2) // count - 2
+    if len(steps) > 1:
+        note = f"{figures.duration(min(steps))} – {figures.duration(max(steps))}"
+        panels.append(("step time", note, line_chart(steps, size, height, "spark")))
+    if len(losses) > 1:
+        note = f"{figures.number(losses[0])} → {figures.number(losses[-1])}"
+        panels.append(("loss", note, line_chart(losses, size, height, "loss")))
+    phases = _phases(snapshot)
+    if phases:
+        panels.append(("phases of a step", "mean", bars(phases, size)))
+    if not panels:
+        return []
+    panels = panels[:count]
+    lines = [line(*(line(" ", rule(title, size, note), " ") for title, note, _ in panels))]
+    for at in range(height):
+        parts = [drawn[at] if at < len(drawn) else () for _, _, drawn in panels]
+        lines.append(line(*(line(" ", fit(part, size), " ") for part in parts)))
+    while lines and not line_width(lines[-1]):
+        lines.pop()
+    return [*lines, ()]
+
+
+def _phases(snapshot: Snapshot) -> list[Bar]:
+    if not snapshot.steps:
+        return []
+    phases = snapshot.steps[-1].phases
+    order = [name for name in _PHASES if name in phases]
+    order += sorted(set(phases) - set(order))
+    total = max([*phases.values(), 1])
+    return [
+        Bar(clip(clean(name), 12), phases[name] / total, figures.duration(phases[name]), "compute")
+        for name in order[:8]
+    ]

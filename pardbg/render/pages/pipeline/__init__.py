@@ -1,0 +1,1 @@
+"""The pipeline page and its parts."""

@@ -1,0 +1,202 @@
+"""Busy and idle of each rank in figures, and one sentence that explains an idle stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from pardbg.analysis.base.values import (
+    CAUSES,
+    ActionSpan,
+    Cause,
+    Idle,
+    PipelineRank,
+    PipelineStep,
+    PipelineView,
+)  # fmt: skip
+from pardbg.analysis.pipeline.critical_path import CriticalPath
+from pardbg.render.draw import figures as words
+from pardbg.render.draw.cells import Line, Segment, left, line, line_width, right
+from pardbg.render.draw.sparks import stacked
+from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR, CAUSE_SHORT, CAUSE_WORD
+
+BAR = 14
+_TELLING: tuple[Cause, ...] = ("dependency", "communication", "host")
+
+
+def size(cells: int) -> int:
+    """Cells the ledger takes at a terminal width."""
+    if cells >= 140:
+        return BAR + 1 + 5 + 6 * len(CAUSES)
+    return 5 + 5 * len(CAUSES) if cells >= 100 else 11
+
+
+def heading(cells: int, note: str) -> Line:
+    """Names of the ledger's columns; ``note`` says which step where there is room."""
+    if cells < 100:
+        return line(Segment("busy idle", "dim"))
+    wide = cells >= 140
+    each = 6 if wide else 5
+    names = "".join(right(CAUSE_SHORT[cause], each) for cause in CAUSES)
+    title = left(note, BAR + 1) + right("busy", 5) if wide else right("busy", 5)
+    return line(Segment(title + names, "dim"))
+
+
+def figures(rank: PipelineRank, cells: int) -> Line:
+    """One rank's busy share and its idle by cause, percent of the window."""
+    window = rank.busy_ns + sum(rank.idle_ns.values())
+    if window <= 0:
+        return line(Segment(right(words.UNKNOWN, size(cells)), "faint"))
+    busy = rank.busy_ns / window
+    share = {cause: rank.idle_ns.get(cause, 0) / window for cause in CAUSES}
+    most = max(share, key=lambda cause: share[cause])
+    if cells < 100:
+        text = f"{left(CAUSE_SHORT[most], 4)}{share[most] * 100:2.0f}"
+        loud = _loud(most, share)
+        return line(_busy(busy), " ", Segment(text if share[most] >= 0.005 else "", loud))
+    wide = cells >= 140
+    each = 6 if wide else 5
+    parts: list[Segment | str | Line] = []
+    if wide:
+        pieces = [(busy, "▇", "busy")] + [
+            (share[c], CAUSE_CHAR[c], f"idle.{c}") for c in CAUSES
+        ]  # fmt: skip
+        parts += [stacked(pieces, BAR), "  "]
+    parts.append(_busy(busy, 4 if wide else 5))
+    for cause in CAUSES:
+        style = _loud(cause, share) if cause == most else "dim"
+        text = f"{share[cause] * 100:.0f}" if share[cause] >= 0.005 else "·"
+        parts.append(Segment(right(text, each), style if text != "·" else "faint"))
+    return line(*parts)
+
+
+def _busy(share: float, cells: int = 4) -> Segment:
+    return Segment(right(f"{share * 100:.0f}%", cells), "strong")
+
+
+def _loud(cause: Cause, share: dict[Cause, float]) -> str:
+    return "warn" if cause in _TELLING and share[cause] >= 0.05 else "dim"
+
+
+def path_words(path: CriticalPath) -> Line:
+    """What the step's length rests on, in one line."""
+    whole = max(path.window_ns, 1)
+    most = sorted(path.by_rank().items(), key=lambda item: -item[1])[:4]
+    ranks = ", ".join(f"r{rank} {ns / whole:.0%}" for rank, ns in most)
+    return line(
+        Segment("• ", "accent"),
+        Segment(f"critical path of step {path.step}: compute ", "dim"),
+        Segment(f"{path.compute_ns / whole:.0%}", "strong"),
+        Segment(f" ({ranks})", "dim"),
+        Segment("  tensors on their way ", "dim"),
+        Segment(f"{path.tensor_ns / whole:.0%}", "strong"),
+        Segment(f" in {path.hops} hops", "dim"),
+        Segment("  host ", "dim"),
+        Segment(f"{path.host_ns / whole:.0%}", "strong"),
+    )
+
+
+def flight(rank: PipelineRank, cells: int) -> Line:
+    """In-flight microbatches now, the bound, and what they hold."""
+    bound = rank.in_flight_bound or rank.max_in_flight
+    full = "■" * min(rank.in_flight, 8) + "□" * max(0, min(bound, 8) - rank.in_flight)
+    over = rank.in_flight_bound is not None and rank.max_in_flight > rank.in_flight_bound
+    figure = f" {rank.in_flight}/{bound}" if bound else f" {rank.in_flight}"
+    if cells < 100:
+        return line(Segment(full[:5], "flight"), Segment(figure, "warn" if over else "dim"))
+    held = f"  {words.memory(rank.activation_bytes)}" if rank.activation_bytes else ""
+    return line(
+        Segment("in flight ", "faint"),
+        Segment(full, "flight"),
+        Segment(figure, "warn" if over else "dim"),
+        Segment(held, "dim"),
+    )
+
+
+def choose_idle(
+    view: PipelineView, cursor_ns: int, rank: int | None, at_cursor: bool
+) -> tuple[PipelineStep, Idle, bool] | None:
+    """The selected rank's idle under the cursor, else the largest telling one (True)."""
+    if at_cursor and view.step is not None:
+        for row in view.step.ranks:
+            if row.rank == rank:
+                under = [i for i in row.idles if i.t0_ns <= cursor_ns <= i.t1_ns]
+                if under:
+                    return view.step, under[-1], False
+    for step in (view.last_complete, view.step):
+        if step is not None:
+            idles = [idle for row in step.ranks for idle in row.idles]
+            telling = [idle for idle in idles if idle.cause in _TELLING] or idles
+            if telling:
+                return step, max(telling, key=lambda idle: idle.t1_ns - idle.t0_ns), True
+    return None
+
+
+def explain(step: PipelineStep, idle: Idle, largest: bool, cells: int) -> Line:
+    """The idle stretch in words: who, when, how long, and why; the step where there is room."""
+    head = f"largest idle of step {step.step}: " if largest else "idle: "
+    whole = _explain(step, idle, head)
+    return whole if line_width(whole) <= cells else _explain(step, idle, "")
+
+
+def _explain(step: PipelineStep, idle: Idle, head: str) -> Line:
+    where = f"rank {idle.rank} at {words.offset(max(0, idle.t0_ns - step.t0_ns))}"
+    return line(
+        Segment("▌ ", "accent"),
+        Segment(head, "dim"),
+        Segment(where, "strong"),
+        Segment(f" {'' if head else 'idle '}for {words.duration(idle.t1_ns - idle.t0_ns)}  "),
+        Segment(CAUSE_WORD[idle.cause], "warn" if idle.cause in _TELLING else "dim"),
+        Segment(": ", "dim"),
+        *_why(step, idle),
+    )
+
+
+def _why(step: PipelineStep, idle: Idle) -> list[Segment]:
+    producer = idle.producer or "its input"
+    on = f" on rank {idle.producer_rank}" if idle.producer_rank is not None else ""
+    if idle.cause == "dependency":
+        found = _find(step, idle.producer)
+        return [
+            Segment("waits for "),
+            Segment(producer, "strong"),
+            Segment(on),
+            *_slower(step, found),
+        ]
+    if idle.cause == "communication":
+        return [Segment(producer, "strong"), Segment(f" is done{on}; its tensor is on the way")]
+    if idle.cause == "warmup":
+        tail = (
+            [Segment(": waits for "), Segment(producer, "strong"), Segment(on)]
+            if idle.producer
+            else []
+        )
+        return [Segment("nothing has reached it yet"), *tail]
+    if idle.cause == "cooldown":
+        return [Segment("it has done its last action; others finish")]
+    return [Segment("its input was there; the process was busy elsewhere")]
+
+
+def _find(step: PipelineStep, text: str | None) -> ActionSpan | None:
+    return next((a for row in step.ranks for a in row.actions if a.text == text), None)
+
+
+def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
+    """``, which took 12% longer than its stage's median``, where that is so."""
+    if action is None or action.t1_ns is None:
+        return []
+    same: Sequence[int] = [
+        a.t1_ns - a.t0_ns
+        for row in step.ranks
+        for a in row.actions
+        if a.stage == action.stage and a.kind == action.kind and a.t1_ns is not None
+    ]
+    usual = median(same)
+    over = (action.t1_ns - action.t0_ns) / usual - 1 if usual else 0.0
+    if over < 0.08:
+        return []
+    return [
+        Segment(", which took "),
+        Segment(f"{over * 100:.0f}% longer", "bad"),
+        Segment(" than its stage's median"),
+    ]

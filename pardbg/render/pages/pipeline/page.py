@@ -1,0 +1,339 @@
+"""The pipeline page: plan and seen schedule, ledger, the answer in words, the bubble by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pardbg.analysis.base.values import PipelineRank, PipelineStep, PipelineView, Snapshot
+from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
+from pardbg.render.draw import figures as words
+from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    crop,
+    fit,
+    left,
+    line,
+    line_width,
+    spread,
+)
+from pardbg.render.draw.sparks import bounds, line_chart, spark
+from pardbg.render.frame.empty import empty
+from pardbg.render.pages.pipeline import ledger
+from pardbg.render.pages.pipeline.chooser import choices, lacks
+from pardbg.render.pages.pipeline.plan_row import Planned, lay_out, makespan
+from pardbg.render.pages.pipeline.schedule import (
+    duration_row,
+    flight_row,
+    gap_row,
+    legend,
+    plan_row,
+    seen_row,
+)  # fmt: skip
+
+PATH_ROWS = 26
+"""From so many rows on there is one for what the marks of the critical path mean."""
+GUTTER = 15
+"""Cells of the marker, rank, stage and row name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePageState:
+    """How the reader looks at the page."""
+
+    selected: int | None = None
+    at_cursor: bool = False
+    """The cursor was placed by hand: explain what lies under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What all rows of one picture share."""
+
+    view: PipelineView
+    step: PipelineStep
+    measured: PipelineStep
+    axis: Axis
+    now_ns: int
+    cells: int
+    boxes: Mapping[int, tuple[Planned, ...]]
+    held: dict[int, str]
+    look: PipelinePageState
+    path: CriticalPath | None
+    """Of the step that the figures are of."""
+
+    @property
+    def cursor(self) -> int:
+        return min(self.axis.x(self.now_ns), self.axis.cells - 1)
+
+    @property
+    def many(self) -> bool:
+        return self.view.num_virtual > 1
+
+
+def pipeline(
+    snapshot: Snapshot, cells: int, rows: int, look: PipelinePageState | None = None
+) -> Picture:
+    """The page at ``cells`` x ``rows``."""
+    look = look or PipelinePageState()
+    view = snapshot.pipeline
+    if view is None and snapshot.live and not any(rank.step for rank in snapshot.ranks):
+        return empty(cells, rows, "No pipeline yet: the job is starting.",
+                     "torch alone takes some seconds to load on each rank.")  # fmt: skip
+    if view is None:
+        return empty(
+            cells, rows, "No pipeline in this run.",
+            "Its steps are on 3 Timeline, its collectives on 4.",
+        )  # fmt: skip
+    step = view.step or view.last_complete
+    title = (*_title(view, cells), *choices(snapshot, cells), *lacks(view, cells))
+    if step is None:
+        return Picture(head=title, body=_waiting(view))
+    frame = _frame(snapshot, view, step, cells, look)
+    if rows < PATH_ROWS:
+        frame = replace(frame, path=None)
+    head = (*title, *_heads(frame, rows))
+    foot = _foot(frame, rows)
+    room = rows - len(head) - len(foot) - 1
+    body, places = _ranks(frame, room)
+    spare = room - len(body)
+    if spare >= 4 and len(view.bubble_history) > 1:
+        body = (*body, *_history(frame, min(spare - 1, 7)))
+    else:
+        foot = (_bubbles(view, cells), *foot)
+    focus = places.index(look.selected) if look.selected in places else None
+    return Picture(head=head, body=body, foot=foot, focus=focus, rows=places)
+
+
+def _frame(
+    snapshot: Snapshot, view: PipelineView, step: PipelineStep, cells: int, look: PipelinePageState
+) -> _Frame:
+    done = view.last_complete
+    measured = done or step
+    boxes = lay_out(step, measured, view.num_stages)
+    now = max(snapshot.t_ns, step.t1_ns)
+    if step.complete or snapshot.control.mode == "held":
+        now = min(snapshot.t_ns, step.t1_ns)  # nothing runs: nothing moves
+    width = max(16, cells - GUTTER - ledger.size(cells) - 3)
+    spans = [
+        (action.t0_ns, now if action.t1_ns is None else action.t1_ns)
+        for row in step.ranks for action in row.actions
+    ]  # fmt: skip
+    breaks = gaps(spans, now)
+    span = max(now - step.t0_ns - sum(end - begin for begin, end in breaks), makespan(boxes), 1)
+    if done is not None and not breaks:
+        span = max(span, done.t1_ns - done.t0_ns)
+    # The breaks keep some cells of their own, taken from the others.
+    span *= width / max(8, width - BREAK_CELLS * len(breaks))
+    axis = Axis(step.t0_ns, span * 1.005, width, breaks)
+    path = critical_path(step if step.complete else measured, view.num_stages)
+    return _Frame(view, step, measured, axis, now, cells, boxes, snapshot.control.held, look, path)
+
+
+def _title(view: PipelineView, cells: int) -> tuple[Line, ...]:
+    shape = f"p={view.num_ranks} m={view.num_microbatches}"
+    shape += f" v={view.num_virtual}" if view.num_virtual > 1 else ""
+    short = view.schedule.removeprefix("Schedule")
+    name = [
+        Segment((view.schedule if cells >= 100 else short) or "no schedule", "strong"),
+        Segment(f"  {shape}", "dim"),
+        Segment(
+            "  paced compute" if cells >= 100 and view.paced else "  paced" if view.paced else "",
+            "dim",
+        ),
+    ]
+    figures = _figures(view)
+    if line_width(name) + line_width(figures) + 4 <= cells:
+        return (spread(line(" ", *name), line(*figures, " "), cells),)
+    return (line(" ", *name), line(" ", *figures))
+
+
+def _figures(view: PipelineView) -> Line:
+    step = view.last_complete or view.step
+    if step is None:
+        return ()
+    base = step.implied_fraction if step.implied_fraction is not None else step.bound_fraction
+    excess = None if base is None else step.bubble_fraction - base
+    loud = "bad" if excess is not None and excess >= 0.05 else "strong"
+    parts = [Segment("bubble " if step.complete else "bubble so far ", "dim"),
+             Segment(words.percent(step.bubble_fraction), "warn")]  # fmt: skip
+    for name, value in (("implied", step.implied_fraction), ("bound", step.bound_fraction)):
+        parts += [Segment(f"  {name} ", "dim"), Segment(words.percent(value), "strong")]
+    parts += [Segment("  excess ", "dim"), Segment(words.percent(excess), loud)]
+    return tuple(parts)
+
+
+def _waiting(view: PipelineView) -> tuple[Line, ...]:
+    plan = f"The plan of {view.schedule} is known: {view.num_ranks} ranks, "
+    known = f" {plan}{view.num_microbatches} microbatches." if view.schedule else ""
+    return (
+        (),
+        line(Segment(known, "dim")),
+        line(Segment(" No action has run yet.", "dim")),
+    )
+
+
+def _ledger_step(frame: _Frame) -> PipelineStep:
+    """Figures come from a complete step where there is one, so that they do not jump."""
+    return frame.step if frame.step.complete else frame.measured
+
+
+def _heads(frame: _Frame, rows: int) -> tuple[Line, ...]:
+    step = frame.step
+    note = f"step {_ledger_step(frame).step}"
+    gutter = left(f"  step {step.step}", GUTTER)
+    heading = line(
+        Segment(gutter, "strong"),
+        *ruler(frame.axis, frame.cursor).line(),
+        "  ",
+        *ledger.heading(frame.cells, note),
+    )
+    return ((), heading) if rows >= 18 else (heading,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Density:
+    """Lines per rank: the richest that fits is taken."""
+
+    plan: int = 1
+    tall: int = 0
+    """Lines by which boxes are taller than one."""
+    flight: int = 0
+    gap: int = 0
+    spare: int = 0
+    """Lines that must stay free below for it."""
+
+    @property
+    def lines(self) -> int:
+        return self.plan + 1 + self.tall + self.flight + self.gap
+
+
+_DENSITIES: tuple[_Density, ...] = (
+    _Density(tall=3, flight=1, gap=2, spare=8), _Density(tall=2, flight=1, gap=1, spare=6),
+    _Density(tall=1, flight=1, gap=1), _Density(tall=1, gap=1), _Density(gap=1), _Density(),
+    _Density(plan=0),
+)  # fmt: skip
+
+
+def _ranks(frame: _Frame, room: int) -> tuple[tuple[Line, ...], tuple[int, ...]]:
+    """Rows of all ranks at the richest density that fits, and which rank each row shows."""
+    total = len(frame.step.ranks)
+    fitting = _DENSITIES
+    if not any(rank.plan for rank in frame.step.ranks):
+        fitting = tuple(replace(density, plan=0) for density in _DENSITIES)
+    density = next((d for d in fitting if total * d.lines - d.gap + d.spare <= room), fitting[-1])
+    body: list[Line] = []
+    places: list[int] = []
+    for rank in frame.step.ranks:
+        lines = _rank(frame, rank, density)
+        body += lines
+        places += [rank.rank] * len(lines)
+    end = len(body) - density.gap
+    return tuple(body[:end]), tuple(places[:end])
+
+
+def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
+    ended = next((r for r in _ledger_step(frame).ranks if r.rank == rank.rank), rank)
+    figures = ledger.figures(ended, frame.cells)
+    flight = ledger.flight(rank, frame.cells)
+    axis = frame.axis
+    marked = frame.path.actions if frame.path is not None and frame.step.complete else ()
+    held = frame.held.get(rank.rank)
+    seen = seen_row(rank, axis, frame.now_ns, frame.many, held, marked).line()
+    chosen = rank.rank == frame.look.selected
+    stages = ",".join(map(str, rank.stages))
+    lines = []
+    if density.plan:
+        # The plan knows no breaks: it lies on the same scale, uninterrupted.
+        whole = Axis(axis.t0_ns, axis.span_ns, axis.cells)
+        boxes = frame.boxes.get(rank.rank, ())
+        plan = plan_row(boxes, whole, frame.many, frame.cursor, rank.pairs)
+        name = _name(rank.rank, stages, chosen, "plan")
+        lines.append(_row(frame, name, plan.line(), flight))
+    first = not lines
+    name = _name(rank.rank if first else None, stages if first else "", chosen,
+                 "" if density == _DENSITIES[-1] else "seen")  # fmt: skip
+    lines.append(_row(frame, name, seen, figures))
+    for at in range(density.tall):
+        low = duration_row(rank, axis, frame.now_ns, words_in=at == 0).line()
+        tail = flight if first and at == 0 else ()
+        lines.append(_row(frame, _name(None, "", chosen, ""), low, tail))
+    if density.flight:
+        curve = flight_row(rank, axis, frame.now_ns).line()
+        lines.append(_row(frame, _name(None, "", chosen, "flight"), curve, ()))
+    gap = _row(frame, (), gap_row(axis, frame.cursor).line(), ())
+    return lines + [gap] * density.gap
+
+
+def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
+    mark = Segment("▸" if chosen and rank is not None else "│" if chosen else " ", "accent")
+    who = f"r{rank}" if rank is not None else ""
+    # "s4" leaves room before the row's name; of several stages the numbers say enough.
+    stage = f"s{stages}" if 0 < len(stages) < 3 else stages
+    return line(
+        mark, Segment(left(who, 4), "strong" if chosen else ""), Segment(left(stage, 4), "dim"),
+        Segment(left(row, 6), "faint" if row in ("plan", "flight") else "dim"),
+    )  # fmt: skip
+
+
+def _row(frame: _Frame, name: Line, cells: Line, tail: Line) -> Line:
+    return line(fit(name, GUTTER), cells, "  ", tail)
+
+
+def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
+    view, cells = frame.view, frame.cells
+    lines: list[Line] = [()] if rows >= 26 else []
+    found = ledger.choose_idle(view, frame.now_ns, frame.look.selected, frame.look.at_cursor)
+    if found is not None:
+        step, idle, largest = found
+        lines.append(crop(ledger.explain(step, idle, largest, cells), cells))
+    if frame.path is not None:
+        lines.append(crop(ledger.path_words(frame.path), cells))
+    if rows >= 18:
+        kinds = sorted({a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"},
+                       key="FBIW".index)  # fmt: skip
+        paired = any(rank.pairs for rank in frame.step.ranks)
+        lines += [()] if rows >= 26 else []
+        lines.append(line("  ", legend(kinds, cells - 2, paired, frame.many)))
+    return tuple(lines)
+
+
+def _bubbles(view: PipelineView, cells: int) -> Line:
+    """The bubble by step, and the range it moves in."""
+    history = view.bubble_history
+    if not history:
+        return line(Segment("  bubble by step: no complete step yet", "dim"))
+    values = [value for _, value in history]
+    size = max(8, min(64, cells - 52, max(len(values), 16)))
+    return line(
+        Segment("  bubble by step ", "dim"),
+        Segment(spark(values, size, low=min(values) - 0.4 * (max(values) - min(values))), "bubble"),
+        Segment(f"  steps {history[0][0]}–{history[-1][0]}", "dim"),
+        Segment(f"  {words.percent(min(values))}–{words.percent(max(values))}", ""),
+    )
+
+
+def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
+    """Room to spare: the bubble by step as a curve between its least and its most."""
+    history = frame.view.bubble_history
+    values = [value for _, value in history]
+    if len(values) < 2:
+        return ()
+    low, high = bounds(values)
+    chart = line_chart(values, frame.axis.cells, height, "bubble")
+    labels = [words.percent(high), *[""] * (height - 2), words.percent(low)]
+    latest = f"step {history[-1][0]}: {words.percent(values[-1])}" if frame.cells >= 100 else ""
+    notes = [latest, *[""] * (height - 1)]
+    return (
+        (),
+        *(
+            line(
+                Segment(left("  bubble" if at == 0 else "  by step" if at == 1 else "", 9), "dim"),
+                Segment(f"{label:>{GUTTER - 9}}", "faint"), *row, "  ", Segment(note, "dim"),
+            )
+            for at, (label, row, note) in enumerate(zip(labels, chart, notes, strict=True))
+        ),
+    )  # fmt: skip

@@ -1,0 +1,259 @@
+"""The pipeline's schedule: planned and seen rows on one time axis.
+
+A seen row is drawn in proportion to time: a filled box per action with its label, shortened when
+narrow; idle stretches shaded by cause, each cause with a character of its own; the running action
+in a brighter shade that grows; and, where the rank is held, what comes next behind ``‖``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from pardbg.analysis.base.values import ActionSpan, Cause, PipelineRank
+from pardbg.analysis.pipeline.dependencies import parse
+from pardbg.render.draw import figures
+from pardbg.render.draw.axis import Axis, mark_breaks
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
+from pardbg.render.draw.sparks import LEVELS
+from pardbg.render.pages.pipeline.plan_row import Planned, in_flight_curve
+
+CAUSE_CHAR: dict[Cause, str] = {
+    "warmup": "·", "dependency": "░", "communication": "~", "host": "╱", "cooldown": "˙",
+}  # fmt: skip
+CAUSE_WORD: dict[Cause, str] = {
+    "warmup": "warm-up", "dependency": "dependency", "communication": "communication",
+    "host": "host", "cooldown": "cool-down",
+}  # fmt: skip
+CAUSE_SHORT: dict[Cause, str] = {
+    "warmup": "warm", "dependency": "dep", "communication": "comm", "host": "host",
+    "cooldown": "cool",
+}  # fmt: skip
+KIND_WORD = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
+HELD = "‖"
+_SHORTEST_DURATION = 3
+"""Cells of a box in which one can be read: ``45`` and an edge."""
+PAIRED = "═"
+ON_PATH = "•"
+AT_ONCE = "▚"
+IDLE = "idle: "
+"""Two actions of a rank at the same time."""
+_TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
+
+
+def token(kind: str, microbatch: int) -> str:
+    """Neighbouring microbatches take turns between two shades, so boxes need no border."""
+    base = kind if kind in "FBIW" else "X"
+    return f"action.{base}.{'odd' if microbatch % 2 else 'even'}"
+
+
+def label(
+    stage: int, kind: str, microbatch: int, cells: int, many_stages: bool, later: bool = False
+) -> str:
+    """The longest form that fits: ``4F5``, ``F5``, ``F``; without its number a stage that is not
+    the rank's first one is ``f5``, ``f``."""
+    short = kind if len(kind) == 1 else {"UNSHARD": "U", "RESHARD": "R"}.get(kind, "G")
+    number = str(microbatch) if microbatch >= 0 else ""
+    letter = short.lower() if later else short
+    forms = [letter + number, letter]
+    if many_stages:
+        forms.insert(0, f"{stage}{short}{number}")
+    return next((form for form in forms if len(form) <= cells), "")
+
+
+def even(sizes: Iterable[int]) -> int:
+    """How long labels in a row may be, so that most boxes have the same form."""
+    known = sorted(size for size in sizes if size > 0)
+    return known[len(known) // 4] if known else 0
+
+
+def plan_row(
+    boxes: Sequence[Planned],
+    axis: Axis,
+    many_stages: bool,
+    cursor: int | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
+) -> Row:
+    """The plan: a label where the action would begin and a thin line as long as it would last; a
+    double one where a forward and a backward are one overlapped action."""
+    row = Row(axis.cells)
+    painted = 0
+    paired = {action for pair in pairs for action in pair}
+    lowest = min((box.stage for box in boxes), default=0)
+    most = even(axis.x(axis.t0_ns + b.t1_ns) - axis.x(axis.t0_ns + b.t0_ns) for b in boxes)
+    for box in boxes:
+        start, end = axis.x(axis.t0_ns + box.t0_ns), axis.x(axis.t0_ns + box.t1_ns)
+        start = max(start, painted)
+        if end <= start:
+            continue
+        style = f"plan.{box.kind if box.kind in 'FBIW' else 'X'}"
+        row.fill(start, end, PAIRED if box.text in paired else "─", style)
+        size, later = min(end - start, max(1, most)), box.stage > lowest
+        text = label(box.stage, box.kind, box.microbatch, size, many_stages, later)
+        row.put(start, text, style)
+        painted = end
+    _mark_cursor(row, cursor)
+    return row
+
+
+def seen_row(
+    rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool, held_next: str | None = None,
+    path: Collection[str] = (),
+) -> Row:  # fmt: skip
+    """What ran, up to ``now_ns``, over its idle stretches; actions of the critical path have a
+    mark at their end, where there is room for it."""
+    row = Row(axis.cells)
+    for idle in rank.idles:
+        start, end = axis.x(idle.t0_ns), axis.x(min(idle.t1_ns, now_ns))
+        row.fill(start, end, CAUSE_CHAR[idle.cause], f"idle.{idle.cause}")
+        if idle.producer and end - start >= len(idle.producer) + 3:
+            row.put(start + 1, f"◂{idle.producer}", f"idle.{idle.cause}")
+    end = 0
+    lowest = min(rank.stages, default=0)
+    most = even(axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None)
+    for action in rank.actions:
+        begin = axis.x(action.t0_ns)
+        if end - begin >= 2:  # an edge shared by rounding is one cell
+            style = token(action.kind, action.microbatch)
+            row.fill(begin + 1, end, AT_ONCE, style)
+            if action.t1_ns is not None and axis.x(action.t1_ns) <= end:  # within the other one
+                text = label(action.stage, action.kind, action.microbatch, end - begin - 1, False)
+                row.put(begin + 1, text, style)
+        named = _Named(many_stages, most, action.stage > lowest)
+        end = _box(row, action, axis, now_ns, named, end)
+        if action.text in path and 0 < end <= row.size and row.chars[end - 1] == " ":
+            row.chars[end - 1] = ON_PATH
+    mark_breaks(row, axis)
+    if held_next:
+        mark = f"{HELD}{short_next(held_next, many_stages)}"
+        end = max(end, min(axis.x(now_ns), axis.cells))
+        row.put(max(0, min(end, axis.cells - len(mark))), mark, "held")
+    return row
+
+
+def short_next(text: str, many_stages: bool) -> str:
+    """What comes next, in few cells: ``F5``, ``recv B5``, else the words themselves."""
+    moved = _TRANSFER.match(text)
+    if moved is not None:
+        verb, kind, microbatch = moved.groups()
+        return f"{verb.lower()} {kind}{microbatch or ''}"
+    action = parse(text)
+    if action is not None and not many_stages:
+        return text[len(str(action.stage)) :]
+    return clip(clean(text), 20)
+
+
+class _Named(NamedTuple):
+    """How a box is called."""
+
+    many_stages: bool
+    most: int
+    """Characters."""
+    later: bool
+    """Its stage is not the rank's first one."""
+
+    def text(self, action: ActionSpan, cells: int) -> str:
+        size = min(cells, max(1, self.most)) if action.t1_ns is not None else cells
+        return label(
+            action.stage, action.kind, action.microbatch, size, self.many_stages, self.later
+        )
+
+
+def _box(
+    row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: _Named, painted: int
+) -> int:
+    """Paint one action; the end of what is painted so far comes back."""
+    running = action.t1_ns is None
+    start = max(axis.x(action.t0_ns), painted)
+    end = axis.x(now_ns if action.t1_ns is None else action.t1_ns)
+    if end <= start and (running or start > painted):
+        end = start + 1
+    if end <= start:
+        return painted
+    style = token(action.kind, action.microbatch)
+    if running:
+        style = style.rsplit(".", 1)[0] + ".now"
+    row.fill(start, end, " ", style)
+    text = named.text(action, end - start)
+    row.put(start, text, style)
+    if running and end - start > len(text):
+        row.put(end - 1, "▸", style)
+    return min(end, axis.cells)
+
+
+def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = True) -> Row:
+    """The boxes' lower part: each action's own duration, where it is wanted and most fit."""
+    row = Row(axis.cells)
+    sizes = [axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None]
+    words_in = words_in and even(sizes) >= _SHORTEST_DURATION
+    for idle in rank.idles:
+        end = axis.x(min(idle.t1_ns, now_ns))
+        row.fill(axis.x(idle.t0_ns), end, " ", f"idle.{idle.cause}")
+    painted = 0
+    for action in rank.actions:
+        ended = now_ns if action.t1_ns is None else action.t1_ns
+        start, end = max(axis.x(action.t0_ns), painted), axis.x(ended)
+        if end <= start:
+            continue
+        style = token(action.kind, action.microbatch)
+        style = style + ".low" if action.t1_ns is not None else style.rsplit(".", 1)[0] + ".now"
+        row.fill(start, end, " ", style)
+        text = figures.duration(ended - action.t0_ns)
+        forms = (text, text.split(" ")[0], text.split(".")[0].split(" ")[0])
+        fitting = next((form for form in forms if len(form) < end - start), "")
+        row.put(start, fitting if words_in else "", style)
+        painted = end
+    mark_breaks(row, axis)
+    return row
+
+
+def flight_row(rank: PipelineRank, axis: Axis, now_ns: int) -> Row:
+    """In-flight microbatches over the same time: a step curve under the boxes."""
+    row = Row(axis.cells)
+    top = max(rank.max_in_flight, rank.in_flight_bound or 0, 1)
+    curve = in_flight_curve(rank)
+    ends = [axis.x(t_ns) for t_ns, _ in curve[1:]] + [axis.x(now_ns)]
+    for (t_ns, level), end in zip(curve, ends, strict=False):
+        if level > 0:
+            mark = LEVELS[min(7, max(0, level * 8 // top - 1))]
+            row.fill(axis.x(t_ns), end, mark, "flight.curve")
+    mark_breaks(row, axis)
+    return row
+
+
+def _mark_cursor(row: Row, cursor: int | None) -> None:
+    if cursor is not None and row.blank(cursor):
+        row.put(cursor, "┊", "faint")
+
+
+def gap_row(axis: Axis, cursor: int | None) -> Row:
+    row = Row(axis.cells)
+    _mark_cursor(row, cursor)
+    return row
+
+
+def legend(
+    kinds: Sequence[str], cells: int, paired: bool = False, many_stages: bool = False
+) -> Line:
+    """What letters and shadings mean, as far as it fits."""
+    parts: list[Segment] = []
+    for kind in kinds:
+        parts += [Segment(kind, f"plan.{kind}"), Segment(f" {KIND_WORD.get(kind, kind)}  ", "dim")]
+    if many_stages:
+        parts += [Segment("f", "plan.F"), Segment(" later stage  ", "dim")]
+    if paired:
+        parts += [Segment(PAIRED * 2, "plan.F"), Segment(" planned to overlap  ", "dim")]
+    parts.append(Segment(IDLE, "dim"))
+    for cause, char in CAUSE_CHAR.items():
+        parts += [Segment(char * 2, f"idle.{cause}"), Segment(f" {CAUSE_WORD[cause]}  ", "dim")]
+    kept: list[Segment] = []
+    used = 0
+    for mark, word in zip(parts, [*parts[1:], Segment("")], strict=True):
+        if used + len(mark.text) + len(word.text.rstrip()) > cells:
+            break
+        kept.append(mark)
+        used += len(mark.text)
+    if kept and kept[-1].text == IDLE:
+        del kept[-1]
+    return line(*kept)

@@ -1,0 +1,84 @@
+"""One rank in full, for the detail panel."""
+
+from __future__ import annotations
+
+from pardbg.analysis.base.values import Snapshot
+from pardbg.render.draw import figures
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, left, line
+from pardbg.render.draw.sparks import line_chart
+from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
+
+
+def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
+    """All that is known of rank ``number`` at the cursor."""
+    now = next((row for row in snapshot.ranks if row.rank == number), None)
+    if now is None:
+        return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
+    facts: list[tuple[str, str]] = [
+        ("now", f"{clean(now.now)} ({now.state})"),
+        ("process", f"{clean(now.proc)} · pid {now.pid} on {clean(now.host)}"
+                    f"{'' if now.node is None else f' · node {now.node}'}"),
+        ("stages", ",".join(map(str, now.stages)) or "no pipeline"),
+        ("step", "–" if now.step is None else str(now.step)),
+        ("last step", figures.duration(now.step_ns[-1] if now.step_ns else None)),
+        ("memory", figures.memory(now.memory_bytes)),
+        ("newest record", f"{figures.duration(now.lag_ns)} old"),
+        ("records lost", str(now.dropped_records)),
+        ("agent's share", figures.percent(now.agent_overhead, 2)),
+        ("clock", _clock(now.clock_error_ns)),
+        *((clean(name)[:17], figures.number(value)) for name, value in now.metrics[:8]),
+        *_pipeline(snapshot, number), *_memory(snapshot, number),
+    ]  # fmt: skip
+    body = [line(Segment("  " + left(name, 18), "dim"), Segment(text)) for name, text in facts]
+    height = min(8, rows - len(body) - 3)
+    if height >= 3 and len(now.step_ns) > 1:
+        low, high = min(now.step_ns), max(now.step_ns)
+        note = f"  step time {figures.duration(low)} – {figures.duration(high)}"
+        body += [(), line(Segment(note, "dim"))]
+        body += [
+            line("  ", row) for row in line_chart(now.step_ns, max(8, cells - 4), height, "spark")
+        ]
+    return Picture(body=tuple(body))
+
+
+def _clock(error_ns: int | None) -> str:
+    if error_ns is None:
+        return "not aligned yet: order against other ranks is not known"
+    if error_ns == 0:
+        return "the hub's own"
+    return f"aligned to ±{figures.duration(error_ns)}"
+
+
+def _pipeline(snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
+    view = snapshot.pipeline
+    step = (view.last_complete or view.step) if view else None
+    row = next((r for r in step.ranks if r.rank == number), None) if step else None
+    if row is None or step is None:
+        return []
+    window = max(1, row.busy_ns + sum(row.idle_ns.values()))
+    idle = ", ".join(
+        f"{CAUSE_WORD[cause]} {figures.percent(ns / window)}"
+        for cause, ns in row.idle_ns.items()
+        if ns
+    )
+    return [
+        ("busy", f"{figures.percent(row.busy_ns / window)} of step {step.step}"),
+        ("idle", idle or "none"),
+        ("in flight", f"{row.in_flight} now, {row.max_in_flight} at most"),
+    ]
+
+
+def _memory(snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
+    row = next((r for r in snapshot.memory if r.rank == number), None)
+    if row is None:
+        return []
+    parts = (
+        ("parameters", row.parameters_bytes), ("gradients", row.gradients_bytes),
+        ("optimizer", row.optimizer_bytes), ("activations", row.activations_bytes),
+    )  # fmt: skip
+    return [(name, figures.memory(value)) for name, value in parts if value is not None]
+
+
+def lines(picture: Picture) -> tuple[Line, ...]:
+    """All lines of a picture, top to bottom."""
+    return (*picture.head, *picture.body, *picture.foot)

@@ -1,0 +1,1 @@
+"""The traffic page and its parts."""

@@ -1,0 +1,103 @@
+"""all_to_all as a matrix of figures, and the load that made it: who sends how much to whom."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from pardbg.analysis.base.values import RankNow, TrafficView
+from pardbg.render.draw import figures
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right
+from pardbg.render.draw.sparks import LEVELS
+
+MOST_RANKS = 16
+_NAME, _CELL = 10, 11
+
+
+def exchanged(view: TrafficView, ranks: Sequence[int]) -> bool:
+    """Did ranks exchange parts that a ring of neighbours cannot show?"""
+    if len(ranks) < 3 or not any(op == "all_to_all" for _, op, *_ in view.ops):
+        return False
+    return any(edge.source == "observed" for edge in view.edges)
+
+
+def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
+    """Senders down, receivers across, sums at the ends; nothing where figures do not fit. What
+    was exchanged is observed; other traffic stands here if neither ring nor star can show it."""
+    if len(ranks) > MOST_RANKS or _NAME + _CELL * (len(ranks) + 1) + 4 > cells:
+        return []
+    source = "observed" if exchanged(view, ranks) else "modelled"
+    edges = {(e.src, e.dst): e for e in view.edges if e.source == source}
+    rates = any(edge.rate_bps > 0 for edge in edges.values())
+    amounts = {pair: e.rate_bps if rates else float(e.bytes) for pair, e in edges.items()}
+    what = f"per second, last {figures.duration(view.window_ns)}" if rates else "in all"
+    mean = sum(amounts.values()) / max(1, len(amounts))
+    header = "".join(right(str(rank), _CELL) for rank in ranks)
+    lines = [
+        line(" ", rule("sent from rank to rank", cells - 2, f"{source}, {what}")),
+        line(Segment(right("from│to ", _NAME), "faint"), Segment(header, "dim"),
+             Segment(right("sent", _CELL), "faint")),
+    ]  # fmt: skip
+    for src in ranks:
+        row = [_figure(amounts.get((src, dst)), src == dst, mean, rates) for dst in ranks]
+        total = sum(amounts.get((src, dst), 0.0) for dst in ranks)
+        name = Segment(right(f"{src} ", _NAME), "dim")
+        lines.append(line(name, *row, Segment(right(_words(total, rates), _CELL), "strong")))
+    received = [sum(amounts.get((src, dst), 0.0) for src in ranks) for dst in ranks]
+    sums = "".join(right(_words(value, rates), _CELL) for value in received)
+    lines.append(
+        line(Segment(right("received", _NAME - 1) + " ", "faint"), Segment(sums, "strong"))
+    )
+    return lines
+
+
+def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Segment:
+    """What is a quarter more than the mean of all pairs stands out; a quarter less stands back."""
+    if own:
+        return Segment(right("╲", _CELL), "faint")
+    if amount is None:
+        return Segment(right("·", _CELL), "faint")
+    heat = 4 if amount > 1.25 * mean else 3 if amount > 0.75 * mean else 2
+    return Segment(right(_words(amount, rates), _CELL), f"heat.{heat}")
+
+
+def _words(amount: float, rates: bool) -> str:
+    return figures.rate(amount) if rates else figures.size(amount)
+
+
+def loads(ranks: Sequence[RankNow], cells: int, rows: int) -> list[Line]:
+    """Numbers that a program logged in parts of one name (``block 2 expert/0`` …), a line each."""
+    groups = _groups(ranks)
+    if not groups or rows < 2:
+        return []
+    name, gap = min(24, max(len(clean(key)) for key in groups)), " " if cells >= 110 else ""
+    lines = [line(" ", rule("load", cells - 2, "as the program logged it"))]
+    for key, parts in list(groups.items())[: rows - 1]:
+        label = Segment(left(clip(clean(key), name), name), "dim")
+        lines.append(line(" ", label, *_parts(parts, gap)))
+    return [fit(made, cells) for made in lines]
+
+
+def _groups(ranks: Sequence[RankNow]) -> Mapping[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for rank in ranks:
+        for name, value in rank.metrics:
+            key, _, part = name.rpartition("/")
+            if key and part.isdigit() and len(part) < 6:
+                found[key][int(part)] = value
+    return {key: dict(sorted(parts.items())) for key, parts in found.items() if len(parts) > 1}
+
+
+def _parts(parts: Mapping[int, float], gap: str) -> list[Segment]:
+    """``0▅143``: the number of the part, its share of the largest, its value."""
+    top = max(parts.values()) or 1.0
+    mean = sum(parts.values()) / len(parts)
+    runs = []
+    for part, value in parts.items():
+        level = LEVELS[max(0, min(7, round(value / top * 8) - 1))]
+        style = "warn" if value > 1.5 * mean else ""
+        runs += [Segment(f" {gap}{part}{gap}", "faint"), Segment(level, "spark"),
+                 Segment(left(figures.number(value), 4), style)]  # fmt: skip
+    return runs
+

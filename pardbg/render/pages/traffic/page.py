@@ -1,0 +1,227 @@
+"""The traffic page: who sends to whom, how fast, seen or modelled.
+
+Ranks that talk to their neighbours lie on a ring, those that all talk to one make a star, and
+everything else is a matrix. ``━━`` was observed (p2p), ``┄┄`` is modelled: what a ring algorithm
+would move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pardbg.analysis.base.values import Edge, RingStep, Snapshot, TrafficView
+from pardbg.render.draw import figures
+from pardbg.render.draw.bars import Column, choose, rule
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    clean,
+    clip,
+    fit,
+    line,
+    line_width,
+    selected,
+)
+from pardbg.render.draw.circle import Links, dash, hub_of, ring, star
+from pardbg.render.draw.sparks import thin
+from pardbg.render.frame.empty import empty
+from pardbg.render.pages.traffic.exchange import exchange, exchanged, loads
+
+MOST = 16
+"""Ranks on a ring."""
+HEAT = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficPageState:
+    at: int = 0
+    """The selected edge, by rate."""
+    matrix: bool = False
+
+
+def ordered(view: TrafficView) -> list[Edge]:
+    """The busiest edges first."""
+    return sorted(view.edges, key=lambda e: (-e.rate_bps, -e.bytes, e.src, e.dst))
+
+
+def traffic(
+    snapshot: Snapshot, cells: int, rows: int, look: TrafficPageState | None = None
+) -> Picture:
+    """The page at ``cells`` x ``rows``: picture, edges, operations."""
+    look = look or TrafficPageState()
+    view = snapshot.traffic
+    edges = ordered(view)
+    if not edges and not view.ops:
+        return empty(cells, rows, "No traffic yet.",
+                     "Sends and receives are shown as they are seen; collectives as a ring "
+                     "algorithm would move them.")  # fmt: skip
+    ranks = sorted({rank for edge in edges for rank in (edge.src, edge.dst)})
+    drawn = _drawing(view, ranks, cells, rows, look)
+    if exchanged(view, ranks):
+        drawn += loads(snapshot.ranks, cells, min(5, rows - len(drawn) - 5))
+    head = (_title(view, cells), (), *drawn, *([()] if drawn else []))
+    ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
+    columns = choose(_columns(cells), cells - 3)
+    names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
+    top = max((edge.rate_bps for edge in edges), default=0.0)
+    body = []
+    for index, edge in enumerate(edges):
+        made = line("  ", *(line(fit(_cell(c, edge, top), c.size), "  ") for c in columns))
+        body.append(fit(selected(made), cells, "+sel") if index == look.at else made)
+    return Picture((*head, names), (*body, *ops), focus=look.at if body else None,
+                   rows=tuple(range(len(body))))  # fmt: skip
+
+
+def _title(view: TrafficView, cells: int) -> Line:
+    groups = "  ".join(
+        f"{clean(g.axis or g.name)} ({figures.plural(len(g.ranks), 'rank')}, {clean(g.backend)}) "
+        f"{figures.count(g.num_ops)} ops {figures.size(g.bytes)}"
+        for g in view.groups[:3]
+    )
+    made = line("  ", Segment(groups, "strong"))
+    rates = f"   rates over {figures.duration(view.window_ns)}"
+    for more in (
+        line(Segment("   observed ", "dim"), Segment("━━", "observed"),
+             Segment("  modelled ring ", "dim"), Segment("┄┄", "modelled")),
+        line(Segment(rates, "faint")),
+    ):  # fmt: skip
+        if line_width(made) + line_width(more) <= cells:
+            made = line(*made, *more)
+    return fit(made, cells)
+
+
+def _drawing(
+    view: TrafficView, ranks: Sequence[int], cells: int, rows: int, look: TrafficPageState
+) -> list[Line]:
+    """Ring, star or matrix, whichever the traffic is and fits; nothing where none does."""
+    if len(ranks) < 2:
+        return []
+    edges = {(edge.src, edge.dst): edge for edge in view.edges}
+    links = Links(edges, _chunks(view))
+    drawn: list[Line] = []
+    if not look.matrix and exchanged(view, ranks):
+        drawn = exchange(view, ranks, cells)
+    elif not look.matrix and _is_ring(ranks, view.edges):
+        drawn = ring(ranks, links, cells)
+    elif not look.matrix and (hub := hub_of(ranks, edges)) is not None:
+        drawn = star(hub, ranks, links, cells)
+    elif not look.matrix and all(edge.source == "modelled" for edge in view.edges):
+        drawn = exchange(view, ranks, cells)
+    if drawn and rows >= len(drawn) + 10:
+        return [*drawn, *_where(view.ring, cells)]
+    if rows >= len(ranks) + 9 or look.matrix:
+        return [*matrix(ranks, edges, cells, max(4, rows - 9)), *_where(view.ring, cells)]
+    return _where(view.ring, cells)
+
+
+def _is_ring(ranks: Sequence[int], edges: Sequence[Edge]) -> bool:
+    """Do neighbours on the circle talk to each other, and nobody else?"""
+    place = {rank: at for at, rank in enumerate(ranks)}
+    apart = ((place[edge.dst] - place[edge.src]) % len(ranks) for edge in edges)
+    return len(ranks) <= MOST and all(step in (1, len(ranks) - 1) for step in apart)
+
+
+def _chunks(view: TrafficView) -> dict[tuple[int, int], int]:
+    return {(m.src, m.dst): m.chunk for m in view.ring.moves} if view.ring is not None else {}
+
+
+def _where(step: RingStep | None, cells: int) -> list[Line]:
+    """``step 2/6 reduce-scatter   chunk 0▶1 c3  1▶2 c0``, and the slowest link."""
+    if step is None:
+        return []
+    made = [
+        Segment("  step ", "dim"), Segment(f"{step.part}/{step.parts} ", "strong"),
+        Segment(clean(step.phase), "strong"), Segment("   chunk ", "dim"),
+    ]  # fmt: skip
+    for move in step.moves:
+        made += [Segment(f" {move.src}▶{move.dst} ", "dim"), Segment(f"c{move.chunk} ")]
+    lines = [fit(line(*made), cells)]
+    if step.slowest is not None:
+        sizes = sorted({move.bytes for move in step.moves}, reverse=True)
+        src, dst = step.slowest
+        lines.append(fit(line(
+            Segment("  a chunk is ", "dim"), Segment(figures.size(sizes[0])),
+            Segment("   slowest link ", "dim"), Segment(f"{src}▶{dst} "),
+            Segment(f"{figures.rate(step.slowest_bps)} while it sends", "dim"),
+        ), cells))  # fmt: skip
+    return lines
+
+
+def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: int, rows: int
+           ) -> list[Line]:  # fmt: skip
+    """Senders down, receivers across; the taller the block, the higher the rate."""
+    top = max((edge.rate_bps for edge in edges.values()), default=0.0) or 1.0
+    each = 3 if len(ranks) * 3 + 14 <= cells else 1
+    shown = list(ranks)[: max(1, (cells - 14) // each)]
+    header = "".join(
+        f"{rank:>{each}}" if each == 3 else (str(rank // 10 % 10) if rank % 10 == 0 else "·")
+        for rank in shown
+    )
+    lines = [line(Segment("   from │ to  ", "faint"), Segment(header, "dim"))]
+    for src in list(ranks)[: rows - 2]:
+        runs: list[Segment | str | Line] = [Segment(f"  {src:>5} │     ", "dim")]
+        for dst in shown:
+            runs.append(_heat(edges.get((src, dst)), src == dst, top, each))
+        lines.append(line(*runs))
+    hidden = len(ranks) - (rows - 2)
+    if hidden > 0:
+        lines.append(line(Segment(f"  … {hidden} more senders: the list below has all", "faint")))
+    return lines
+
+
+def _heat(edge: Edge | None, own: bool, top: float, each: int) -> Segment:
+    if own:
+        return Segment("╲".rjust(each), "faint")
+    if edge is None:
+        return Segment("·".rjust(each), "faint")
+    level = max(1, min(8, round(edge.rate_bps / top * 8)))
+    return Segment(HEAT[level].rjust(each), f"heat.{(level + 1) // 2}")
+
+
+def _columns(cells: int) -> list[Column]:
+    return [
+        Column("edge", 11), Column("rate", 11, align="right"),
+        Column("what", max(8, min(24, cells - 96)), 5),
+        Column("", max(8, min(40, cells - 108)), 3), Column("bytes", 9, 2, "right"),
+        Column("ops", 7, 3, "right"), Column("source", 9, 1), Column("now", 9, 4),
+    ]  # fmt: skip
+
+
+def _cell(column: Column, edge: Edge, top: float) -> Line:
+    char, style = dash(edge)
+    if column.title == "edge":
+        return line(Segment(f"{edge.src:>3} ", "strong"), Segment(f"{char}{char}▶", style),
+                    Segment(f"{edge.dst:>3}", "strong"))  # fmt: skip
+    if column.title == "":
+        share = edge.rate_bps / top if top else 0.0
+        plain_style = "observed" if edge.source == "observed" else "modelled"
+        return (Segment(thin(share, column.size), plain_style),)
+    text, style = {
+        "rate": (figures.rate(edge.rate_bps), ""), "bytes": (figures.size(edge.bytes), "dim"),
+        "what": (clip(clean(edge.label), column.size), ""),
+        "ops": (figures.count(edge.num_ops), "dim"), "source": (edge.source, "dim"),
+        "now": ("● moving" if edge.active else "", "active"),
+    }[column.title]  # fmt: skip
+    return (Segment(column.cell(text), style),)
+
+
+def _ops(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:
+    if limit < 3 or not view.ops:
+        return ()
+    lines: list[Line] = [(), line(" ", rule("operations", cells - 2, "median busbw"))]
+    top = max(num_bytes for *_, num_bytes, _ in view.ops) or 1
+    for group, op, number, num_bytes, busbw in view.ops[: limit - 2]:
+        lines.append(
+            line(
+                "  ",
+                Segment(f"{clean(group)[:12]:<12} ", "dim"),
+                Segment(f"{clean(op)[:16]:<16} ", "strong"),
+                Segment(f"{figures.count(number):>7}  "),
+                Segment(f"{figures.size(num_bytes):>8}  "),
+                Segment(thin(num_bytes / top, max(4, min(30, cells - 72))), "spark"),
+                Segment(f"  {figures.busbw(busbw):>10}", "dim"),
+            )
+        )
+    return tuple(lines)

@@ -1,0 +1,226 @@
+"""The report's pictures: schedule, ledger, steps, memory, collectives. Pure: values in, SVG out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, Final
+
+from pardbg.analysis.base.values import CAUSES, PipelineRank, PipelineStep
+from pardbg.render.draw.svg import Svg, fits, ticks
+from pardbg.render.pages.pipeline.plan_row import Planned, lay_out, makespan
+from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
+from pardbg.words import binary_size, duration
+
+WIDTH: Final = 1000.0
+LEFT: Final = 64.0
+RIGHT: Final = 12.0
+MAX_RANKS: Final = 64
+"""Rows of a picture; the tables and ``--json`` have all."""
+MAX_BARS: Final = 240
+_PLAN_H, _SEEN_H, _GAP = 9.0, 24.0, 10.0
+_MEMORY: Final = (
+    ("parameters_bytes", "parameters", "P"), ("gradients_bytes", "gradients", "G"),
+    ("optimizer_bytes", "optimizer state", "O"), ("activations_peak_bytes", "activations", "A"),
+    ("unattributed_bytes", "everything else", "U"),
+)  # fmt: skip
+Json = Mapping[str, Any]
+
+
+def schedule(step: PipelineStep, num_stages: int) -> str:
+    """What ran, in proportion to time, under what was planned; idle stretches by cause."""
+    rows = step.ranks[:MAX_RANKS]
+    plan = lay_out(step, step, num_stages) if any(row.plan for row in rows) else {}
+    window = max(step.t1_ns - step.t0_ns, round(makespan(plan)), 1)
+    height = 22 + len(rows) * (_PLAN_H + _SEEN_H + _GAP)
+    svg = Svg(WIDTH, height, f"schedule of step {step.step}, planned and seen")
+    scale = (WIDTH - LEFT - RIGHT) / window
+    many = any(len(row.stages) > 1 for row in rows)
+    _time_axis(svg, window, scale, height)
+    for at, row in enumerate(rows):
+        top = 18 + at * (_PLAN_H + _SEEN_H + _GAP)
+        svg.text(LEFT - 8, top + _PLAN_H + 16, f"rank {row.rank}", "t", "end")
+        _plan_row(svg, plan.get(row.rank, ()), top, scale)
+        _seen_row(svg, row, step, top + _PLAN_H, scale, many)
+    return svg.markup()
+
+
+def _time_axis(svg: Svg, window: float, scale: float, height: float) -> None:
+    for tick in ticks(window, 8):
+        x = LEFT + tick * scale
+        svg.line(x, 14, x, height, "grid")
+        svg.text(x + 3, 10, _mark(tick, duration), "t dim")
+
+
+def _mark(tick: float, show: Callable[[float], str]) -> str:
+    return show(tick) if tick else "0"
+
+
+def _plan_row(svg: Svg, boxes: Sequence[Planned], top: float, scale: float) -> None:
+    for box in boxes:
+        width = (box.t1_ns - box.t0_ns) * scale
+        style = f"plan {_kind(box.kind)}"
+        svg.rect(LEFT + box.t0_ns * scale, top + 3, width - 0.8, _PLAN_H - 4, style,
+                 f"planned {box.text}")  # fmt: skip
+
+
+def _seen_row(
+    svg: Svg, row: PipelineRank, step: PipelineStep, top: float, scale: float, many: bool
+) -> None:
+    for idle in row.idles:
+        begin, length = idle.t0_ns - step.t0_ns, idle.t1_ns - idle.t0_ns
+        waits = f", waits for {idle.producer}" if idle.producer else ""
+        svg.rect(LEFT + begin * scale, top, length * scale, _SEEN_H, f"idle {idle.cause}",
+                 f"idle {duration(length)}: {CAUSE_WORD[idle.cause]}{waits}")  # fmt: skip
+    for action in row.actions:
+        end = action.t1_ns if action.t1_ns is not None else step.t1_ns
+        x, width = LEFT + (action.t0_ns - step.t0_ns) * scale, (end - action.t0_ns) * scale
+        odd = " odd" if action.microbatch % 2 else ""
+        svg.rect(x, top, max(width, 0.6), _SEEN_H, f"act {_kind(action.kind)}{odd}",
+                 f"{action.text}: {duration(end - action.t0_ns)}")  # fmt: skip
+        words = label(action.stage, action.kind, action.microbatch, int((width - 3) / 6.3), many)
+        if words:
+            svg.text(x + width / 2, top + 16, words, f"on {_kind(action.kind)}{odd}", "middle")
+
+
+def _kind(kind: str) -> str:
+    return kind if kind in ("F", "B", "I", "W") else "X"
+
+
+def ledger(steps: Sequence[Json]) -> str:
+    """Per rank, over all steps: busy, and idle by cause, of the window."""
+    window = sum(step["window_ns"] for step in steps)
+    sums: dict[int, Counter[str]] = {}
+    for step in steps:
+        for row in step["ranks"]:
+            total = sums.setdefault(row["rank"], Counter())
+            total["busy"] += row["busy_ns"]
+            total.update(row["idle_ns"])
+    shown = list(sums.items())[:MAX_RANKS]
+    svg = Svg(WIDTH, len(shown) * 26 + 4, "bubble ledger: busy and idle by cause, per rank")
+    room = WIDTH - LEFT - RIGHT
+    for at, (rank, total) in enumerate(shown):
+        top, x = at * 26 + 2, LEFT
+        svg.text(LEFT - 8, top + 15, f"rank {rank}", "t", "end")
+        parts = [("busy", "busy", "busy")]
+        parts += [(str(cause), f"idle {cause}", CAUSE_WORD[cause]) for cause in CAUSES]
+        for part, style, word in parts:
+            share = total[part] / max(window, 1)
+            width = share * room
+            svg.rect(x, top, width, 20, style, f"{word}: {100 * share:.1f}%")
+            said = f"{100 * share:.1f}%"
+            if part == "busy" and fits(f"busy {said}", width):
+                said = f"busy {said}"
+            if fits(said, width):
+                svg.text(x + width / 2, top + 14, said, f"on {part}", "middle")
+            x += width
+    return svg.markup()
+
+
+def steps(rows: Sequence[Json]) -> str:
+    """A bar per step (or per few), the median as a line, the loss above it where there is one."""
+    bars = _thinned(rows)
+    top = max(row["duration_ns"] for row in rows)
+    typical = median(row["duration_ns"] for row in rows)
+    high = min(top, 2.5 * typical) * 1.08  # one slow first step must not flatten the rest
+    losses = [(row["step"], row["loss"]) for row in rows if row["loss"] is not None]
+    svg = Svg(WIDTH, 190, "time of each step" + (", and loss" if losses else ""))
+    base, room = 168.0, WIDTH - LEFT - (64 if losses else RIGHT)
+    for tick in ticks(high):
+        y = base - tick / high * 150
+        svg.line(LEFT, y, LEFT + room, y, "grid")
+        svg.text(LEFT - 8, y + 4, _mark(tick, duration), "t dim", "end")
+    each = room / len(bars)
+    for at, (first, last, value) in enumerate(bars):
+        height = min(value, high) / high * 150
+        named = f"step {first}" if first == last else f"steps {first}–{last}, median"
+        svg.rect(LEFT + at * each + each * 0.1, base - height, each * 0.8, height,
+                 "bar over" if value > high else "bar", f"{named}: {duration(value)}")  # fmt: skip
+    y = base - typical / high * 150
+    svg.line(LEFT, y, LEFT + room, y, "median")
+    svg.text(LEFT + 4, y - 4, f"median {duration(typical)}", "t strong halo")
+    svg.text(LEFT, 185, f"step {bars[0][0]}", "t dim")
+    svg.text(LEFT + room, 185, f"step {bars[-1][1]}", "t dim", "end")
+    _loss_line(svg, losses, rows, room, base)
+    return svg.markup()
+
+
+def _thinned(rows: Sequence[Json]) -> list[tuple[int, int, float]]:
+    """(first step, last, median ns) per bar."""
+    per = math.ceil(len(rows) / MAX_BARS)
+    parts = [rows[i : i + per] for i in range(0, len(rows), per)]
+    return [(p[0]["step"], p[-1]["step"], median(row["duration_ns"] for row in p)) for p in parts]
+
+
+def _loss_line(
+    svg: Svg, losses: Sequence[tuple[int, float]], rows: Sequence[Json], room: float, base: float
+) -> None:
+    if len(losses) < 2:
+        return
+    low, high = min(v for _, v in losses), max(v for _, v in losses)
+    span, first = (high - low) or 1.0, rows[0]["step"]
+    each = room / max(1, rows[-1]["step"] - first + 1)
+    every = math.ceil(len(losses) / 1000)
+    points = [
+        (LEFT + (step - first + 0.5) * each, base - 10 - (value - low) / span * 130)
+        for step, value in losses[::every]
+    ]
+    svg.path(points, "loss")
+    svg.text(LEFT + room + 6, base - 136, f"{high:.4g}", "t loss")
+    svg.text(LEFT + room + 6, base - 6, f"{low:.4g}", "t loss")
+    svg.text(LEFT + room + 6, base - 70, "loss", "t loss")
+
+
+def memory(rows: Sequence[Json]) -> str:
+    """Per rank: what its memory is made of; a mark where the model's ZeRO level would have it."""
+    shown = rows[:MAX_RANKS]
+    known = [name for name, _, _ in _MEMORY[:4]]
+    tops = [max(sum(row[n] or 0 for n in known), row["expected_bytes"] or 0) for row in shown]
+    top = max(tops, default=0) or 1
+    svg = Svg(WIDTH, len(shown) * 26 + 22, "memory per rank by category")
+    room = WIDTH - LEFT - 150
+    unit = next((1 << shift for shift in (30, 20, 10) if top >= 2 << shift), 1)
+    for tick in (unit * value for value in ticks(top / unit)):
+        svg.line(LEFT + tick / top * room, 14, LEFT + tick / top * room, len(shown) * 26 + 20,
+                 "grid")  # fmt: skip
+        svg.text(LEFT + tick / top * room + 3, 10, _mark(tick, binary_size), "t dim")
+    for at, row in enumerate(shown):
+        y, x = at * 26 + 18, LEFT
+        svg.text(LEFT - 8, y + 15, f"rank {row['rank']}", "t", "end")
+        for name, word, letter in _MEMORY[:4]:
+            width = (row[name] or 0) / top * room
+            svg.rect(x, y, width, 20, f"mem {letter}", f"{word}: {binary_size(row[name] or 0)}")
+            if fits(binary_size(row[name] or 0), width):
+                svg.text(x + width / 2, y + 14, binary_size(row[name]), f"on mem {letter}",
+                         "middle")  # fmt: skip
+            x += width
+        if row["expected_bytes"] is not None:
+            mark = LEFT + row["expected_bytes"] / top * room
+            svg.line(mark, y - 2, mark, y + 22, "expected")
+        if row["unattributed_bytes"] is not None:
+            svg.text(x + 8, y + 14, f"+ {binary_size(row['unattributed_bytes'])} else", "t dim")
+    return svg.markup()
+
+
+def last_ranks(rows: Sequence[Json], ranks: Sequence[int]) -> str:
+    """How often each rank came last to a collective, and the wait it caused."""
+    times: Counter[int] = Counter()
+    waits: Counter[int] = Counter()
+    for row in rows:
+        if row["last_rank"] is not None:
+            times[row["last_rank"]] += 1
+            waits[row["last_rank"]] += row["wait_ns"] or 0
+    shown = list(ranks)[:MAX_RANKS]
+    top = max((waits[rank] for rank in shown), default=0) or 1
+    svg = Svg(WIDTH, len(shown) * 22 + 4, "wait that each rank caused by coming last")
+    room = WIDTH - LEFT - 260
+    for at, rank in enumerate(shown):
+        y, width = at * 22 + 2, waits[rank] / top * room
+        svg.text(LEFT - 8, y + 13, f"rank {rank}", "t", "end")
+        svg.rect(LEFT, y, width, 16, "late", f"{duration(waits[rank])} of waiting")
+        often = "once" if times[rank] == 1 else f"{times[rank]:,} times"
+        said = f"last {often}, the others waited {duration(waits[rank])}"
+        svg.text(LEFT + width + 8, y + 12, said if times[rank] else "never last", "t dim")
+    return svg.markup()

@@ -1,0 +1,110 @@
+"""What ``pardbg ctl`` prints: a control verb's answer in words, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pardbg.control.language.verbs import Verb
+from pardbg.render.draw import figures as words
+
+NOTHING_NEXT = "—"
+
+
+def text(verb: Verb, data: dict[str, Any]) -> str:
+    """The answer to ``verb``; ``data`` is the reply's."""
+    if verb is Verb.RANKS:
+        return _ranks(data)
+    if verb is Verb.WHERE:
+        return _stacks(data)
+    if verb is Verb.KILL:
+        return "the job was told to end"
+    if verb is Verb.LEVEL:
+        return f"{words.plural(int(data.get('asked', 0)), 'rank')} asked for level {data['level']}"
+    if verb is Verb.MARK:
+        return "bookmark kept"
+    if verb is Verb.BREAKS:
+        return "\n".join(breakpoints(data))
+    return str(data["text"]) if data.get("text") else _status(data)
+
+
+def breakpoints(data: dict[str, Any]) -> list[str]:
+    """One line each: number, condition, ranks, matches."""
+    lines = []
+    for one in data.get("breaks") or []:
+        watch = "watch " if one.get("kind") else ""
+        parts = [f"{one['number']:>3}  {watch}{one['condition']}", f"rank {one['ranks']}"]
+        parts += [f"matched {one['hits']} ×" if one["hits"] else "not matched yet"]
+        parts += ["once"] if one.get("once") else []
+        parts += [f"the next {one['ignore']} pass"] if one.get("ignore") else []
+        lines.append(" · ".join(parts))
+    return lines or ["no breakpoint is set: break action==B and mb==3"]
+
+
+def _status(data: dict[str, Any]) -> str:
+    """Mode, lease, what each held rank would do next, and who waits for one of them."""
+    lines = [_headline(data)]
+    said = {int(rank): str(what) for rank, what in dict(data.get("waiting") or {}).items()}
+    said |= {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
+    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(said.items())]
+    return "\n".join(lines)
+
+
+def _headline(data: dict[str, Any]) -> str:
+    words = [str(data.get("mode", "running"))]
+    if data.get("lease_ns") is not None and words[0] != "running":
+        words.append(f"lease {data['lease_ns'] / 1e9:.0f} s")
+    if data.get("pending"):
+        words.append(f"{data['pending']} op{'s' * (data['pending'] != 1)} pending")
+    if data.get("timeout_ns") is not None:
+        words.append(f"an op times out in {data['timeout_ns'] / 1e9:.0f} s")
+    if data.get("reason"):
+        words.append(str(data["reason"]))
+    return " · ".join(words)
+
+
+def _ranks(data: dict[str, Any]) -> str:
+    rows = sorted(dict(data.get("ranks") or {}).values(), key=lambda row: row.get("rank", -1))
+    lines = [" rank  step  now"]
+    for row in rows:
+        what = _doing(row)
+        lines.append(f"{row.get('rank', '?'):>5} {row.get('step', ''):>5}  {what or NOTHING_NEXT}")
+    return "\n".join(lines)
+
+
+def _doing(row: dict[str, Any]) -> str:
+    """Held, ended, waiting in an op, or the phase or action it is in."""
+    if not row.get("alive", True):
+        return "ended"
+    if row.get("held"):
+        coming = str(row.get("next") or "its next gate")
+        return f"held {'at' if coming.startswith('exception ') else 'before'} {coming}"
+    what, op = str(row.get("what") or ""), str(row.get("open_op") or "")
+    return " · ".join(filter(None, (what, f"{op} is open" if op else "")))
+
+
+def _stacks(data: dict[str, Any]) -> str:
+    """Ranks with the same main-thread stack together, innermost frame last."""
+    lines = []
+    for branch in data.get("tree") or []:
+        raised = [rank for rank in branch["ranks"] if _raised(data, rank)]
+        there = " raised here" if raised else ""
+        lines.append(f"rank {words.rank_set(branch['ranks'])}{there}")
+        own = [f for f in branch["frames"] if not str(f[0]).startswith("<frozen")]  # Python's start
+        frames = [f"{_tail(file)}:{row} {name}" for file, row, name in own or branch["frames"]]
+        lines += [f"    {frame}" for frame in frames] or ["    no frames"]
+    for rank, source in sorted(dict(data.get("source") or {}).items()):
+        if source != "agent":
+            lines.append(f"rank {rank}: {source}")
+    return "\n".join(lines) or "no rank answered"
+
+
+def _raised(data: dict[str, Any], rank: int) -> bool:
+    """It is held at an exception: its frames are those of the traceback."""
+    stacks = dict(data.get("stacks") or {})
+    threads = stacks.get(rank) or stacks.get(str(rank)) or []
+    return any(thread.get("inside") == "exception" for thread in threads if thread.get("main"))
+
+
+def _tail(file: str) -> str:
+    """The last two parts of a path say which file it is."""
+    return "/".join(str(file).split("/")[-2:])

@@ -1,0 +1,107 @@
+"""Sections of the text report: the critical path, stage times, communication by rank and size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import Any, Final
+
+from pardbg.words import duration, size
+
+WIDTH: Final = 80
+MAX_ROWS: Final = 32
+MAX_WAITS: Final = 3
+MAX_PEAKS: Final = 4
+Json = Mapping[str, Any]
+
+
+def path_lines(path: Json | None) -> list[str]:
+    """``critical path of step 7: compute 96 % (rank 1 44 %, …), …``"""
+    if path is None:
+        return []
+    whole = path["compute_ns"] + path["tensor_ns"] + path["host_ns"]
+    if whole <= 0:
+        return []
+    ranks = sorted(path["ranks"], key=lambda row: -row["compute_ns"])
+    most = ", ".join(f"rank {r['rank']} {r['compute_ns'] / whole:.0%}" for r in ranks[:4])
+    return [
+        f"critical path of step {path['step']} ({duration(whole)}): compute "
+        f"{path['compute_ns'] / whole:.0%} ({most}),",
+        f"  tensors on their way {path['tensor_ns'] / whole:.0%} in {path['hops']} hops, host "
+        f"{path['host_ns'] / whole:.0%}",
+    ]
+
+
+def stage_lines(stages: Sequence[Json]) -> list[str]:
+    """A row per stage: median of each kind, and nine tenths of them."""
+    by_stage: dict[tuple[int, int], dict[str, Json]] = defaultdict(dict)
+    for row in stages:
+        by_stage[row["stage"], row["rank"]][row["kind"]] = row
+    kinds = [kind for kind in "FBIW" if any(kind in row for row in by_stage.values())]
+    if not by_stage or not kinds:
+        return []
+    lines = ["stage rank" + "".join(f"{kind:>10}{'(10-90 %)':>17}" for kind in kinds)]
+    for (stage, rank), row in sorted(by_stage.items())[:MAX_ROWS]:
+        cells = "".join(_cell(row.get(kind)) for kind in kinds)
+        lines.append(f"{stage:>5}{rank:>5}{cells}")
+    return lines
+
+
+def _cell(row: Json | None) -> str:
+    if row is None:
+        return f"{'–':>10}{'':>17}"
+    unit, name = (1e6, "ms") if row["high_ns"] >= 1e5 else (1e3, "µs")
+    spread = f"{row['low_ns'] / unit:.1f}-{row['high_ns'] / unit:.1f} {name}"
+    return f"{duration(row['median_ns']):>10}{spread:>17}"
+
+
+def wait_lines(waits: Sequence[Json]) -> list[str]:
+    """``longest waits: rank 0's 0B0 78 ms for 1B0 on rank 1; …``"""
+    said = [
+        f"rank {w['rank']}'s {w['action']} {duration(w['wait_ns'])} for {w['producer']} on rank "
+        f"{w['producer_rank']}"
+        for w in waits[:MAX_WAITS]
+    ]
+    if not said:
+        return []
+    return [f"longest waits of a step: {said[0]}", *(f"  {one}" for one in said[1:])]
+
+
+def peak_lines(peaks: Sequence[Json]) -> list[str]:
+    """Where each rank had the most microbatches in flight."""
+    said = [f"rank {p['rank']} after {p['action']} ({p['number']})" for p in peaks[:MAX_PEAKS]]
+    more = ", …" if len(peaks) > MAX_PEAKS else ""
+    if not said:
+        return []
+    text = f"most in flight (step {peaks[0]['step']}): {', '.join(said)}{more}"
+    return wrap(text, WIDTH, subsequent_indent="  ")
+
+
+def overlap_lines(rows: Sequence[Json]) -> list[str]:
+    """Per rank and step: exposed, hidden, waited, and what others waited for it."""
+    told = [row for row in rows if any(row[k] for k in row if k != "rank")]
+    if not told:
+        return []
+    lines = ["rank   exposed    hidden   waited for others   others waited for it"]
+    for row in told[:MAX_ROWS]:
+        lines.append(
+            f"{row['rank']:>4}{duration(row['exposed_ns']):>10}{duration(row['hidden_ns']):>10}"
+            f"{duration(row['waiting_ns']):>20}{duration(row['waited_for_ns']):>23}"
+        )
+    return lines
+
+
+def bandwidth_lines(rows: Sequence[Json]) -> list[str]:
+    """A row per group, op and size class."""
+    if not rows:
+        return []
+    lines = [f"{'group':<14}{'op':<16}{'up to':>9}{'number':>8}{'transfer':>11}{'busbw':>12}"]
+    for row in sorted(rows, key=lambda r: -r["number"] * r["up_to_bytes"])[:MAX_ROWS]:
+        rate = row["busbw_gbps"]
+        busbw = "–" if rate is None else f"{size(rate * 1e9)}/s"
+        lines.append(
+            f"{row['group'][:13]:<14}{row['op'][:15]:<16}{size(row['up_to_bytes']):>9}"
+            f"{row['number']:>8}{duration(row['transfer_ns']):>11}{busbw:>12}"
+        )
+    return lines

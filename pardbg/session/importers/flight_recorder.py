@@ -1,0 +1,148 @@
+"""Flight Recorder dumps (``torch.distributed``'s ring of collectives) as a session.
+
+A dump is a pickle of plain values or, from ``_dump_*_trace_json``, JSON. On gloo it has neither
+start nor completion times and no p2p; on NCCL what its watchdog saw, an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.events import fields
+from pardbg.session.importers.build import Imported, RankBuild
+from pardbg_agent.wire import NONE, Flag
+
+_ITEM_BYTES: Final = {
+    "Double": 8, "Long": 8, "ComplexFloat": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2,
+    "Short": 2, "Byte": 1, "Char": 1, "Bool": 1,
+}  # fmt: skip
+_DTYPES: Final = {
+    "Double": "float64", "Long": "int64", "Float": "float32", "Int": "int32", "Half": "float16",
+    "BFloat16": "bfloat16", "Short": "int16", "Byte": "uint8", "Char": "int8", "Bool": "bool",
+}  # fmt: skip
+_OPS: Final = {
+    "_all_gather_base": "all_gather", "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all_single": "all_to_all", "all_to_all_base": "all_to_all", "allreduce": "all_reduce",
+    "allgather": "all_gather", "alltoall": "all_to_all",
+}  # fmt: skip
+_P2P: Final = re.compile(r"(send|recv)(?: (\d+)(?:->|<-)(\d+))?$")
+
+
+def is_dump(content: Any) -> bool:
+    """Looks like a dump: entries and the state of groups."""
+    return isinstance(content, dict) and isinstance(content.get("entries"), list)
+
+
+def build(dumps: Mapping[int, tuple[Path, Mapping[str, Any]]]) -> tuple[Imported, list[RankBuild]]:
+    """rank -> (file, content) to records. Raises ForeignError."""
+    world = max(dumps) + 1
+    made = Imported("Flight Recorder dumps", sorted(dumps))
+    timed = False
+    builds = []
+    for rank, (path, content) in sorted(dumps.items()):
+        entries = [e for e in content["entries"] if isinstance(e, dict)]
+        groups = _groups(content, world)
+        backend = next((_words(e)[0] for e in entries if _words(e)[0]), "")
+        built = RankBuild(rank, world, "", rank + 1, backend)
+        for entry in entries:
+            timed |= _add(built, entry, groups)
+        if not entries:
+            made.lacks.append(f"{path.name} has no entries")
+        builds.append(built)
+    made.lacks += _lacking(dumps, timed)
+    return made, builds
+
+
+def _lacking(dumps: Mapping[int, tuple[Path, Mapping[str, Any]]], timed: bool) -> list[str]:
+    lacks = ["steps, phases, memory and loss: a dump has none"]
+    if not timed:
+        lacks.append("completion times: transfer and bandwidth are not known")
+    named = any(_text(e, "is_p2p") or e.get("is_p2p") for _, c in dumps.values()
+                for e in c["entries"] if isinstance(e, dict))  # fmt: skip
+    if not named:
+        lacks.append("sends and receives: these dumps have none")
+    absent = sorted(set(range(max(dumps) + 1)) - set(dumps))
+    if absent:
+        lacks.append(f"dumps of ranks {', '.join(map(str, absent[:20]))}")
+    return lacks
+
+
+def _groups(content: Mapping[str, Any], world: int) -> dict[str, list[int]]:
+    """Group name -> ranks, where the dump says them; the default group is everybody."""
+    found: dict[str, list[int]] = {}
+    config = content.get("pg_config")
+    for name, said in config.items() if isinstance(config, dict) else ():
+        ranks = said.get("ranks") if isinstance(said, dict) else None
+        numbers = [int(n) for n in re.findall(r"\d{1,6}", str(ranks)[:1_000_000])]
+        if numbers:
+            found[str(name)] = numbers
+    found.setdefault("0", list(range(world)))
+    return found
+
+
+def _add(built: RankBuild, entry: Mapping[str, Any], groups: Mapping[str, Sequence[int]]) -> bool:
+    """One entry as an op; True if its completion has a time."""
+    created = fields.integer_or_none(entry, "time_created_ns")
+    if created is None or created <= 0:
+        return False
+    group = entry.get("process_group")
+    name, words = (*group, "", "")[:2] if isinstance(group, (list, tuple)) else (str(group), "")
+    ranks = groups.get(str(name), ())
+    group_id = built.group(str(name), str(words or name), ranks)
+    _, op, src, dst = _words(entry)
+    p2p = bool(entry.get("is_p2p"))
+    seq = fields.integer(entry, "p2p_seq_id" if p2p else "collective_seq_id", 0)
+    flags, peer = 0, NONE
+    if p2p:
+        flags = int(Flag.P2P | (Flag.SEND if op == "send" else Flag(0)))
+        other = dst if op == "send" else src
+        peer = NONE if other is None else other
+        if ranks and 0 <= peer < len(ranks):
+            peer = ranks[peer]  # a dump counts ranks within the group
+    dtype = next(iter(fields.texts(entry, "input_dtypes")), "")
+    sizes = (_bytes(entry, "input"), _bytes(entry, "output"))
+    op_id = built.op(op, _DTYPES.get(dtype, dtype.lower()))
+    common: dict[str, Any] = {"peer": peer, "sizes": sizes}
+    built.issued(op_id, group_id, seq, created, created, flags=flags, **common)
+    ended = fields.integer(entry, "time_discovered_completed_ns", 0)
+    if ended >= created:
+        built.done(op_id, group_id, seq, created, ended, flags=flags | Flag.DONE_POLLED, **common)
+        return True
+    if entry.get("state") == "completed" or entry.get("retired") is True:
+        built.done(op_id, group_id, seq, created, created, flags=flags, **common)
+    return False
+
+
+def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
+    """``nccl:send 0->1`` -> (nccl, send, 0, 1)."""
+    backend, _, rest = _text(entry, "profiling_name").partition(":")
+    found = _P2P.match(rest)
+    if found is not None:
+        src, dst = (int(n) if n else None for n in found.groups()[1:])
+        if "<-" in rest:
+            src, dst = dst, src
+        return backend, found[1], src, dst
+    return backend, _OPS.get(rest, rest) or "op", None, None
+
+
+def _bytes(entry: Mapping[str, Any], side: str) -> int:
+    """Sum over tensors of elements times their size; 0 where a dtype is not known."""
+    sizes, dtypes = entry.get(f"{side}_sizes"), fields.texts(entry, f"{side}_dtypes")
+    if not isinstance(sizes, (list, tuple)):
+        return 0
+    total = 0
+    for shape, dtype in zip(sizes[:10_000], dtypes, strict=False):
+        if isinstance(shape, (list, tuple)) and all(isinstance(n, int) for n in shape[:16]):
+            total += math.prod(min(max(n, 0), 1 << 40) for n in shape[:16]) * _ITEM_BYTES.get(
+                dtype, 0
+            )
+    return min(total, 1 << 60)
+
+
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    return fields.text(entry, key)[:200]

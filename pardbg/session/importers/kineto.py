@@ -1,0 +1,231 @@
+"""Traces of ``torch.profiler`` (Kineto's Chrome JSON, one file per rank) as a session.
+
+Steps are ``ProfilerStep#N``. A collective is an op where the trace says its group (NCCL's
+``record_param_comms``), with its kernel's end as completion; on gloo a trace names neither group
+nor number, so there collectives are spans of the timeline and are not matched over ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.events import fields
+from pardbg.session.importers.build import Imported, RankBuild
+from pardbg.session.importers.flight_recorder import _DTYPES, _ITEM_BYTES, _OPS
+from pardbg_agent.wire import NONE, Flag, Kind
+
+_STEP: Final = re.compile(r"ProfilerStep#(\d{1,9})$")
+_PHASES: Final = (("Optimizer.step#", "optimizer"), ("enumerate(DataLoader)#", "data"))
+_BACKWARD: Final = "autograd::engine::evaluate_function"
+_KERNELS: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+MERGE_NS: Final = 20_000
+"""Kernels this near to each other are one stretch of GPU work."""
+Event = Mapping[str, Any]
+Span = tuple[int, int]
+
+
+def events_of(content: Any) -> list[Event] | None:
+    """The events, if this is a Chrome trace."""
+    found = content.get("traceEvents") if isinstance(content, dict) else content
+    if not isinstance(found, list):
+        return None
+    return [event for event in found if isinstance(event, dict)]
+
+
+def rank_of(content: Any) -> int | None:
+    """What the trace says of its rank."""
+    info = content.get("distributedInfo") if isinstance(content, dict) else None
+    return fields.integer_or_none(info, "rank") if isinstance(info, dict) else None
+
+
+def build(traces: Mapping[int, tuple[Path, Any]]) -> tuple[Imported, list[RankBuild]]:
+    """rank -> (file, content) to records."""
+    made = Imported("profiler traces", sorted(traces))
+    builds = []
+    seen = {"steps": False, "ops": False, "unnamed": False}
+    for rank, (_, content) in sorted(traces.items()):
+        one = _Trace(rank, max(traces) + 1, content)
+        one.add_all()
+        builds.append(one.built)
+        for key, value in one.seen.items():
+            seen[key] |= value
+    made.lacks.append("memory and loss: not taken from a profiler trace")
+    if not seen["steps"]:
+        made.lacks.append("steps: no ProfilerStep in it; call prof.step() once per step")
+    if seen["unnamed"]:
+        made.lacks.append(
+            "groups of its collectives: shown in the timeline, not matched over ranks"
+        )
+    elif not seen["ops"]:
+        made.lacks.append("collectives: none in it")
+    return made, builds
+
+
+class _Trace:
+    def __init__(self, rank: int, world: int, content: Any) -> None:
+        facts = content if isinstance(content, dict) else {}
+        info = facts.get("distributedInfo")
+        info = info if isinstance(info, dict) else {}
+        self.base = fields.integer(facts, "baseTimeNanoseconds", 0)
+        self.events = [e for e in events_of(content) or [] if e.get("ph") == "X"]
+        pids = [e["pid"] for e in self.events[:1000] if isinstance(e.get("pid"), int)]
+        self.built = RankBuild(
+            rank, fields.integer(info, "world_size", world), fields.text(facts, "host_name"),
+            next((pid for pid in pids if 0 < pid < 1 << 40), rank + 1),
+            fields.text(info, "backend"),
+        )  # fmt: skip
+        self.config = {
+            fields.text(g, "pg_name"): (fields.text(g, "pg_desc"), fields.integers(g, "ranks"))
+            for g in (
+                info.get("pg_config") or [] if isinstance(info.get("pg_config"), list) else []
+            )
+            if isinstance(g, dict)
+        }
+        self.seen = {"steps": False, "ops": False, "unnamed": False}
+        self.steps: list[tuple[Span, int]] = []
+
+    def add_all(self) -> None:
+        self._steps()
+        kernels = self._kernels()
+        for event in self.events:
+            span, name = self._span(event), fields.text(event, "name")
+            if span is None or not name:
+                continue
+            if name == "record_param_comms" and self._op(event, span, kernels):
+                continue
+            if event.get("cat") == "user_annotation" and not _STEP.match(name):
+                self._annotation(name, span)
+        self._backward()
+        self._gpu()
+
+    def _span(self, event: Event) -> Span | None:
+        """[begin, end] in epoch ns."""
+        begin, length = event.get("ts"), event.get("dur", 0)
+        if not isinstance(begin, (int, float)) or not isinstance(length, (int, float)):
+            return None
+        if not (0 <= begin < 1e16 and 0 <= length < 1e15):
+            return None
+        whole = int(begin)
+        t0 = self.base + whole * 1000 + round((begin - whole) * 1000)
+        return t0, t0 + round(length * 1000)
+
+    def _steps(self) -> None:
+        for event in self.events:
+            found = _STEP.match(fields.text(event, "name"))
+            span = self._span(event)
+            if found is None or span is None or event.get("cat") != "user_annotation":
+                continue
+            self.seen["steps"] = True
+            self.steps.append((span, int(found[1])))
+        self.steps.sort()
+        for span, step in self.steps:
+            self.built.span(Kind.STEP, "", *span, step)
+
+    def _step_at(self, t_ns: int) -> int:
+        """The step that runs at a time: the last one begun."""
+        low, high = 0, len(self.steps)
+        while low < high:
+            middle = (low + high) // 2
+            if self.steps[middle][0][0] <= t_ns:
+                low = middle + 1
+            else:
+                high = middle
+        return self.steps[low - 1][1] if low else 0
+
+    def _annotation(self, name: str, span: Span) -> None:
+        step = self._step_at(span[0])
+        for start, phase in _PHASES:
+            if name.startswith(start):
+                self.built.span(Kind.PHASE, phase, *span, step)
+                return
+        self.seen["unnamed"] |= name.startswith(("gloo:", "nccl:", "mpi:", "ucc:"))
+        self.built.span(Kind.SPAN, name, *span, step)
+
+    def _op(self, event: Event, span: Span, kernels: Mapping[int, Span]) -> bool:
+        """A collective that says its group; False if it does not."""
+        args = event.get("args")
+        args = args if isinstance(args, dict) else {}
+        group, seq = fields.text(args, "Process Group Name"), fields.integer_or_none(args, "Seq")
+        raw = fields.text(args, "Collective name")
+        if not group or seq is None or not raw:
+            return False
+        self.seen["ops"] = True
+        desc, ranks = self.config.get(group, ("", ()))
+        group_id = self.built.group(group, desc or group, ranks)
+        op = _OPS.get(raw, raw)
+        dtype = fields.text(args, "dtype")
+        item = _ITEM_BYTES.get(dtype, 0)
+        sizes = tuple(
+            max(0, fields.integer(args, f"{side} msg nelems", 0)) * item for side in ("In", "Out")
+        )
+        p2p = op in ("send", "recv")
+        flags = int((Flag.P2P if p2p else Flag(0)) | (Flag.SEND if op == "send" else Flag(0)))
+        other = fields.integer(args, "Dst Rank" if op == "send" else "Src Rank", NONE)
+        more: dict[str, Any] = {
+            "step": self._step_at(span[0]), "peer": other if p2p else NONE,
+            "sizes": (sizes[0], sizes[1]),
+        }  # fmt: skip
+        op_id = self.built.op(op, _DTYPES.get(dtype, dtype.lower()))
+        self.built.issued(op_id, group_id, seq, *span, flags=flags, **more)
+        kernel = kernels.get(fields.integer(args, "External id", -1))
+        if kernel is not None:
+            flags |= int(Flag.DONE_DEVICE)
+            self.built.done(op_id, group_id, seq, span[0], max(span[0], kernel[1]), flags=flags,
+                            **more)  # fmt: skip
+        return True
+
+    def _kernels(self) -> dict[int, Span]:
+        """External id -> its communication kernel."""
+        found: dict[int, Span] = {}
+        for event in self._gpu_events():
+            args, span = event.get("args"), self._span(event)
+            if span is None or not isinstance(args, dict) or not _communicates(event):
+                continue
+            found[fields.integer(args, "External id", -1)] = span
+        return found
+
+    def _gpu_events(self) -> Iterator[Event]:
+        return (event for event in self.events if event.get("cat") in _KERNELS)
+
+    def _backward(self) -> None:
+        """Backward of each step: from its first autograd function to its last."""
+        bounds: dict[int, Span] = {}
+        for event in self.events:
+            if not fields.text(event, "name").startswith(_BACKWARD):
+                continue
+            span = self._span(event)
+            if span is not None:
+                step = self._step_at(span[0])
+                known = bounds.get(step, span)
+                bounds[step] = (min(known[0], span[0]), max(known[1], span[1]))
+        for step, span in bounds.items():
+            self.built.span(Kind.PHASE, "backward", *span, step, int(Flag.INFERRED))
+
+    def _gpu(self) -> None:
+        """Compute on the device, kernels that follow each other closely as one."""
+        spans: dict[str, list[Span]] = defaultdict(list)
+        for event in self._gpu_events():
+            span = self._span(event)
+            if span is not None and not _communicates(event):
+                spans["gpu compute"].append(span)
+        for name, found in spans.items():
+            for span in _merged(sorted(found)):
+                self.built.span(Kind.SPAN, name, *span, self._step_at(span[0]))
+
+
+def _communicates(event: Event) -> bool:
+    return fields.text(event, "name").startswith(("nccl", "rccl"))
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    made: list[Span] = []
+    for begin, end in spans:
+        if made and begin - made[-1][1] <= MERGE_NS:
+            made[-1] = (made[-1][0], max(made[-1][1], end))
+        else:
+            made.append((begin, end))
+    return made

@@ -1,0 +1,149 @@
+"""Finds out what files are, reads them safely, and imports them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.session.importers import flight_recorder, kineto
+from pardbg.session.importers.build import ForeignError, Imported, write
+
+MAX_JSON_BYTES: Final = 2 << 30
+MAX_PICKLE_BYTES: Final = 256 << 20
+MAX_FILES: Final = 4096
+_RANK: Final = re.compile(r"rank[_\-.]?(\d{1,6})|(\d{1,6})$", re.IGNORECASE)
+_DAY_NS: Final = 86_400 * 10**9
+
+
+def import_files(paths: Sequence[Path], output: Path) -> Imported:
+    """Read dumps or traces (files, or directories of them) and write a session.
+
+    Raises ForeignError; OSError where ``output`` cannot be written.
+    """
+    files = _files(paths)
+    found: dict[str, dict[int, tuple[Path, Any]]] = {"dump": {}, "trace": {}}
+    for path in files:
+        kind, rank, content = _classified(path)
+        known = found[kind].get(rank)
+        if known is not None:
+            raise ForeignError(f"two files of rank {rank}: {known[0]} and {path}; give one of them")
+        found[kind][rank] = (path, content)
+    if found["dump"] and found["trace"]:
+        one, other = found["dump"], found["trace"]
+        raise ForeignError(
+            f"{next(iter(one.values()))[0]} is a Flight Recorder dump and "
+            f"{next(iter(other.values()))[0]} a profiler trace: import them apart"
+        )
+    dumps, traces = found["dump"], found["trace"]
+    made, builds = flight_recorder.build(dumps) if dumps else kineto.build(traces)
+    return write(output, made, builds, files, _written(files, builds) if found["dump"] else 0)
+
+
+def _written(files: Sequence[Path], builds: Sequence[Any]) -> int:
+    """When the newest dump was written, if its file still says so: a hang lasted until then."""
+    newest = max((t for build in builds for t, _ in build.records), default=0)
+    stamp = max(path.stat().st_mtime_ns for path in files)
+    return stamp if newest <= stamp <= newest + _DAY_NS else newest
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".")
+            if not inside:
+                raise ForeignError(f"{path} is empty: give dumps or traces, or a directory of them")
+            files += inside
+        elif path.exists():
+            files.append(path)
+        else:
+            raise ForeignError(f"no such file: {path}")
+    if len(files) > MAX_FILES:
+        raise ForeignError(f"{len(files):,} files; {MAX_FILES:,} at most")
+    return files
+
+
+def _classified(path: Path) -> tuple[str, int, Any]:
+    content = _content(path)
+    if flight_recorder.is_dump(content):
+        return "dump", _rank(path, None), content
+    if kineto.events_of(content):
+        return "trace", _rank(path, kineto.rank_of(content)), content
+    raise ForeignError(f"{path} is neither a Flight Recorder dump nor a profiler trace")
+
+
+def _rank(path: Path, said: int | None) -> int:
+    """What the file says, else its name (``nccl_trace_rank_3``)."""
+    if said is not None and 0 <= said < 1 << 16:
+        return said
+    name = path.name
+    for suffix in (".gz", ".json", ".pkl", ".pickle", ".pt.trace"):
+        name = name.removesuffix(suffix)
+    found = _RANK.search(name)
+    number = int(found[1] or found[2]) if found is not None else -1
+    if not 0 <= number < 1 << 15:
+        raise ForeignError(f"{path} does not say its rank: name it like trace_rank_0")
+    return number
+
+
+def _content(path: Path) -> Any:
+    """JSON, gzipped JSON or a pickle of plain values."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(2)
+            file.seek(0)
+            if head == b"\x1f\x8b":
+                with gzip.open(file) as packed:
+                    return json.loads(_bounded(packed, MAX_JSON_BYTES, path))
+            if head[:1] == b"\x80":
+                return _plain_pickle(_bounded(file, MAX_PICKLE_BYTES, path))
+            return json.loads(_bounded(file, MAX_JSON_BYTES, path))
+    except OSError as error:
+        raise ForeignError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, RecursionError) as error:
+        if isinstance(error, _NotPlain):
+            raise ForeignError(f"{path}: {error}") from None
+        raise ForeignError(
+            f"{path} is neither a Flight Recorder dump nor a profiler trace (it is damaged, or "
+            f"something else)"
+        ) from None
+
+
+def _bounded(file: Any, limit: int, path: Path) -> bytes:
+    data: bytes = file.read(limit + 1)
+    if len(data) > limit:
+        raise ForeignError(f"{path} is larger than {limit >> 20} MiB: that is not read")
+    return data
+
+
+class _NotPlain(ValueError):
+    """A pickle that names a class or function."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Takes containers, text and numbers; whatever names code is refused before it is looked up."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise _NotPlain(f"its pickle names {module[:40]}.{name[:40]}: refused, it could run code")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise _NotPlain("its pickle refers to things outside of it: refused")
+
+
+def _plain_pickle(data: bytes) -> Mapping[str, Any]:
+    try:
+        content = _PlainUnpickler(io.BytesIO(data)).load()
+    except _NotPlain:
+        raise
+    # Damaged pickles raise nearly anything; none of it is ours.
+    except Exception as error:
+        raise ValueError("damaged pickle") from error
+    if not isinstance(content, dict):
+        raise ValueError("not a map")
+    return content

@@ -1,0 +1,251 @@
+"""Moving in time: to the next or last action, op, step, finding or bookmark, or to a place said in
+words. Reads the store; the thread that feeds the store calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pardbg.analysis.base.values import Finding
+from pardbg.session.navigation.goto import Target, TravelError, wall_near
+from pardbg.store.process import Process
+from pardbg.store.store import Store
+
+UNITS: Final = ("step", "action", "op", "finding", "bookmark")
+"""What one press of a key moves by, in the order they are offered."""
+_NEAR: Final = 64
+"""Actions that may overlap on one rank: rows are sorted by end, we look for begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A moment, and what is there in words."""
+
+    t_ns: int
+    text: str
+
+
+def since_ns(finding: Finding) -> int:
+    """When a finding begins to be so."""
+    return finding.first_ns if finding.first_ns is not None else finding.t_ns
+
+
+def beside(
+    store: Store, t_ns: int, unit: str, by: int, rank: int, findings: Sequence[Finding]
+) -> Found:
+    """The nearest ``unit`` after (``by`` > 0) or before ``t_ns``. Actions and ops are those of
+    ``rank``; a step is the moment when it has ended. Raises TravelError."""
+    store.settle()
+    if unit == "finding":
+        places: Iterable[Found] = (Found(since_ns(f), _finding_text(f)) for f in findings)
+    elif unit == "bookmark":
+        places = (Found(mark.t_ns, mark.text) for mark in store.bookmarks.all())
+    elif unit == "step":
+        places = _steps_near(store, t_ns, rank)
+    elif unit == "op":
+        places = _ops_near(store, t_ns, rank)
+    else:
+        places = _actions_near(store, t_ns, rank)
+    if by > 0:
+        after = [place for place in places if place.t_ns > t_ns]
+        found = min(after, key=lambda place: place.t_ns, default=None)
+    else:
+        before = [place for place in places if place.t_ns < t_ns]
+        found = max(before, key=lambda place: place.t_ns, default=None)
+    if found is None:
+        whose = f" of rank {rank}" if unit in ("action", "op") else ""
+        raise TravelError(f"no {unit}{whose} {'after' if by > 0 else 'before'} this moment")
+    return found
+
+
+def find(
+    store: Store, t_ns: int, target: Target, begin_ns: int, end_ns: int,
+    findings: Sequence[Finding], step: int | None,
+) -> Found:  # fmt: skip
+    """Where ``target`` is, seen from ``t_ns`` in ``step``. Raises TravelError."""
+    store.settle()
+    kind, number = target.kind, target.number
+    if kind == "time":
+        return Found(begin_ns + number, "")
+    if kind == "by":
+        return Found(t_ns + number, "")
+    if kind == "share":
+        return Found(begin_ns + round((end_ns - begin_ns) * target.share), "")
+    if kind in ("begin", "end"):
+        return Found(begin_ns if kind == "begin" else end_ns, f"the {kind}")
+    if kind == "wall":
+        return Found(wall_near(store.run, target, begin_ns, end_ns), "")
+    if kind == "step":
+        return Found(_step_end(store, t_ns, number), f"step {number}, at its end")
+    if kind == "finding":
+        return _numbered([Found(since_ns(f), _finding_text(f)) for f in findings], number, kind)
+    if kind == "bookmark":
+        marks = [Found(mark.t_ns, mark.text) for mark in store.bookmarks.all()]
+        return _named(marks, target.text) if target.text else _numbered(marks, number, kind)
+    return _action(store, t_ns, target.text, step)
+
+
+def step_end(store: Store, step: int) -> int | None:
+    """When ``step`` has ended on every rank that ran it; but before any action of the next one.
+    None: no rank ended it."""
+    ends, following = [], []
+    for process in store.procs.values():
+        table = process.table("step")
+        rows = table.step_rows(step, step, len(table))
+        if len(rows):
+            ends.append(int(table.col("t1_ns")[rows].max()))
+        actions = process.table("action")
+        rows = actions.step_rows(step + 1, step + 1, len(actions))
+        if len(rows):
+            following.append(int(actions.col("t0_ns")[rows].min()))
+    if not ends:
+        return None
+    end = max(ends)
+    after = [t for t in following if t > min(ends)]
+    return min(end, min(after) - 1) if after else end
+
+
+def first_step_end(store: Store) -> int | None:
+    """When the first training step had ended on every rank that has ended one: a recording opens
+    where there is something to see. None: no rank has."""
+    store.settle()
+    numbers = [int(t.col("step")[0]) for p in _ranks(store) if len(t := p.table("step"))]
+    return step_end(store, min(numbers)) if numbers else None
+
+
+def every_rank_stepped(store: Store) -> bool:
+    """Each rank known so far has ended a step."""
+    known = list(_ranks(store))
+    store.settle()
+    return bool(known) and all(len(process.table("step")) for process in known)
+
+
+def _ranks(store: Store, rank: int | None = None) -> Iterator[Process]:
+    for process in store.procs.values():
+        if process.rank is not None and rank in (None, process.rank):
+            yield process
+
+
+def _steps_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
+    numbers: set[int] = set()
+    for process in list(_ranks(store, rank)) or list(_ranks(store)):
+        table = process.table("step")
+        at = table.visible(t_ns)
+        numbers.update(table.col("step")[max(0, at - 3) : at + 3].tolist())
+    for number in sorted(numbers):
+        end = step_end(store, number)
+        if end is not None:
+            yield Found(end, f"step {number}, at its end")
+
+
+def _step_end(store: Store, t_ns: int, number: int) -> int:
+    end = step_end(store, number)
+    if end is not None:
+        return end
+    known = [
+        (int(table.col("step")[0]), int(table.col("step")[-1]))
+        for process in _ranks(store)
+        if len(table := process.table("step"))
+    ]
+    if not known:
+        raise TravelError("no training step has ended in this run")
+    first, last = min(low for low, _ in known), max(high for _, high in known)
+    raise TravelError(f"no step {number}: steps {first} to {last} have ended")
+
+
+def _ops_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
+    for process in _ranks(store, rank):
+        for name in ("issue", "issue_p2p"):
+            table = process.table(name)
+            after = table.visible(t_ns)
+            before = int(np.searchsorted(table.when, t_ns, side="left")) - 1
+            for row in (before, after):
+                if 0 <= row < len(table):
+                    yield Found(int(table.when[row]), _op_text(process, name, row))
+
+
+def _op_text(process: Process, name: str, row: int) -> str:
+    table = process.table(name)
+    op = process.ops.get(int(table.col("name_id")[row]))
+    group = process.groups.get(int(table.col("group_id")[row]))
+    word = op.op if op is not None else "op"
+    if name == "issue_p2p":
+        peer, arrow = int(table.col("peer")[row]), "→" if word == "send" else "←"
+        return f"rank {process.rank} {word} {arrow}{peer}"
+    where = f" {group.axis or group.name}" if group is not None else ""
+    return f"rank {process.rank} {word}{where} #{int(table.col('seq')[row])}"
+
+
+def _actions_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
+    for process in _ranks(store, rank):
+        table = process.table("action")
+        at = table.visible(t_ns)
+        rows = range(max(0, at - _NEAR), min(len(table), at + _NEAR))
+        begins = table.col("t0_ns")[rows.start : rows.stop].tolist()
+        for row, t0 in zip(rows, begins, strict=True):
+            yield Found(t0, f"rank {process.rank} begins {action_text(process, row)}")
+
+
+def action_text(process: Process, row: int) -> str:
+    """``2B5`` of a row of the action table."""
+    table = process.table("action")
+    stage, mb = int(table.col("stage")[row]), int(table.col("microbatch")[row])
+    name = process.name(int(table.col("name_id")[row]))
+    return f"{stage if stage >= 0 else ''}{name}{mb if mb >= 0 else ''}"
+
+
+def _action(store: Store, t_ns: int, text: str, step: int | None) -> Found:
+    """Where it begins in this step, nearest after ``t_ns``; else the next one, else the last."""
+    here: list[tuple[bool, bool, int, str]] = []
+    for process in _ranks(store):
+        rows, table = _rows_of(process, text), process.table("action")
+        if not len(rows):
+            continue
+        t0, steps = table.col("t0_ns")[rows], table.col("step")[rows]
+        elsewhere = np.ones(len(rows), bool) if step is None else steps != step
+        best = int(np.lexsort((np.abs(t0 - t_ns), t0 <= t_ns, elsewhere))[0])
+        said = f"{text} begins on rank {process.rank}, step {int(steps[best])}"
+        distance = int(t0[best]) - t_ns
+        here.append((bool(elsewhere[best]), distance <= 0, abs(distance), said))
+    if not here:
+        raise TravelError(f"no action {text} in this run")
+    _, past, far, said = min(here)
+    return Found(t_ns - far if past else t_ns + far, said)
+
+
+def _rows_of(process: Process, text: str) -> NDArray[np.intp]:
+    """Rows of the action table with this text form."""
+    stage = text[: len(text) - len(text.lstrip("0123456789"))]
+    name = text[len(stage) :].rstrip("0123456789")
+    mb = text[len(stage) + len(name) :]
+    table = process.table("action")
+    found = table.col("stage") == int(stage)
+    found &= table.col("microbatch") == (int(mb) if mb else -1)
+    found &= np.isin(table.col("name_id"), [i for i, s in process.names.items() if s == name])
+    return np.flatnonzero(found)
+
+
+def _numbered(places: Sequence[Found], number: int, kind: str) -> Found:
+    ordered = sorted(places, key=lambda place: place.t_ns)
+    if not ordered:
+        raise TravelError(f"no {kind} in this run" + (" (m sets one)" * (kind == "bookmark")))
+    if not 1 <= number <= len(ordered):
+        raise TravelError(f"no {kind} {number}: there are 1 to {len(ordered)}")
+    found = ordered[number - 1]
+    return Found(found.t_ns, f"{kind} {number}: {found.text}")
+
+
+def _named(places: Sequence[Found], text: str) -> Found:
+    for place in places:
+        if text.lower() in place.text.lower():
+            return Found(place.t_ns, f"bookmark: {place.text}")
+    raise TravelError(f"no bookmark with {text!r} (`:marks` lists them)")
+
+
+def _finding_text(finding: Finding) -> str:
+    return finding.text.splitlines()[0] if finding.text else finding.kind

@@ -1,0 +1,1 @@
+"""Actions, the command line and its completion, history and start-up files."""

@@ -1,0 +1,231 @@
+"""The one registry of actions: it makes the bindings, the ``?`` help, the hints at the bottom, the
+``:`` command line, and the help of ``pardbg ctl``.
+
+An action's handler is the method ``do_<id>`` of the main screen (``pardbg.ui.screens.main``); a
+test checks that each has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pardbg.control.language.arguments import USAGE
+from pardbg.control.language.level import USAGE as LEVEL_USAGE
+from pardbg.control.language.verbs import Verb
+
+Context = Literal["any", "live", "replay"]
+Group = Literal["control", "time", "screens", "look", "app"]
+
+GROUP_TITLES: dict[Group, str] = {
+    "control": "Control (live)", "time": "Time", "screens": "Screens", "look": "Look closer",
+    "app": "pardbg",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something a user can do."""
+
+    id: str
+    keys: tuple[str, ...]
+    """Textual key names; empty: only as a command."""
+    shown: str
+    """The keys as printed."""
+    label: str
+    """One or two words, for the hints."""
+    help: str
+    """One sentence."""
+    group: Group
+    context: Context = "any"
+    command: str = ""
+    """Its word on the ``:`` line; empty: none."""
+    usage: str = ""
+    """Arguments of the command."""
+    verb: Verb | None = None
+    """What it asks of the hub."""
+    hint: int = 0
+    """Place in the hints line, 1 first; 0: not there."""
+    hinted: tuple[str, str] | None = None
+    """Keys and label as the hints line has them, where they differ; no label: it moves."""
+
+
+def _control(
+    verb: Verb, keys: tuple[str, ...], shown: str, help_: str, hint: int = 0, usage: str = ""
+) -> Action:
+    return Action(verb.value, keys, shown, verb.value, help_, "control", "live",
+                  verb.value, usage, verb, hint)  # fmt: skip
+
+
+def _screen(number: int, id_: str, help_: str) -> Action:
+    return Action(f"show_{id_}", (str(number),), str(number), id_.capitalize(), help_,
+                  "screens", command=id_)  # fmt: skip
+
+
+INSPECTIONS: tuple[tuple[str, str], ...] = (
+    ("p", "A value in the frame where the rank is held (--allow-eval)."),
+    ("pp", "The same, spread over lines."),
+    ("whatis", "The type of a value."),
+    ("tensor", "Shape, dtype, range, norm, NaN and infinities, a histogram."),
+    ("compare", "A value on every held rank, differences marked; --hash params|grads|EXPR."),
+    ("list", "The source around the place where the rank is held."),
+    ("args", "The arguments of the function it is held in."),
+    ("locals", "All local variables there."),
+    ("exec", "Run a statement there; !STATEMENT for short."),
+)
+
+
+def _inspect(word: str, help_: str) -> Action:
+    usage = "[on RANKS]" if word in ("list", "args", "locals") else "EXPR [on RANKS]"
+    return Action(f"inspect_{word}", (), "", word, help_, "control", "live", word, usage)
+
+
+SCREENS: tuple[tuple[int, str, str], ...] = (
+    (1, "overview", "Every rank: what it does now, step time, memory, lag."),
+    (2, "pipeline", "The schedule as planned and as seen, bubbles and their causes."),
+    (3, "timeline", "Phases, compute, communication and waits of each rank over time."),
+    (4, "collectives", "Each collective matched over its ranks: arrivals, skew, verdict."),
+    (5, "traffic", "Bytes between ranks, observed and modelled; rates per operation."),
+    (6, "memory", "Parameters, gradients, optimizer, activations beside what is expected."),
+    (7, "debug", "Held ranks, what each waits for, stacks, the audit trail."),
+    (8, "findings", "What is wrong, in plain words."),
+    (9, "output", "What the job prints."),
+)
+
+ACTIONS: tuple[Action, ...] = (
+    Action("toggle", ("space",), "space", "pause", "Pause to a consistent cut, or run on.",
+           "control", "live", hint=1),
+    Action("play", ("space",), "space", "play", "Play the recording, or stop.",
+           "time", "replay", "play", hint=1),
+    _control(Verb.PAUSE, (), "",
+             "Stop every rank at its next gate and settle to a cut; or RANKS alone.",
+             usage=USAGE[Verb.PAUSE]),
+    _control(Verb.BREAK, (), "", "Stop where EXPR is true: action==2B3, op==send and step>5.",
+             usage=USAGE[Verb.BREAK]),
+    _control(Verb.TBREAK, (), "", "The same, once.", usage=USAGE[Verb.TBREAK]),
+    _control(Verb.UNTIL, (), "", "Run on to where EXPR is true.", usage=USAGE[Verb.UNTIL]),
+    _control(Verb.WATCH, (), "", "Stop where NaN, a mismatch, something slow … comes up.",
+             usage=USAGE[Verb.WATCH]),
+    _control(Verb.CONDITION, (), "", "Give breakpoint or watch N another condition.",
+             usage=USAGE[Verb.CONDITION]),
+    _control(Verb.IGNORE, (), "", "Let the next COUNT matches of breakpoint N pass.",
+             usage=USAGE[Verb.IGNORE]),
+    _control(Verb.DELETE, (), "", "Remove breakpoints and watches; without N all.",
+             usage=USAGE[Verb.DELETE]),
+    _control(Verb.BREAKS, (), "", "List breakpoints and watches, how often each matched."),
+    _control(Verb.DELAY, (), "", "Make RANKS later by TIME in each step: a straggler.",
+             usage=USAGE[Verb.DELAY]),
+    *(_inspect(word, help_) for word, help_ in INSPECTIONS),
+    Action("frame_up", (), "", "up", "The caller's frame, for p, list, args and locals.",
+           "control", "live", "up"),
+    Action("frame_down", (), "", "down", "The frame below again.", "control", "live", "down"),
+    Action("break_here", ("b",), "b", "break here", "Break before what is selected comes again.",
+           "control", "live"),
+    _control(Verb.CONTINUE, (), "", "Let every rank run on."),
+    _control(Verb.STEP, ("s",), "s", "One action of the selected rank, or of RANKS.", 2, "[RANKS]"),
+    _control(Verb.TICK, ("t",), "t", "Each pipeline rank whose input is there runs one action.", 3),
+    _control(Verb.NEXT, ("n",), "n", "One training step.", 4),
+    _control(Verb.OP, ("o",), "o", "To the next collective."),
+    _control(Verb.WHERE, ("w",), "w", "All ranks' stacks, merged (7 Debug).", 5),
+    _control(Verb.RANKS, (), "", "Where each rank is."),
+    _control(Verb.STATUS, (), "", "Who holds control, the lease, what is pending."),
+    _control(Verb.LEVEL, (), "", "How much ranks record; for a while if a time is given.",
+             usage=LEVEL_USAGE),
+    _control(Verb.KILL, (), "", "End the job. It asks for `kill yes`; q only leaves.", usage="yes"),
+    Action("take", (), "", "take", "Take control over from another viewer.", "control", "live",
+           "take"),
+    Action("leave", (), "", "leave", "Give control up; every rank runs on.", "control", "live",
+           "leave"),
+    Action("back", ("left",), "←", "back", "Back in time (live: look back).", "time",
+           hint=6, hinted=("← →", "time")),
+    Action("forward", ("right",), "→", "forward", "Forward in time.", "time"),
+    Action("step_back", ("shift+left",), "shift ←", "step back",
+           "Back by the time of one training step.", "time"),
+    Action("step_forward", ("shift+right",), "shift →", "step on",
+           "On by the time of one training step.", "time"),
+    Action("last", ("comma",), ",", "last", "To the last step, action, op, finding or bookmark.",
+           "time", hint=7, hinted=(", .", "")),
+    Action("following", ("full_stop",), ".", "next",
+           "To the next one; actions and ops are those of the selected rank.", "time"),
+    Action("unit", ("u",), "u", "unit",
+           "What , and . move by: step, action, op, finding or bookmark.", "time",
+           command="unit", usage="step|action|op|finding|bookmark"),
+    Action("goto", (), "", "goto",
+           "To a place: step 42, 2B5, finding 3, mark 1, 18:22:07.3, 2m03s, +250ms, 40%, end.",
+           "time", command="goto", usage="PLACE"),
+    Action("mark", ("m",), "m", "bookmark", "Bookmark this moment, with a note; kept in the file.",
+           "time", command="mark", usage="[NOTE]"),
+    Action("unmark", (), "", "unmark", "Take bookmark N away.", "time", command="unmark",
+           usage="N"),
+    Action("marks", (), "", "marks", "List the bookmarks.", "time", command="marks"),
+    Action("begin", ("home",), "home", "begin", "To the begin of the run.", "time"),
+    Action("end", ("end",), "end", "end", "To the end of the recording (live: follow).", "time"),
+    Action("follow", ("f",), "f", "follow", "Follow the live run again.", "time", "live",
+           "follow", hint=5),
+    Action("slower", ("less_than_sign",), "<", "slower", "Play slower, down to 0.01×.", "time",
+           "replay", hint=3, hinted=("< >", "speed")),
+    Action("faster", ("greater_than_sign",), ">", "faster", "Play faster, up to 100×.", "time",
+           "replay"),
+    Action("reverse", ("r",), "r", "reverse", "Play the other way.", "time", "replay", "reverse",
+           hint=5),
+    Action("speed", (), "", "speed", "Play FACTOR times as fast as it ran.", "time", "replay",
+           "speed", "FACTOR"),
+    Action("zoom_in", ("plus", "equals_sign"), "+", "zoom", "Half as much time across the screen.",
+           "time", command="zoom", usage="in|out|all"),
+    Action("zoom_out", ("minus",), "−", "zoom out", "Twice as much time across the screen.",
+           "time"),
+    *(_screen(*screen) for screen in SCREENS),
+    Action("next_screen", ("tab",), "tab", "next screen", "The next screen.", "screens"),
+    Action("previous_screen", ("shift+tab",), "shift tab", "previous screen",
+           "The screen before.", "screens"),
+    Action("up", ("up", "k"), "↑ k", "up", "Select the rank or row above.", "look"),
+    Action("down", ("down", "j"), "↓ j", "down", "Select the rank or row below.", "look"),
+    Action("page_up", ("pageup",), "pgup", "page up", "A page up.", "look"),
+    Action("page_down", ("pagedown",), "pgdn", "page down", "A page down.", "look"),
+    Action("detail", ("enter",), "enter", "detail", "More about the selected one.", "look"),
+    Action("escape", ("escape",), "esc", "back", "Close, clear the filter, or follow again.",
+           "look"),
+    Action("other", ("p",), "p", "p2p",
+           "Schedule or what-if (2), collectives or p2p (4), ring or matrix (5).", "look"),
+    Action("turn_back", ("left_square_bracket",), "[", "pipeline before",
+           "The pipeline before, where a run has several.", "look"),
+    Action("turn_on", ("right_square_bracket",), "]", "next pipeline",
+           "The next pipeline, where a run has several.", "look"),
+    Action("filter", ("slash",), "/", "filter", "Show only what contains TEXT.", "look",
+           command="filter", usage="[TEXT]", hint=8),
+    Action("rank", (), "", "rank", "Select rank N.", "look", command="rank", usage="N"),
+    Action("command", ("colon",), ":", "command", "Type a command; tab completes.", "app", hint=9),
+    Action("help", ("question_mark", "f1"), "?", "help", "This list; help WORD explains one.",
+           "app", command="help", usage="[WORD]", hint=10),
+    Action("picture", ("ctrl+s",), "ctrl s", "picture", "Save this screen as an SVG file.", "app",
+           command="picture", usage="[FILE]"),
+    Action("theme", (), "", "theme", "Colours: dark, light or 16 (the terminal's own).", "app",
+           command="theme", usage="dark|light|16"),
+    Action("quit", ("q", "ctrl+c", "ctrl+q"), "q", "leave", "Leave; the job goes on.", "app",
+           command="quit", hint=11),
+)  # fmt: skip
+
+
+def for_mode(live: bool) -> Iterator[Action]:
+    """The actions that mean something in this mode."""
+    other: Context = "replay" if live else "live"
+    return (action for action in ACTIONS if action.context != other)
+
+
+def hints(live: bool) -> list[Action]:
+    """What the bottom line offers, in order."""
+    return sorted((a for a in for_mode(live) if a.hint), key=lambda action: action.hint)
+
+
+def by_command(word: str, live: bool) -> list[Action]:
+    """Actions whose command is ``word``, or else starts with it; most exact first."""
+    named = [action for action in for_mode(live) if action.command]
+    exact = [action for action in named if action.command == word]
+    return exact or [action for action in named if action.command.startswith(word)]
+
+
+def ctl_help() -> list[tuple[str, str, str]]:
+    """(verb, usage, help) of everything ``pardbg ctl`` can ask of a run."""
+    rows = [(a.verb.value, a.usage, a.help) for a in ACTIONS if a.verb is not None]
+    return list(dict.fromkeys(rows))

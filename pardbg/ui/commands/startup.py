@@ -1,0 +1,88 @@
+"""The commands of ``.pardbgrc`` files: given one after the other when a live viewer starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.control.language.arguments import inspect_words, verb_meant, verb_words
+from pardbg.control.language.verbs import Reply, Verb
+from pardbg.ui.commands import command_line
+from pardbg.ui.commands.actions import Action
+from pardbg.ui.commands.command_line import Command, CommandError
+
+REFUSED: Final = ("kill", "quit", "leave", "command")
+"""Words that are no beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class RcLine:
+    """One command and where it stands: ``.pardbgrc:3``."""
+
+    place: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rc:
+    """What was found in the files: commands, and files that were refused (a line each)."""
+
+    lines: tuple[RcLine, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def understood(one: RcLine) -> Command:
+    """Raises CommandError, with the place."""
+    try:
+        found = command_line.parse(one.text, live=True)
+    except CommandError as error:
+        raise CommandError(f"{one.place}: {error}") from None
+    if found.action.command in REFUSED:
+        raise CommandError(f"{one.place}: {found.action.command} is no command to begin with")
+    return found
+
+
+def asked(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
+    """(verb, rank set, arguments) of what goes to the hub; None: it is the screen's. Raises
+    ValueError, one line."""
+    if action.id.startswith("inspect_"):
+        ranks, args = inspect_words(action.id.removeprefix("inspect_"), argument)
+        return Verb.INSPECT, ranks or "held", args
+    if action.verb is None:
+        return None
+    words = argument.split()
+    verb = verb_meant(action.verb, words)
+    return verb, *verb_words(verb, words)
+
+
+def run_rc(
+    rc: Rc,
+    ask: Callable[..., Reply],
+    perform: Callable[[Command], str],
+    say: Callable[[str, bool], None],
+) -> None:
+    """All lines in order, whatever becomes of each; waits for every answer, so not in the UI's
+    thread. ``ask(verb, ranks, **args)`` is the port's, ``perform`` does what is the screen's and
+    says what is wrong with it, ``say(text, bad)`` tells the user."""
+    for problem in rc.problems:
+        say(problem, True)
+    for one in rc.lines:
+        try:
+            found = understood(one)
+            request = asked(found.action, found.argument)
+        except CommandError as error:
+            say(str(error), True)
+            continue
+        except ValueError as error:
+            say(f"{one.place}: {error}", True)
+            continue
+        if request is None:
+            wrong = perform(found)
+            done = "ok"
+        else:
+            verb, ranks, args = request
+            reply = ask(verb, ranks, **args)
+            wrong = "" if reply.ok else reply.error or "refused"
+            done = str(reply.data.get("text") or "ok")
+        say(f"{one.place}: {wrong or f'{one.text}: {done}'}", bool(wrong))

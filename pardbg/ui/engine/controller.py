@@ -1,0 +1,129 @@
+"""The control desk: commands to the hub on worker threads, and what is said meanwhile.
+
+What the screens show as held or running is `Snapshot.control`, the agents' own word. The desk
+only says that a command is under way, and passes on an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pardbg.analysis.base.values import ControlView
+from pardbg.control.language.verbs import ControlPort, Reply, Verb
+
+_UNDER_WAY = {
+    Verb.PAUSE: "pausing…", Verb.CONTINUE: "letting every rank run on…", Verb.STEP: "stepping…",
+    Verb.TICK: "one tick…", Verb.NEXT: "to the next training step…",
+    Verb.OP: "to the next collective…", Verb.WHERE: "asking every rank for its stack…",
+}  # fmt: skip
+NO_PORT = "this viewer has no control: it shows a recording"
+
+
+class Controller:
+    """Sends one command at a time; ``answer`` is called on the worker's thread."""
+
+    def __init__(
+        self,
+        port: ControlPort | None,
+        start: Callable[[Callable[[], None]], object],
+        answer: Callable[[Verb | None, Reply], object],
+    ) -> None:
+        self._port, self._start, self._answer = port, start, answer
+        self._lock = threading.Lock()
+        self._under_way: list[str] = []
+        self.used = False
+        """This viewer has asked for something that changes the run."""
+
+    @property
+    def present(self) -> bool:
+        return self._port is not None
+
+    @property
+    def under_way(self) -> str:
+        """What the hub was asked and has not answered yet; empty: nothing."""
+        with self._lock:
+            return self._under_way[-1] if self._under_way else ""
+
+    def toggle(self, control: ControlView) -> Reply | None:
+        """Pause what runs, run what is held; None: it was sent."""
+        runs = control.mode == "running" and not control.held
+        return self.send(Verb.PAUSE if runs else Verb.CONTINUE)
+
+    def send(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply | None:
+        """Send; a Reply comes back only where it was refused at once."""
+        port = self._port
+        if port is None:
+            return Reply(False, NO_PORT, {})
+        if verb is Verb.KILL:  # asked for in so many words
+            if ranks != "yes":
+                return Reply(False, "kill ends the job for everybody: type `:kill yes`", {})
+            ranks, args = None, {"confirm": True}
+        words = _UNDER_WAY.get(verb, f"{verb.value}…")
+        if verb is Verb.STEP and ranks:
+            words = f"stepping rank {ranks}…"
+        self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.LEVEL)
+        self._run(verb, words, lambda: port.command(verb, ranks, **args))
+        return None
+
+    def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
+        """Send and wait for the answer: not in the UI's thread."""
+        if self._port is None:
+            return Reply(False, NO_PORT, {})
+        self.used = True
+        return self._port.command(verb, ranks, **args)
+
+    def mark(self, t_ns: int, text: str) -> Reply | None:
+        """A bookmark in the run's recording; without text: taken away."""
+        port = self._port
+        if port is None:
+            return Reply(False, "no hub to keep the bookmark: this viewer only looks", {})
+        call = lambda: port.command(Verb.MARK, at_ns=t_ns, text=text)  # noqa: E731
+        self._run(Verb.MARK, "keeping the bookmark…", call)
+        return None
+
+    def take(self) -> Reply | None:
+        port = self._port
+        if port is None:
+            return Reply(False, NO_PORT, {})
+        self.used = True
+        self._run(None, "taking control…", port.take)
+        return None
+
+    def leave(self) -> Reply | None:
+        """Give control up; every rank runs on."""
+        port = self._port
+        if port is None:
+            return Reply(False, NO_PORT, {})
+
+        def call() -> Reply:
+            port.leave()
+            return Reply(True, None, {})
+
+        self.used = False
+        self._run(None, "giving control up…", call)
+        return None
+
+    def farewell(self, timeout_s: float = 1.0) -> None:
+        """On the way out: let every rank run on, without waiting long for a hub that is gone."""
+        port = self._port
+        if port is None or not self.used:
+            return
+        thread = threading.Thread(target=port.leave, name="pardbg-farewell", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+
+    def _run(self, verb: Verb | None, words: str, call: Callable[[], Reply]) -> None:
+        def work() -> None:
+            try:
+                reply = call()
+            except Exception as error:  # noqa: BLE001 - the port is another process's other end
+                reply = Reply(False, f"no answer from the hub: {error}", {})
+            with self._lock:
+                self._under_way.remove(words)
+            self._answer(verb, reply)
+
+        with self._lock:
+            self._under_way.append(words)
+        self._start(work)

@@ -1,0 +1,96 @@
+"""Where in time the screens look: following a live run, back in it, or anywhere in a recording.
+
+Keys move it on the UI's thread, the engine reads it on its own, so every method holds a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from pardbg.session.navigation.replay import ReplayClock
+
+
+class TimeCursor:
+    """The chosen time, ns by the hub's clock; None means the newest one of a live run."""
+
+    def __init__(self, clock: ReplayClock | None = None) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._t_ns: int | None = None
+        self._end_ns = self._begin_ns = 0
+
+    @property
+    def replay(self) -> bool:
+        return self._clock is not None
+
+    @property
+    def following(self) -> bool:
+        """Live, and at the newest time."""
+        return self._clock is None and self._t_ns is None
+
+    @property
+    def playing(self) -> bool:
+        return self._clock is not None and self._clock.playing
+
+    @property
+    def speed(self) -> float:
+        return self._clock.speed if self._clock is not None else 1.0
+
+    def bounds(self, begin_ns: int, end_ns: int) -> None:
+        """First and last time there is."""
+        with self._lock:
+            if self._clock is not None:
+                self._clock.bounds(begin_ns, end_ns)
+            self._begin_ns, self._end_ns = begin_ns, end_ns
+
+    def at(self, now_s: float) -> int | None:
+        """The chosen time, moved on while it plays."""
+        with self._lock:
+            return self._t_ns if self._clock is None else self._clock.now(now_s)
+
+    def toggle(self) -> None:
+        """Play or stop; at the end, from the begin."""
+        with self._lock:
+            if self._clock is not None:
+                self._clock.toggle(time.monotonic())
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._clock is not None:
+                self._clock.stop(time.monotonic())
+
+    def set_speed(self, factor: float) -> None:
+        """Play ``factor`` times as fast as it ran; negative: backwards."""
+        with self._lock:
+            if self._clock is not None:
+                self._clock.set_speed(factor, time.monotonic())
+
+    def change_speed(self, by: int) -> None:
+        """The next faster or slower of the offered speeds."""
+        with self._lock:
+            if self._clock is not None:
+                change = self._clock.faster if by > 0 else self._clock.slower
+                change(time.monotonic())
+
+    def seek(self, t_ns: int) -> None:
+        """To ``t_ns``, kept inside the run; the end of a live run is following it."""
+        with self._lock:
+            if self._clock is not None:
+                self._clock.seek(t_ns, time.monotonic())
+            else:
+                self._t_ns = None if t_ns >= self._end_ns else max(t_ns, self._begin_ns)
+
+    def move(self, by_ns: int, from_ns: int) -> None:
+        """By ``by_ns``, either way; from ``from_ns`` where it follows a live run."""
+        now = self.at(time.monotonic())
+        self.seek((from_ns if now is None else now) + by_ns)
+
+    def follow(self) -> None:
+        """The newest time; of a recording, its end."""
+        with self._lock:
+            self._t_ns = None
+            if self._clock is not None:
+                now = time.monotonic()
+                self._clock.stop(now)
+                self._clock.seek(self._end_ns, now)

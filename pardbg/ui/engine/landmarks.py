@@ -1,0 +1,100 @@
+"""Where one can go in a run: its findings so far, the marks on the time bar, and journeys.
+
+Belongs to the engine: everything here reads the store, on the engine's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg.analysis.base.values import Finding
+from pardbg.session.navigation.goto import parse
+from pardbg.session.navigation.marks import Mark, marks
+from pardbg.session.navigation.travel import Found, beside, find, since_ns
+
+SAMPLES: Final = 48
+"""A recording is looked at at so many moments for findings that were gone again by its end."""
+MARKS_PERIOD_S: Final = 1.0
+_MOST_FINDINGS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """Where to go: ``goto`` as typed, or ``by`` units from here."""
+
+    goto: str = ""
+    unit: str = ""
+    by: int = 0
+    rank: int = 0
+    step: int | None = None
+    """The training step that is on the screen."""
+
+
+class Places:
+    """Findings and marks of the whole run, gathered as they are seen."""
+
+    def __init__(
+        self, store: Any, findings: Callable[[Any, int | None], Iterable[Finding]]
+    ) -> None:
+        self._store, self._look = store, findings
+        self._found: dict[tuple[object, ...], Finding] = {}
+        self._marks: tuple[Mark, ...] = ()
+        self._made_s = 0.0
+        self._made_of: object = None
+        self._sampled = 0
+
+    @property
+    def findings(self) -> list[Finding]:
+        """By the time they begin: finding 1 is the first."""
+        return sorted(self._found.values(), key=lambda f: (since_ns(f), f.kind))
+
+    def saw(self, findings: Iterable[Finding]) -> None:
+        """Findings of a snapshot."""
+        for finding in findings:
+            key = (finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq)
+            known = self._found.get(key)
+            if known is None and len(self._found) >= _MOST_FINDINGS:
+                continue
+            if known is None or since_ns(finding) < since_ns(known):
+                self._found[key] = finding
+
+    def search(self, begin_ns: int, end_ns: int) -> bool:
+        """Look at one more moment of a recording; False when all were looked at."""
+        if self._sampled >= SAMPLES:
+            return False
+        self._sampled += 1
+        at = end_ns - (end_ns - begin_ns) * (self._sampled - 1) // SAMPLES
+        self.saw(self._look(self._store, at))
+        return True
+
+    @property
+    def searched(self) -> float:
+        """How much of the search for findings is done, 0..1."""
+        return self._sampled / SAMPLES
+
+    def marks(self) -> tuple[Mark, ...]:
+        """For the time bar; made again when something came, once a second at most."""
+        now = time.monotonic()
+        of = (self._store.revision, len(self._found), self._store.bookmarks.all())
+        if of != self._made_of and now - self._made_s >= MARKS_PERIOD_S:
+            self._made_of, self._made_s = of, now
+            self._marks = marks(self._store, self.findings)
+        return self._marks
+
+    def forget(self) -> None:
+        """Make the marks again at once: a bookmark was set."""
+        self._made_s, self._made_of = 0.0, None
+
+    def go(self, journey: Journey, t_ns: int, begin_ns: int, end_ns: int) -> Found:
+        """Where a journey ends. Raises TravelError."""
+        if journey.goto:
+            target = parse(journey.goto)
+            return find(
+                self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step
+            )
+        return beside(
+            self._store, t_ns, journey.unit, journey.by, journey.rank, self.findings
+        )

@@ -1,0 +1,132 @@
+"""Looking into a held rank: what is answered, in whose frame, and that nothing gets out of hand."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from pardbg.control.language.expr import gates, parse
+from pardbg_agent.control import evaluate
+from pardbg_agent.control.breaks import breaks_of
+from pardbg_agent.control.gate import GateControl
+from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate
+from tests.unit.agent.test_gate import until
+
+OUTER = 41
+
+
+def training(step: int, *rest: int, scale: float = 0.5) -> list[dict[str, Any]]:
+    """A frame with arguments and a local; answers questions about itself."""
+    total = step * scale
+    here = sys._getframe()
+    questions = [
+        ("p", "total + OUTER"), ("whatis", "rest"), ("args", ""), ("exec", "print(step)"),
+        ("list", ""), ("p", "no_such"), ("exec", "1/0"), ("p", "sys.exit(3)"), ("p", "'x' * 10**6"),
+    ]  # fmt: skip
+    assert total == 1.5
+    return [evaluate.answer(kind, expr, 0, here) for kind, expr in questions]
+
+
+def test_answers_from_the_frame() -> None:
+    value, kind, args, printed, source, unknown, failed, left, long = training(3, 7)
+    assert value["text"] == "42.5" and value["number"] == 42.5  # 3 * 0.5 + 41
+    assert value["frame"][2] == "training"
+    assert kind["text"] == "builtins.tuple"
+    assert args["text"].splitlines() == ["step = 3", "scale = 0.5", "rest = (7,)"]
+    assert printed["text"] == "3"
+    assert "-> " in source["text"] and "evaluate.answer(kind" in source["text"]
+    assert unknown["raised"] and unknown["text"].startswith("NameError: name 'no_such'")
+    assert failed["raised"] and failed["text"] == "ZeroDivisionError: division by zero"
+    assert left["raised"] and left["text"] == "SystemExit: 3", "a rank is not ended by a question"
+    assert len(long["text"]) == evaluate.MAX_TEXT
+
+
+def test_frames_go_up_to_the_callers() -> None:
+    def inner() -> list[str]:
+        mine = "inner's"
+        here = sys._getframe()
+        found = [evaluate.answer("p", "mine", n, here)["text"] for n in (0, 1)]
+        assert mine
+        return found
+
+    mine = "outer's"
+    assert inner() == ["\"inner's\"", "\"outer's\""] and mine
+    with pytest.raises(evaluate.Refused, match="no frame 999: there are 0 to"):
+        evaluate.answer("p", "1", 999, sys._getframe())
+    with pytest.raises(evaluate.Refused, match="no question 'import'"):
+        evaluate.answer("import", "os", 0, sys._getframe())
+
+
+def test_tensors_in_words() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([[1.0, 2.0], [3.0, float("nan")]])
+    assert x.shape == (2, 2)
+    model = torch.nn.Linear(2, 2)
+    here = sys._getframe()
+    described = evaluate.answer("tensor", "x", 0, here)
+    lines = described["text"].splitlines()
+    assert lines[0] == "(2, 2) float32 cpu"
+    # Of 1, 2, 3: mean 2, norm sqrt(1 + 4 + 9) = 3.74166.
+    assert lines[1] == "min 1  mean 2  max 3  norm 3.74166"
+    assert lines[3] == "1 NaN, 0 infinite of 4" and described["not_finite"] == 1
+    assert evaluate.answer("p", "x[0, 1]", 0, here)["number"] == 2.0
+    first = evaluate.answer("hash", "model", 0, here)["hashes"]
+    assert sorted(first) == ["bias", "weight"]
+    with torch.no_grad():
+        model.bias[1] += 1
+    second = evaluate.answer("hash", "model", 0, here)["hashes"]
+    assert first["weight"] == second["weight"] and first["bias"] != second["bias"]
+    assert evaluate.answer("tensor", "here", 0, here)["text"] == "frame is no tensor"
+
+
+def _gate() -> GateControl:
+    return GateControl(record=lambda *_: None, name=lambda _: 1, status=lambda *_: None)
+
+
+def test_the_held_thread_itself_runs_it_and_stays_held() -> None:
+    gate = _gate()
+    gate.permit(1, 0, 0, GATE_ALL, LEASE_NS)
+    assert not gate.ask(lambda _: None), "nobody is held"
+    tree = parse("action==B")
+    gate.set_breaks(breaks_of([{"n": 1, "gates": gates(tree), "tree": tree}]))
+    thread = threading.Thread(target=gate.wait, args=(Gate.STEP, "step 1"), daemon=True)
+    thread.start()
+    until(lambda: gate.state().held)
+    seen: list[tuple[int | None, int]] = []
+
+    def work(innermost: Any) -> None:
+        # What was typed may meet gates of its own: they let it through.
+        seen.append((threading.get_ident(), gate.wait(Gate.ACTION, "2B1", lambda: {"action": "B"})))
+        assert innermost is not None
+
+    assert gate.ask(work)
+    until(lambda: seen)
+    assert seen == [(thread.ident, 0)]
+    assert gate.state().held == Gate.STEP and gate.state().hit is None
+    gate.run(2)
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_what_was_asked_cannot_keep_a_released_rank_for_longer_than_itself() -> None:
+    gate = _gate()
+    gate.permit(1, 0, 0, GATE_ALL, LEASE_NS)
+    thread = threading.Thread(target=gate.wait, args=(Gate.STEP, "step 1"), daemon=True)
+    thread.start()
+    until(lambda: gate.state().held)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(_: Any) -> None:
+        begun.set()
+        go_on.wait(5)
+
+    assert gate.ask(work)
+    assert begun.wait(5)
+    gate.run(2)
+    assert gate.state().held == 0, "permits count while it still runs"
+    go_on.set()
+    thread.join(5)
+    assert not thread.is_alive()

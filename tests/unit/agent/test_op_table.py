@@ -1,0 +1,104 @@
+"""Op counters and open ops: what STATE says of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pardbg_agent.op_table import OpTable
+from pardbg_agent.wire import NO_GROUP, NONE, Flag
+
+
+def make() -> tuple[OpTable, list[tuple[Any, ...]]]:
+    blocks: list[tuple[Any, ...]] = []
+    return OpTable(lambda *fields: blocks.append(fields)), blocks
+
+
+def test_sequences_count_per_group_and_kind() -> None:
+    ops, _ = make()
+    assert [ops.next_seq("dp") for _ in range(3)] == [0, 1, 2]
+    assert ops.next_seq("pp") == 0
+    assert ops.next_seq("dp", p2p=True) == 0
+    assert ops.next_seq("dp") == 3
+
+
+def test_orders_count_per_directed_edge_and_tag() -> None:
+    ops, _ = make()
+    assert [ops.next_order("pp", 1, 0, True) for _ in range(2)] == [0, 1]
+    assert ops.next_order("pp", 1, 0, False) == 0
+    assert ops.next_order("pp", 1, 7, True) == 0
+    assert ops.next_order("pp", 2, 0, True) == 0
+
+
+def test_a_collective_is_open_between_issue_and_completion() -> None:
+    ops, blocks = make()
+    token = ops.issued("dp", 2, "all_reduce", 41, False, False, -1, 0, 9, 1000)
+    assert ops.snapshot() == {
+        "open": [["dp", "all_reduce", 41, None, False, 0, 0, 1000]],
+        "issued": {"dp": 42},
+        "p2p": [],
+    }
+    assert blocks[-1] == (9, 41, 2, -1, 0, 1000, 1)
+    assert ops.completed(token)
+    assert not ops.completed(token)
+    assert ops.snapshot()["open"] == []
+    assert ops.snapshot()["issued"] == {"dp": 42}
+    assert blocks[-1] == (0, 0, NO_GROUP, NONE, 0, 0, 0)
+
+
+def test_p2p_counts_its_edge_and_not_the_group() -> None:
+    ops, blocks = make()
+    ops.issued("pp", 1, "send", 0, True, True, 3, 5, 9, 10)
+    ops.issued("pp", 1, "send", 1, True, True, 3, 5, 9, 20)
+    ops.issued("pp", 1, "recv", 2, True, False, 3, 5, 8, 30)
+    found = ops.snapshot()
+    assert [op[6] for op in found["open"]] == [0, 1, 0]  # order
+    assert found["p2p"] == [["pp", 3, 5, True, 2], ["pp", 3, 5, False, 1]]
+    assert found["issued"] == {}
+    assert blocks[-1] == (9, 0, 1, 3, Flag.P2P | Flag.SEND, 10, 3)
+
+
+def test_the_status_block_shows_the_oldest_open_op() -> None:
+    ops, blocks = make()
+    first = ops.issued("a", 1, "all_reduce", 0, False, False, -1, 0, 5, 10)
+    ops.issued("b", 2, "barrier", 0, False, False, -1, 0, 6, 20)
+    assert blocks[-1][:2] == (5, 0)
+    ops.completed(first)
+    assert blocks[-1] == (6, 0, 2, -1, 0, 20, 1)
+
+
+def test_a_gap_in_seq_does_not_lower_the_count() -> None:
+    ops, _ = make()
+    ops.issued("dp", 1, "all_reduce", 4, False, False, -1, 0, 5, 10)
+    assert ops.snapshot()["issued"] == {"dp": 5}
+
+
+def test_revision_changes_with_each_issue_and_completion() -> None:
+    ops, _ = make()
+    seen = [ops.revision]
+    token = ops.issued("dp", 1, "barrier", 0, False, False, -1, 0, 5, 10)
+    seen.append(ops.revision)
+    ops.completed(token)
+    seen.append(ops.revision)
+    assert len(set(seen)) == 3
+
+
+def test_threads_issue_and_complete_at_once() -> None:
+    ops, _ = make()
+    seqs: list[int] = []
+
+    def work(n: int) -> None:
+        for _ in range(500):
+            seq = ops.next_seq("dp")
+            seqs.append(seq)
+            token = ops.issued("dp", 1, "all_reduce", seq, False, False, -1, 0, 5, n)
+            ops.oldest()
+            assert ops.completed(token)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seqs) == list(range(2000))
+    assert ops.num_open == 0

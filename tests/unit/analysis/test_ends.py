@@ -1,0 +1,288 @@
+"""The first failure is told from what follows it: times in ms, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.values import Finding
+from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.ends import brief
+from pardbg_agent import wire
+from tests.unit.trace_builder import Proc, Trace, ns
+
+CLOSED = (
+    "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection "
+    "closed by peer [127.0.0.1]:6552. This is typically caused by a remote worker crashing."
+)
+FRAMES = [["/job/train.py", 40, "main"], ["/job/data.py", 7, "batch"]]
+C10D = "/x/site-packages/torch/distributed/distributed_c10d.py"
+IN_OP = [["/job/train.py", 41, "main"], [C10D, 3000, "all_reduce"]]
+
+
+def raises(
+    proc: Proc, t: float, text: str = "ValueError: no labels", frames: list[list[Any]] = FRAMES
+) -> None:
+    proc.define(wire.DefKind.EXCEPTION, t_ns=ns(t), type=text.partition(":")[0], text=text,
+                thread="MainThread", frames=frames, step=5)  # fmt: skip
+
+
+def ends(trace: Trace, proc: Proc, t: float, reason: str = "exit", code: int | None = None) -> None:
+    trace.define(wire.DefKind.END, proc=proc.proc, t_ns=ns(t), reason=reason, code=code)
+
+
+def three(waiting: tuple[int, ...] = (0, 1)) -> Trace:
+    trace = Trace(3)
+    for rank in waiting:
+        trace.ranks[rank].collective("world", "all_reduce", 1, None)
+    trace.flush()
+    return trace
+
+
+def said(trace: Trace) -> dict[str, Finding]:
+    """Findings by kind, but for notes."""
+    return {f.kind: f for f in snapshot(trace.store(), None).findings if f.severity != "info"}
+
+
+def test_an_exception_is_named_with_its_place_and_those_it_cut_off_are_not() -> None:
+    trace = three()
+    raises(trace.ranks[2], 5)
+    for rank in (0, 1):
+        raises(trace.ranks[rank], 6, CLOSED, IN_OP)
+    trace.end(9, code=1)
+    found = said(trace)
+    assert list(found) == ["exception"]
+    one = found["exception"]
+    assert (one.culprits, one.where) == ((2,), "data.py:7 in batch")
+    assert "rank 2 raised ValueError: no labels (at data.py:7 in batch, step 5)" in one.text
+
+
+def test_lost_connections_before_the_kill_is_seen_are_no_error() -> None:
+    """The hub sees a process's end some 25 ms late, and says it 150 ms later."""
+    trace = three()
+    raises(trace.ranks[0], 6, CLOSED, IN_OP)
+    trace.ranks[1].phase("x", 1, 50)
+    found = said(trace)
+    assert [(f.kind, f.severity) for f in found.values()] == [("cut-off", "warning")]
+    ends(trace, trace.ranks[2], 30, "killed", -9)
+    trace.ranks[1].phase("x", 50, 60)
+    found = said(trace)
+    assert list(found) == ["rank-lost"] and found["rank-lost"].culprits == (2,)
+    assert "was killed by SIGKILL" in found["rank-lost"].text
+    assert "out-of-memory" in found["rank-lost"].advice
+
+
+@pytest.mark.parametrize(("code", "word"), [(-11, "SIGSEGV"), (-6, "SIGABRT"), (-7, "SIGBUS")])
+def test_a_crash_has_its_signal(code: int, word: str) -> None:
+    trace = three()
+    ends(trace, trace.ranks[2], 5, "killed", code)
+    trace.end(9, code=1)
+    assert f"was killed by {word}" in said(trace)["rank-lost"].text
+
+
+def test_ranks_that_were_told_to_end_are_no_culprits() -> None:
+    """torchelastic sends SIGTERM to the others 100 ms after the first failure."""
+    trace = three(waiting=())
+    ends(trace, trace.ranks[1], 50, "killed", -11)
+    for rank in (0, 2):
+        ends(trace, trace.ranks[rank], 150, "killed", -15)
+    trace.end(200, code=1)
+    found = said(trace)
+    assert list(found) == ["rank-lost"] and found["rank-lost"].culprits == (1,)
+
+
+def test_a_job_that_somebody_ended_names_no_rank() -> None:
+    trace = three(waiting=())
+    for proc in trace.ranks:
+        ends(trace, proc, 50, "killed", -15)
+    trace.end(60, code=143)
+    found = said(trace)
+    assert all(f.culprits == () for f in found.values())
+    assert "told to" in found["cut-off"].text
+
+
+def test_a_rank_that_left_early_is_the_cause_of_lost_connections() -> None:
+    trace = three()
+    ends(trace, trace.ranks[2], 20, "exit", 0)
+    for rank in (0, 1):
+        raises(trace.ranks[rank], 15, CLOSED, IN_OP)
+    trace.end(200, code=1)
+    found = said(trace)
+    assert list(found) == ["missing-rank"]
+    assert found["missing-rank"].culprits == (2,) and found["missing-rank"].severity == "error"
+
+
+def test_an_exit_code_without_an_exception() -> None:
+    trace = three()
+    ends(trace, trace.ranks[2], 5, "exit", 7)
+    trace.end(200, code=1)
+    found = said(trace)
+    assert list(found) == ["rank-exited"]
+    assert "rank 2 left with exit code 7" in found["rank-exited"].text
+
+
+def test_one_bug_on_all_ranks_is_one_finding() -> None:
+    trace = three(waiting=())
+    for proc, t in zip(trace.ranks, (7, 5, 300), strict=True):
+        raises(proc, t)
+    trace.end(400, code=1)
+    found = said(trace)
+    assert list(found) == ["exception"]
+    assert found["exception"].culprits == (0, 1, 2)
+    assert "ranks 0-2 raised" in found["exception"].text
+    assert "rank 1 was first" in found["exception"].text
+
+
+def test_an_abort_in_an_op_that_ranks_disagree_on_follows_from_that() -> None:
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 1, None, 64 if proc.rank else 32)
+    trace.flush()
+    ends(trace, trace.ranks[0], 5, "killed", -6)
+    for rank in (1, 2):
+        raises(trace.ranks[rank], 6, CLOSED, IN_OP)
+    trace.end(20, code=1)
+    found = said(trace)
+    assert list(found) == ["size-mismatch"] and found["size-mismatch"].culprits == (0,)
+
+
+def test_a_hang_that_ended_in_timeouts_still_names_who_was_missing() -> None:
+    """0 and 1 wait from 1 ms on for 2, which loads data; gloo gives up after 30 s."""
+    trace = three()
+    trace.ranks[2].phase("data", 0, 1)
+    for rank in (0, 1):
+        raises(trace.ranks[rank], 30_001, "RuntimeError: Timed out waiting 30000ms", IN_OP)
+    ends(trace, trace.ranks[2], 30_200, "killed", -15)
+    trace.end(30_300, code=1)
+    found = said(trace)
+    assert list(found) == ["missing-rank"]
+    assert (found["missing-rank"].culprits, found["missing-rank"].severity) == ((2,), "error")
+    assert "ranks 0-1 waited 30 s in all_reduce world #0 for rank 2" in found["missing-rank"].text
+
+
+def interrupt_said(trace: Trace) -> tuple[str, list[str]]:
+    """(the note on the interrupt, kinds of all that is worse than a note)"""
+    found = findings_at_end(trace)
+    notes = [f.text for f in found if f.kind == "interrupted"]
+    assert all(f.culprits == () for f in found if f.kind == "interrupted")
+    return "".join(notes), [f.kind for f in found if f.severity != "info"]
+
+
+@pytest.mark.parametrize("how", ["exception", "signal", "exit code"])
+def test_an_interrupted_job_is_not_called_wrong(how: str) -> None:
+    """Ctrl-C in a healthy run: KeyboardInterrupt everywhere, or SIGINT where nothing catches it;
+    one rank loses its connections 10 ms before the others' end is told."""
+    trace = three(waiting=())
+    raises(trace.ranks[2], 5, CLOSED, IN_OP)
+    for proc, t in zip(trace.ranks, (15, 40), strict=False):
+        if how == "exception":
+            raises(proc, t, "KeyboardInterrupt", IN_OP)
+        else:
+            ends(trace, proc, t, "killed", -2 if how == "signal" else 130)
+    trace.end(90, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == []
+    assert text == "the run was interrupted: Ctrl-C (SIGINT); ranks 0-2 ended by it."
+
+
+def test_a_failure_before_the_interrupt_is_still_the_failure() -> None:
+    """Rank 1 raises; the user sees it and presses Ctrl-C a second later."""
+    trace = three(waiting=())
+    raises(trace.ranks[1], 5)
+    for rank in (0, 2):
+        raises(trace.ranks[rank], 1005, "KeyboardInterrupt", IN_OP)
+    trace.end(1100, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == ["exception"] and text == ""
+
+
+def test_what_ranks_raise_after_the_interrupt_follows_from_it() -> None:
+    trace = three(waiting=())
+    raises(trace.ranks[0], 5, "KeyboardInterrupt", IN_OP)
+    raises(trace.ranks[1], 25, "RuntimeError: DataLoader worker (pid 7) exited unexpectedly")
+    trace.end(90, code=1)
+    assert interrupt_said(trace)[1] == []
+
+
+def test_lost_connections_long_before_the_interrupt_are_said_beside_it() -> None:
+    trace = three(waiting=())
+    raises(trace.ranks[0], 5, CLOSED, IN_OP)
+    raises(trace.ranks[1], 5005, "KeyboardInterrupt", IN_OP)
+    trace.end(5100, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == ["cut-off"] and text.startswith("the run was interrupted")
+
+
+def test_a_hang_that_the_user_interrupts_stays_a_hang() -> None:
+    """0 and 1 wait from 1 ms on; Ctrl-C after 8 s."""
+    trace = three()
+    trace.ranks[2].phase("data", 0, 1)
+    for proc in trace.ranks:
+        raises(proc, 8000, "KeyboardInterrupt", IN_OP)
+    trace.end(8100, code=1)
+    text, worse = interrupt_said(trace)
+    assert worse == ["missing-rank"] and text.startswith("the run was interrupted")
+
+
+def test_a_job_that_a_viewer_ended_is_a_note_that_says_who() -> None:
+    trace = three(waiting=())
+    trace.hub(wire.Key.CONTROL, 40, event="kill", by="view-1a2b", text="kill the job")
+    for proc in trace.ranks:
+        ends(trace, proc, 50, "killed", -15)
+    trace.end(60, code=143)
+    text, worse = interrupt_said(trace)
+    assert worse == [] and "kill by view-1a2b; ranks 0-2" in text
+
+
+def test_the_launcher_knows_of_an_interrupt_that_ranks_handle() -> None:
+    """They catch SIGINT and leave with exit code 3; `pardbg run` passed it on at 20 ms."""
+    trace = three(waiting=())
+    for proc in trace.ranks:
+        ends(trace, proc, 50, "exit", 3)
+    trace.define(wire.DefKind.END, proc=None, t_ns=ns(60), code=3, told=[[ns(20), 2]])
+    text, worse = interrupt_said(trace)
+    assert worse == [] and text.startswith("the run was interrupted: Ctrl-C (SIGINT)")
+
+
+def test_who_left_in_good_order_when_told_to_is_not_blamed() -> None:
+    """SIGTERM to all: rank 2 handles it and leaves with 0, the others are ended by it."""
+    trace = three(waiting=())
+    ends(trace, trace.ranks[2], 40, "exit", 0)
+    for rank in (0, 1):
+        ends(trace, trace.ranks[rank], 50, "killed", -15)
+    trace.end(60, code=143)
+    assert all(f.severity != "error" for f in findings_at_end(trace))
+
+
+def findings_at_end(trace: Trace) -> list[Finding]:
+    return list(snapshot(trace.store(), None).findings)
+
+
+def test_a_thread_that_fails_does_not_end_the_rank() -> None:
+    trace = three(waiting=())
+    trace.ranks[0].define(
+        wire.DefKind.EXCEPTION, t_ns=ns(5), type="OSError", text="OSError: disk", thread="writer",
+        frames=FRAMES, step=1,
+    )  # fmt: skip
+    trace.ranks[0].phase("forward", 5, 9)
+    found = said(trace)
+    assert list(found) == ["thread-exception"]
+    assert found["thread-exception"].severity == "warning"
+
+
+def test_what_a_backend_says_is_cut_to_what_matters() -> None:
+    assert brief(CLOSED) == "RuntimeError: Connection closed by peer [127.0.0.1]:6552"
+    assert len(brief("x" * 1000)) == 240
+
+
+def test_it_is_as_of_the_cursor() -> None:
+    from pardbg.analysis.base.asof import View
+
+    trace = three()
+    raises(trace.ranks[2], 5)
+    trace.ranks[0].phase("x", 1, 50)
+    store = trace.store()
+    assert [f.kind for f in findings(View(store, ns(4)))] == []
+    assert [f.kind for f in findings(View(store, ns(6)))] == ["exception"]

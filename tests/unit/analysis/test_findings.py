@@ -1,0 +1,131 @@
+"""Who is named when ranks end: the first cause, not those that a launcher ended after it."""
+
+from __future__ import annotations
+
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.values import Finding
+from tests.unit.trace_builder import Trace
+
+
+def found(trace: Trace) -> dict[tuple[str, tuple[int, ...]], Finding]:
+    return {(f.kind, f.ranks): f for f in snapshot(trace.store(), None).findings}
+
+
+def both_killed(rank_1_at: float, rank_0_at: float) -> Trace:
+    """Rank 0 is in an all_reduce from 1 ms on that rank 1 never issues; both are killed."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.ranks[1].phase("data", 0, 1)
+    trace.flush()
+    trace.define_end(trace.ranks[1], rank_1_at, "killed")
+    trace.define_end(trace.ranks[0], rank_0_at, "killed")
+    return trace
+
+
+def test_a_rank_that_a_launcher_ended_is_no_culprit() -> None:
+    trace = both_killed(5, 6)
+    trace.end(7, code=1)
+    said = found(trace)
+    assert said["rank-lost", (1,)].severity == "error"
+    assert said["rank-lost", (0,)].severity == "info"
+    assert said["rank-lost", (0,)].culprits == ()
+    assert said["exit-code", ()].culprits == (1,)
+    assert "Rank 0 waits for it" in said["rank-lost", (1,)].text
+
+
+def test_a_hang_that_somebody_ended_says_how_long_it_was() -> None:
+    trace = both_killed(20_001, 20_001)  # waited from 1 ms on
+    trace.end(20_002, code=1)
+    text = found(trace)["missing-rank", (0,)].text
+    assert "rank 0 waited 20 s in all_reduce world #0 for rank 1" in text
+
+
+def test_ranks_that_wait_for_each_other_are_both_culprits() -> None:
+    trace = Trace(2, {"a": (0, 1), "b": (0, 1)})
+    for proc, group in zip(trace.ranks, ("a", "b"), strict=True):
+        proc.collective(group, "all_reduce", 1, None)
+    trace.flush()
+    for proc in trace.ranks:
+        trace.define_end(proc, 5, "killed")
+    trace.end(7, code=1)
+    said = found(trace)
+    assert [said["rank-lost", (r,)].severity for r in (0, 1)] == ["error", "error"]
+
+
+def test_a_rank_without_farewell_in_a_job_that_ended_well_is_no_error() -> None:
+    trace = Trace(1)
+    trace.ranks[0].step(0, 0, 1)
+    trace.flush()
+    trace.define_end(trace.ranks[0], 2, "killed")  # it left by os._exit
+    trace.end(3)
+    assert found(trace)["rank-lost", (0,)].severity == "info"
+
+
+def test_two_jobs_at_a_time_are_told() -> None:
+    trace = Trace(1)
+    other = trace.process(0, pid=200, start=1)  # a second rank 0, while the first one goes on
+    for proc in (trace.ranks[0], other):
+        for t in (2, 4, 6):
+            proc.collective("world", "all_reduce", t, t + 1)
+        proc.flush()
+    trace.flush()
+    trace.end(9)
+    assert found(trace)["several-jobs", (0,)].severity == "warning"
+
+
+def test_one_after_another_is_not_two_jobs() -> None:
+    trace = Trace(1)
+    trace.ranks[0].collective("world", "all_reduce", 2, 3)
+    second = trace.process(0, pid=200, start=4)
+    second.collective("world", "all_reduce", 6, 7)
+    second.flush()
+    trace.flush()
+    trace.end(9)
+    assert found(trace) == {}
+
+
+def test_a_job_without_ranks_says_so() -> None:
+    trace = Trace(0)
+    trace.end(3)
+    assert list(found(trace)) == [("no-ranks", ())]
+
+
+def two_that_disagree(*roots: int, **of_rank_1: object) -> Trace:
+    """In each step an all_reduce of 1 kB and a broadcast from ``roots[step]``; in the newest step,
+    4, rank 1 does something else in place of the broadcast."""
+    trace = Trace(2)
+    for step in range(5):
+        for proc in trace.ranks:
+            t = 10.0 * step
+            proc.collective("world", "all_reduce", t, t + 1, step=step)
+            said: dict[str, object] = {"op": "broadcast", "reduce": "", "root": roots[step]}
+            done: float | None = t + 3
+            if step == 4:
+                done, said = None, said | (of_rank_1 if proc.rank == 1 else {})
+            op = str(said.pop("op"))
+            proc.collective("world", op, t + 2, done, step=step, **said)  # type: ignore[arg-type]
+            if step < 4:
+                proc.step(step, t, t + 5)
+    return trace
+
+
+def error(trace: Trace) -> Finding:
+    (finding,) = (f for f in snapshot(trace.store(), None).findings if f.severity == "error")
+    return finding
+
+
+def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() -> None:
+    """Steps 1 to 3 are whole ones to compare with; step 0 may be cut."""
+    finding = error(two_that_disagree(0, 0, 0, 0, 0, op="all_reduce", reduce="sum", root=-1))
+    assert (finding.kind, finding.culprits, finding.seq) == ("op-mismatch", (1,), 9)
+    assert "Rank 1 differs from the 3 steps before." in finding.text
+    finding = error(two_that_disagree(0, 0, 0, 0, 0, root=1))
+    assert (finding.kind, finding.culprits) == ("root-mismatch", (1,))
+    finding = error(two_that_disagree(0, 0, 0, 0, 1, root=0))  # rank 0 has another root than usual
+    assert (finding.kind, finding.culprits) == ("root-mismatch", (0,))
+
+
+def test_with_two_ranks_and_no_habit_nobody_is_named() -> None:
+    """The root changes from step to step."""
+    finding = error(two_that_disagree(0, 1, 0, 1, 0, root=1))
+    assert finding.culprits == () and "Which side is wrong cannot be told" in finding.text

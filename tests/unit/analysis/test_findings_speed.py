@@ -1,0 +1,423 @@
+"""Findings about speed, memory and numbers on traces typed in by hand, steps of 100 ms."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import Finding
+from pardbg.analysis.findings import findings
+from pardbg_agent import wire
+from pardbg_agent.wire import Flag, Kind, Lane
+from tests.unit.trace_builder import MS, Proc, Trace
+
+STEPS = 17
+MIB = 1 << 20
+
+
+def found(trace: Trace) -> list[Finding]:
+    return list(findings(View(trace.store(), None)))
+
+
+def one(trace: Trace, kind: str) -> Finding:
+    """The only finding, of this kind."""
+    (finding,) = found(trace)
+    assert finding.kind == kind, finding
+    return finding
+
+
+def sync(
+    proc: Proc, at: float, done: float, step: int, num_bytes: int = 1000, op: str = "all_reduce"
+) -> None:
+    """A collective that the host waits in."""
+    proc.collective("world", op, at, done, num_bytes, step=step, flags=0)
+    proc.wait(at + 0.01, done, step, p2p=False)
+
+
+def data_parallel(trace: Trace, late: dict[int, dict[str, float]]) -> Trace:
+    """Each step: data 0-10, forward 10-30, backward 30-50, 5 ms of host code, then an all_reduce
+    at 55 that is done 2 ms after the last has come, optimizer up to the step's end at 90.
+    ``late``: rank -> phase -> ms more."""
+    for step in range(STEPS):
+        begin = 100.0 * step
+        last = 0.0
+        for proc in trace.ranks:
+            at, more = begin, late.get(proc.rank or 0, {})
+            for name, ms in (("data", 10), ("forward", 20), ("backward", 20)):
+                end = at + ms + more.get(name, 0)
+                proc.phase(name, at, end, step)
+                at = end
+            last = max(last, at + 5 + more.get("host", 0))
+        for proc in trace.ranks:
+            more = late.get(proc.rank or 0, {})
+            arrives = begin + 55 + sum(more.values())
+            sync(proc, arrives, last + 2, step)
+            proc.phase("optimizer", last + 2, last + 5, step)
+            proc.step(step, begin, begin + 100)
+    return trace
+
+
+def test_ranks_that_are_alike_give_nothing() -> None:
+    assert found(data_parallel(Trace(4), {})) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "says"),
+    [
+        ("data", "its data loading takes 30 ms longer"),
+        ("forward", "its compute takes 30 ms longer (forward)"),
+        ("backward", "its compute takes 30 ms longer (backward)"),
+        ("host", "it spends 30 ms more outside of forward and backward"),
+    ],
+)
+def test_a_straggler_and_what_makes_it_late(phase: str, says: str) -> None:
+    """30 ms after the others, 30 ms a step."""
+    finding = one(data_parallel(Trace(3), {1: {phase: 30}}), "straggler")
+    assert (finding.culprits, finding.ranks, finding.severity) == ((1,), (0, 2), "warning")
+    assert says in finding.text and "in 12 of the last 12 steps, by 30 ms" in finding.text
+    assert finding.cost_ns_per_step == 30 * MS
+    assert finding.evidence is not None and finding.evidence.rank == 1
+
+
+def test_two_stragglers_are_both_named() -> None:
+    finding = one(data_parallel(Trace(4), {1: {"data": 30}, 3: {"data": 40}}), "straggler")
+    assert finding.culprits == (1, 3) and finding.cost_ns_per_step == 40 * MS
+
+
+def test_a_late_host_is_named_as_one() -> None:
+    trace = Trace(0, groups={"world": range(4)})
+    trace.ranks = [trace.process(rank, host=f"n{rank // 2}") for rank in range(4)]
+    late = {rank: {"forward": 30.0} for rank in (2, 3)}
+    said = {f.kind: f for f in found(data_parallel(trace, late))}
+    finding = said["straggler"]  # besides, nobody told how the hosts' clocks differ
+    assert finding.culprits == (2, 3) and "ranks 2-3 (all of host n1)" in finding.text
+
+
+def test_late_now_and_then_is_no_straggler() -> None:
+    trace = data_parallel(Trace(3), {})
+    other = Trace(3)
+    for step in range(STEPS):
+        for proc in other.ranks:
+            late = 30 if proc.rank == 1 and step % 2 else 0
+            sync(proc, 100 * step + 10 + late, 100 * step + 42, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    assert found(trace) == found(other) == []
+
+
+# -- pipelines
+
+
+def pipeline(stage_ms: tuple[float, float], gap: float = 0.0, m: int = 4) -> Trace:
+    """GPipe over two ranks, forward and backward alike; ``gap`` ms of host code before each of
+    rank 1's backwards."""
+    trace = Trace(2)
+    order = {r: [f"{r}F{i}" for i in range(m)] + [f"{r}B{i}" for i in range(m)] for r in (0, 1)}
+    trace.plan("ScheduleGPipe", order, m)
+    a, b = stage_ms
+    for step in range(STEPS):
+        at = 200.0 * step
+        free = [at, at]
+        r0, r1 = trace.ranks
+        done: dict[str, float] = {}
+        for i in range(m):
+            r0.action(f"0F{i}", free[0], free[0] + a, step)
+            free[0] = done[f"F{i}"] = free[0] + a
+            begin = max(free[1], done[f"F{i}"])
+            r1.action(f"1F{i}", begin, begin + b, step)
+            free[1] = begin + b
+        for i in range(m):
+            r1.action(f"1B{i}", free[1] + gap, free[1] + gap + b, step)
+            free[1] = done[f"B{i}"] = free[1] + gap + b
+            begin = max(free[0], done[f"B{i}"])
+            r0.action(f"0B{i}", begin, begin + a, step)
+            free[0] = begin + a
+        for proc in trace.ranks:
+            proc.step(step, at, at + 200)
+    return trace
+
+
+def test_a_pipeline_that_runs_as_planned_gives_nothing() -> None:
+    assert found(pipeline((10, 10))) == []
+
+
+def test_a_stage_that_is_too_large() -> None:
+    """Stage 1 takes 15, stage 0 5: rank 1 is 50 % above the mean of 10. The step: 5 + 4*15 + 4*15
+    + 5 = 130 pipeline, with even stages of 10: 10 + 4*10 + 4*10 + 10 = 100."""
+    finding = one(pipeline((5, 15)), "stage-imbalance")
+    assert finding.culprits == (1,) and "rank 1 (stage 1) computes 50% more" in finding.text
+    assert finding.cost_ns_per_step == 30 * MS
+
+
+def test_too_few_microbatches() -> None:
+    """(p-1)/(m+p-1) = 1/3 with m=2; 8 microbatches would leave 1/9."""
+    finding = one(pipeline((10, 10), m=2), "too-few-microbatches")
+    assert "33% of the pipeline idles (measured 33%); 8 would leave 11%" in finding.text
+    # of a window of 60: 60 * (1 - (2/3)/(8/9)) = 15
+    assert finding.cost_ns_per_step == 15 * MS
+
+
+def test_excess_names_its_cause() -> None:
+    """Window 10 + 4*10 + 4*(10+10) + 10 = 140, busy 160 of 280 = 43 % idle; the plan implies
+    100 ms, 20 %. The gaps: 40 of 280, on rank 1."""
+    finding = one(pipeline((10, 10), gap=10), "schedule-excess")
+    assert "idles 23% more than its schedule implies (43%, implied 20%)" in finding.text
+    assert "the process busy elsewhere while its input was there (14% of the window" in finding.text
+    assert "most on rank 1" in finding.text
+    assert finding.cost_ns_per_step == pytest.approx(40 * MS)
+
+
+# -- communication
+
+
+def test_exposed_communication() -> None:
+    """60 of 100 ms in one synchronous all_gather."""
+    trace = Trace(2)
+    for step in range(STEPS):
+        for proc in trace.ranks:
+            sync(proc, 100 * step + 20, 100 * step + 80, step, 1 << 20, op="all_gather")
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "exposed-communication")
+    assert "for 60 ms of a step (60%)" in finding.text and "all_gather of 1.0 MB" in finding.text
+    assert finding.cost_ns_per_step == pytest.approx(60 * MS, abs=0.1 * MS)
+
+
+def test_communication_behind_compute_is_not_exposed() -> None:
+    """The same 60 ms, asynchronous; the host waits for the last 5."""
+    trace = Trace(2)
+    for step in range(STEPS):
+        for proc in trace.ranks:
+            proc.collective("world", "all_gather", 100 * step + 20, 100 * step + 80, 1 << 20,
+                            step=step)  # fmt: skip
+            proc.wait(100 * step + 75, 100 * step + 80, step, p2p=False)
+            proc.step(step, 100 * step, 100 * step + 100)
+    assert found(trace) == []
+
+
+def test_small_messages() -> None:
+    """16 all_reduces of 100 B a step, 1 ms each and 0.1 ms apart: 15 ms would be saved."""
+    trace = Trace(2)
+    for step in range(STEPS):
+        for i in range(16):
+            for proc in trace.ranks:
+                at = 100 * step + 20 + 1.1 * i
+                sync(proc, at, at + 1, step, 100)
+        for proc in trace.ranks:
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "small-messages")
+    assert "16 small all_reduces one after the other in world each step, 1.6 kB" in finding.text
+    assert finding.cost_ns_per_step == pytest.approx(15 * MS)
+
+
+def test_a_slow_link() -> None:
+    """A ring of three: 1 kB messages take 1 ms, from rank 1 to rank 2 10 ms. Two a step."""
+    trace = Trace(3)
+    for step in range(STEPS):
+        for i in range(2):
+            at = 100 * step + 20 + 20 * i
+            for proc in trace.ranks:
+                r = proc.rank or 0
+                taken = {0: 1.0, 1: 10.0, 2: 1.0}
+                proc.p2p("world", (r + 1) % 3, True, at, at + taken[r], 1000, step=step)
+                proc.p2p("world", (r - 1) % 3, False, at, at + taken[(r - 1) % 3], 1000, step=step)
+                proc.wait(at, at + taken[(r - 1) % 3], step)
+        for proc in trace.ranks:
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "slow-link")
+    assert "from rank 1 to rank 2" in finding.text and finding.culprits == (1, 2)
+    assert "10 ms (100 kB/s) once both sides are there, 1 ms (1 MB/s)" in finding.text
+    assert finding.cost_ns_per_step == pytest.approx(18 * MS, rel=0.1)
+
+
+def dp_groups(pairs: int, size: int, slow_ms: float, source: int = Flag.DONE_COMPLETED) -> Trace:
+    """Data-parallel groups of ``size`` ranks each; in each step of 100 ms two all_reduces of 1 MB
+    that take 5 ms, but ``slow_ms`` in the group of rank 1."""
+    groups = {f"dp{i}": tuple(range(i, pairs * size, pairs)) for i in range(pairs)}
+    trace = Trace(pairs * size, groups)
+    for step in range(STEPS):
+        begin = 100.0 * step
+        for proc in trace.ranks:
+            of = (proc.rank or 0) % pairs
+            takes = slow_ms if of == 1 else 5
+            for at in (begin + 10, begin + 55):
+                proc.collective(f"dp{of}", "all_reduce", at, at + takes, 1_000_000, step=step,
+                                source=source)  # fmt: skip
+            proc.step(step, begin, begin + 100)
+    return trace
+
+
+def test_a_group_that_is_slower_than_its_siblings() -> None:
+    """4 pairs; (1, 5) takes 30 ms where the others take 5: 2 * 25 = 50 ms a step."""
+    finding = next(f for f in found(dp_groups(4, 2, 30)) if f.kind == "slow-link")
+    assert (finding.culprits, finding.group) == ((1, 5), "dp1")
+    assert finding.text.startswith("the link between ranks 1,5 is slow: all_reduce of 1 MB")
+    assert "takes 30 ms once all are there, 5 ms in the 3 groups like it." in finding.text
+    assert finding.cost_ns_per_step == 50 * MS
+
+
+def test_of_a_larger_group_no_link_is_named() -> None:
+    finding = next(f for f in found(dp_groups(3, 3, 30)) if f.kind == "slow-link")
+    assert finding.culprits == (1, 4, 7)
+    assert "Which of its links it is cannot be told" in finding.text
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [dp_groups(4, 2, 12), dp_groups(2, 2, 30), dp_groups(4, 2, 30, Flag.DONE_WAITED)],
+    ids=["not slow enough", "one sibling", "ends known from waits only"],
+)
+def test_groups_that_say_nothing_of_links(trace: Trace) -> None:
+    assert [f for f in found(trace) if f.kind == "slow-link"] == []
+
+
+# -- memory
+
+
+def with_memory(sizes: dict[int, tuple[float, float]]) -> Trace:
+    """rank -> (MiB at first, MiB more each step)"""
+    trace = Trace(len(sizes))
+    for step in range(30):
+        for proc in trace.ranks:
+            base, more = sizes[proc.rank or 0]
+            size = round((base + more * step) * MIB)
+            proc.record(Kind.MEMORY, 100 * step + 90, 100 * step + 90, proc.name("rss"),
+                        lane=Lane.COUNTER, step=step, a=size, b=size)  # fmt: skip
+            proc.step(step, 100 * step, 100 * step + 100)
+    return trace
+
+
+def test_memory_creeps() -> None:
+    """4 MiB a step; at the end 300 + 29 * 4 = 416 MiB."""
+    finding = next(f for f in found(with_memory({0: (300, 0), 1: (300, 4)}))
+                   if f.kind == "memory-creep")  # fmt: skip
+    assert finding.culprits == (1,) and "grows by 4 MiB a step" in finding.text
+    assert "416 MiB now (rss)" in finding.text
+
+
+def test_memory_that_was_taken_once_does_not_creep() -> None:
+    trace = with_memory({0: (300, 0), 1: (300, 0)})
+    assert found(trace) == []
+
+
+def test_a_device_that_is_nearly_full() -> None:
+    """Rank 1 has 950 of 1000 MiB allocated; rank 0 300."""
+    trace = with_memory({0: (300, 0), 1: (950, 0)})
+    for proc in trace.ranks:
+        proc.memory("limit", 1, 1000 * MIB)
+    finding = next(f for f in found(trace) if f.kind == "memory-near-limit")
+    assert (finding.culprits, finding.severity) == ((1,), "warning")
+    assert "rank 1 uses 950 MiB of 1000 MiB (95%)" in finding.text
+
+
+@pytest.mark.parametrize(("used", "said"), [(1100, 0), (1150, 1)])
+def test_a_cgroup_that_is_nearly_full_is_nobodys_alone(used: int, said: int) -> None:
+    """Two ranks of 500 and 400 MiB in a cgroup of 1200; with what else is in it, 1100 (91.7 %) or
+    1150 (95.8 %) are used. Neither rank is near the limit by itself."""
+    trace = with_memory({0: (500, 0), 1: (400, 0)})
+    for proc in trace.ranks:
+        proc.memory("limit", 1, 1200 * MIB, used * MIB)
+    near = [f for f in found(trace) if f.kind == "memory-near-limit"]
+    assert len(near) == said
+    for finding in near:
+        assert (finding.ranks, finding.culprits) == ((0, 1), ())
+        assert "use 1.1 GiB of the 1.2 GiB that their cgroup may have (96%)" in finding.text
+        assert "Rank 0 has the most: 500 MiB" in finding.text
+
+
+def test_one_rank_has_more_memory() -> None:
+    finding = one(with_memory({0: (300, 0), 1: (300, 0), 2: (600, 0)}), "memory-imbalance")
+    assert finding.culprits == (2,) and "600 MiB (rss), 100% above the median" in finding.text
+
+
+# -- numbers
+
+
+def probe(proc: Proc, name: str, t: float, step: int, **fields: int) -> None:
+    proc.record(Kind.PROBE, t, t, proc.name(name), lane=Lane.COUNTER, step=step, **fields)
+
+
+def test_nan_begins_in_a_ranks_own_loss() -> None:
+    """Rank 2's loss in step 5; the mean that all log then, and all losses from step 6 on."""
+    trace = Trace(3)
+    for step in range(9):
+        for proc in trace.ranks:
+            own = float("nan") if step > 5 or (step == 5 and proc.rank == 2) else 1.0
+            proc.metric("loss", 100 * step + 30, own, step)
+            proc.metric("loss", 100 * step + 90, float("nan") if step >= 5 else 1.0, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert (finding.culprits, finding.severity) == ((2,), "error")
+    assert "rank 2 had a loss that is not finite first, in step 5" in finding.text
+
+
+def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
+    """Losses are finite in step 5; rank 1's gradients are not, in the parameter head.weight."""
+    trace = Trace(3)
+    for step in range(9):
+        for proc in trace.ranks:
+            proc.metric("loss", 100 * step + 30, float("nan") if step > 5 else 1.0, step)
+            seq = proc.collective("world", "all_reduce", 100 * step + 40, 100 * step + 50,
+                                  step=step)  # fmt: skip
+            if step == 5 and proc.rank == 1:
+                probe(proc, "nan", 540, step, group_id=proc.group("world"), seq=seq, a=7, b=3)
+                probe(proc, "nan grad head.weight", 560, step, seq=1, a=7, b=9)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert (finding.culprits, finding.where) == ((1,), "head.weight")
+    assert "rank 1 had an input to a collective of world, #5" in finding.text
+    assert "in step 5" in finding.text
+
+
+def test_nan_everywhere_at_once_names_nobody() -> None:
+    trace = Trace(2)
+    for step in range(8):
+        for proc in trace.ranks:
+            proc.metric("loss", 100 * step + 30, float("inf") if step > 3 else 1.0, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert finding.culprits == () and "on all ranks at once" in finding.text
+
+
+def test_an_overflow_that_passes_is_worth_a_note() -> None:
+    """As with a gradient scaler: one step, skipped, nothing later."""
+    trace = Trace(2)
+    for step in range(8):
+        for proc in trace.ranks:
+            seq = proc.collective("world", "all_reduce", 100 * step, 100 * step + 5, step=step)
+            if step == 3:
+                probe(proc, "nan", 300, 3, group_id=proc.group("world"), seq=seq, a=1, b=0)
+            proc.step(step, 100 * step, 100 * step + 100)
+    assert one(trace, "nan").severity == "info"
+
+
+def replicas(sums: dict[int, list[tuple[int, int]]]) -> Trace:
+    """rank -> (sum, bytes) of the checksums of steps 0, 10, 20, …"""
+    trace = Trace(len(sums))
+    for proc in trace.ranks:
+        for i, (whole, parts) in enumerate(sums[proc.rank or 0]):
+            probe(proc, "checksum a b c", 1000 * i + 90, 10 * i, group_id=proc.group("world"),
+                  a=whole, b=parts)  # fmt: skip
+    return trace
+
+
+def test_a_replica_that_drifts() -> None:
+    """Rank 1's second part differs from step 10 on."""
+    same = [(5, 0x030201), (6, 0x030202), (7, 0x030203)]
+    finding = one(replicas({0: same, 1: [same[0], (9, 0x030902), (8, 0x030903)], 2: same}),
+                  "replica-divergence")  # fmt: skip
+    assert (finding.culprits, finding.severity, finding.where) == ((1,), "error", "b")
+    assert "after step 0 and by step 10; rank 1 differs from the others: b" in finding.text
+
+
+def test_replicas_that_agree_again_are_worth_a_note() -> None:
+    """Local SGD: averaged now and then."""
+    finding = one(replicas({0: [(5, 1), (6, 1), (7, 1)], 1: [(5, 1), (8, 2), (7, 1)]}),
+                  "replica-divergence")  # fmt: skip
+    assert finding.severity == "info" and "equal again in step 20" in finding.text
+    assert finding.culprits == ()  # of two, neither side is larger
+
+
+def test_equal_replicas_and_lone_ranks_give_nothing() -> None:
+    same = [(5, 1), (6, 1)]
+    assert found(replicas({0: same, 1: same})) == []
+    assert found(replicas({0: same, 1: []})) == []
+    assert wire.Kind.PROBE == 13

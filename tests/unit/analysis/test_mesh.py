@@ -1,0 +1,151 @@
+"""Several pipelines in one run, and ranks that hand a batch on without any schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg_agent import wire
+from tests.unit.trace_builder import MS, Proc, Trace, ns
+
+
+def mesh_of_four() -> Trace:
+    """dp × pp: pipelines of ranks 0-1 and 2-3, one microbatch, F 1 ms, B 2 ms; the second one's
+    backward of stage 0 takes 4 ms.
+
+    ms   0  1  2     4        6     8
+    r0   F0 .......  B0 ....
+    r1      F0 B0    .......
+    r2   F0 .......  B0 ............
+    """
+    trace = Trace(4, {"pp0": (0, 1), "pp1": (2, 3), "dp0": (0, 2), "dp1": (1, 3)})
+    for proc, pp, dp in zip(trace.ranks, ("pp0", "pp0", "pp1", "pp1"), ("dp0", "dp1") * 2,
+                            strict=True):  # fmt: skip
+        group(proc, 1, dp, "dp", trace.groups[dp])
+        group(proc, 2, pp, "pp", trace.groups[pp])
+        a, b = trace.groups[pp]
+        proc.define(
+            wire.DefKind.PLAN, schedule="Schedule1F1B", group=pp, ranks=[a, b], num_stages=2,
+            num_microbatches=1, num_virtual=1, source="corrected", paced=False,
+            order={str(a): ["0F0", "0B0"], str(b): ["1F0", "1B0"]},
+        )  # fmt: skip
+        if proc.rank == a:
+            proc.action("0F0", 0, 1)
+            proc.action("0B0", 4, 6 if pp == "pp0" else 8)
+        else:
+            proc.action("1F0", 1, 2)
+            proc.action("1B0", 2, 4)
+        proc.step(0, 0, 9)
+    return trace
+
+
+def group(proc: Proc, number: int, key: str, axis: str, ranks: Sequence[int]) -> None:
+    proc.define(wire.DefKind.GROUP, id=number, key=key, name=axis, axis=axis, ranks=list(ranks),
+                backend="gloo")  # fmt: skip
+
+
+def test_pipelines_are_called_by_their_place_on_the_mesh() -> None:
+    shown = snapshot(mesh_of_four().store(), None)
+    assert [(name.label, name.ranks) for name in shown.pipelines] == [
+        ("dp=0", (0, 1)), ("dp=1", (2, 3))
+    ]  # fmt: skip
+    # busy 3 + 3 of 2 x 6 ms; 5 + 3 of 2 x 8 ms
+    bubbles = [name.bubble_fraction for name in shown.pipelines]
+    assert bubbles == pytest.approx([0.5, 0.5])
+    assert shown.pipeline is not None and shown.pipeline.index == 0
+
+
+def test_the_pipeline_of_a_rank_is_the_one_shown() -> None:
+    store = mesh_of_four().store()
+    shown = snapshot(store, None, rank=3).pipeline
+    assert shown is not None and shown.index == 1 and shown.step is not None
+    assert [row.rank for row in shown.step.ranks] == [2, 3]
+    assert shown.step.t1_ns == ns(8)
+    other = snapshot(store, None, rank=77).pipeline  # of no pipeline: the first one
+    assert other is not None and other.index == 0
+
+
+def test_the_report_lists_all_and_details_the_first() -> None:
+    made = report(mesh_of_four().store())
+    assert [row["rank"] for row in made["pipeline"]["steps"][0]["ranks"]] == [0, 1]
+    assert made["pipelines"] == [
+        {"label": "dp=0", "ranks": [0, 1], "num_steps": 1, "bubble_fraction": pytest.approx(0.5)},
+        {"label": "dp=1", "ranks": [2, 3], "num_steps": 1, "bubble_fraction": pytest.approx(0.5)},
+    ]
+
+
+def hand_on(swapped: bool = False) -> Trace:
+    """Two ranks without a schedule; ``swapped``: rank 1 has the first layers.
+
+    ms      0       1      2         4     5        7
+    first   F ......send   recv of the gradient ....B from 5 to 7
+    second  recv .. F from 1 to 2, B from 2 to 4, send
+    Forward is inferred: on the first from 0 to 5, on the second from 0 to 2.
+    """
+    trace = Trace(2)
+    first, second = reversed(trace.ranks) if swapped else trace.ranks
+    a, b = first.rank or 0, second.rank or 0
+    first.p2p("world", b, True, 1, 1.1)
+    first.p2p("world", b, False, 1.1, 5)
+    first.wait(1.1, 5)
+    first.phase("forward", 0, 5)
+    first.phase("backward", 5, 7)
+    second.p2p("world", a, False, 0.1, 1)
+    second.wait(0.1, 1)
+    second.phase("forward", 0, 2)
+    second.phase("backward", 2, 4)
+    second.p2p("world", a, True, 4, 5)
+    for proc in trace.ranks:
+        proc.step(0, 0, 8)
+    return trace
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_ranks_that_hand_a_batch_on_are_a_chain(swapped: bool) -> None:
+    shown = snapshot(hand_on(swapped).store(), None).pipeline
+    assert shown is not None and shown.step is not None
+    assert (shown.source, shown.schedule, shown.num_stages) == ("chain", "", 2)
+    first, second = shown.step.ranks
+    assert (first.rank, second.rank) == ((1, 0) if swapped else (0, 1))
+    assert [(a.text, a.t0_ns, a.t1_ns) for a in first.actions] == [
+        ("0F0", ns(0), ns(1)), ("0B0", ns(5), ns(7))
+    ]  # fmt: skip
+    assert [(a.text, a.t0_ns, a.t1_ns) for a in second.actions] == [
+        ("1F0", ns(1), ns(2)), ("1B0", ns(2), ns(4))
+    ]  # fmt: skip
+    # The first one's gap of 4 ms: until 4 the gradient does not exist, then it is on its way.
+    assert first.idle_ns["dependency"] == 3 * MS
+    assert first.idle_ns["communication"] == MS
+    assert shown.step.bound_fraction == 0.5 and shown.step.implied_fraction is None
+
+
+def test_forwards_at_the_same_time_are_no_chain() -> None:
+    """A ring inside backward, as in ddp-ring: both forwards begin before anything is received."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        other = 1 - (proc.rank or 0)
+        proc.phase("forward", 0, 2)
+        proc.p2p("world", other, True, 3, 3.5)
+        proc.p2p("world", other, False, 3, 4)
+        proc.phase("backward", 2, 5)
+        proc.step(0, 0, 6)
+    assert snapshot(trace.store(), None).pipeline is None
+
+
+def test_a_rank_without_a_forward_breaks_the_chain() -> None:
+    """A parameter server: the worker receives from it, but it computes nothing."""
+    trace = Trace(2)
+    server, worker = trace.ranks
+    worker.p2p("world", 0, False, 0, 1)
+    worker.phase("forward", 1, 2)
+    worker.phase("backward", 2, 3)
+    worker.p2p("world", 0, True, 3, 4)
+    server.p2p("world", 1, True, 0, 1)
+    server.p2p("world", 1, False, 1, 4)
+    server.phase("optimizer", 4, 5)
+    for proc in trace.ranks:
+        proc.step(0, 0, 6)
+    assert snapshot(trace.store(), None).pipeline is None

@@ -1,0 +1,92 @@
+"""The parts of a report that split a run up, by hand."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from pardbg.analysis.answers.report import report, schema
+from pardbg.analysis.answers.report_tables import bandwidths, rank_overlaps, stage_times
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.overlap import overlap
+from pardbg.analysis.findings.windows import window
+from pardbg.render.reports.text import text
+from tests.unit.analysis.test_findings_speed import pipeline
+from tests.unit.trace_builder import MS, Trace
+
+
+def two_ranks() -> Trace:
+    """Each step of 100 ms on two ranks: an asynchronous all_reduce from 10 (rank 0) and 20 (rank 1)
+    to 60, waited for from 50 on; a synchronous one at 70 on rank 0, at 80 on rank 1, done at 90."""
+    trace = Trace(2)
+    for step in range(17):
+        at = 100.0 * step
+        for proc in trace.ranks:
+            late = 10 * (proc.rank or 0)
+            proc.collective("world", "all_reduce", at + 10 + late, at + 60, 4000, step=step)
+            proc.wait(at + 50, at + 60, step, p2p=False)
+            proc.collective("world", "all_reduce", at + 70 + late, at + 90, 900, step=step, flags=0)
+            proc.wait(at + 70 + late, at + 90, step, p2p=False)
+            proc.step(step, at, at + 100)
+    return trace
+
+
+def test_communication_beside_compute() -> None:
+    """Rank 0: the first op moves 20-60, 10 of it exposed; it waits 10 and is exposed 10 in the
+    second. Rank 1: the same without the wait. Others waited for rank 1: 10 + 10."""
+    rank0, rank1 = rank_overlaps(View(two_ranks().store(), None))
+    assert (rank0.exposed_ns, rank0.hidden_ns, rank0.waiting_ns) == (20 * MS, 30 * MS, 10 * MS)
+    assert (rank1.exposed_ns, rank1.hidden_ns, rank1.waiting_ns) == (20 * MS, 30 * MS, 0)
+    assert (rank0.waited_for_ns, rank1.waited_for_ns) == (0, 20 * MS)
+
+
+def test_a_ddp_backward_waits_unseen_at_its_end() -> None:
+    """An op that C++ issued at 30 and that is done at 60; the backward runs to 60. What the host
+    does after it issued its last op is waiting for it: 30.01 to 60."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.phase("backward", 10, 60)
+        proc.collective("world", "all_reduce", 30, 60)
+        proc.step(0, 0, 100)
+    view = View(trace.store(), None)
+    span = (trace_ns(0), trace_ns(100))
+    part = overlap(view, 0, 0, span, collectives(view))
+    assert part.exposed_ns == pytest.approx(30 * MS, abs=0.02 * MS)
+
+
+def trace_ns(ms: float) -> int:
+    from tests.unit.trace_builder import ns
+
+    return ns(ms)
+
+
+def test_bandwidth_by_size_class() -> None:
+    """4000 B take 60 - 20 = 40 ms, 900 B take 10: classes up to 4096 and 1024. busbw of two
+    ranks = 2 (n-1)/n = 1 times bytes/time."""
+    small, large = bandwidths(collectives(View(two_ranks().store(), None)))
+    assert (small.up_to_bytes, small.number, small.transfer_ns) == (1024, 17, 10 * MS)
+    assert (large.up_to_bytes, large.number, large.transfer_ns) == (4096, 17, 40 * MS)
+    assert large.busbw_gbps == 4000 / (40 * MS)
+
+
+def test_stage_times_and_the_whole_report() -> None:
+    store = pipeline((5, 15)).store()
+    data = report(store)
+    jsonschema.validate(data, schema())
+    rows = {(r["stage"], r["kind"]): r for r in data["pipeline"]["stages"]}
+    assert rows[1, "F"] == {
+        "stage": 1, "kind": "F", "rank": 1, "number": 17 * 4, "median_ns": 15 * MS,
+        "low_ns": 15 * MS, "high_ns": 15 * MS,
+    }  # fmt: skip
+    path = data["pipeline"]["critical_path"]
+    # 5 in, 8 x 15 on rank 1, 5 out
+    assert (path["compute_ns"], path["tensor_ns"], path["host_ns"]) == (130 * MS, 0, 0)
+    assert [r["compute_ns"] for r in path["ranks"]] == [10 * MS, 120 * MS]
+    assert "compute 100% (rank 1 92%, rank 0 8%)" in text(data)
+
+
+def test_nothing_is_nothing() -> None:
+    view = View(Trace(2).store(), None)
+    assert window(view) is None and rank_overlaps(view) == [] == bandwidths(collectives(view))
+    assert stage_times([]) == []

@@ -1,0 +1,226 @@
+"""The console: what may come next, help, the lines kept, ``.pardbgrc`` files and their refusals."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pardbg.cli import rc as files
+from pardbg.cli.common import UserError
+from pardbg.cli.live import _ctl_words, ctl
+from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
+from pardbg.control.language.manual import MANUAL, manual
+from pardbg.control.language.verbs import Reply, Verb
+from pardbg.ui.commands.actions import ACTIONS
+from pardbg.ui.commands.command_line import parse
+from pardbg.ui.commands.completion import complete
+from pardbg.ui.commands.explain import explain
+from pardbg.ui.commands.prompt_history import KEPT, History
+from pardbg.ui.commands.startup import Rc, RcLine, run_rc
+
+# ---------------------------------------------------------------------------- completion
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("tb", ["tbreak "]),
+        ("bre", ["break ", "breaks"]),
+        ("break", ["break ", "breaks"]),
+        ("break ac", ["break action"]),
+        ("b mb==3 and st", ["b mb==3 and stage", "b mb==3 and step"]),
+        ("break op==all_r", ["break op==all_reduce"]),
+        ("break step>3 on h", ["break step>3 on held", "break step>3 on host="]),
+        ("pause 1 ", ["pause 1 hold"]),
+        ("step ", ["step all", "step held", "step waiting"]),
+        ("delay 1,w", ["delay 1,waiting"]),
+        ("level s", ["level summary"]),
+        ("compare --hash gr", ["compare --hash grads"]),
+        ("p loss on ", ["p loss on all"]),
+        ("theme l", ["theme light"]),
+        ("help tbr", ["help tbreak"]),
+        ("condition 1 ste", ["condition 1 step"]),
+        ("rank ", ["rank 0", "rank 1"]),
+        ("p lo", []),
+        ("nonsense x", []),
+    ],
+)
+def test_what_may_come_next(text: str, first: list[str]) -> None:
+    assert complete(text, True, (0, 1))[: len(first) or None] == first
+
+
+def test_a_recording_offers_no_verbs() -> None:
+    assert complete("pau", False) == [] and complete("rev", False) == ["reverse"]
+
+
+# ---------------------------------------------------------------------------- words, help
+
+
+def test_pdbs_abbreviations_mean_what_they_mean_there() -> None:
+    meant = {"n": "next", "s": "step", "c": "continue", "b": "break", "p": "p", "w": "where",
+             "u": "up", "d": "down", "l": "list", "q": "quit", "h": "help", "a": "args",
+             "bt": "where", "cl": "delete", "unt": "until", "tbreak": "tbreak"}  # fmt: skip
+    for short, word in meant.items():
+        assert parse(short, live=True).action.command == word, short
+    ran = parse("!x = 1", live=True)
+    assert (ran.action.command, ran.argument) == ("exec", "x = 1")
+    assert verb_meant(Verb.BREAK, []) is Verb.BREAKS, "break alone lists them"
+    assert verb_meant(Verb.BREAK, ["mb==3"]) is Verb.BREAK
+    assert inspect_words("list", "0-1") == ("0-1", {"kind": "list", "expr": ""})
+    with pytest.raises(ValueError, match="list"):
+        inspect_words("list", "1 2")
+
+
+def test_every_word_of_control_is_explained_and_nothing_else_is() -> None:
+    words = {verb.value for verb in Verb if verb is not Verb.INSPECT} | {*INSPECT, COMPARE}
+    words.remove("hash")  # compare --hash
+    missing = words - MANUAL.keys()
+    assert not missing
+    known = {action.command for action in ACTIONS}
+    assert MANUAL.keys() <= known | words
+    assert {PDB.get(short, short) for short in PDB} <= known
+    said = explain("b")
+    assert said[0] == "break EXPR [on RANKS]" and any("action==B" in line for line in said)
+    assert said[-1] == "pdb's abbreviation: b"
+    assert manual("zoom") == () and explain("zoom")[0].startswith("zoom in|out|all")
+    assert explain("nonsense") == []
+
+
+@pytest.mark.parametrize("words", [["break", "--help"], ["help", "b"], ["some-run", "b", "-h"]])
+def test_ctl_explains_a_verb(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert not ctl.main(words, standalone_mode=False)
+    said = capsys.readouterr().out
+    assert said.startswith("break EXPR [on RANKS]") and "axis==dp" in said
+
+
+def test_ctl_words() -> None:
+    assert _ctl_words(("!x", "=", "1", "on", "0")) == (
+        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1", "compare": False},
+    )  # fmt: skip
+    assert _ctl_words(("run-1", "b")) == ("run-1", Verb.BREAKS, None, {})
+    quoted = (None, Verb.TBREAK, "0", {"expr": "op==send and mb==3"})
+    assert _ctl_words(("tbreak op==send and mb==3 on 0",)) == quoted
+    assert _ctl_words(("tbreak", "op==send and mb==3", "on", "0")) == quoted
+    assert _ctl_words(("run-1", "args on 1"))[2] == "1"
+    for word, says in (("u", "--frame"), ("q", "a command of its own"), ("dance", "not a verb")):
+        with pytest.raises(UserError, match=says):
+            _ctl_words((word,))
+
+
+# ---------------------------------------------------------------------------- history
+
+
+def test_lines_are_kept_once_bounded_and_for_the_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "history"
+    first = History(path)
+    first.load()
+    for text in ("pause", "step 0", "step 0", "continue"):
+        if first.add(text):
+            first.keep(text)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = History(path)
+    again.load()
+    assert again.lines == ["pause", "step 0", "continue"]
+    path.write_text("".join(f"break step=={n}\n" for n in range(2 * KEPT + 1)))
+    again.load()
+    assert len(again.lines) == KEPT and again.lines[-1] == f"break step=={2 * KEPT}"
+    assert len(path.read_text().splitlines()) == KEPT, "the file is cut, too"
+
+
+def test_a_history_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file, not a folder")
+    lost = History(tmp_path / "state" / "history")
+    lost.load()
+    assert lost.add("pause")
+    lost.keep("pause")
+    assert lost.lines == ["pause"]
+
+
+# ---------------------------------------------------------------------------- .pardbgrc
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """~/.pardbgrc and ./.pardbgrc, not there yet."""
+    for name in ("home", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "home" / ".pardbgrc", tmp_path / "here" / ".pardbgrc"
+
+
+def test_home_first_then_here_with_their_places(places: tuple[Path, Path]) -> None:
+    home, here = places
+    home.write_text("# mine\n\ntheme light\n")
+    here.write_text("break step==3\n  watch nan  \n")
+    for path in places:
+        path.chmod(0o644)
+    assert files.for_viewer(None, no_rc=False) == Rc((
+        RcLine("~/.pardbgrc:3", "theme light"), RcLine(".pardbgrc:1", "break step==3"),
+        RcLine(".pardbgrc:2", "watch nan"),
+    ))  # fmt: skip
+    assert files.for_viewer(None, no_rc=True) == Rc()
+
+
+def test_a_file_that_others_may_write_to_is_refused(places: tuple[Path, Path]) -> None:
+    _, here = places
+    here.write_text("break step==3\n")
+    here.chmod(0o664)
+    refused = files.for_viewer(None, no_rc=False)
+    assert refused.lines == ()
+    assert refused.problems == (
+        ".pardbgrc: not read: others may write to it (chmod go-w .pardbgrc)",
+    )
+    # Named by the user, it is the user's word.
+    assert files.named(here).lines == (RcLine(f"{here}:1", "break step==3"),)
+
+
+def test_somebody_elses_file_a_fifo_and_a_huge_one_are_refused(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, here = places
+    os.mkfifo(here, 0o600)
+    home.write_text("#" * (files.MAX_BYTES + 1))
+    home.chmod(0o600)
+    said = files.for_viewer(None, no_rc=False).problems
+    assert said == ("~/.pardbgrc: not read: it is larger than 64 KiB",
+                    ".pardbgrc: not read: it is no file")  # fmt: skip
+    home.write_text("pause\n")
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    assert "belongs to somebody else" in files.for_viewer(None, no_rc=False).problems[0]
+    with pytest.raises(UserError, match="No such file"):
+        files.named(Path("none"))
+
+
+def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
+    lines = ("break step==3", "braek mb==3", "break rnak==1", "theme light", "kill yes", "pause")
+    rc = Rc(tuple(RcLine(f".pardbgrc:{n}", text) for n, text in enumerate(lines, 1)), ("refused",))
+    asked: list[Any] = []
+    done: list[str] = []
+    said: list[tuple[str, bool]] = []
+
+    def ask(verb: Verb, ranks: str | None, **args: Any) -> Reply:
+        asked.append((verb.value, ranks, args))
+        if verb is Verb.PAUSE:
+            return Reply(False, "no rank yet", {})
+        return Reply(True, None, {"text": "breakpoint 1: step==3"})
+
+    def perform(found: Any) -> str:
+        done.append(f"{found.action.command} {found.argument}")
+        return ""
+
+    run_rc(rc, ask, perform, lambda text, bad: said.append((text, bad)))
+    assert asked == [("break", None, {"expr": "step==3"}), ("pause", None, {})]
+    assert done == ["theme light"]
+    assert [bad for _, bad in said] == [True, False, True, True, False, True, True]
+    texts = [text for text, _ in said]
+    assert texts[:2] == ["refused", ".pardbgrc:1: break step==3: breakpoint 1: step==3"]
+    assert texts[2].startswith(".pardbgrc:2: no command 'braek': did you mean 'break'?")
+    assert texts[3].startswith(".pardbgrc:3:") and "did you mean 'rank'" in texts[3]
+    assert texts[5:] == [".pardbgrc:5: kill is no command to begin with",
+                         ".pardbgrc:6: no rank yet"]  # fmt: skip

@@ -1,0 +1,364 @@
+"""Collectives on torch's fake backend, in one process: what is recorded, and that it comes off."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pardbg_agent import core, hooks
+from pardbg_agent.wire import Flag, Gate, Kind
+from tests.distributed.programs.watched import Rank, make_run, read_rank
+
+Work: Any = torch._C._distributed_c10d.Work
+PG: Any = torch._C._distributed_c10d.ProcessGroup
+
+
+@pytest.fixture
+def watched(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fake world of 4 ranks, this one is rank 1, hooks in place; gives the ring's path."""
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    assert core.CURRENT is not None and core.CURRENT.ring.path is not None
+    yield Path(core.CURRENT.ring.path)
+    dist.destroy_process_group()
+    hooks.uninstall()
+    core.shutdown()
+
+
+def ops(path: Path) -> list[tuple[str, int, int, int, int]]:
+    """(op, seq, peer, bytes in, bytes out) of every issue, in order."""
+    return [(r.name, r.seq, r.peer, int(r.a), r.b) for r in read_rank(path).of(Kind.OP_ISSUE)]
+
+
+def test_every_kind_of_op_has_its_name_number_root_and_bytes(watched: Path) -> None:
+    """float32 tensors of 6 elements are 24 bytes; four ranks' parts are 96."""
+    t = torch.zeros(6)
+    parts = [torch.zeros(6) for _ in range(4)]
+    flat = torch.zeros(24)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    dist.broadcast(t, src=2)
+    dist.reduce(t, dst=3)
+    dist.all_gather(parts, t)
+    PG._allgather_base(dist.group.WORLD, flat, t, _options("AllgatherOptions")).wait()
+    dist.reduce_scatter(t, parts)
+    dist.all_to_all_single(torch.zeros(24), flat)
+    dist.barrier()
+    dist.gather(t, None, dst=0)
+    dist.scatter(t, None, src=0)
+    dist.send(t, dst=0)
+    dist.recv(t, src=2, tag=7)
+    assert ops(watched) == [
+        ("all_reduce", 0, -1, 24, 24),
+        ("broadcast", 1, 2, 24, 24),
+        ("reduce", 2, 3, 24, 24),
+        ("all_gather", 3, -1, 24, 96),
+        ("all_gather", 4, -1, 24, 96),
+        ("reduce_scatter", 5, -1, 96, 24),
+        ("all_to_all", 6, -1, 96, 96),
+        ("barrier", 7, -1, 0, 0),
+        ("gather", 8, 0, 24, 0),
+        ("scatter", 9, 0, 0, 24),
+        ("send", 0, 0, 24, 24),  # p2p ops count apart
+        ("recv", 1, 2, 24, 24),
+    ]
+    defined = {(d["op"], d["reduce"], d["root"], d["tag"]) for d in rank(watched).defined("op")}
+    assert {("all_reduce", "max", -1, 0), ("reduce", "sum", 3, 0), ("recv", "", -1, 7)} <= defined
+
+
+def _options(name: str) -> Any:
+    return getattr(torch._C._distributed_c10d, name)()
+
+
+def rank(path: Path) -> Rank:
+    return read_rank(path)
+
+
+def test_nothing_stays_open_and_nothing_is_kept(watched: Path) -> None:
+    """Waited for, left to itself, asynchronous or not: each op is closed and no tensor is held."""
+    c = core.CURRENT
+    assert c is not None
+    for _ in range(3):
+        t = torch.zeros(8)
+        alive = weakref.ref(t)
+        dist.all_reduce(t)
+        dist.all_reduce(t, async_op=True)
+        dist.isend(t, 0)
+        work = dist.irecv(t, 0)
+        assert work is not None
+        work.wait()
+        del t, work
+        gc.collect()
+        assert alive() is None
+    assert c.ops.num_open == 0 and c.guard.errors == 0
+
+
+def test_a_sync_op_is_done_when_its_wait_returns(watched: Path) -> None:
+    dist.all_reduce(torch.zeros(2))
+    (done,) = rank(watched).of(Kind.OP_DONE)
+    (issue,) = rank(watched).of(Kind.OP_ISSUE)
+    assert done.flags == Flag.DONE_WAITED and not issue.flags & Flag.ASYNC
+    assert done.t0 == issue.t0 and done.t1 >= issue.t1
+
+
+def test_groups_have_ranks_keys_and_numbers_of_their_own(watched: Path) -> None:
+    pair = dist.new_group([1, 3])
+    dist.all_reduce(torch.zeros(2))
+    dist.all_reduce(torch.zeros(2), group=pair)
+    dist.broadcast(torch.zeros(2), src=3, group=pair)
+    issued = rank(watched).of(Kind.OP_ISSUE)
+    first, second = rank(watched).defined("group")
+    assert (first["name"], first["ranks"]) == ("default", [0, 1, 2, 3])
+    assert second["ranks"] == [1, 3] and second["key"] != first["key"]
+    # numbers count per group; the root is a global rank
+    assert [(r.group, r.seq, r.peer) for r in issued] == [
+        ("default", 0, -1), (second["name"], 0, -1), (second["name"], 1, 3)
+    ]  # fmt: skip
+
+
+def test_a_group_made_again_is_another_group(watched: Path) -> None:
+    dist.all_reduce(torch.zeros(2))
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    dist.all_reduce(torch.zeros(2))
+    keys = [d["key"] for d in rank(watched).defined("group")]
+    assert len(set(keys)) == 2
+    assert [r.seq for r in rank(watched).of(Kind.OP_ISSUE)] == [0, 0]
+
+
+def test_the_backends_exception_reaches_the_program_and_closes_the_op(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RuntimeError):
+        dist.broadcast(torch.zeros(2).to_sparse(), src=0)  # refused below the hook or above it
+    assert core.CURRENT is not None and core.CURRENT.ops.num_open == 0
+
+
+def test_an_op_that_its_backend_refuses_is_closed_and_said_to_have_failed(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gloo wants one dtype in a call. Then the group goes on."""
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        c, group = core.CURRENT, dist.group.WORLD
+        assert c is not None and group is not None
+        for _ in range(2):
+            # a ValueError; the dispatcher's Python kernel makes it a RuntimeError on its way
+            with pytest.raises((ValueError, RuntimeError), match="type"):
+                PG.allreduce(group, [torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
+            assert c.ops.num_open == 0
+        with pytest.raises((ValueError, RuntimeError), match="type"):  # C++ issues it
+            torch.ops._c10d_functional.all_reduce_coalesced_(
+                [torch.zeros(2), torch.zeros(2, dtype=torch.int64)], "sum", group.group_name
+            )
+        dist.all_reduce(torch.zeros(2))
+        path = Path(str(c.ring.path))
+        issued = [(r.seq, bool(r.flags & Flag.FAILED)) for r in read_rank(path).of(Kind.OP_ISSUE)]
+        assert issued == [(0, True), (1, True), (2, True), (3, False)]
+        assert c.ops.num_open == 0 and c.guard.errors == 0
+    finally:
+        dist.destroy_process_group()
+        hooks.uninstall()
+        core.shutdown()
+
+
+def test_a_hook_that_fails_is_switched_off_and_the_op_still_runs(
+    way: str, watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = core.CURRENT
+    assert c is not None
+    monkeypatch.setattr(c.ops, "issued", lambda *args: 1 / 0)
+    t = torch.ones(3)
+    for _ in range(3):
+        dist.all_reduce(t)
+    name = {"dispatcher": "c10d.allreduce_", "public": "c10d.all_reduce"}[way]
+    assert c.guard.disabled == {name} and c.guard.errors == 1
+    (error,) = rank(watched).defined("error")
+    assert error["where"] == name and "ZeroDivisionError" in error["text"]
+
+
+def test_a_closed_gate_is_asked_before_the_op_and_knows_what_comes(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = core.CURRENT
+    assert c is not None
+    asked: list[tuple[int, str, int]] = []
+
+    def wait(gate: int, describe: Any, facts: Any = None, look: Any = None) -> int:
+        asked.append((gate, describe(), c.ops.num_open))
+        return 0
+
+    monkeypatch.setattr(c.gate, "closed", True)
+    monkeypatch.setattr(c.gate, "wait", wait)
+    dist.all_reduce(torch.zeros(2))
+    dist.all_reduce(torch.zeros(2))
+    dist.send(torch.zeros(2), dst=3)
+    dist.recv(torch.zeros(2), src=0)
+    assert asked == [
+        (Gate.COLLECTIVE, "all_reduce default #0", 0),
+        (Gate.COLLECTIVE, "all_reduce default #1", 0),
+        (Gate.SEND, "send 1→3", 0),
+        (Gate.RECV, "recv 0→1", 0),
+    ]
+
+
+def test_ctrl_c_at_a_gate_is_the_programs(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = core.CURRENT
+    assert c is not None
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(c.gate, "closed", True)
+    monkeypatch.setattr(c.gate, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dist.all_reduce(torch.zeros(2))
+    assert c.ops.num_open == 0 and c.guard.errors == 0
+
+
+def test_level_off_records_nothing(watched: Path) -> None:
+    c = core.CURRENT
+    assert c is not None
+    c.set_level(core.OFF)
+    dist.all_reduce(torch.zeros(2))
+    assert ops(watched) == [] and c.ops.snapshot()["issued"] == {}
+
+
+def test_uninstall_restores_everything(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.optim.optimizer as optimizers
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    owners: list[Any] = [
+        PG, Work, torch.autograd, DistributedDataParallel, _BaseDataLoaderIter, torch._C._autograd,
+        dist.distributed_c10d, dist.device_mesh.DeviceMesh,
+    ]  # fmt: skip
+
+    def state() -> list[Any]:
+        tables = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
+        kernels = [
+            torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect")
+            for name in ("c10d::allreduce_", "c10d::send", "_c10d_functional::wait_tensor")
+        ]
+        return [dict(vars(owner)) for owner in owners] + [dict(t) for t in tables] + kernels
+
+    before = state()
+    assert before[-3:] == [False] * 3
+    hooks.install()
+    assert state() != before and state()[-3:] == [way == "dispatcher"] * 2 + [True]
+    hooks.uninstall()
+    assert state() == before
+
+
+def test_process_says_which_way_ops_are_seen(way: str, watched: Path) -> None:
+    assert rank(watched).defined("process")[-1]["hooks"] == way
+
+
+def test_ops_that_c_issues_are_seen_and_waited_for_by_tensor(watched: Path) -> None:
+    """Functional collectives: C++ issues, and waits in wait_tensor. 4 ranks x 24 bytes are 96."""
+    t, flat = torch.zeros(6), torch.zeros(24)
+    group = dist.group.WORLD
+    assert group is not None
+    c10d, name = torch.ops._c10d_functional, group.group_name
+    c10d.wait_tensor(c10d.all_reduce(t, "sum", name))
+    c10d.wait_tensor(c10d.all_gather_into_tensor(t, 4, name))
+    c10d.wait_tensor(c10d.reduce_scatter_tensor(flat, "sum", 4, name))
+    for part in c10d.all_reduce_coalesced([t, flat], "sum", name):
+        c10d.wait_tensor(part)
+    assert ops(watched) == [
+        ("all_reduce", 0, -1, 24, 24),
+        ("all_gather", 1, -1, 24, 96),
+        ("reduce_scatter", 2, -1, 96, 24),
+        ("all_reduce", 3, -1, 120, 120),
+    ]
+    assert [r.seq for r in rank(watched).of(Kind.OP_DONE)] == [0, 1, 2, 3]
+    defined = [d["coalesced"] for d in rank(watched).defined("op") if d["op"] == "all_reduce"]
+    assert defined == [False, True]
+
+
+def test_groups_built_by_hand_are_seen(watched: Path) -> None:
+    """Some programs make ProcessGroup objects and no default group knows of them."""
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    store = FakeStore()
+    made = PG(store, 1, 2)
+    backend = FakeProcessGroup._create_internal(1, 2)
+    made._register_backend(torch.device("cpu"), PG.BackendType.CUSTOM, backend)
+    made._set_default_backend(PG.BackendType.CUSTOM)
+    made.allreduce([torch.zeros(2)], _options("AllreduceOptions")).wait()
+    assert ops(watched) == [("all_reduce", 0, -1, 8, 8)]
+
+
+def test_after_uninstall_nothing_is_recorded_and_install_again_works(watched: Path) -> None:
+    """Detach and attach in mid-program, with a group that lives on."""
+    dist.all_reduce(torch.zeros(2))
+    hooks.uninstall()
+    dist.all_reduce(torch.zeros(2))
+    hooks.install()
+    dist.all_reduce(torch.zeros(2))
+    assert len(ops(watched)) == 2
+
+
+def test_beside_other_threads_nothing_is_put_on_groups_that_are_in_use(
+    way: str, watched: Path
+) -> None:
+    """Torch walks its table of hooks without the GIL: another thread could be in it. What is
+    there stays and does nothing; what is not there is left to the dispatcher."""
+    from pardbg_agent.hooks import installed
+
+    old = dist.new_group([0, 1])
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        hooks.uninstall()
+        dist.all_reduce(torch.zeros(2))
+        assert ops(watched) == []
+        assert installed.choose().name == way  # both groups still have their hooks
+        unknown = dist.new_group([1, 2])
+        assert installed.choose().name == "dispatcher"
+        hooks.install()
+        for group in (None, old, unknown):
+            dist.all_reduce(torch.zeros(2), group=group)
+        assert [op for op, *_ in ops(watched)] == ["all_reduce"] * 3
+    finally:
+        end.set()
+        other.join()
+
+
+def test_a_way_that_torch_has_not_gives_one_line_and_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pardbg_agent.hooks import installed
+    from pardbg_agent.hooks.comm import public
+
+    monkeypatch.setattr(public, "available", lambda: False)
+    for wanted, said in (("", ""), ("dispatcher", ""), ("public", "no such"), ("both", "it is")):
+        monkeypatch.setenv("PARDBG_HOOKS", wanted)
+        assert installed.choose().name == "dispatcher"
+        err = capsys.readouterr().err
+        assert (said in err and err.count("\n") == 1) if said else not err
+
+
+def test_names_of_ops_that_we_do_not_know_leave_them_to_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pardbg_agent.hooks.comm import public
+
+    monkeypatch.setattr(public, "_NAMES", {**public._NAMES, "ALLREDUCE_SPARSE": None})
+    assert not public.available()

@@ -1,0 +1,137 @@
+"""Probes: NaN before a collective spreads it, and sums of replicated parameters' bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pardbg_agent import core, hooks
+from pardbg_agent.hooks.watch import probes
+from pardbg_agent.wire import Flag, Kind
+from tests.distributed.programs.watched import Record, make_run, read_rank
+
+BIG = probes.LEAST_BYTES // 4
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fake world of 4 ranks, hooks in place; gives the ring's path."""
+    yield from _world(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(probes.ENV, "off")
+    yield from _world(tmp_path, monkeypatch)
+
+
+def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    assert core.CURRENT is not None and core.CURRENT.ring.path is not None
+    yield Path(core.CURRENT.ring.path)
+    dist.destroy_process_group()
+    hooks.uninstall()
+    core.shutdown()
+
+
+def gradients(model: torch.nn.Module) -> None:
+    """The fake backend cannot average any."""
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+
+
+def told(path: Path) -> list[Record]:
+    return read_rank(path).of(Kind.PROBE)
+
+
+def test_nan_is_seen_before_it_spreads(watched: Path) -> None:
+    """Values 5 and 9 of the second op's input."""
+    t = torch.zeros(BIG)
+    dist.all_reduce(t)
+    t[5], t[9] = float("nan"), float("inf")
+    dist.all_reduce(t)
+    (probe,) = told(watched)
+    assert (probe.name, probe.seq, probe.a, probe.b) == ("nan", 1, 2, 5)
+
+
+def test_what_is_sent_is_looked_at_what_is_received_is_not(watched: Path) -> None:
+    t = torch.full((BIG,), float("nan"))
+    dist.recv(t, src=0)
+    assert told(watched) == []
+    dist.send(t, dst=2)
+    (probe,) = told(watched)
+    assert (probe.peer, probe.a) == (2, BIG) and probe.flags & Flag.P2P
+
+
+def test_a_sum_that_overflows_is_no_finding(watched: Path) -> None:
+    dist.all_reduce(torch.full((BIG,), 1e38))
+    assert told(watched) == []
+
+
+def test_small_and_whole_numbers_are_left_alone(watched: Path) -> None:
+    dist.all_reduce(torch.full((BIG - 1,), float("nan")))
+    dist.all_reduce(torch.zeros(4 * BIG, dtype=torch.int64))
+    assert told(watched) == []
+
+
+def test_the_parameter_is_named_at_the_optimizer_step(watched: Path) -> None:
+    """Of a model whose middle bias got a NaN gradient; the one after it is clean."""
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8),
+                                                        torch.nn.Linear(8, 2)))  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients(model)
+    bias = model.module[0].bias
+    bias.grad[3] = float("nan")
+    dist.all_reduce(torch.full((BIG,), float("nan")))
+    optimizer.step()
+    probe = next(r for r in told(watched) if r.name.startswith("nan grad"))
+    assert (probe.name, probe.a, probe.seq) == ("nan grad 0.bias", 1, 1)
+
+
+def test_checksums_say_which_replica_differs_and_where(watched: Path) -> None:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8),
+                                                        torch.nn.Linear(8, 2)))  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for _ in range(21):
+        gradients(model)
+        optimizer.step()
+        if core.CURRENT is not None and core.CURRENT.step == 20:
+            with torch.no_grad():
+                model.module[1].weight[0, 0] += 1
+    sums = [(r.step, r.name, r.a, r.b) for r in told(watched)]
+    name = "checksum 0.weight 0.bias 1.weight 1.bias"
+    assert [(step, said) for step, said, _, _ in sums] == [(0, name), (10, name), (20, name)]
+    assert sums[0][2:] == sums[1][2:] != sums[2][2:]
+    parts = [int(b).to_bytes(8, "little", signed=True) for _, _, _, b in sums]
+    assert [a == b for a, b in zip(parts[1], parts[2], strict=True)].index(False) == 2
+    assert sum(a != b for a, b in zip(parts[1], parts[2], strict=True)) == 1
+
+
+def test_bits_are_added_whatever_the_dtype() -> None:
+    assert probes.bits_sum(torch.tensor([1.0, 1.0]), 0) == 2 * 0x3F800000
+    assert probes.bits_sum(torch.tensor([1.0], dtype=torch.bfloat16), 0) == 0x3F80
+    assert probes.bits_sum(torch.tensor(0.0), 0) == 0
+    big = torch.zeros(probes.MAX_ELEMENTS + 1, dtype=torch.int32)
+    big[-1] = 7
+    assert [probes.bits_sum(big, turn) for turn in (0, 1, 2)] == [0, 7, 0]
+
+
+def test_they_can_be_left_out(without: Path) -> None:
+    dist.all_reduce(torch.full((BIG,), float("nan")))
+    assert told(without) == []
+
+
+def test_their_time_has_a_limit(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "FREE_NS", 0)
+    monkeypatch.setattr(probes, "SHARE", 0.0)
+    dist.all_reduce(torch.full((BIG,), float("nan")))
+    assert told(watched) == []

@@ -1,0 +1,304 @@
+"""Steps, phases, losses, memory and sampled activations, in one process without a group."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import pardbg_agent
+from pardbg_agent import core, hooks
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.memory import saved_tensors, usage
+from pardbg_agent.hooks.patching import Patches, around
+from pardbg_agent.hooks.training import step_phases, torch_plan
+from pardbg_agent.wire import Flag, Gate, Kind
+from tests.distributed.programs.watched import Rank, make_run, read_rank
+
+
+@pytest.fixture
+def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
+    """Hooks in place, and a Core, as after the first group."""
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    yield core.ensure()
+    hooks.uninstall()
+    core.shutdown()
+
+
+def rank(c: core.Core) -> Rank:
+    assert c.ring.path is not None
+    return read_rank(Path(c.ring.path))
+
+
+def phases(c: core.Core) -> list[tuple[int, str, bool]]:
+    """(step, phase, inferred) by begin."""
+    found = sorted(rank(c).of(Kind.PHASE), key=lambda r: r.t0)
+    return [(r.step, r.name, bool(r.flags & Flag.INFERRED)) for r in found]
+
+
+def net() -> torch.nn.Sequential:
+    """4*8 + 8 + 8 + 1 = 49 parameters, 196 bytes."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def test_a_plain_loop_has_steps_phases_and_losses(c: core.Core) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for (x,) in DataLoader(TensorDataset(torch.randn(4, 4)), batch_size=2):
+        loss = model(x).square().mean()
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    round_of = [("data", False), ("forward", True), ("backward", False), ("optimizer", False)]
+    assert phases(c) == [(step, *phase) for step in (0, 1) for phase in round_of]
+    steps = rank(c).of(Kind.STEP)
+    assert [s.step for s in steps] == [0, 1] and steps[1].t0 == steps[0].t1
+    assert all(s.a > 0 and s.b > 0 for s in steps)  # the hooks' own cost
+    assert [r.a for r in rank(c).of(Kind.METRIC, "loss")] == losses
+
+
+def test_gradients_accumulate_within_a_step(c: core.Core) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for _ in range(3):
+            model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+    backwards = [p for p in phases(c) if p[1] == "backward"]
+    assert backwards == [(0, "backward", False)] * 3 + [(1, "backward", False)] * 3
+
+
+def test_the_loss_of_a_step_is_what_its_gradients_belong_to(c: core.Core) -> None:
+    """Three microbatches of a quarter, a half and one, twice: 1.75 at the end of each step."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for _ in range(2):
+        for share in (0.25, 0.5, 1.0):
+            (weight * share).sum().backward()
+        optimizer.step()
+    said = [(r.step, r.a) for r in rank(c).of(Kind.METRIC, "loss")]
+    assert said == [(0, 0.25), (0, 0.75), (0, 1.75), (1, 0.25), (1, 0.75), (1, 1.75)]
+
+
+def test_a_scaled_loss_is_shown_as_it_was(c: core.Core) -> None:
+    weight = torch.nn.Parameter(torch.full((1,), 3.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler.scale(weight.sum()).backward()
+    scaler.step(optimizer)
+    weight.sum().backward()
+    assert [r.a for r in rank(c).of(Kind.METRIC, "loss")] == [3.0, 3.0]
+
+
+def test_a_closure_that_comes_again_adds_nothing_up(c: core.Core) -> None:
+    weight = torch.nn.Parameter(torch.full((1,), 3.0))
+    optimizer = torch.optim.LBFGS([weight], lr=0.0, max_iter=2)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (weight * weight).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert {r.a for r in rank(c).of(Kind.METRIC, "loss")} == {9.0}
+
+
+def test_the_first_round_ends_when_all_optimizers_have_stepped(c: core.Core) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    generator, discriminator = (torch.optim.SGD([weight], lr=0.0) for _ in range(2))
+    for _ in range(2):
+        for optimizer in (discriminator, generator):
+            optimizer.step()
+    assert [s.step for s in rank(c).of(Kind.STEP)] == [0, 1]
+
+
+def test_an_optimizer_that_never_steps_costs_one_step_at_most() -> None:
+    used, unused = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
+    cycle = step_phases.Cycle()
+    cycle.to_come.update((used, unused))
+    assert [cycle.stepped(used) for _ in range(3)] == [False, True, True]
+
+
+def test_the_last_of_several_optimizers_ends_the_step() -> None:
+    """G D G D …: unknown in the first round, from then on D ends it."""
+    g, d = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
+    cycle = step_phases.Cycle()
+    assert [cycle.stepped(o) for o in (g, d, g, d, g, d)] == [True, True, False, True, False, True]
+
+
+def test_one_optimizer_ends_each_step() -> None:
+    optimizer = object.__new__(torch.optim.SGD)
+    cycle = step_phases.Cycle()
+    assert [cycle.stepped(optimizer) for _ in range(3)] == [True] * 3
+
+
+def test_the_programs_own_steps_take_over(c: core.Core) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for n in (10, 11):
+        pardbg_agent.step(n - 1)
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.step()
+    assert [s.step for s in rank(c).of(Kind.STEP)] == [9, 10]
+
+
+def test_gates_stand_before_the_optimizer_and_after_the_step(
+    c: core.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, str]] = []
+
+    def wait(gate: int, describe: str, facts: object = None, look: object = None) -> int:
+        asked.append((gate, describe))
+        return 0
+
+    monkeypatch.setattr(c.gate, "closed", True)
+    monkeypatch.setattr(c.gate, "wait", wait)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    assert asked == [(Gate.OPTIMIZER, "optimizer.step 0"), (Gate.STEP, "step 1")]
+
+
+def test_memory_is_exact(c: core.Core) -> None:
+    """49 float32 parameters: 196 bytes, as many gradients; Adam keeps two of each and a 4-byte
+    step count for each of the 4 parameters: 2*196 + 4*4 = 408."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    found = {r.name: r.a for r in rank(c).of(Kind.MEMORY)}
+    rss, _ = found.pop("rss"), found.pop("limit", None)  # a limit where a cgroup sets one
+    assert found == {"parameters": 196, "gradients": 196, "optimizer": 408}
+    assert rss == pytest.approx(usage.rss_bytes(), rel=0.2)
+    (model_def,) = rank(c).defined("model")
+    assert (model_def["zero"], model_def["shards"], model_def["parameters_bytes"]) == (0, 1, 196)
+
+
+def test_saved_activations_are_counted_once_and_without_parameters(c: core.Core) -> None:
+    """Saved for backward: the input 2x4 (32 bytes), tanh's output 2x8 (64 bytes, which the next
+    layer saves again). The two weights are parameters."""
+    c.step = saved_tensors.FIRST
+    model = net()
+    x = torch.randn(2, 4)
+    count = saved_tensors.begin(c, model)
+    assert count is not None
+    out = model(x)
+    assert saved_tensors.end(c, count) == 32 + 64
+    plain = net()
+    plain(x).sum().backward()
+    out.sum().backward()
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        assert p.grad is not None and q.grad is not None and torch.equal(p.grad, q.grad)
+
+
+def test_sampling_keeps_no_graph_alive(c: core.Core) -> None:
+    """tanh saves its own output: returned as it is, it would hold its node, and the node it."""
+    c.step = saved_tensors.FIRST
+    gc.disable()
+    try:
+        count = saved_tensors.begin(c, torch.nn.Identity())
+        assert count is not None
+        y = torch.randn(4, requires_grad=True).tanh()
+        saved_tensors.end(c, count)
+        alive = weakref.ref(y)
+        del y, count
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_writing_to_a_saved_tensor_still_fails(c: core.Core) -> None:
+    c.step = saved_tensors.FIRST
+    count = saved_tensors.begin(c, torch.nn.Identity())
+    assert count is not None
+    y = torch.randn(4, requires_grad=True).tanh()
+    saved_tensors.end(c, count)
+    y.detach().add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_programs_that_forbid_saved_tensor_hooks_run_and_end_the_sampling(c: core.Core) -> None:
+    c.step = saved_tensors.FIRST
+    count = saved_tensors.begin(c, torch.nn.Identity())
+    assert count is not None
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        pass
+    saved_tensors.end(c, count)
+    assert saved_tensors.begin(c, torch.nn.Identity()) is None
+
+
+def test_the_programs_own_saved_tensor_hooks_end_where_it_ends_them(c: core.Core) -> None:
+    """A count that begins inside the program's own context and outlives it would be what the
+    context takes off: the program's hooks would stay on autograd for good."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(saved_tensors.FIRST + 3):  # with sampled steps among them
+        packed: list[Any] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, p=packed: p.append(t) or t,
+                                                      lambda t: t):  # fmt: skip
+            model(torch.randn(2, 2)).square().sum().backward()
+        assert packed
+        del packed[:]
+        model(torch.randn(2, 2)).square().sum()
+        assert not packed, "outside its context nothing of the program's is called"
+        optimizer.step()
+        optimizer.zero_grad()
+    step_phases.stop_counting()
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+def test_a_wrapper_passes_results_errors_and_its_own_failures(c: core.Core) -> None:
+    class Owner:
+        def run(self, x: int) -> int:
+            return 10 // x
+
+    seen: list[Any] = []
+    patches = Patches()
+    patches.around(
+        Owner, "run", "owner", lambda c, self, x: x, lambda c, x, t, bad: seen.append((x, bad))
+    )
+    assert Owner().run(5) == 2
+    with pytest.raises(ZeroDivisionError):
+        Owner().run(0)
+    assert seen == [(5, False), (0, True)]
+    patches.undo()
+    assert "around" not in Owner.run.__qualname__
+    broken = around(lambda x: x + 1, "broken", lambda c, x: 1 / 0, lambda *_: None)
+    assert [broken(1), broken(2)] == [2, 3]
+    assert c.guard.errors == 1 and "broken" in c.guard.disabled
+
+
+def test_the_plan_of_one_f_one_b_has_its_first_forward() -> None:
+    """p = 3, m = 4 by hand."""
+    plan = torch_plan.one_f_one_b
+    assert plan(0, 3, 4) == ["0F0", "0F1", "0F2", "0B0", "0F3", "0B1", "0B2", "0B3"]
+    assert plan(2, 3, 4) == ["2F0", "2B0", "2F1", "2B1", "2F2", "2B2", "2F3", "2B3"]
+
+
+def test_plan_texts_are_compute_actions_and_a_pair_is_one_entry_until_taken_apart() -> None:
+    from torch.distributed.pipelining.schedules import _Action
+
+    actions = [_Action.from_str(s) for s in ("0UNSHARD", "0F1", "(0F2;3B0)OVERLAP_F_B", "1SEND_F0")]
+    texts = torch_plan.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")])
+    assert texts == ["0F1", "(0F2;3B0)OVERLAP_F_B"]
+    assert torch_plan.one_by_one(texts) == ["0F1", "0F2", "3B0"]
+
+
+def test_a_context_belongs_to_one_core(c: core.Core) -> None:
+    assert context.of(c) is context.of(c)
+    other: Any = SimpleNamespace()
+    assert context.of(other) is not context.of(c)

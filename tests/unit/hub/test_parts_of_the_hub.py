@@ -1,0 +1,314 @@
+"""The hub's parts without sockets: output lines, clocks, history, rings, stacks, messages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from pardbg.events.decode import Malformed
+from pardbg.hub.ranks.rings import Rings, start_time
+from pardbg.hub.ranks.where import WAIT_NS, Where, merge
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import ConfigError
+from pardbg.hub.run.launcher import job_env
+from pardbg.hub.run.removal import mark, remove_rings, remove_run
+from pardbg.hub.serve.backlog import Definitions, Recent
+from pardbg.hub.serve.collector import Heads
+from pardbg.hub.serve.ctrl_messages import agent_state, unpack
+from pardbg.hub.serve.job_output import MAX_LINE, PARTIAL_NS, Tail, split_rank
+from pardbg.hub.serve.security import check_endpoints, for_agents, make_keys
+from pardbg_agent.wire import NOTE_LEAVING
+from tests.processes import wait_until
+from tests.unit.hub.hub_rig import dead_ring, make_config
+
+S = 1_000_000_000
+
+
+def texts(tail: Tail, now: int = 0, final: bool = False) -> list[str]:
+    return [line.text for line in tail.read(now, final=final)]
+
+
+def test_output_comes_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.out"
+    tail = Tail(path, "stdout")
+    assert texts(tail) == []  # not there yet
+    path.write_bytes(b"one\ntwo\r\nthr")
+    assert texts(tail, 0) == ["one", "two"]
+    assert not tail.at_end
+    with path.open("ab") as file:
+        file.write(b"ee\n")
+    assert texts(tail, 1) == ["three"]
+    assert tail.at_end
+    tail.close()
+
+
+def test_a_line_without_an_end_is_shown_after_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "job.out"
+    path.write_bytes(b"loading 50%")
+    tail = Tail(path, "stdout")
+    assert texts(tail, 0) == []
+    assert texts(tail, PARTIAL_NS) == ["loading 50%"]
+    with path.open("ab") as file:
+        file.write(b"\rloading 100%\nend")
+    assert texts(tail, PARTIAL_NS + 1) == ["", "loading 100%"]
+    assert texts(tail, PARTIAL_NS + 2, final=True) == ["end"]
+    tail.close()
+
+
+def test_a_line_without_limits_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "job.out"
+    path.write_bytes(b"x" * (2 * MAX_LINE + 5) + b"\n")
+    tail = Tail(path, "stdout")
+    assert [len(text) for text in texts(tail)] == [MAX_LINE, MAX_LINE, 5]
+    assert tail.at_end
+    tail.close()
+
+
+def test_reading_goes_on_at_the_offset_of_the_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.out"
+    path.write_bytes(b"one\ntwo\n")
+    tail = Tail(path, "stdout")
+    first = tail.read(0)[0]
+    tail.close()
+    again = Tail(path, "stdout", first.offset)
+    assert texts(again) == ["two"]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("[rank2]: Traceback", ("Traceback", 2)),
+        ("[default0]:loss 2.5", ("loss 2.5", 0)),
+        ("[rank1] loss", ("loss", 1)),
+        ("[rank]: x", ("[rank]: x", None)),
+        ("loss 2.5", ("loss 2.5", None)),
+    ],
+)
+def test_the_rank_in_front_of_a_line(text: str, want: tuple[str, int | None]) -> None:
+    assert split_rank(text) == want
+
+
+def test_gaps_are_between_what_was_there_and_what_came_next() -> None:
+    heads = Heads()
+    heads.saw(b"a", 0, 10)
+    heads.saw(b"a", 5, 10)  # overlap
+    assert heads.gaps == []
+    heads.saw(b"a", 20, 5)
+    assert [(gap.proc, gap.num_records) for gap in heads.gaps] == [("a", 5)]
+
+
+def define(defs: Definitions, process: str, **fields: Any) -> None:
+    defs.add(b"D" + process.encode(), msgpack.packb(fields))
+
+
+def test_definitions_are_kept_once() -> None:
+    defs = Definitions()
+    for _ in range(3):
+        define(defs, "0.n0.1", k="name", id=1, s="forward")
+        define(defs, "0.n0.1", k="process", proc="0.n0.1", rank=3)
+    define(defs, "0.n0.1", k="group", id=1, key="g", name="dp", axis="dp", ranks=[0, 1])
+    assert len(defs.messages()) == 3
+    assert defs.process("0.n0.1").rank == 3
+    assert defs.process("0.n0.1").names == {1: "forward"}
+    assert defs.groups == {"g": (0, 1)}
+    assert defs.axes == {"dp": {"g": (0, 1)}}
+
+
+def test_a_process_says_that_it_leaves() -> None:
+    defs = Definitions()
+    define(defs, "0.n0.1", k="note", key="recipe", value="ddp")
+    assert not defs.process("0.n0.1").leaving
+    define(defs, "0.n0.1", k="note", key=NOTE_LEAVING, value="0.n0.1")
+    assert defs.process("0.n0.1").leaving
+
+
+def test_a_definition_that_was_replaced_is_not_sent_again() -> None:
+    """A group gets its axis, a rank its number, after they were first defined: the file of a dead
+    process has both versions, and only what never arrived is missing."""
+    fields = {"k": "group", "id": 1, "key": "g", "ranks": [0, 1]}
+    group = [msgpack.packb({**fields, "name": n, "axis": a}) for n, a in (("x", None), ("x", "dp"))]
+    process = [msgpack.packb({"k": "process", "proc": "0.n0.1", "rank": r}) for r in (-1, 0)]
+    name = msgpack.packb({"k": "name", "id": 1, "s": "forward"})
+    defs = Definitions()
+    for payload in (*process, *group):
+        defs.add(b"D0.n0.1", payload)
+    assert defs.missing("0.n0.1", [*process, *group, name, b"\xc1"]) == [name]
+    assert Definitions().missing("0.n0.1", [*process, *group]) == [process[1], group[1]]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"k": "name", "id": "x", "s": "y"}),
+     msgpack.packb({"k": "group", "key": "g"}), msgpack.packb({"k": "name", "id": []})],
+)  # fmt: skip
+def test_a_definition_without_sense_is_counted(payload: bytes) -> None:
+    defs = Definitions()
+    assert defs.add(b"D0.n0.1", payload) is None
+    assert defs.malformed == 1
+
+
+def test_recent_history_is_bounded_and_says_what_is_gone() -> None:
+    recent = Recent(limit_bytes=1000)
+    for i in range(20):
+        recent.add(b"Rx", bytes(80))
+        recent.add(b"S", b"%d" % i)
+    kept = recent.messages()
+    assert len(kept) == 5 + 1  # 200 bytes each with overhead, and the newest state
+    assert kept[-1] == (b"S", b"19")
+    assert recent.dropped == 15
+
+
+def test_what_a_dead_process_had_not_sent_is_read_from_its_ring(tmp_path: Path) -> None:
+    """100 records written, 40 of them received: 60 are left."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    dead_ring(tmp_path, "0.n0.7", 100, child.pid, rank=3)
+    rings = Rings(tmp_path, Definitions())
+    assert rings.scan() == ["0.n0.7"]
+    assert rings.died(now=10**18) == ["0.n0.7"]
+    assert rings.died(now=10**18) == []
+    rescued = rings.rescue("0.n0.7", 40)
+    assert [(first, len(raw) // 64) for first, raw in rescued.batches] == [(40, 60)]
+    assert rescued.last_index == 99
+    rings.forget("0.n0.7")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_living_process_is_not_dead(tmp_path: Path) -> None:
+    dead_ring(tmp_path, "0.n0.7", 1, os.getpid())
+    mark(tmp_path, "r")
+    rings = Rings(tmp_path, Definitions(), "r")
+    rings.scan()
+    assert rings.died(now=10**18) == []
+    row = rings.rows(0)["0.n0.7"]
+    assert (row["rank"], row["alive"], row["held"]) == (0, True, 0)
+    rings.close(remove=True)
+    assert not tmp_path.exists()
+
+
+def test_a_file_that_is_no_ring_is_said(tmp_path: Path) -> None:
+    (tmp_path / "0.n0.9.ring").write_bytes(bytes(8192))
+    rings = Rings(tmp_path, Definitions())
+    assert rings.scan() == []
+    assert rings.unreadable == {"0.n0.9": "not a pardbg ring"}
+
+
+def test_a_process_is_its_pid_and_its_start() -> None:
+    assert start_time(os.getpid()).isdigit()
+    assert start_time(2**22 + 1) == ""
+
+
+STATE = {"sn": 1, "re": 7, "rank": 2, "held": 4, "next": "x", "step": 3,
+         "open": [["g", "send", 0, 3, True, 9, 1, 55]], "issued": {"g": 2},
+         "p2p": [["g", 3, 9, True, 2]], "done": ["0F0"], "plan": ["0F0", "0B0"]}  # fmt: skip
+
+
+def test_a_state_as_a_value() -> None:
+    state = agent_state("0.n0.1", STATE)
+    assert (state.rank, state.reply_to, state.held, state.step) == (2, 7, 4, 3)
+    assert (state.open[0].peer, state.open[0].order, state.open[0].send) == (3, 1, True)
+    assert state.p2p == {("g", 3, 9, True): 2}
+
+
+@pytest.mark.parametrize("wrong", [{"sn": "x"}, {"open": [1]}, {"p2p": [[1]]}, {"issued": 3}])
+def test_a_state_without_sense_is_malformed(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Malformed):
+        agent_state("p", {**STATE, **wrong})
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xc1", msgpack.packb(3), bytes(5 << 20)])
+def test_a_message_without_sense_is_malformed(raw: bytes) -> None:
+    with pytest.raises(Malformed):
+        unpack(raw)
+
+
+def threads(*functions: str) -> list[dict[str, Any]]:
+    frames = [["train.py", 1, name] for name in functions]
+    return [{"thread": "MainThread", "main": True, "frames": frames}]
+
+
+def test_equal_stacks_are_merged() -> None:
+    step, load = threads("main", "step"), threads("main", "load")
+    tree = merge({0: step, 1: load, 3: step})
+    assert [part["ranks"] for part in tree] == [[0, 3], [1]]
+
+
+def test_where_asks_the_agents_and_looks_from_outside_at_who_is_silent() -> None:
+    answers: list[dict[str, Any]] = []
+    where = Where(dump=lambda pid: threads("gil"))
+    where.ask(1, {"p0": (0, 10), "p1": (1, 11)}, answers.append, now=0)
+    where.answered(1, "p0", {"stacks": threads("step")})
+    where.tick(WAIT_NS - 1)
+    assert answers == []
+    wait_until(lambda: where.tick(WAIT_NS) or answers, what="py-spy's answer")
+    assert answers[0]["source"] == {0: "agent", 1: "py-spy"}
+    assert answers[0]["stacks"][1] == threads("gil")
+
+
+def test_where_says_why_a_rank_has_no_stack() -> None:
+    def fails(pid: int) -> list[dict[str, Any]]:
+        raise OSError("not installed")
+
+    answers: list[dict[str, Any]] = []
+    where = Where(dump=fails)
+    where.ask(1, {"p0": (0, 10), "p1": (1, 11)}, answers.append, now=0)
+    where.gone("p1")
+    wait_until(lambda: where.tick(WAIT_NS) or answers, what="an answer")
+    assert answers[0]["source"] == {0: "no answer, and py-spy: not installed", 1: "ended meanwhile"}
+
+
+def test_tcp_without_keys_is_refused(tmp_path: Path) -> None:
+    for endpoint in ("tcp://127.0.0.1:5555", "tcp://*:5555"):
+        with pytest.raises(ConfigError, match="TCP needs CURVE keys"):
+            check_endpoints(make_config(tmp_path, ctrl=endpoint), None)
+    with pytest.raises(ConfigError, match="only ipc:// and tcp://"):
+        check_endpoints(make_config(tmp_path, pub="udp://x:1"), make_keys())
+    check_endpoints(make_config(tmp_path, ctrl="tcp://127.0.0.1:5555"), make_keys())
+
+
+def test_a_jobs_keys_do_not_command() -> None:
+    keys = make_keys()
+    given = for_agents(keys)
+    assert set(given) == {"server", "agent"}
+    assert keys["server"]["secret"] not in str(given)
+    assert keys["control"]["secret"] not in str(given)
+
+
+def test_a_run_directory_is_private_and_reads_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    config = files.make(["job", "x"], name="a b/c", session=tmp_path / "s.mcap")
+    try:
+        assert config.dir.stat().st_mode & 0o777 == 0o700
+        assert (config.dir / "run.json").stat().st_mode & 0o777 == 0o600
+        assert Path(config.ring_dir).stat().st_mode & 0o777 == 0o700
+        assert config.run.startswith("a-b-c-")
+        assert files.load(config.dir) == config
+    finally:
+        assert remove_rings(config.ring_dir, config.run) and not config.ring_dir.exists()
+        assert remove_run(config.dir) and not config.dir.exists()
+
+
+def test_a_directory_that_is_no_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a run"):
+        files.load(tmp_path)
+    (tmp_path / "run.json").write_text('{"v": 99}')
+    with pytest.raises(ConfigError, match="version 99"):
+        files.load(tmp_path)
+
+
+def test_a_jobs_environment_keeps_its_own_path(tmp_path: Path) -> None:
+    env = job_env({"PARDBG_JOB_PYTHONPATH": "/mine", "PYTHONPATH": "/launcher"}, tmp_path)
+    boot, *rest = env["PYTHONPATH"].split(os.pathsep)
+    assert boot.endswith("pardbg_agent/boot")
+    assert rest == ["/mine"]
+    assert env["PARDBG"] == str(tmp_path)
+    assert env["PYTHONUNBUFFERED"] == "1"
+    assert job_env({"PYTHONUNBUFFERED": ""}, tmp_path)["PYTHONUNBUFFERED"] == ""

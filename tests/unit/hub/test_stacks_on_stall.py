@@ -1,0 +1,152 @@
+"""When the hub takes stacks by itself: once per standstill, never of ranks that run on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pardbg.hub.ranks.rings import Rings, exit_code, start_time
+from pardbg.hub.ranks.stacks_on_stall import Standstill, ask, silent
+from pardbg.hub.ranks.where import Where
+from pardbg.hub.serve.backlog import Definitions
+from pardbg_agent.ring import Ring
+from tests.processes import wait_until
+
+S = 10**9
+
+
+def row(rank: int, **more: Any) -> dict[str, Any]:
+    """A rank that computes, its last change at 0 s."""
+    base = {"rank": rank, "alive": True, "held": 0, "step": 3, "phase": "forward", "action": "",
+            "stage": -1, "mb": -1, "since_ns": 0, "open": 0, "open_op": None, "open_since_ns": 0,
+            "heartbeat_ns": 0, "os": "S"}  # fmt: skip
+    return {**base, **more}
+
+
+def in_op(rank: int, since_s: float = 0, **more: Any) -> dict[str, Any]:
+    since = int(since_s * S)
+    return row(rank, open=1, open_op="all_reduce world #4", open_since_ns=since, **more)
+
+
+def test_stacks_are_wanted_once_somebody_has_waited_two_seconds() -> None:
+    still, rows = Standstill(), {"a": in_op(0), "b": row(1)}
+    assert still.due(rows, 0) == []
+    assert still.due(rows, int(1.9 * S)) == []
+    assert still.due(rows, 2 * S) == ["a", "b"]
+    assert still.due(rows, 9 * S) == []  # once
+
+
+def test_nobody_waits_so_nobody_is_asked() -> None:
+    still, rows = Standstill(), {"a": row(0), "b": row(1)}  # a long compute on all ranks
+    for t in range(30):
+        assert still.due(rows, t * S) == []
+
+
+def test_ranks_that_run_on_are_not_asked() -> None:
+    still = Standstill()
+    asked: list[str] = []
+    for t in range(8):  # b goes on to another phase each half second
+        for half in (0, 1):
+            rows = {"a": in_op(0), "b": row(1, since_ns=t * S + half * S // 2)}
+            asked += still.due(rows, t * S + half * S // 2)
+    assert asked == ["a"]
+
+
+def test_a_new_standstill_is_asked_anew() -> None:
+    still = Standstill()
+    still.due({"a": in_op(0), "b": row(1)}, 0)
+    assert still.due({"a": in_op(0), "b": row(1)}, 3 * S) == ["a", "b"]
+    moved = {"a": in_op(0), "b": row(1, step=4)}
+    assert still.due(moved, 4 * S) == []
+    assert still.due(moved, 5 * S) == ["b"]
+
+
+def test_nothing_is_asked_while_the_debugger_holds_a_rank() -> None:
+    still, rows = Standstill(), {"a": in_op(0), "b": row(1, held=4)}
+    still.due(rows, 0)
+    assert still.due(rows, 60 * S) == []
+
+
+def test_the_dead_are_forgotten() -> None:
+    still = Standstill()
+    still.due({"a": in_op(0), "b": row(1)}, 0)
+    assert still.due({"a": in_op(0), "b": row(1, alive=False)}, 3 * S) == ["a"]
+
+
+def test_who_cannot_answer_is_looked_at_from_outside_at_once() -> None:
+    now = 10 * S
+    rows = {
+        "a": row(0, heartbeat_ns=now), "gil": row(1, heartbeat_ns=now - S),
+        "stopped": row(2, heartbeat_ns=now, os="T"),
+    }  # fmt: skip
+    assert silent(rows, list(rows), now) == ["gil", "stopped"]
+
+
+def test_what_is_said_has_equal_stacks_together() -> None:
+    said: list[dict[str, Any]] = []
+    where = Where(dump=lambda pid: [{"main": True, "frames": [["c.py", 9, "hold"]],
+                                     "inside": "gil"}])  # fmt: skip
+    rows = {"a": row(0, heartbeat_ns=S), "b": row(1, heartbeat_ns=S), "c": row(2)}
+    ask(where, -1, rows, {"a": 1, "b": 2, "c": 3}, said.append, S)
+    frames = [["train.py", 5, "step"]]
+    for proc in ("a", "b"):
+        threads = [{"main": True, "frames": frames, "inside": "wait"}]
+        where.answered(-1, proc, {"stacks": threads})
+    wait_until(lambda: where.tick(S) or bool(said), 5, "the look from outside")
+    (one,) = said
+    assert one["event"] == "stall" and one["since_ns"] == S
+    assert one["stacks"] == [
+        {"ranks": [0, 1], "frames": frames, "inside": {"0": "wait", "1": "wait"}},
+        {"ranks": [2], "frames": [["c.py", 9, "hold"]], "inside": {"2": "gil"}},
+    ]
+    assert one["source"] == {"0": "agent", "1": "agent", "2": "py-spy"}
+
+
+def test_a_process_that_ends_is_seen_at_once_with_its_exit_code(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(7)"],
+                             stdin=subprocess.PIPE)  # fmt: skip
+    ring = Ring.create(str(tmp_path / f"0.n0.{child.pid}.ring"), 64)
+    ring.header(start_ns=1, wall_ns=1, rank=0, world_size=1, pid=child.pid, epoch=0)
+    rings = Rings(tmp_path, Definitions())
+    (proc,) = rings.scan()
+    assert rings.left(5) == []
+    assert child.stdin is not None
+    child.stdin.close()
+    found: list[str] = []
+    wait_until(lambda: bool(found) or bool(found.extend(rings.left(5))), 10, "its end")
+    assert found == [proc]
+    assert (rings.mapped[proc].code, rings.mapped[proc].dead_ns) == (7, 5)
+    assert child.wait() == 7
+    rings.close(remove=False)
+
+
+def test_the_exit_code_of_a_killed_child_is_its_signal() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    started = start_time(child.pid)
+    assert exit_code(child.pid, started) is None  # it lives
+    child.kill()
+    wait_until(lambda: exit_code(child.pid, started) is not None, 10, "a zombie")
+    assert exit_code(child.pid, started) == -9
+    child.wait()
+    assert exit_code(child.pid, started) is None  # reaped: too late
+
+
+def test_the_kernels_letter_says_stopped(tmp_path: Path) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    ring = Ring.create(str(tmp_path / f"0.n0.{child.pid}.ring"), 64)
+    ring.header(start_ns=1, wall_ns=1, rank=0, world_size=1, pid=child.pid, epoch=0)
+    rings = Rings(tmp_path, Definitions())
+    (proc,) = rings.scan()
+    os.kill(child.pid, 19)
+    wait_until(
+        lambda: not rings.died(time.monotonic_ns()) and rings.mapped[proc].os_state == "T",
+        10, "the kernel's letter",
+    )  # fmt: skip
+    assert rings.rows(1)[proc]["os"] == "T"
+    child.kill()
+    child.wait()
+    rings.close(remove=False)

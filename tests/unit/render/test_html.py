@@ -1,0 +1,123 @@
+"""The HTML report: one page that needs nothing else, in proportion, safe from what it shows."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import pytest
+
+from pardbg.analysis.answers.metrics import typical_step
+from pardbg.analysis.answers.report import report
+from pardbg.analysis.base.asof import View
+from pardbg.render.draw.svg import ticks
+from pardbg.render.reports import charts
+from pardbg.render.reports.html import page
+from tests.unit.analysis.test_schedule import two_ranks
+from tests.unit.trace_builder import Trace
+
+
+class Outline(HTMLParser):
+    """Checks that what is opened is closed; keeps tags and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def boxes(picture: str, style: str) -> list[tuple[float, float]]:
+    """(x, width) of the boxes whose class begins so."""
+    root = ElementTree.fromstring(picture)
+    return [
+        (float(box.get("x", 0)), float(box.get("width", 0)))
+        for box in root.iter("rect")
+        if (box.get("class") or "").startswith(style)
+    ]
+
+
+def test_the_page_needs_nothing_else_and_is_well_formed() -> None:
+    store = two_ranks().store()
+    made = page(report(store), typical_step(View(store, None)), "s.mcap")
+    outline = Outline(made)
+    assert not outline.open
+    assert "script" not in outline.tags and "link" not in outline.tags and "img" not in outline.tags
+    assert not re.search(r"https?://|@import|src=", made)
+    assert outline.text.index("Findings") < outline.text.index("Pipeline")
+    assert "Bubble: measured 40.0%" in outline.text
+    for picture in re.findall(r"<svg viewBox.*?</svg>", made):
+        ElementTree.fromstring(picture)
+
+
+def test_the_schedule_is_in_proportion() -> None:
+    view = View(two_ranks().store(), None)
+    step = typical_step(view)
+    assert step is not None
+    picture = charts.schedule(step, 2)
+    scale = (charts.WIDTH - charts.LEFT - charts.RIGHT) / (step.t1_ns - step.t0_ns)
+    actions = [a for row in step.ranks for a in row.actions]
+    drawn = boxes(picture, "act")
+    assert len(drawn) == len(actions)
+    for (x, width), action in zip(drawn, actions, strict=True):
+        assert action.t1_ns is not None
+        assert x == pytest.approx(charts.LEFT + (action.t0_ns - step.t0_ns) * scale, abs=0.02)
+        assert width == pytest.approx((action.t1_ns - action.t0_ns) * scale, abs=0.02)
+
+
+def test_the_ledgers_bars_fill_the_window() -> None:
+    pipeline = report(two_ranks().store())["pipeline"]
+    picture = charts.ledger(pipeline["steps"])
+    room = charts.WIDTH - charts.LEFT - charts.RIGHT
+    widths = [width for style in ("busy", "idle") for _, width in boxes(picture, style)]
+    assert sum(widths) == pytest.approx(2 * room, abs=0.1)  # two ranks
+    busy = [width for _, width in boxes(picture, "busy")]
+    assert sum(busy) == pytest.approx(2 * room * 0.6, abs=0.1)  # the bubble is 0.4
+
+
+def test_a_slow_first_step_does_not_flatten_the_rest() -> None:
+    rows = [{"step": i, "duration_ns": d, "loss": None} for i, d in enumerate([900, 10, 10, 12])]
+    root = ElementTree.fromstring(charts.steps(rows))
+    bars = [float(b.get("height", 0)) for b in root.iter("rect")]
+    over = [b for b in root.iter("rect") if b.get("class") == "bar over"]
+    assert len(over) == 1 and bars[1] > 40  # 10 of 2.5 * 11 * 1.08 of 150 px: 50 px
+    title = over[0].find("title")
+    assert title is not None and title.text == "step 0: 900 ns"
+
+
+def test_what_a_program_says_is_text_never_markup() -> None:
+    trace = Trace(1)
+    evil = "<script>alert(1)</script>\"'&"
+    trace.ranks[0].collective("world", "all_reduce", 1, 2)
+    store = trace.store()
+    store.run.update(name=evil, argv=[evil])
+    made = page(report(store), None, evil)
+    outline = Outline(made)
+    assert "script" not in outline.tags and evil in outline.text
+
+
+def test_an_empty_session_makes_a_page() -> None:
+    made = page(report(Trace(0).store()), None, "s.mcap")
+    assert not Outline(made).open
+
+
+def test_ticks_are_round() -> None:
+    assert ticks(10) == [0, 2.5, 5, 7.5, 10]
+    assert ticks(0.9, 3) == pytest.approx([0, 0.5])
+    assert ticks(0) == [0] and ticks(float("nan")) == [0]

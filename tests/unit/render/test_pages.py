@@ -1,0 +1,267 @@
+"""The other pages as strings: right words, right width, any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pardbg.analysis.base.values import Breakpoint, Snapshot
+from pardbg.render.draw.cells import Picture, plain
+from pardbg.render.frame import chrome
+from pardbg.render.frame.timebar import Playing, legend, time_bar
+from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
+from pardbg.render.pages.collectives import collectives, detail, strip
+from pardbg.render.pages.debug.page import DebugPageState as DebugLook
+from pardbg.render.pages.debug.page import debug
+from pardbg.render.pages.debug.stacks import stacks_of, tree
+from pardbg.render.pages.findings import findings
+from pardbg.render.pages.memory.page import memory
+from pardbg.render.pages.output import output
+from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.timeline import Window, timeline
+from pardbg.render.pages.traffic.page import TrafficPageState as TrafficLook
+from pardbg.render.pages.traffic.page import traffic
+from pardbg.session.navigation.marks import Mark
+from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
+from tests.ui.sample import output as printed
+
+Draw = Callable[[Snapshot, int, int], Picture]
+PAGES: dict[str, Draw] = {
+    "overview": lambda s, w, h: overview(s, w, h, OverviewPageState(1)),
+    "timeline": lambda s, w, h: timeline(
+        s, lanes(s.t_ns - S, s.t_ns, len(s.ranks)), Window(s.t_ns - S, s.t_ns), w, h, 1
+    ),
+    "collectives": lambda s, w, h: collectives(s, w, h),
+    "p2p": lambda s, w, h: collectives(s, w, h, CollectivesLook(p2p=True)),
+    "traffic": lambda s, w, h: traffic(s, w, h),
+    "matrix": lambda s, w, h: traffic(s, w, h, TrafficLook(matrix=True)),
+    "memory": lambda s, w, h: memory(s, w, h, 1),
+    "debug": lambda s, w, h: debug(s, w, h, DebugLook(1)),
+    "findings": lambda s, w, h: findings(s, w, h),
+    "output": lambda s, w, h: output(s, printed(), "", w, h),
+}
+
+
+def text_of(picture: Picture) -> str:
+    return "\n".join(plain(row) for row in (*picture.head, *picture.body, *picture.foot))
+
+
+@pytest.mark.parametrize(("cells", "rows"), [(60, 11), (80, 20), (120, 36), (200, 56)])
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("ranks", [1, 4, 64])
+def test_every_page_fits(name: str, cells: int, rows: int, ranks: int) -> None:
+    made = snapshot_ddp(ranks) if ranks != 4 else snapshot_1f1b()
+    picture = PAGES[name](made, cells, rows)
+    lines = [line.rstrip() for line in text_of(picture).split("\n")]
+    assert max(map(len, lines)) <= cells, max(lines, key=len)
+    assert len(picture.head) + len(picture.foot) < rows
+
+
+def _nothing(snapshot: Snapshot) -> Snapshot:
+    empty = replace(snapshot.traffic, edges=(), groups=(), ops=())
+    return replace(
+        snapshot, ranks=(), pipeline=None, steps=(), collectives=(), p2p=(), traffic=empty,
+        memory=(), findings=(), loss_history=(), step=None, step_ns=None, loss=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["overview", "collectives", "traffic", "memory", "findings"])
+def test_an_empty_page_says_why(name: str) -> None:
+    text = text_of(PAGES[name](_nothing(snapshot_ddp()), 80, 20))
+    assert any(word in text for word in ("yet", "Nothing found")), text
+
+
+def test_the_overview_says_what_each_rank_does() -> None:
+    text = text_of(overview(snapshot_1f1b(), 120, 36))
+    assert "▶ 0F5" in text
+    assert "‖ held before 2F4" in text
+    assert "◷ recv 2→3 mb4 1.2 s" in text
+    assert "slow-stage" in text and "loss" in text
+
+
+def test_a_filter_keeps_matching_ranks() -> None:
+    picture = overview(snapshot_1f1b(), 120, 36, OverviewPageState(contains="recv"))
+    assert picture.rows == (3,)
+
+
+def test_arrivals_show_who_was_late_and_who_is_missing() -> None:
+    rows = snapshot_ddp().collectives
+    # Rank 2 comes 80 ms after the first; ranks 0, 1, 3 within 3 ms of it.
+    assert plain(strip(rows[1], 4)) == "▁▁█▁"
+    assert plain(strip(rows[-1], 4)) == "▁▃·█"
+    text = text_of(collectives(snapshot_ddp(), 120, 36))
+    assert "MISSING 2" in text and "has not issued it" in text
+
+
+def test_many_arrivals_keep_the_latest_of_each_bucket() -> None:
+    row = snapshot_ddp(64).collectives[1]
+    made = plain(strip(row, 16))
+    # Rank 2 is by far the last: its bucket of four is the first one. Others come in rank order.
+    assert len(made) == 16 and made[0] == "█"
+
+
+def test_one_op_in_full_has_a_line_per_rank() -> None:
+    snapshot = snapshot_ddp()
+    text = text_of(detail(snapshot.collectives[1], snapshot, 100, 30))
+    assert "all_reduce dp #5" in text and text.count("completed") == 4 and "+80 ms" in text
+
+
+def test_traffic_tells_observed_from_modelled() -> None:
+    seen, modelled = (
+        text_of(traffic(snapshot_1f1b(), 120, 36)),
+        text_of(traffic(snapshot_ddp(), 120, 36)),
+    )
+    assert "━━▶" in seen and "12.4 MB/s" in seen and "observed" in seen
+    assert "┄┄▶" in modelled and "modelled" in modelled
+
+
+def test_memory_names_its_parts_and_the_expectation() -> None:
+    # 12 + 12 + 24 MiB, expected 48 MiB.
+    assert "expected P+G+O 48 MiB, as measured" in text_of(memory(snapshot_1f1b(), 200, 36))
+    text = text_of(memory(snapshot_1f1b(), 120, 36))
+    assert "expected 48 MiB" in text
+    for letter in "PGOA":
+        assert f" {letter} " in text
+
+
+def test_debug_shows_what_is_held_and_the_trail() -> None:
+    made = held(snapshot_1f1b())
+    for cells in (80, 120):
+        text = text_of(debug(made, cells, 34))
+        assert "held at a cut" in text and "lease 9 s" in text and "no pending op" in text
+        assert "cut: released send 1→2 mb4" in text
+
+
+def test_equal_stacks_share_a_line() -> None:
+    def threads(*frames: list[object]) -> list[dict[str, object]]:
+        return [{"thread": "MainThread", "main": True, "frames": list(frames)}]
+
+    main: list[object] = ["/job/train.py", 12, "<module>"]
+    step: list[object] = ["/job/train.py", 88, "train_step"]
+    data = {"stacks": {
+        0: threads(main, step, ["/x/pardbg_agent/control/gate.py", 3, "wait"]),
+        1: threads(main, step, ["/usr/lib/threading.py", 331, "wait"]),
+        2: threads(main, ["/job/data.py", 5, "__next__"]),
+    }}  # fmt: skip
+    lines = [plain(row).strip() for row in tree(stacks_of(data), 100)]
+    assert lines == [
+        "├ 3 ranks 0-2  train.py:12 <module>",
+        "├ 2 ranks 0,1  train.py:88 train_step",
+        "├ 1 rank 2  data.py:5 __next__",
+    ]
+    assert stacks_of({"stacks": "nonsense"}) == {}
+
+
+def test_a_stack_that_does_not_fit_keeps_the_programs_own_line() -> None:
+    torch = "/env/lib/python3.11/site-packages/torch/distributed"
+    frames = [
+        ["/job/main.py", 3, "<module>"], ["/job/train.py", 88, "train_step"],
+        [f"{torch}/c10d_logger.py", 83, "wrapper"],
+        [f"{torch}/distributed_c10d.py", 3014, "all_reduce"],
+    ]  # fmt: skip
+    stacks = stacks_of({"stacks": {0: [{"main": True, "frames": frames}]}})
+    told = {cells: plain(tree(stacks, cells)[0]).strip() for cells in (130, 90, 50)}
+    assert told[130] == (
+        "├ 1 rank 0  main.py:3 <module> › train.py:88 train_step › c10d_logger.py:83 wrapper › "
+        "distributed_c10d.py:3014 all_reduce"
+    )
+    assert told[90] == (
+        "├ 1 rank 0  … › train.py:88 train_step › … › distributed_c10d.py:3014 all_reduce"
+    )
+    assert told[50] == "├ 1 rank 0  … › train.py:88 train_step › …"
+
+
+def test_output_cannot_reach_the_terminal() -> None:
+    text = text_of(output(snapshot_1f1b(), printed(), "", 80, 20))
+    assert "\x1b" not in text and "! UserWarning: slow loader" in text
+
+
+def test_findings_are_wrapped_in_full() -> None:
+    text = text_of(findings(snapshot_ddp(), 80, 20))
+    assert "culprit  rank 2" in text and "next(loader)" in text
+    assert "Look at its data loader." in text and "enter goes to the moment on Coll" in text
+
+
+def test_the_header_keeps_what_matters_when_narrow() -> None:
+    made = replace(snapshot_1f1b(), dropped_records=12)
+    live = chrome.Mode(replay=False)
+    wide, narrow = (plain(chrome.header("x", made, live, cells)) for cells in (200, 60))
+    assert len(narrow) == 60 and len(wide) == 200
+    shown = ("● live", "gpt-1f1b", "412 ms/step", "bubble 31.9%", "agent 0.4%", "⚠1", "lost 12")
+    for word in shown:
+        assert word in wide
+    assert "● live" in narrow and "lost 12" in narrow and "agent" not in narrow
+
+
+@pytest.mark.parametrize("cells", [60, 80, 120])
+def test_tabs_shorten(cells: int) -> None:
+    names = [(number, name) for number, name in enumerate(chrome.SHORT, 1)]
+    line, spans = chrome.tabs(names, "pipeline", cells)
+    assert len(plain(line)) == cells
+    assert len(spans) == 9 and spans[0][0] == 0
+
+
+def test_the_control_line_says_what_was_acknowledged() -> None:
+    control = held(snapshot_1f1b()).control
+    text = plain(chrome.control_line(control, "", ("", ""), 120))
+    assert "held at a cut · 4 ranks · lease 9 s · nothing pending" in text
+    assert "pausing…" in plain(chrome.control_line(control, "pausing…", ("", ""), 80))
+    assert "no such rank" in plain(chrome.control_line(control, "x", ("no such rank", "bad"), 80))
+
+
+WHY = ("watch 2: rank 2 step 41, nan: 3 of 16384 values are not finite (3 NaN; the first at 17) "
+       "in the input of all_reduce dp #42; so is the gradient of layers.0.weight; before "
+       "all_reduce dp #42")  # fmt: skip
+
+
+def test_why_it_is_held_comes_first_and_in_full_on_the_debug_page() -> None:
+    made = held(snapshot_1f1b())
+    control = replace(
+        made.control, reason=WHY,
+        breaks=(
+            Breakpoint(1, "mb==3", "0,1", 0, True), Breakpoint(2, "nan", "all", 1, False, True),
+        ),
+    )  # fmt: skip
+    text = plain(chrome.control_line(control, "", ("", ""), 160))
+    assert "nothing pending · watch 2: rank 2 step 41, nan: 3 of 16384" in text
+    assert "next" in plain(chrome.control_line(replace(control, reason=""), "", ("", ""), 160))
+    for cells in (80, 120, 200):
+        text = text_of(debug(replace(made, control=control), cells, 34))
+        assert WHY in " ".join(text.split()), cells
+        assert "◉  2  watch nan  matched 1 ×" in text, text
+        assert "●  1  mb==3  on 0,1  once  not matched yet" in text
+
+
+def test_the_time_bar_marks_place_and_events() -> None:
+    made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=100 * S, t_ns=50 * S)
+    marks = (Mark(25 * S, 25 * S, "warning", "rank 2 is slow"), Mark(75 * S, 80 * S, "pause"))
+    text = plain(time_bar(made, Playing(True, 2.0, True, marks=marks), 100))
+    assert text.startswith(" ▶ play 2×") and "50.00 s" in text and "step 128" in text
+    track = text[text.index("━") : text.rindex("─") + 1]
+    assert abs(track.index("●") / len(track) - 0.5) < 0.03
+    assert abs(track.index("▲") / len(track) - 0.25) < 0.03
+    assert abs(track.index("‖") / len(track) - 0.75) < 0.03
+    assert abs(track.rindex("‖") / len(track) - 0.80) < 0.04
+    words = plain(legend(replace(made, t_ns=25 * S), Playing(True, 2.0, True, marks=marks), 120))
+    assert "▲ 1 warning" in words and "‖ 1 held" in words and "▲ rank 2 is slow" in words
+    assert ", . by step (u changes)" in words and "bookmark" not in words
+
+
+def test_the_time_bar_says_what_is_not_read_yet() -> None:
+    made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=40 * S, t_ns=20 * S)
+    state = Playing(False, 1.0, True, 0, 100 * S, (), "step", 0.42, None)
+    text = plain(time_bar(made, state, 100))
+    assert "loaded 42%" in text and "1m40" in text  # of the whole session, not of what is read
+    text = plain(time_bar(made, replace(state, awaited_ns=90 * S), 100))
+    assert "wait 42%" in text and "shown: 20.00 s" in text
+
+
+def test_a_timeline_lane_draws_boxes_with_labels() -> None:
+    picture = PAGES["timeline"](snapshot_1f1b(), 120, 36)
+    text = text_of(picture)
+    assert "phase" in text and "wait" in text and "░" in text
+    window = Window(0, 1000 * MS)
+    empty = timeline(snapshot_1f1b(), {}, window, 80, 20)
+    assert "Nothing ran in this window." in text_of(empty)

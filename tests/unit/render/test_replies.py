@@ -1,0 +1,20 @@
+"""What ``pardbg ctl`` prints of an answer."""
+
+from __future__ import annotations
+
+from pardbg.control.language.verbs import Verb
+from pardbg.render.reports.replies import text
+
+
+def test_who_waits_for_a_rank_that_is_held_alone_and_for_how_long() -> None:
+    data = {
+        "mode": "held", "lease_ns": 59_000_000_000, "pending": 2, "timeout_ns": 25_400_000_000,
+        "held": {2: "SEND_F 2→3 mb0"}, "reason": "",
+        "waiting": {3: "waits in recv from 2 for rank 2", 1: "waits in send to 2 for rank 2"},
+    }  # fmt: skip
+    assert text(Verb.STATUS, data).splitlines() == [
+        "held · lease 59 s · 2 ops pending · an op times out in 25 s",
+        "    1  waits in send to 2 for rank 2",
+        "    2  SEND_F 2→3 mb0",
+        "    3  waits in recv from 2 for rank 2",
+    ]

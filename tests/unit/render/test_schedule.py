@@ -1,0 +1,155 @@
+"""The schedule's rows, drawn from spans worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg.analysis.base.values import ActionSpan, Idle, PipelineRank
+from pardbg.render.draw.axis import Axis, gaps, nice_step, ruler
+from pardbg.render.draw.cells import plain
+from pardbg.render.pages.pipeline.ledger import explain, figures
+from pardbg.render.pages.pipeline.page import PipelinePageState, pipeline
+from pardbg.render.pages.pipeline.plan_row import Planned, in_flight_curve, lay_out, makespan
+from pardbg.render.pages.pipeline.schedule import even, label, plan_row, seen_row, short_next
+from tests.ui.sample import MS, held, pipeline_step, snapshot_1f1b, snapshot_ddp
+
+
+def _rank(actions: list[ActionSpan], idles: list[Idle]) -> PipelineRank:
+    return PipelineRank(0, (0,), (), tuple(actions), tuple(idles), 0, {}, 0, 1, 1, None, None)
+
+
+def test_boxes_lie_in_proportion_to_time() -> None:
+    """40 ns on 20 cells: F0 takes 5 cells, then an idle wait of 5, then B0 running to the end."""
+    rank = _rank(
+        [ActionSpan(0, 0, "F", 0, 0, 10), ActionSpan(0, 0, "B", 0, 20, None)],
+        [Idle(0, 10, 20, "dependency", None, 1)],
+    )
+    row = seen_row(rank, Axis(0, 40, 20), 40, many_stages=False)
+    assert plain(row.line()) == "F0   ░░░░░B0       ▸"
+    styles = [run.style for run in row.line()]
+    assert styles == ["action.F.even", "idle.dependency", "action.B.now"]
+
+
+def test_an_idle_stretch_names_what_it_waits_for_where_that_fits() -> None:
+    rank = _rank([], [Idle(0, 0, 10, "dependency", "1B0", 1)])
+    assert plain(seen_row(rank, Axis(0, 10, 10), 10, False).line()) == "░◂1B0░░░░░"
+    assert plain(seen_row(rank, Axis(0, 10, 5), 10, False).line()) == "░░░░░"
+
+
+def test_what_comes_next_stands_behind_a_held_rank() -> None:
+    rank = _rank([ActionSpan(0, 0, "F", 0, 0, 4)], [])
+    row = seen_row(rank, Axis(0, 20, 20), 4, False, held_next="RECV_B 1→0 mb5")
+    assert plain(row.line()).rstrip() == "F0  ‖recv B5"
+
+
+@pytest.mark.parametrize(
+    ("cells", "many", "text"), [(3, True, "4F5"), (2, True, "F5"), (1, True, "F"), (0, True, "")]
+)
+def test_labels_shorten(cells: int, many: bool, text: str) -> None:
+    assert label(4, "F", 5, cells, many) == text
+
+
+def test_next_actions_are_short() -> None:
+    assert short_next("2F4", False) == "F4"
+    assert short_next("2F4", True) == "2F4"
+    assert short_next("SEND_F 2→3 mb4", False) == "send F4"
+    assert short_next("all_reduce dp #42", False) == "all_reduce dp #42"
+
+
+def test_the_plan_in_time_is_the_implied_schedule() -> None:
+    """p=4 m=8, forward 10 ms, backward 20 ms, free transfers: (m + p - 1) x 30 ms = 330 ms."""
+    step = pipeline_step(1, 0)
+    boxes = lay_out(step, step, 4)
+    assert makespan(boxes) == pytest.approx(330 * MS)
+    assert [box.text for box in boxes[3][:3]] == ["3F0", "3B0", "3F1"]
+    row = plan_row(boxes[0], Axis(0, 330 * MS, 66), False)
+    assert plain(row.line()).startswith("F0F1F2F3")
+
+
+def test_time_in_which_nothing_ran_is_cut_short() -> None:
+    """Two actions of 10 ns, a second of nothing between them: the break takes three cells."""
+    cut = gaps([(0, 10), (1010, 1020)], 1020)
+    assert cut == ((10, 1010),)
+    axis = Axis(0, 26, 26, cut)  # one ns a cell; the break keeps three
+    assert (axis.x(10), axis.x(1010), axis.x(1020)) == (10, 13, 23)
+    assert gaps([(0, 10), (30, 40)], 45) == ()
+
+
+def test_a_ruler_counts_from_its_origin() -> None:
+    text = plain(ruler(Axis(0, 400 * MS, 80)).line())
+    assert text.startswith("╷0 ") and "╷100 ms" in text and "╷300 ms" in text
+    assert [nice_step(n) for n in (1, 3, 70, 200)] == [1, 5, 100, 200]
+
+
+def test_the_ledger_adds_up() -> None:
+    """Rank 3 of p=4 m=8 with 1 ms transfers: busy 240 ms of a window of 338..."""
+    step = pipeline_step(1, 0)
+    rank = step.ranks[3]
+    window = step.t1_ns - step.t0_ns
+    assert rank.busy_ns + sum(rank.idle_ns.values()) == window
+    text = plain(figures(rank, 120))
+    assert f"{rank.busy_ns / window * 100:.0f}%" in text
+
+
+def test_the_sentence_names_the_producer() -> None:
+    step = pipeline_step(1, 0)
+    idle = next(i for i in step.ranks[0].idles if i.cause == "dependency")
+    text = plain(explain(step, idle, True, 200))
+    # Rank 0 has done F0..F3 at 40 ms and waits for 1B0.
+    assert "rank 0 at 40 ms" in text and "waits for 1B0 on rank 1" in text
+    assert plain(explain(step, idle, True, 60)).startswith("▌ rank 0")
+
+
+@pytest.mark.parametrize(("cells", "rows"), [(60, 11), (80, 20), (120, 36), (200, 56)])
+@pytest.mark.parametrize("ranks", [1, 4, 64])
+def test_the_page_fits_every_terminal(cells: int, rows: int, ranks: int) -> None:
+    for snapshot in (snapshot_1f1b(p=ranks, m=8), held(snapshot_1f1b(p=ranks, m=8))):
+        picture = pipeline(snapshot, cells, rows, PipelinePageState(selected=ranks - 1))
+        lines = [*picture.head, *picture.body, *picture.foot]
+        assert max(len(plain(row)) for row in lines) <= cells
+        assert len(picture.head) + len(picture.foot) < rows
+        assert picture.focus is not None
+        assert len(picture.rows) <= len(picture.body)
+
+
+def test_a_run_without_a_pipeline_says_where_to_look() -> None:
+    text = "\n".join(plain(row) for row in pipeline(snapshot_ddp(), 80, 20).body)
+    assert "No pipeline in this run." in text and "3 Timeline" in text
+
+
+def test_a_ranks_later_stage_is_written_small_where_its_number_does_not_fit() -> None:
+    assert label(4, "F", 5, 3, True, later=True) == "4F5"
+    assert label(4, "F", 5, 2, True, later=True) == "f5"
+    assert label(4, "I", 5, 1, True, later=True) == "i"
+
+
+def test_boxes_of_a_row_are_called_alike() -> None:
+    """Three boxes of 1 cell and one of 2: all say their letter, none its number too."""
+    spans = [ActionSpan(0, 0, "F", i, i, i + 1) for i in range(3)]
+    row = seen_row(_rank([*spans, ActionSpan(0, 0, "B", 0, 3, 5)], []), Axis(0, 5, 5), 5, False)
+    assert plain(row.line()) == "FFFB "
+    assert even([1, 0, 1, 1, 2]) == 1
+
+
+def test_a_planned_pair_has_a_double_line() -> None:
+    """DualPipeV: 0F7 and 1B3 are one action; 0F8 is not in a pair."""
+    boxes = (
+        Planned("0F7", 0, "F", 7, 0, 4), Planned("1B3", 1, "B", 3, 4, 10),
+        Planned("0F8", 0, "F", 8, 10, 14),
+    )  # fmt: skip
+    row = plan_row(boxes, Axis(0, 14, 14), True, pairs=(("0F7", "1B3"),))
+    assert plain(row.line()) == "0F7═1B3═══0F8─"
+
+
+def test_two_actions_at_once_are_both_there() -> None:
+    """0F1 from 0 to 6 and, by a function of the program's own, 1B0 from 2 to 10."""
+    rank = _rank([ActionSpan(0, 0, "F", 1, 0, 6), ActionSpan(0, 0, "B", 0, 2, 10)], [])
+    assert plain(seen_row(rank, Axis(0, 10, 10), 10, False).line()) == "F1 ▚▚▚B0  "
+
+
+def test_a_backward_in_two_parts_keeps_its_activations_until_w() -> None:
+    spans = [
+        ActionSpan(0, 0, "F", 0, 0, 1), ActionSpan(0, 0, "I", 0, 1, 2),
+        ActionSpan(0, 0, "W", 0, 4, 5),
+    ]  # fmt: skip
+    assert in_flight_curve(_rank(spans, [])) == [(1, 1), (5, 0)]
