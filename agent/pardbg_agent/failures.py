@@ -68,9 +68,7 @@ def _child_ends() -> None:
         _hold(value, value.__traceback__, "MainThread")
 
 
-def _uncaught(
-    kind: type[BaseException], value: BaseException, trace: TracebackType | None
-) -> None:
+def _uncaught(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
     _tell(kind, value, trace, "MainThread")
     _hold(value, trace, "MainThread")
     before = _before[0] if _before is not None else sys.__excepthook__

@@ -127,9 +127,7 @@ def control(
     port = HubControl(run_dir, script=True)
     try:
         # The command line names the run it kills: that is the confirmation.
-        reply = port.command(
-            verb, ranks, timeout_s, lease_s=lease_s, confirm=True, **(args or {})
-        )
+        reply = port.command(verb, ranks, timeout_s, lease_s=lease_s, confirm=True, **(args or {}))
     finally:
         port.close()
     if json_:
@@ -214,4 +212,3 @@ def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:
 def talk(line: str) -> None:
     """A line of ours, on stderr."""
     click.echo(f"pardbg: {line}", err=True)
-

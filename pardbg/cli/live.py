@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, default="1f1b")
 @click.argument("own", nargs=-1, type=click.UNPROCESSED, metavar="[RECIPE'S OPTIONS]")
 @click.option("--nproc", type=click.IntRange(1, 64), help="Ranks (default: the recipe's).")
-@click.option("--nnodes", type=click.IntRange(1, 16), default=1,
-              help="Share the ranks between so many torchruns, as on so many machines.")
+@click.option(
+    "--nnodes",
+    type=click.IntRange(1, 16),
+    default=1,
+    help="Share the ranks between so many torchruns, as on so many machines.",
+)
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
@@ -88,8 +92,13 @@ def watch(
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
-@click.option("--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
-              help="Commands to begin with, one a line: breakpoints, watches, delays.")
+@click.option(
+    "--rc",
+    "rc_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Commands to begin with, one a line: breakpoints, watches, delays.",
+)
 @click.pass_obj
 def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **how: Any) -> int:
     """Run a job without a screen, recorded: `run -o S.mcap -- torchrun … train.py`.
@@ -124,10 +133,18 @@ class _Ctl(click.Command):
               help="Seconds the ranks stay held without a further command.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True,
               help="Seconds to wait for the ranks' acknowledgement.")  # fmt: skip
-@click.option("--frame", type=click.IntRange(0), default=0,
-              help="Which of a held rank's frames p and the like look at; 0: the innermost.")
-@click.option("--hash", "hash_", is_flag=True,
-              help="With compare: the first tensor that differs of params, grads, optimizer, EXPR.")
+@click.option(
+    "--frame",
+    type=click.IntRange(0),
+    default=0,
+    help="Which of a held rank's frames p and the like look at; 0: the innermost.",
+)
+@click.option(
+    "--hash",
+    "hash_",
+    is_flag=True,
+    help="With compare: the first tensor that differs of params, grads, optimizer, EXPR.",
+)
 def ctl(
     words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool
 ) -> int:
@@ -185,8 +202,11 @@ def ls(json_: bool, dead: bool) -> None:
         click.echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
     if boxes:
         last = boxes[-1].run
-        click.echo(f"{len(boxes)} killed: `pardbg postmortem {last} -o S.mcap`"
-                   + ("" if dead else ", `pardbg ls --dead` lists them"), err=True)
+        click.echo(
+            f"{len(boxes)} killed: `pardbg postmortem {last} -o S.mcap`"
+            + ("" if dead else ", `pardbg ls --dead` lists them"),
+            err=True,
+        )
 
 
 @click.command()
@@ -240,9 +260,7 @@ def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
     return for_viewer(rc_file, no_rc) if has_terminal() else named(rc_file)
 
 
-def _watch_job(
-    handle: RunHandle, how: Recording, rc: Rc, start_screen: str = "overview"
-) -> int:
+def _watch_job(handle: RunHandle, how: Recording, rc: Rc, start_screen: str = "overview") -> int:
     """TUI beside a job just started; without a terminal, its output and then the report."""
     from pardbg.cli import headless
 

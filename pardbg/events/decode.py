@@ -88,9 +88,7 @@ def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
     """Which records were committed and carry times a clock can show, in order."""
     limit = np.int64(MAX_NUMBER)
     t0, t1 = records["t0_ns"], records["t1_ns"]
-    ok: NDArray[np.bool_] = (
-        (records["mark"] != 0) & (t0 >= 0) & (t1 >= t0) & (t1 < limit)
-    )
+    ok: NDArray[np.bool_] = (records["mark"] != 0) & (t0 >= 0) & (t1 >= t0) & (t1 < limit)
     return ok
 
 

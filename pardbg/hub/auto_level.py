@@ -117,9 +117,7 @@ class Watcher:
                 spent = time.thread_time()
                 why = attention.look(View(store, None))
                 if why is not None:
-                    control.command(
-                        Verb.LEVEL, None, 5.0, level="full", for_s=RAISE_S, why=why
-                    )
+                    control.command(Verb.LEVEL, None, 5.0, level="full", for_s=RAISE_S, why=why)
                 due = time.monotonic() + max(PERIOD_S, (time.thread_time() - spent) * SHARE)
         finally:
             control.close()

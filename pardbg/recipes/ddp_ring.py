@@ -64,7 +64,8 @@ def ring_all_reduce(flat: Tensor, rank: int, size: int) -> None:
 
 def train(world: World, options: Options) -> None:
     def hook(
-        _: object, bucket: dist.GradBucket  # type: ignore[name-defined]
+        _: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[Tensor]:
         gradients = bucket.buffer()
         ring_all_reduce(gradients, world.rank, world.size)

@@ -1,6 +1,6 @@
 """What every recipe needs around its training: options, the process group, a clean end.
 
-    torchrun --nproc-per-node 4 -m pardbg.recipes.onef1b --steps 20
+torchrun --nproc-per-node 4 -m pardbg.recipes.onef1b --steps 20
 """
 
 from __future__ import annotations

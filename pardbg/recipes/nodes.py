@@ -47,9 +47,7 @@ def main() -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, asked)
-    launchers = [
-        subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(given.nnodes)
-    ]
+    launchers = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(given.nnodes)]
     return wait(launchers, end_at)
 
 

@@ -1,6 +1,6 @@
 """The same training in one process: what every other recipe's losses are compared with.
 
-    python -m pardbg.recipes.single --steps 20
+python -m pardbg.recipes.single --steps 20
 """
 
 from __future__ import annotations

@@ -59,11 +59,7 @@ class Totals:
                 self._marks.append(mark)
         mark = self._advance(mark, row)
         self._last = mark
-        return [
-            (self._keys[i], int(n), int(mark.sizes[i]))
-            for i, n in enumerate(mark.counts)
-            if n
-        ]
+        return [(self._keys[i], int(n), int(mark.sizes[i])) for i, n in enumerate(mark.counts) if n]
 
     def keep_up(self) -> None:
         """Mark what has come, but for the newest rows, which late ones may still move: else who

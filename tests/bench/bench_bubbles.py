@@ -35,9 +35,7 @@ def main() -> list[Figure]:
             figures.append(Figure(f"{name}: measured beside implied", excess, "points", POINTS))
     for name, other in ORDER:
         less = found[other][0] - found[name][0]
-        figures.append(
-            Figure(f"{name} below {other}", less, "points", 0.0, higher_is_better=True)
-        )
+        figures.append(Figure(f"{name} below {other}", less, "points", 0.0, higher_is_better=True))
     return figures
 
 

@@ -111,9 +111,7 @@ def _recorder(folder: Path) -> list[Figure]:
         job = [sys.executable, "-m", "tests.distributed.fake_ranks", str(RANKS), "1000", "0.018"]
         argv = [sys.executable, "-m", "pardbg.cli", "run", "--level", level,
                 "-o", str(folder / f"{level}.mcap"), "--", *job]  # fmt: skip
-        run = subprocess.Popen(
-            argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        run = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             figures.append(_watched(run, level, budget))
         finally:

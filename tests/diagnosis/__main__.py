@@ -1,6 +1,6 @@
 """`make diagnosis`: fault × found × culprit right × seconds × false alarms, as a table.
 
-    python -m tests.diagnosis [NAME …] [--beside] [--healthy SECONDS] [--list]
+python -m tests.diagnosis [NAME …] [--beside] [--healthy SECONDS] [--list]
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Recipes run for real under ``pardbg run``, once per pytest process however many tests look.
 
-    run = recorded("1f1b", steps=10)
-    assert run.exit_code == 0
-    assert run.losses == pytest.approx(single_process, rel=1e-4)
-    assert run.report["pipeline"]["num_stages"] == 4
+run = recorded("1f1b", steps=10)
+assert run.exit_code == 0
+assert run.losses == pytest.approx(single_process, rel=1e-4)
+assert run.report["pipeline"]["num_stages"] == 4
 """
 
 from __future__ import annotations

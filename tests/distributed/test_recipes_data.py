@@ -26,12 +26,13 @@ from tests.processes import rank_env, run_argv
 pytestmark = pytest.mark.timeout(150)
 STEPS = 5
 
-BLOCK = 2 * (2 * WIDTH) + (WIDTH * 3 * WIDTH + 3 * WIDTH) + (WIDTH * WIDTH + WIDTH) + (
-    WIDTH * 4 * WIDTH + 4 * WIDTH + 4 * WIDTH * WIDTH + WIDTH
+BLOCK = (
+    2 * (2 * WIDTH)
+    + (WIDTH * 3 * WIDTH + 3 * WIDTH)
+    + (WIDTH * WIDTH + WIDTH)
+    + (WIDTH * 4 * WIDTH + 4 * WIDTH + 4 * WIDTH * WIDTH + WIDTH)
 )  # two norms, qkv, out, and the two layers of the network
-PARAMETERS = (
-    VOCABULARY * WIDTH + CONTEXT * WIDTH + BLOCKS * BLOCK + 2 * WIDTH + WIDTH * VOCABULARY
-)
+PARAMETERS = VOCABULARY * WIDTH + CONTEXT * WIDTH + BLOCKS * BLOCK + 2 * WIDTH + WIDTH * VOCABULARY
 S = 4 * PARAMETERS
 """Bytes of all gradients, or of all weights: 1,747,456."""
 

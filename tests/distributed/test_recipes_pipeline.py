@@ -122,9 +122,7 @@ def test_naive_model_parallelism_is_seen_as_ranks_that_take_turns() -> None:
     assert shown.step.implied_fraction is None
     # 16 sequences at once: 256 KiB on each of six edges, once a step.
     edges = {(e["src"], e["dst"]): e["bytes"] for e in made.report["traffic"]}
-    assert edges == {
-        edge: STEPS * 256 * KIB for a in range(3) for edge in ((a, a + 1), (a + 1, a))
-    }
+    assert edges == {edge: STEPS * 256 * KIB for a in range(3) for edge in ((a, a + 1), (a + 1, a))}
 
 
 def test_dp_pp_has_two_pipelines_and_averages_each_stage() -> None:

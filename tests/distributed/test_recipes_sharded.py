@@ -263,9 +263,7 @@ def test_moe_moves_the_bytes_that_its_routing_says() -> None:
     for rank in range(N):
         here = [sum(tokens[b, rank * each + e] for e in range(each)) * row for b in MOE_BLOCKS]
         found = [(o.a, o.b) for o in ops("moe", rank) if (o.op, o.axis) == ("all_to_all", "ep")]
-        forward = [
-            pair for size in here for pair in ((64, 64), (share, size), (size, share))
-        ]
+        forward = [pair for size in here for pair in ((64, 64), (share, size), (size, share))]
         backward = [pair for size in here[::-1] for pair in ((share, size), (size, share))]
         assert found == forward + backward
 
@@ -328,4 +326,3 @@ def test_recomputed_forwards_are_marked_and_hold_less() -> None:
         assert peak < all_of_it / 4
         # A block's inside, eight times, is what was not kept: but for the norms' small statistics.
         assert inputs + BLOCKS * (peak - inputs) == pytest.approx(all_of_it, rel=0.01)
-

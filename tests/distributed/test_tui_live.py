@@ -77,9 +77,7 @@ async def test_watch_pause_step_and_leave_a_real_pipeline(tmp_path: Path) -> Non
         source.close()
         assert not handle.ended()  # the viewer has left; the job goes on
     session = open_session(tmp_path / "s.mcap")
-    replayed = PardbgApp(
-        session, None, title="s", start_screen="pipeline", replay=ReplayClock()
-    )
+    replayed = PardbgApp(session, None, title="s", start_screen="pipeline", replay=ReplayClock())
     async with replayed.run_test(size=(80, 24)) as pilot:
         await shows(replayed, "1F1B")
         await pilot.press("end")

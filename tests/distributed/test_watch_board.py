@@ -96,4 +96,3 @@ def test_who_disagrees_is_held_before_it_issues(tmp_path: Path) -> None:
         messages = session_of(handle)
     assert not ring_dir.exists(), "boards go with the rings"
     assert [d for d in maps(messages, b"D") if d["k"] == "error"] == []
-

@@ -301,5 +301,3 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
     finally:
         rig.close()
         ear.close()
-
-

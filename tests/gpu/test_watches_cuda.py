@@ -20,9 +20,7 @@ def test_a_gradient_on_the_device_is_named(c: core.Core) -> None:
     model.weight.grad = torch.tensor([[0.0, 0.0], [float("nan"), 0.0], [0.0, 0.0]], device="cuda")
     ((text, coming),) = hits(c, optimizer.step)
     assert coming == "optimizer.step 0"
-    assert text == (
-        "1 of 6 values is not finite (1 NaN; the first at 2) in the gradient of weight"
-    )
+    assert text == ("1 of 6 values is not finite (1 NaN; the first at 2) in the gradient of weight")
 
 
 def test_memory_is_what_the_allocator_gave_out(c: core.Core) -> None:

@@ -101,8 +101,21 @@ class Proc:
         self.index += 1
         self._records.append(
             layout.pack(
-                kind, lane, flags, name_id, ns(t0), ns(t1), step, seq, group_id, stage, mb, peer,
-                a, b, self.index,
+                kind,
+                lane,
+                flags,
+                name_id,
+                ns(t0),
+                ns(t1),
+                step,
+                seq,
+                group_id,
+                stage,
+                mb,
+                peer,
+                a,
+                b,
+                self.index,
             )
         )
 

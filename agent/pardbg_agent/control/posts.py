@@ -196,9 +196,7 @@ class Posts:
         head = HEADER.pack(MAGIC, SLOT, os.getpid(), rank, kinds, self.job, self._started)
         self._buffer[: len(head) + 4] = head + _crc(head)
 
-    def post(
-        self, what: int, which: int, t_ns: int, packed: bytes, held: bool = False
-    ) -> None:
+    def post(self, what: int, which: int, t_ns: int, packed: bytes, held: bool = False) -> None:
         """Put it there for the others to see. ``packed``: of pack_what."""
         body = _BODY.pack(what, which, t_ns, self.rank, held, packed)
         at = _DATA + self._slot(what, which) * SLOT

@@ -102,9 +102,7 @@ def spend(c: _core.Core, since: int) -> None:
     c.hook_calls += 1
 
 
-def wait_gate(
-    c: _core.Core, gate: int, describe: Any, facts: Any = None, look: Any = None
-) -> None:
+def wait_gate(c: _core.Core, gate: int, describe: Any, facts: Any = None, look: Any = None) -> None:
     """Pass a gate that is closed. Being held is not the agent's cost. ``facts`` gives what comes
     next field by field, if a breakpoint asks; ``look`` is a watch's look at it."""
     if look is None and c.watches.slow is not None:

@@ -136,8 +136,14 @@ def _pipeline(view: View) -> Json | None:
         "critical_path": _path(usual_path(free, layout.num_stages)),
         "waits": [asdict(row) for row in microbatch_waits(free)[:MAX_WAITS]],
         "peaks": [
-            {"rank": rank, "step": p.step, "action": p.action, "t_ns": p.t_ns,
-             "number": len(p.in_flight), "in_flight": list(p.in_flight)}
+            {
+                "rank": rank,
+                "step": p.step,
+                "action": p.action,
+                "t_ns": p.t_ns,
+                "number": len(p.in_flight),
+                "in_flight": list(p.in_flight),
+            }
             for rank, p in (peaks(free[-1]) if free else {}).items()
         ],
         "steps": [

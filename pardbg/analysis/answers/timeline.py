@@ -118,9 +118,7 @@ def _boxes(
     return made
 
 
-def _single(
-    process: Process, name: str, table: Table, rows: NDArray[np.int64]
-) -> list[LaneSpan]:
+def _single(process: Process, name: str, table: Table, rows: NDArray[np.int64]) -> list[LaneSpan]:
     label: Callable[..., str] = _LABELS.get(name, _label_name)
     names = ("t0_ns", "t1_ns", "name_id", "stage", "microbatch", "step", "peer", "flags")
     columns = (table.col(c)[rows].tolist() for c in names)

@@ -89,8 +89,12 @@ def _logged(
     columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns", "flags"))
     numbers = table.col("a").view("<f8")[rows].tolist()
     return [
-        (step - 1 if step > 0 and t1 < begins.get(step, t1 + 1) else step, t1, value,
-         not flags & _INFERRED)
+        (
+            step - 1 if step > 0 and t1 < begins.get(step, t1 + 1) else step,
+            t1,
+            value,
+            not flags & _INFERRED,
+        )
         for step, name_id, t1, flags, value in zip(*columns, numbers, strict=True)
         if name_id in names and math.isfinite(value)
     ]

@@ -49,9 +49,7 @@ def _p2p_rows(view: View, last: int | None) -> tuple[P2PRow, ...]:
     if last is not None:
         pairs = pairs[-last:]
     spans = _spans(view, [i for *_, send, recv in pairs for i in (send, recv) if i is not None])
-    return tuple(
-        _row(view, edge, order, send, recv, spans) for _, edge, order, send, recv in pairs
-    )
+    return tuple(_row(view, edge, order, send, recv, spans) for _, edge, order, send, recv in pairs)
 
 
 def _spans(view: View, parts: Sequence[Issue]) -> dict[int, Span]:
@@ -92,9 +90,7 @@ class _Before:
     def number(self, edge: Edge, one: Issue) -> int:
         counts = self._ranks.get(one.rank)
         if counts is None:
-            counts = self._ranks[one.rank] = _counts(
-                self._view, one.rank, "issue_p2p", self._t_ns
-            )
+            counts = self._ranks[one.rank] = _counts(self._view, one.rank, "issue_p2p", self._t_ns)
         return counts.get((edge[1], one.send, one.peer, edge[4]), 0)
 
 
@@ -112,9 +108,7 @@ def _counts(
     return counts
 
 
-def _numbered(
-    view: View, edge: Edge, parts: Sequence[Issue], before: _Before
-) -> dict[int, Issue]:
+def _numbered(view: View, edge: Edge, parts: Sequence[Issue], before: _Before) -> dict[int, Issue]:
     """order -> op. Where either side lost records, counted within the step (a lost record would
     shift all later pairs); else from the run's start."""
     if not parts:

@@ -164,9 +164,7 @@ def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
 
 def _witness(view: View, group: GroupDef) -> int | None:
     known = [
-        rank
-        for rank in group.ranks
-        if rank in view.ranks and view.ranks[rank].epoch == group.epoch
+        rank for rank in group.ranks if rank in view.ranks and view.ranks[rank].epoch == group.epoch
     ]
     return min(known, default=None)
 
@@ -208,8 +206,13 @@ def _groups(view: View, sums: _Sums) -> tuple[GroupView, ...]:
         parts = [s for (k, _, _), s in sums.ops.items() if k == key]
         made.append(
             GroupView(
-                key, group.axis or group.name, group.axis, group.ranks, group.backend,
-                sum(s.num_ops for s in parts), round(sum(s.num_bytes for s in parts)),
+                key,
+                group.axis or group.name,
+                group.axis,
+                group.ranks,
+                group.backend,
+                sum(s.num_ops for s in parts),
+                round(sum(s.num_bytes for s in parts)),
             )
         )
     return tuple(made)

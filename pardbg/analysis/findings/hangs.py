@@ -152,9 +152,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
         t_ns=since,
         text=text,
         advice=_ADVICE[kind],
-        evidence=Evidence(
-            since + INTO_NS, culprits[0], "timeline", op=waits[culprits[0]].op.text
-        ),
+        evidence=Evidence(since + INTO_NS, culprits[0], "timeline", op=waits[culprits[0]].op.text),
         first_ns=since,
     )
 

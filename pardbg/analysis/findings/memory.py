@@ -53,9 +53,7 @@ def _total(view: View, process: Process) -> tuple[str, int] | None:
     return None
 
 
-def _series(
-    view: View, process: Process, kind: str, since: int
-) -> tuple[Array, Array]:
+def _series(view: View, process: Process, kind: str, since: int) -> tuple[Array, Array]:
     """(steps, bytes) of the last totals."""
     table, visible = view.rows(process, "memory")
     lo = max(0, visible - _ROWS)

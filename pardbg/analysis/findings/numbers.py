@@ -130,9 +130,7 @@ def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
         })  # fmt: skip
 
 
-def _op_seen(
-    process: Process, rank: int, step: int, t: int, of: Mapping[str, int]
-) -> _Seen:
+def _op_seen(process: Process, rank: int, step: int, t: int, of: Mapping[str, int]) -> _Seen:
     group = process.groups.get(of["group_id"])
     name = "?" if group is None else group.axis or group.name
     if of["flags"] & _P2P:
@@ -183,7 +181,8 @@ def divergence(view: View) -> Iterable[Finding]:
 
 
 def _diverged(
-    view: View, group: str,
+    view: View,
+    group: str,
     by_key: Mapping[tuple[str, int, int], Mapping[int, tuple[int, int, str]]],
     times: Mapping[int, int],
 ) -> Iterable[Finding]:

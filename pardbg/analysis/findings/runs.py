@@ -18,6 +18,7 @@ from pardbg.words import duration, ranks_text
 CLOCK_NS: Final = 1_000_000
 """Uncertainty that is worth a line: about as long as a small collective."""
 
+
 def restarts(view: View) -> Iterable[Finding]:
     """torchelastic started the workers anew: what is shown is the newest round alone."""
     if view.epoch <= 0:

@@ -101,8 +101,10 @@ class Blame:
 
     @property
     def since_ns(self) -> int:
-        return max(wait.op.since_ns for wait in self.waits) if self.cycle else (
-            min(wait.op.since_ns for wait in self.waits)
+        return (
+            max(wait.op.since_ns for wait in self.waits)
+            if self.cycle
+            else (min(wait.op.since_ns for wait in self.waits))
         )
 
 

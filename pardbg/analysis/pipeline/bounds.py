@@ -73,9 +73,7 @@ def in_flight_bound(layout: Layout, rank: int) -> int | None:
     return in_flight((a.stage, a.kind) for a in planned)[1] if planned else None
 
 
-def implied_fraction(
-    layout: Layout, rows: Mapping[int, Sequence[ActionSpan]]
-) -> float | None:
+def implied_fraction(layout: Layout, rows: Mapping[int, Sequence[ActionSpan]]) -> float | None:
     """Bubble of the plan run with the measured mean duration per (stage, action) and free
     communication. None while an action of the plan has not been measured."""
     if not layout.planned:

@@ -83,9 +83,7 @@ def _plain(evidence: Evidence, begin: int, end: int, cause: Cause) -> tuple[Idle
     return (Idle(evidence.rank, begin, end, cause, None, None),)
 
 
-def _gap(
-    evidence: Evidence, begin: int, end: int, action: str | None, running: bool
-) -> list[Idle]:
+def _gap(evidence: Evidence, begin: int, end: int, action: str | None, running: bool) -> list[Idle]:
     """A gap before ``action``: dependency, then communication where seen, the rest host."""
     if end <= begin:
         return []
@@ -126,9 +124,7 @@ def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
             continue
         if t0 > at:
             idles.append(Idle(evidence.rank, at, t0, "host", None, None))
-        idles.append(
-            Idle(evidence.rank, t0, t1, "communication", source, source_rank)
-        )
+        idles.append(Idle(evidence.rank, t0, t1, "communication", source, source_rank))
         at = t1
     if end > at:
         idles.append(Idle(evidence.rank, at, end, "host", None, None))

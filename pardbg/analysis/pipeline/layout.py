@@ -185,9 +185,7 @@ def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
     return result
 
 
-def _running_recorded(
-    view: View, process: Process, rank: int
-) -> tuple[int, ActionSpan] | None:
+def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
     """A record that ends after the cursor and began before it: replay knows the future."""
     table, visible = view.rows(process, "action")
     for row in range(visible, min(len(table), visible + 8)):

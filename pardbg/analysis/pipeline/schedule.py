@@ -272,9 +272,7 @@ def _in_flight(row: Sequence[ActionSpan]) -> tuple[int, int, dict[int, int]]:
     return in_flight((span.stage, span.kind) for span in ended)
 
 
-def _last_complete(
-    view: View, layout: Layout, current: PipelineStep | None
-) -> PipelineStep | None:
+def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> PipelineStep | None:
     """The newest complete step that the debugger did not hold; if all are, the newest."""
     if current is None:
         return None

@@ -102,8 +102,11 @@ class WhatIf:
 
 
 def whatif(
-    view: View, schedules: Sequence[str] = plans.SCHEDULES, microbatches: Sequence[int] = (),
-    virtual: Sequence[int] = (), until: int | None = None,
+    view: View,
+    schedules: Sequence[str] = plans.SCHEDULES,
+    microbatches: Sequence[int] = (),
+    virtual: Sequence[int] = (),
+    until: int | None = None,
 ) -> WhatIf | str:
     """The answer for the first pipeline of the run; a sentence where there is none.
 
@@ -235,8 +238,12 @@ def _uneven(measured: Costs) -> bool:
 
 def _evened(measured: Costs, other: Option, ran: Plan) -> Option:
     """The same schedule with all stages cut to equal times."""
-    plan = ran if other.runs_now else plans.plan(
-        other.schedule, measured.num_ranks, other.num_virtual, other.num_microbatches
+    plan = (
+        ran
+        if other.runs_now
+        else plans.plan(
+            other.schedule, measured.num_ranks, other.num_virtual, other.num_microbatches
+        )
     )
     return option(measured, other.schedule, plan, other.num_microbatches, equal=True)
 
@@ -297,9 +304,7 @@ def _run_step(
     return run(ordered(plan, num_stages), times, scale, step.between, measured.outside)
 
 
-def _held(
-    row: Sequence[str], sizes: Sequence[float] | None
-) -> tuple[int, float]:
+def _held(row: Sequence[str], sizes: Sequence[float] | None) -> tuple[int, float]:
     """(most microbatches in flight on a rank, most bytes they keep). W frees where it is apart."""
     count, held, most, most_bytes = 0, 0.0, 0, 0.0
     splits = {a.stage for text in row if (a := parse(text)) and a.kind == "W"}

@@ -35,9 +35,7 @@ class StepCosts:
     """(stage, F, B, I or W), the first stage's I and W as if it were another one."""
     between: Between
 
-    def cut(
-        self, num_stages: int, split: Split, equal: bool = False
-    ) -> dict[tuple[int, str], Row]:
+    def cut(self, num_stages: int, split: Split, equal: bool = False) -> dict[tuple[int, str], Row]:
         """The same model in another number of stages. Time is taken as spread evenly within a
         stage, or (``equal``) over the whole model."""
         before = 1 + max(stage for stage, _ in self.times)

@@ -85,9 +85,7 @@ def _from_torch(schedule: str, num_ranks: int, num_virtual: int, num_microbatche
     except ImportError:
         raise NoPlan("its plan comes from torch, which is not installed here") from None
     try:
-        rows = get_schedule_ops(
-            schedule, num_ranks, num_microbatches, num_virtual, with_comms=True
-        )
+        rows = get_schedule_ops(schedule, num_ranks, num_microbatches, num_virtual, with_comms=True)
     except (ValueError, AssertionError, TypeError, KeyError, IndexError) as error:
         raise NoPlan(_short(str(error))) from None
     return {

@@ -139,9 +139,7 @@ def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Todo, 
 
 def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
     """action -> messages between it and the one before. Within a pair there are none."""
-    parsed = [
-        [[a for text in unit if (a := parse(text))] for unit in units(row)] for row in rows
-    ]
+    parsed = [[[a for text in unit if (a := parse(text))] for unit in units(row)] for row in rows]
     owner = {
         action.stage: rank for rank, row in enumerate(parsed) for unit in row for action in unit
     }

@@ -98,7 +98,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise ExprError(f"cannot read {text[at:at + 12].strip()!r} at column {at + 1}")
+            raise ExprError(f"cannot read {text[at : at + 12].strip()!r} at column {at + 1}")
         tokens.append(_token(match))
         at = match.end()
     return [*tokens, _Token("end", "the end", len(text))]

@@ -260,9 +260,10 @@ class Hub:
         """Who follows the job without a screen learns that it stands still, and what to do."""
         text = notice(event, self.config.run)
         if text:
-            with contextlib.suppress(OSError), open(
-                self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8"
-            ) as file:
+            with (
+                contextlib.suppress(OSError),
+                open(self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8") as file,
+            ):
                 file.write(f"pardbg: {text}\n")
 
     # -- what the hub says

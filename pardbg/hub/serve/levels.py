@@ -19,9 +19,7 @@ class Levels:
         self._back: dict[str, tuple[int, int]] = {}
         """proc -> (when, to which level)."""
 
-    def ask(
-        self, levels: Mapping[str, int], level: int, for_ns: int, now: int
-    ) -> list[str]:
+    def ask(self, levels: Mapping[str, int], level: int, for_ns: int, now: int) -> list[str]:
         """Set ``level`` on the processes of ``levels`` (proc -> its level now); who was asked.
 
         ``for_ns``: after that it is what it was before; 0: it stays.

@@ -122,9 +122,7 @@ def _number(said: dict[str, Any]) -> int:
     return number if isinstance(number, int) else 0
 
 
-def _in_parts(
-    writer: SessionWriter, number: int, config: RunConfig
-) -> SessionWriter | Parts:
+def _in_parts(writer: SessionWriter, number: int, config: RunConfig) -> SessionWriter | Parts:
     """The writer itself, unless the recording is to go on in another file some day."""
     if not config.limits:
         return writer

@@ -73,9 +73,7 @@ def ring(ranks: Sequence[int], links: Links, cells: int) -> list[Line]:
     return [row.line() for row in rows]
 
 
-def _row_of(
-    rows: Sequence[Row], ranks: Sequence[int], left: int, link: int, links: Links
-) -> None:
+def _row_of(rows: Sequence[Row], ranks: Sequence[int], left: int, link: int, links: Links) -> None:
     for at, rank in enumerate(ranks):
         x = left + at * (NODE + link)
         for row, text in zip(rows, ("╭───╮", f"│{rank:^3}│", "╰───╯"), strict=True):
@@ -87,9 +85,7 @@ def _row_of(
             _across(rows[2], x + NODE + 1, link - 2, links.get(other, rank), False, links)
 
 
-def _across(
-    row: Row, x: int, size: int, edge: Edge | None, right: bool, links: Links
-) -> None:
+def _across(row: Row, x: int, size: int, edge: Edge | None, right: bool, links: Links) -> None:
     if edge is None:
         return
     char, style = dash(edge)
@@ -148,9 +144,7 @@ def _side(
         rows[4].put(x, "▼", style)
 
 
-def _label(
-    row: Row, x: int, edge: Edge | None, down: bool, links: Links, to_left: bool
-) -> None:
+def _label(row: Row, x: int, edge: Edge | None, down: bool, links: Links, to_left: bool) -> None:
     if edge is None:
         return
     text = f"{'▼' if down else '▲'} {links.text(edge, _LABEL - 2)}"

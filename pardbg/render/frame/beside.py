@@ -29,9 +29,7 @@ def beside(
     return Picture(body=tuple(body))
 
 
-def between(
-    first: Snapshot, second: Snapshot, name: str, by: str, note: str, cells: int
-) -> Line:
+def between(first: Snapshot, second: Snapshot, name: str, by: str, note: str, cells: int) -> Line:
     """``── B slow.mcap at step 42 ── step 412 → 455 ms ▲ +10.4%  bubble 27.3 → 31.2% …``."""
     start: list[Segment | str] = [
         Segment("── B ", "title"),

@@ -92,9 +92,5 @@ class Places:
         """Where a journey ends. Raises TravelError."""
         if journey.goto:
             target = parse(journey.goto)
-            return find(
-                self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step
-            )
-        return beside(
-            self._store, t_ns, journey.unit, journey.by, journey.rank, self.findings
-        )
+            return find(self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step)
+        return beside(self._store, t_ns, journey.unit, journey.by, journey.rank, self.findings)

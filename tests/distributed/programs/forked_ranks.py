@@ -157,9 +157,7 @@ def many_jobs(folder: Path) -> None:
         while waiting and len(running) < wanted["at_once"]:
             job = waiting.pop()
             output = str(folder / job["name"])
-            running[job["name"]] = fork_job(
-                job["argv"], job["ranks"], job["env"], output, GRACE_S
-            )
+            running[job["name"]] = fork_job(job["argv"], job["ranks"], job["env"], output, GRACE_S)
         for name in [name for name, job in running.items() if job.look()]:
             job = running.pop(name)
             codes = [job.codes[pid] for pid in job.pids]

@@ -1,6 +1,6 @@
 """Many recipes one after another in one process group: a start costs more than the training.
 
-    torchrun … -m tests.distributed.programs.recipes_in_one ddp,gpipe --steps 10 --pace 0
+torchrun … -m tests.distributed.programs.recipes_in_one ddp,gpipe --steps 10 --pace 0
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_frames_go_up_to_the_callers() -> None:
         return found
 
     mine = "outer's"
-    assert inner() == ["\"inner's\"", "\"outer's\""] and mine
+    assert inner() == ['"inner\'s"', '"outer\'s"'] and mine
     with pytest.raises(evaluate.Refused, match="no frame 999: there are 0 to"):
         evaluate.answer("p", "1", 999, sys._getframe())
     with pytest.raises(evaluate.Refused, match="no question 'import'"):

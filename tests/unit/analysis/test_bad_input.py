@@ -119,8 +119,9 @@ def busy(store: Store) -> list[dict[int, int]]:
 )
 def test_a_rank_without_records_is_left_out_of_the_bubble(cut: Cut, number: int) -> None:
     """It would be taken for idle: of four ranks three are left, in the steps that lack records."""
-    want, got = busy(store_of("1f1b", lambda messages, _: list(messages))), busy(
-        store_of("1f1b", cut)
+    want, got = (
+        busy(store_of("1f1b", lambda messages, _: list(messages))),
+        busy(store_of("1f1b", cut)),
     )
     assert len(got) == len(want)
     assert sum(1 in step for step in got) >= number

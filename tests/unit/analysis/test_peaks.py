@@ -41,9 +41,7 @@ def test_the_forward_that_makes_the_peak_is_named() -> None:
     assert [(rank, p.action, p.in_flight) for rank, p in found.items()] == [
         (0, "0F1", ("0F0", "0F1")), (1, "1F0", ("1F0",)),
     ]  # fmt: skip
-    assert found[0].text == (
-        "peak after 0F1 of step 1: 2 microbatches in flight (0F0 … 0F1)"
-    )
+    assert found[0].text == ("peak after 0F1 of step 1: 2 microbatches in flight (0F0 … 0F1)")
 
 
 def test_a_split_backward_keeps_its_activations_until_w() -> None:

@@ -121,9 +121,7 @@ def test_a_chain_releases_through_a_rank_that_runs() -> None:
 
 def test_a_state_older_than_the_last_permit_decides_nothing() -> None:
     """Rank 1's state says held, but it has not answered permit 6 yet: never the end, no release."""
-    found = settle(
-        views(view(0, 0, (recv(1, 0),)), view(1, Gate.SEND, asked=6, reply=5)), GROUPS
-    )
+    found = settle(views(view(0, 0, (recv(1, 0),)), view(1, Gate.SEND, asked=6, reply=5)), GROUPS)
     assert not found.reached
     assert found.release == ()
     assert set(found.under_way) == {"0.n0.0", "0.n0.1"}

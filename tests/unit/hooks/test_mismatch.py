@@ -232,9 +232,7 @@ def test_the_last_to_come_is_late(c: core.Core, peers: dict[int, Peer]) -> None:
     assert text == "last to all_reduce float32[8] on default #0, 50 s after rank 2, the first"
 
 
-def test_who_is_not_the_last_or_not_late_says_nothing(
-    c: core.Core, peers: dict[int, Peer]
-) -> None:
+def test_who_is_not_the_last_or_not_late_says_nothing(c: core.Core, peers: dict[int, Peer]) -> None:
     watch(c, "skew", 40_000 * MS)
     now = clock.now_ns()
     for rank in PEERS:

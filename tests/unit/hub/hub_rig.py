@@ -128,9 +128,7 @@ class Peer:
 
         def found() -> dict[str, Any] | None:
             self.take()
-            fitting = [
-                m for m in self.messages if m["t"] == kind and number in (None, m.get("re"))
-            ]
+            fitting = [m for m in self.messages if m["t"] == kind and number in (None, m.get("re"))]
             return fitting[-1] if fitting else None
 
         message: dict[str, Any] = self.rig.until(found, f"{kind} for {self.identity}")

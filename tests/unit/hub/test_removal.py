@@ -42,9 +42,7 @@ def pardbg(*argv: str) -> int:
 
 
 def contents(path: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(path)): p.read_text() if p.is_file() else "" for p in path.rglob("*")
-    }
+    return {str(p.relative_to(path)): p.read_text() if p.is_file() else "" for p in path.rglob("*")}
 
 
 def dead_run(root: Path) -> RunConfig:

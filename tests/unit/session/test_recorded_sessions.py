@@ -22,7 +22,9 @@ from tests.sessions.wanted import ALL, FAULTS, RECIPES, Wanted
 SESSIONS = Path(__file__).parents[3] / "sessions"
 MAX_BYTES, MAX_TOTAL_BYTES = 300 << 10, 6 << 20
 VALIDATOR = jsonschema.Draft202012Validator(
-    json.loads(resources.files("pardbg.analysis.answers").joinpath("report.schema.json").read_text("utf-8"))
+    json.loads(
+        resources.files("pardbg.analysis.answers").joinpath("report.schema.json").read_text("utf-8")
+    )
 )
 each = pytest.mark.parametrize("wanted", ALL, ids=lambda wanted: wanted.recipe)
 HEALTHY = [w for w in RECIPES if not w.ends_badly]

@@ -21,8 +21,9 @@ from tests.unit.trace_builder import Trace, batch, ns
 def records(first: int, count: int, kind: int = Kind.SPAN) -> list[bytes]:
     """Records number ``first``.., each 1 ms long, one after the other."""
     return [
-        wire.RECORD.pack(kind, 5, 0, 0, ns(i), ns(i + 1), 0, 0, wire.NO_GROUP, -1, -1, -1, 0, 0,
-                         i + 1)
+        wire.RECORD.pack(
+            kind, 5, 0, 0, ns(i), ns(i + 1), 0, 0, wire.NO_GROUP, -1, -1, -1, 0, 0, i + 1
+        )
         for i in range(first, first + count)
     ]
 

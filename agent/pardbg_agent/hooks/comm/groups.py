@@ -14,9 +14,7 @@ from pardbg_agent.hooks.context import Context, Group
 _axes: dict[str, str] = {}
 """group name -> mesh axis, as DeviceMesh objects said it."""
 _MAX_AXES = 4096
-_AXES = frozenset(
-    ("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep")
-)
+_AXES = frozenset(("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep"))
 """What programs call the axes of their meshes: a group described as one is that."""
 source = ""
 """How ops are seen: "dispatcher" or "public". PROCESS says it."""

@@ -125,9 +125,7 @@ def _look(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) 
     spend(c, begun)
 
 
-def _compare_all(
-    c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch
-) -> None:
+def _compare_all(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) -> None:
     if not mismatch.comparable(c) or torch._C._len_torch_dispatch_stack():
         return  # the latter: somebody counts the program's ops, and ours are none of them
     x = mismatch.of(c)

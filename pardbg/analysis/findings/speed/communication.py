@@ -192,9 +192,7 @@ def slow_links(view: View) -> Iterable[Finding]:
 
 
 def _slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
-    by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
     waits = _Waits(view, looked_at.begin_ns)
     for row in p2p_rows(view, _how_many(view, looked_at.begin_ns)):
         if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):

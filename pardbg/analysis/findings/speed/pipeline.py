@@ -107,9 +107,7 @@ def _uneven(
     )
 
 
-def _too_few(
-    looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
-) -> Iterable[Finding]:
+def _too_few(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]:
     """The bubble is there because too few microbatches fill the pipeline."""
     bound = bound_fraction(layout)
     ranks, m = len(layout.ranks), layout.num_microbatches
@@ -140,9 +138,7 @@ def _too_few(
     )
 
 
-def _excess(
-    looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
-) -> Iterable[Finding]:
+def _excess(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]:
     """More bubble than the plan implies with the durations measured."""
     over = [
         step for step in steps

@@ -198,5 +198,3 @@ def _spans(
         if t0 < within[1] and (wanted is None or process.name(name_id) == wanted)
     ]
     return union(clip(found, *within))
-
-

@@ -160,9 +160,7 @@ class _Named(NamedTuple):
         )
 
 
-def _box(
-    row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: _Named, painted: int
-) -> int:
+def _box(row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: _Named, painted: int) -> int:
     """Paint one action; the end of what is painted so far comes back."""
     running = action.t1_ns is None
     start = max(axis.x(action.t0_ns), painted)

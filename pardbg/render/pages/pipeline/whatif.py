@@ -12,9 +12,7 @@ _NAME = 28
 _BAR = 24
 
 
-def whatif(
-    answer: WhatIf | str | None, cells: int, rows: int, coming: bool = False
-) -> Picture:
+def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = False) -> Picture:
     """The pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
     if answer is None and coming:
         return empty(cells, rows, "Trying the other schedules …", "p: back to the schedule")

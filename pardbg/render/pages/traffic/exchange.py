@@ -100,4 +100,3 @@ def _parts(parts: Mapping[int, float], gap: str) -> list[Segment]:
         runs += [Segment(f" {gap}{part}{gap}", "faint"), Segment(level, "spark"),
                  Segment(left(figures.number(value), 4), style)]  # fmt: skip
     return runs
-
