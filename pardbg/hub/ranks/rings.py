@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pardbg.hub.serve.backlog import Definitions
+from pardbg.hub.backlog import Definitions
 from pardbg_agent import wire
 from pardbg_agent.control import posts
 from pardbg_agent.defs import read_file

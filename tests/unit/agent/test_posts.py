@@ -188,7 +188,7 @@ def test_held_is_read_from_the_ring_beside_it(node: Node, tmp_path: Path) -> Non
 CHILD = """
 import sys
 from pardbg_agent.control import posts
-mine = posts.Board.create(sys.argv[1], 7, int(sys.argv[2]))
+mine = posts.Posts.create(sys.argv[1], 7, int(sys.argv[2]))
 mine.post(int(sys.argv[3]), 42, 10, bytes.fromhex(sys.argv[4]))
 print("posted", flush=True)
 for line in sys.stdin:
