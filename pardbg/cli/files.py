@@ -193,7 +193,7 @@ def postmortem(run: str, output: Path, force: bool) -> None:
     """
     from pardbg.analysis.base.asof import View
     from pardbg.analysis.findings import findings
-    from pardbg.hub.ranks.postmortem import PostmortemError, recover
+    from pardbg.hub.postmortem import PostmortemError, recover
     from pardbg.render.reports.postmortem import lines
 
     try:

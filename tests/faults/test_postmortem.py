@@ -17,7 +17,7 @@ from pardbg.analysis.answers.ranks import rank_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.hub.client import HubControl
-from pardbg.hub.ranks.postmortem import PostmortemError, recover
+from pardbg.hub.postmortem import PostmortemError, recover
 from pardbg.hub.run import runs
 from pardbg.hub.run.start import RunHandle
 from pardbg.session.reader import load

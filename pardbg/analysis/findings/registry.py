@@ -22,7 +22,7 @@ from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.numbers import divergence, nan_origin
-from pardbg.analysis.findings.runs import clocks, nothing_seen, restarts, several_jobs
+from pardbg.analysis.findings.run_facts import clocks, nothing_seen, restarts, several_jobs
 from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
 from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_groups import slow_groups

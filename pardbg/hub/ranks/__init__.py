@@ -1,1 +1,1 @@
-"""Ranks from outside: their rings, stacks, questions to them, post-mortem."""
+"""Ranks from outside: their rings, their stacks, questions to them."""

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
+from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.questions import Questions
 from pardbg.hub.ranks.rings import SALVAGED, Rings
 from pardbg.hub.ranks.where import Where
-from pardbg.hub.serve.backlog import Definitions
 from pardbg.hub.serve.clock_sync import SAME, ClockEstimate, Offset
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.ctrl_messages import agent_state

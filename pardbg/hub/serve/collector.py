@@ -12,7 +12,7 @@ import msgpack
 import zmq
 
 from pardbg.events.decode import Malformed, frame_head
-from pardbg.hub.serve.backlog import Definitions, Recent
+from pardbg.hub.backlog import Definitions, Recent
 from pardbg.session.rotation import Parts
 from pardbg.session.writer import SessionWriter
 from pardbg_agent.wire import Key

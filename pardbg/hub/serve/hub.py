@@ -17,13 +17,13 @@ from pardbg import __version__
 from pardbg.control.machine.effects import Ack, Event, ToAgent
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
+from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.ranks.rings import Rings, start_time
 from pardbg.hub.ranks.stacks_on_stall import Standstill, ask
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
-from pardbg.hub.serve.backlog import Definitions, Recent, Wire
 from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES, Collector
 from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES, notice
 from pardbg.hub.serve.job_output import Line, Tail

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.events.decode import Malformed, decode_map, frame_head
+from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.serve.backlog import Definitions, Recent
 from pardbg.session.rotation import Parts, part_path
 from pardbg.session.writer import SessionWriter, resume
 from pardbg.store.source import Message

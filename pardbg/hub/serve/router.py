@@ -10,7 +10,7 @@ from typing import Any, Final
 import zmq
 
 from pardbg.events.decode import Malformed
-from pardbg.hub.serve.backlog import Wire
+from pardbg.hub.backlog import Wire
 from pardbg.hub.serve.ctrl_messages import pack, unpack
 from pardbg.hub.serve.security import Role, ServerSecurity
 from pardbg_agent.wire import Msg

@@ -17,11 +17,11 @@ from pardbg.control.machine.cut import View
 from pardbg.control.machine.effects import Command
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
+from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
-from pardbg.hub.serve.backlog import Definitions, Recent
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.levels import Levels, number_of
 from pardbg.hub.serve.router import Router

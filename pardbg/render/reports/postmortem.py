@@ -13,7 +13,7 @@ _MARKS: Mapping[str, str] = {"error": "✗", "warning": "!", "info": "·"}
 
 
 class RankEnd(Protocol):
-    """What is said of a rank (``pardbg.hub.ranks.postmortem.Rank``)."""
+    """What is said of a rank (``pardbg.hub.postmortem.Rank``)."""
 
     rank: int
     alive: bool

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.rings import Rings, exit_code, start_time
 from pardbg.hub.ranks.stacks_on_stall import Standstill, ask, silent
 from pardbg.hub.ranks.where import Where
-from pardbg.hub.serve.backlog import Definitions
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
 

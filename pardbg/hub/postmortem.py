@@ -12,11 +12,11 @@ from typing import Any, Final
 import msgpack
 
 from pardbg.events.decode import records_from
+from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.rings import RING, SALVAGED, Mapped, Rings, start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.runs import RunError, RunRings, find_run_rings
-from pardbg.hub.serve.backlog import Definitions
 from pardbg.hub.serve.job_output import Tail
 from pardbg.hub.serve.resume import Resumed
 from pardbg.session.reader import SessionError, open_session

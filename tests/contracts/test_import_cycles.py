@@ -1,0 +1,93 @@
+"""No circle of modules that import each other: each can be read, and imported, on its own.
+
+An import inside a function counts as well: it puts a circle off, it does not undo it. Imports for
+type checkers only do not count."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"pardbg": ROOT / "pardbg", "pardbg_agent": ROOT / "agent" / "pardbg_agent"}
+KNOWN = {
+    # The public functions start the agent when they are first called.
+    ("pardbg_agent", "pardbg_agent.autostart"),
+    # These two tell of their own Core; it could be given to them.
+    ("pardbg_agent.core", "pardbg_agent.failures"),
+    ("pardbg_agent.control.evaluate", "pardbg_agent.hooks.tensors"),
+}
+"""Imports inside functions that still close a circle. No new ones."""
+
+
+def modules(package: str) -> dict[str, Path]:
+    top = PACKAGES[package]
+    found = {}
+    for path in sorted(top.rglob("*.py")):
+        parts = path.relative_to(top.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(node: ast.AST, known: set[str]) -> Iterator[str]:
+    """Modules of ``known`` that are imported at or below a node."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names if alias.name in known)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            for alias in child.names:
+                full = f"{child.module}.{alias.name}"
+                if full in known or child.module in known:
+                    yield full if full in known else str(child.module)
+        yield from imported(child, known)
+
+
+def graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    known = set(sources)
+    return {name: set(imported(ast.parse(text), known)) - {name} for name, text in sources.items()}
+
+
+def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Sets of modules of which each reaches every other (strongly connected components)."""
+    reach: dict[str, set[str]] = {}
+    for start in edges:
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            for name in edges[todo.pop()] - seen:
+                seen.add(name)
+                todo.append(name)
+        reach[start] = seen
+    return {
+        frozenset(other for other in reach[name] if name in reach[other])
+        for name in edges
+        if name in reach[name]
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_modules_import_each_other(package: str) -> None:
+    sources = {name: path.read_text(encoding="utf-8") for name, path in modules(package).items()}
+    edges = graph(sources)
+    for name, other in KNOWN:
+        if name in edges:
+            assert other in edges[name], f"{name} -> {other} is gone: take it off the list"
+            edges[name].discard(other)
+    assert {tuple(sorted(circle)) for circle in circles(edges)} == set()
+
+
+def test_a_circle_is_found_also_through_a_function() -> None:
+    sources = {
+        "p.a": "from p import b",
+        "p.b": "def f():\n    from p.c import g",
+        "p.c": "from p.a import h",
+        "p.d": "from p.a import h\nif TYPE_CHECKING:\n    import p.e",
+        "p.e": "import p.d",
+    }
+    assert circles(graph(sources)) == {frozenset({"p.a", "p.b", "p.c"})}
