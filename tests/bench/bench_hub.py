@@ -24,9 +24,9 @@ import psutil
 import zmq
 
 from pardbg.events.decode import RECORD_DTYPE, frame_head
+from pardbg.hub.removal import mark
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig, write_json
-from pardbg.hub.run.removal import mark
 from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane

@@ -1,4 +1,4 @@
-"""Nothing but ``hub/run/removal`` may remove what came from outside: every other call that removes
+"""Nothing but ``hub/removal`` may remove what came from outside: every other call that removes
 or replaces a path is listed here, with what it may touch."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 REMOVES = {"rmtree", "unlink", "remove", "rmdir", "removedirs", "rename", "replace", "renames"}
 ALLOWED = {
-    "hub/run/removal.py": "the one place",
+    "hub/removal.py": "the one place",
     # files with a name of their own that the same function has just made
     "cli/common.py": "a fresh file or folder beside the output, made by the same function",
     "session/append_bookmark.py": "a fresh copy of the session, made by the same function",
@@ -43,7 +43,7 @@ def test_nothing_else_removes() -> None:
             lines = removals(path)
             if lines and not path.as_posix().endswith(tuple(ALLOWED)):
                 found[str(path.relative_to(ROOT))] = lines
-    assert not found, "these remove paths; use hub/run/removal, or say here why they may"
+    assert not found, "these remove paths; use hub/removal, or say here why they may"
 
 
 def test_the_check_sees_a_removal(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.run.removal import remove_ring, remove_rings
+from pardbg.hub.removal import remove_ring, remove_rings
 from pardbg_agent import wire
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingError, RingReader, stable_fields

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pardbg.hub.run.removal import RINGS_DIR, mark, refusal
+from pardbg.hub.removal import RINGS_DIR, mark, refusal
 from pardbg.session.rotation import UNLIMITED, PartLimits
 from pardbg.session.writer import RunFacts
 from pardbg_agent import wire

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.ranks.rings import RING
+from pardbg.hub.removal import RINGS_DIR, is_private, marked, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError, RunConfig
-from pardbg.hub.run.removal import RINGS_DIR, is_private, marked, remove_rings, remove_run
 from pardbg.hub.run.start import RunHandle
 from pardbg.session.rotation import part_path
 from pardbg_agent.ring import RingError, RingReader

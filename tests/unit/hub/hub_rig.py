@@ -10,9 +10,9 @@ from typing import Any
 import msgpack
 import zmq
 
+from pardbg.hub.removal import mark
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.removal import mark
 from pardbg.hub.serve.hub import Hub
 from pardbg_agent import wire
 from pardbg_agent.clock import boot_id

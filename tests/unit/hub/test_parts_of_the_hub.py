@@ -14,10 +14,10 @@ from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ranks.rings import Rings, start_time
 from pardbg.hub.ranks.where import WAIT_NS, Where, merge
+from pardbg.hub.removal import mark, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError
 from pardbg.hub.run.launcher import job_env
-from pardbg.hub.run.removal import mark, remove_rings, remove_run
 from pardbg.hub.serve.collector import Heads
 from pardbg.hub.serve.ctrl_messages import agent_state, unpack
 from pardbg.hub.serve.job_output import MAX_LINE, PARTIAL_NS, Tail, split_rank

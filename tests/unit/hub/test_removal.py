@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pardbg.cli import main
+from pardbg.hub.removal import MARK_FILE, marked, refusal, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run import runs
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.removal import MARK_FILE, marked, refusal, remove_rings, remove_run
 
 OLD_S = 7200.0
 
