@@ -75,17 +75,15 @@ def start() -> None:
 def install_hooks() -> bool:
     """Put the hooks in place now (this may import torch). True if they are."""
     global _hooked
-    from pardbg_agent import core
-
     for finder in [f for f in sys.meta_path if isinstance(f, _TorchFinder)]:
         sys.meta_path.remove(finder)
     try:
-        from pardbg_agent import hooks
+        from pardbg_agent import core, hooks
 
         core.at_exit()
         hooks.install()
     except Exception as error:  # noqa: BLE001 - the training goes on without us
-        core.complain(f"agent is off: {type(error).__name__}: {error}")
+        _complain(f"agent is off: {type(error).__name__}: {error}")
         return False
     _hooked = True
     return True
@@ -107,6 +105,12 @@ def remove_hooks() -> None:
     if failures is not None:
         failures.uninstall()
     core.shutdown()
+
+
+def _complain(text: str) -> None:
+    """One line on stderr. Not core's: an installation with parts missing may have no core."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
 
 
 start()

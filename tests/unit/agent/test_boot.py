@@ -62,6 +62,15 @@ def test_hooks_are_installed_when_import_torch_has_ended(site: Path) -> None:
     assert python(body, BOOT, site) == "[True]"
 
 
+def test_a_broken_installation_costs_the_agent_not_the_program(site: Path) -> None:
+    body = (
+        "import io\nsys.modules['pardbg_agent.core'] = None\nsys.stderr = io.StringIO()\n"
+        "import torch\n"
+        "print(torch.ended, sys.stderr.getvalue().count('agent is off'), hooks.calls)"
+    )
+    assert python(body, BOOT, site) == "True 1 []"
+
+
 def test_both_ways_together_install_once(site: Path) -> None:
     body = (
         "import pardbg_agent.autostart as a; a.start(); import torch; a.start(); print(hooks.calls)"
