@@ -24,9 +24,9 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Engine, Frame, SecondRecording
 from pardbg.ui.engine.landmarks import Journey
 from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
+from pardbg.ui.main.main_screen import MainScreen
+from pardbg.ui.main.main_view import Callbacks
 from pardbg.ui.palette import THEMES
-from pardbg.ui.screens.main import MainScreen
-from pardbg.ui.screens.time_keys import Callbacks
 from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0
@@ -68,10 +68,12 @@ class PardbgApp(App[None]):
         self._keeping = threading.Lock()
         """One copy of the file at a time."""
         self.engine: Engine | None = None
-        links = Callbacks(self._want, self._wake, self._go, self._mark)
+        callbacks = Callbacks(self._want, self._wake, self._go, self._mark)
         self._rc, self._history = rc or Rc(), History(history)
         self._history.load()
-        self.main = MainScreen(title, self.cursor, self.desk, start_screen, links, self._history)
+        self.main = MainScreen(
+            self, title, self.cursor, self.desk, start_screen, callbacks, self._history
+        )
 
     def get_default_screen(self) -> MainScreen:
         return self.main
@@ -99,7 +101,7 @@ class PardbgApp(App[None]):
         run_rc(
             self._rc, self.desk.ask,
             lambda found: self.call_from_thread(self.main.attempt, found.action, found.argument),
-            lambda text, bad: self.call_from_thread(self.main.said_at_start, text, bad),
+            lambda text, bad: self.call_from_thread(self.main.control.said_at_start, text, bad),
         )  # fmt: skip
 
     def on_prompt_kept(self, event: Prompt.Kept) -> None:
@@ -135,10 +137,10 @@ class PardbgApp(App[None]):
         self.main.say(event.text, seconds=ARRIVED_S)
 
     def on_trouble(self, event: Trouble) -> None:
-        self.main.on_trouble(event)
+        self.main.say(event.text, "bad")
 
     def on_answered(self, event: Answered) -> None:
-        self.main.on_answered(event)
+        self.main.control.on_answered(event)
 
     # ---- from the main screen
 
@@ -161,7 +163,7 @@ class PardbgApp(App[None]):
                 self.engine.mark(mark)
             self._in_thread(lambda: self._keep(mark))
         else:
-            self.main.refused(self.desk.mark(mark.t_ns, mark.text))
+            self.main.control.refused(self.desk.mark(mark.t_ns, mark.text))
 
     def _keep(self, mark: Bookmark) -> None:
         path, end_ns = getattr(self._source, "path", None), self._store.end_ns

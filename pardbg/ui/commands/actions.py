@@ -1,8 +1,7 @@
 """The one registry of actions: it makes the bindings, the ``?`` help, the hints at the bottom, the
 ``:`` command line, and the help of ``pardbg ctl``.
 
-An action's handler is the method ``do_<id>`` of the main screen (``pardbg.ui.screens.main``); a
-test checks that each has one.
+Handlers register by the action's id (``pardbg.ui.main``); a test checks that each action has one.
 """
 
 from __future__ import annotations

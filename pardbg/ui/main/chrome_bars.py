@@ -1,0 +1,80 @@
+"""The lines around a page: header, status (message, time bar or control), key hints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pardbg.render.draw.cells import Line, Segment, fit, line
+from pardbg.render.frame import chrome
+from pardbg.render.frame.timebar import Playing, legend, time_bar
+from pardbg.ui.commands.actions import Action, hints
+from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.feed import Frame
+from pardbg.ui.widgets.lines import Lines
+
+LEGEND_ROWS = 30
+"""From so many rows on the time bar has a legend below it."""
+
+
+class ChromeBars:
+    """Paints them from a frame and the message that is being said."""
+
+    def __init__(self, title: str, live: bool, desk: Controller, unit: Callable[[], str]) -> None:
+        """``unit``: what ``,`` and ``.`` move by."""
+        self._title, self._live, self._desk, self._unit = title, live, desk, unit
+        self.header = Lines(id="header", ground="bar.header")
+        self.status = Lines(id="status")
+        self.hints = Lines(id="hints")
+        self.message: tuple[str, str] = ("", "")
+        """Text and style."""
+
+    def paint(self, frame: Frame | None, cells: int, rows: int, hints_too: bool) -> None:
+        """All three at this size; the hints unless the prompt writes there."""
+        snapshot = frame.snapshot if frame else None
+        mode = chrome.Mode(
+            not self._live, frame.following if frame else True, frame.playing if frame else False,
+            frame.finished if frame else False, frame is not None and not frame.whole,
+        )  # fmt: skip
+        self.header.show((chrome.header(self._title, snapshot, mode, cells),))
+        status = self._status_lines(frame, cells, rows)
+        self.status.styles.height = len(status)
+        self.status.show(status)
+        if hints_too:
+            items = [self._hint(action, frame) for action in hints(self._live)]
+            self.hints.show((chrome.hints(items, cells),))
+
+    def _hint(self, action: Action, frame: Frame | None) -> tuple[str, str]:
+        keys, label = action.hinted or (action.shown, "")
+        return keys, label or self._label(action, frame)
+
+    def _label(self, action: Action, frame: Frame | None) -> str:
+        if action.id == "toggle" and frame is not None:
+            control = frame.snapshot.control
+            return "pause" if control.mode == "running" and not control.held else "continue"
+        if action.id == "play" and frame is not None and frame.playing:
+            return "stop"
+        if action.id == "last":
+            return self._unit()
+        return action.label
+
+    def _status_lines(self, frame: Frame | None, cells: int, rows: int) -> tuple[Line, ...]:
+        """What is said, else the time bar (with its legend where there is room), else control."""
+        if frame is not None and (not self._live or not frame.following):
+            return self._time_lines(frame, cells, rows)
+        if self.message[0] or frame is None:
+            return (fit(line(" ", Segment(*self.message)), cells),)
+        control = frame.snapshot.control
+        return (chrome.control_line(control, self._desk.under_way, ("", ""), cells),)
+
+    def _time_lines(self, frame: Frame, cells: int, rows: int) -> tuple[Line, ...]:
+        state = Playing(
+            frame.playing, frame.speed, not self._live, frame.begin_ns, frame.end_ns,
+            frame.marks, self._unit(), frame.loaded, frame.awaited_ns,
+        )  # fmt: skip
+        bar = [time_bar(frame.snapshot, state, cells)]
+        if rows >= LEGEND_ROWS:
+            bar.append(legend(frame.snapshot, state, cells))
+        words = self.message if self.message[0] else (self._desk.under_way, "held")
+        if words[0]:
+            bar[-1] = fit(line(" ", Segment(*words)), cells)
+        return tuple(bar)

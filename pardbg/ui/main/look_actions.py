@@ -1,0 +1,107 @@
+"""What the keys for looking around do: pages, selection, details, filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from pardbg.analysis.base.values import Evidence
+from pardbg.render.draw.cells import Picture
+from pardbg.ui.commands.actions import SCREENS
+from pardbg.ui.commands.command_line import CommandError
+from pardbg.ui.main.main_view import Handlers, MainView
+
+
+class LookActions:
+    """Chooses what is shown; moves nothing in time or in the run."""
+
+    def __init__(self, view: MainView, jump_to: Callable[[Evidence], None]) -> None:
+        """``jump_to``: to the moment that shows something."""
+        self._view, self._jump_to = view, jump_to
+
+    def handlers(self) -> Handlers:
+        """By action id."""
+        shows = {f"show_{name}": partial(self._show, name) for _, name, _ in SCREENS}
+        return {
+            **shows,
+            "next_screen": lambda _: self._turn_page(1),
+            "previous_screen": lambda _: self._turn_page(-1),
+            "up": lambda _: self._view.page.move(-1),
+            "down": lambda _: self._view.page.move(1),
+            "page_up": lambda _: self._scroll(-1),
+            "page_down": lambda _: self._scroll(1),
+            "detail": self._detail,
+            "escape": self._escape,
+            "other": self._other,
+            "turn_back": lambda _: self._turn(-1),
+            "turn_on": lambda _: self._turn(1),
+            "filter": self._ask_filter,
+            "rank": self._rank,
+        }
+
+    def filter(self, text: str) -> None:
+        """Show only what contains ``text``; empty: everything."""
+        self._view.page.filter(text)
+        self._view.want_page()
+
+    def _show(self, name: str, _argument: str) -> None:
+        self._view.show_page(name)
+
+    def _turn_page(self, by: int) -> None:
+        names = list(self._view.pages)
+        self._view.show_page(names[(names.index(self._view.active) + by) % len(names)])
+
+    def _scroll(self, pages: int) -> None:
+        self._view.page.scroll_rows(pages * self._view.page.room)
+
+    def _detail(self, _argument: str) -> None:
+        view, page, frame = self._view, self._view.page, self._view.shared.frame
+        evidence = page.jump(frame) if frame else None
+        if evidence is not None:
+            self._jump_to(evidence)
+            return
+        found = page.detail(frame, 80, 20) if frame else None
+        if found is None:
+            return
+
+        def draw(cells: int, rows: int) -> Picture:
+            now = view.shared.frame
+            made = page.detail(now, cells, rows) if now else None
+            return made[1] if made else Picture()
+
+        view.open_panel(found[0], draw)
+
+    def _escape(self, _argument: str) -> None:
+        if self._view.page.contains:
+            self.filter("")
+        else:
+            self._view.page.follow()
+            self._view.page.redraw()
+
+    def _other(self, _argument: str) -> None:
+        if self._view.page.other():
+            self._view.want_page()
+        else:
+            self._view.say("p switches on 2 Pipeline, 4 Collectives and 5 Traffic")
+
+    def _ask_filter(self, argument: str) -> None:
+        if argument:
+            self.filter(argument)
+        else:
+            self._view.ask("/", self._view.page.contains)
+
+    def _rank(self, argument: str) -> None:
+        frame = self._view.shared.frame
+        known = {str(row.rank): row.rank for row in frame.snapshot.ranks} if frame else {}
+        if argument not in known:
+            raise CommandError(f"no rank {argument!r} in this run")
+        self._view.shared.rank = known[argument]
+        self._view.want_page()
+        self._view.page.redraw()
+
+    def _turn(self, by: int) -> None:
+        if not self._view.page.turn(by):
+            self._view.say(
+                "[ and ] go through the pipelines of a run that has several, on 2 Pipeline"
+            )
+        self._view.want_page()

@@ -1,0 +1,293 @@
+"""The main screen: chrome around nine pages, the prompt, and the registry of what actions do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher
+
+from pardbg.render.draw.cells import Segment, line
+from pardbg.ui.commands import command_line
+from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, for_mode
+from pardbg.ui.commands.candidates_line import candidates_line, note_line
+from pardbg.ui.commands.completion import complete
+from pardbg.ui.commands.prompt_history import History
+from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.feed import Frame
+from pardbg.ui.main.app_actions import AppActions
+from pardbg.ui.main.chrome_bars import ChromeBars
+from pardbg.ui.main.control_actions import ControlActions
+from pardbg.ui.main.look_actions import LookActions
+from pardbg.ui.main.main_view import NOTE, Callbacks, Handlers
+from pardbg.ui.main.time_actions import TimeActions
+from pardbg.ui.screens.base import Page, Shared
+from pardbg.ui.screens.collectives import CollectivesPage
+from pardbg.ui.screens.debug import DebugPage
+from pardbg.ui.screens.findings import FindingsPage
+from pardbg.ui.screens.memory import MemoryPage
+from pardbg.ui.screens.output import OutputPage
+from pardbg.ui.screens.overview import OverviewPage
+from pardbg.ui.screens.panel import Draw, Panel
+from pardbg.ui.screens.pipeline import PipelinePage
+from pardbg.ui.screens.timeline import TimelinePage
+from pardbg.ui.screens.traffic import TrafficPage
+from pardbg.ui.widgets.chrome import Tabs
+from pardbg.ui.widgets.lines import Lines
+from pardbg.ui.widgets.picture import PicturePane
+from pardbg.ui.widgets.prompt import Prompt
+
+if TYPE_CHECKING:
+    from pardbg.ui.engine.cursor import TimeCursor
+
+LEAST_CELLS, LEAST_ROWS = 60, 15
+_MESSAGE_S = 8.0
+_PAGES: tuple[type[Page], ...] = (
+    OverviewPage, PipelinePage, TimelinePage, CollectivesPage, TrafficPage, MemoryPage, DebugPage,
+    FindingsPage, OutputPage,
+)  # fmt: skip
+
+
+class MainScreen(Screen[None]):
+    """Header, tabs, one page, control line or time bar, key hints.
+
+    The parts that do what keys and commands ask for register by action id (``handlers``); they
+    see this screen as a ``MainView``."""
+
+    AUTO_FOCUS = ""
+    """The prompt takes keys only when it was asked for."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, f"press('{key}')", show=False)
+        for key in dict.fromkeys(key for action in ACTIONS for key in action.keys)
+    ]
+
+    def __init__(
+        self,
+        app: App[Any],
+        title: str,
+        cursor: TimeCursor,
+        desk: Controller,
+        start_screen: str,
+        callbacks: Callbacks,
+        history: History | None = None,
+    ) -> None:
+        super().__init__()
+        self._history = history
+        self._want = callbacks.want
+        self.live = not cursor.replay
+        self._by_key = {key: a for a in for_mode(self.live) for key in a.keys}
+        self._message_number = 0
+        self._small = False
+        self._cells = self._rows = 0
+        self.shared = Shared(can_control=desk.present)
+        self.pages: Mapping[str, Page] = {page.name_: page(self.shared) for page in _PAGES}
+        self._active = start_screen if start_screen in self.pages else "overview"
+        self.control = ControlActions(self, desk)
+        self._time = TimeActions(self, cursor, callbacks)
+        self._look = LookActions(self, self._time.jump_to)
+        self._bars = ChromeBars(title, self.live, desk, lambda: self._time.unit)
+        self.handlers: Handlers = {
+            **self.control.handlers(),
+            **self._time.handlers(),
+            **self._look.handlers(),
+            **AppActions(self, app, title).handlers(),
+        }
+        """Action id -> what does it."""
+        self._make_widgets()
+
+    def _make_widgets(self) -> None:
+        """Held by name: a frame may come before they are on the screen."""
+        self._ready = self._prompting = False
+        self._too_small = Lines(id="small")
+        self._tabs = Tabs([(number, name) for number, name, _ in SCREENS], id="tabs")
+        self._switcher = ContentSwitcher(*self.pages.values(), initial=self._active, id="pages")
+        self._sign = Lines(id="sign")
+        self._prompt = Prompt(self._complete, self._history, id="prompt")
+
+    def compose(self) -> ComposeResult:
+        yield self._too_small
+        yield self._bars.header
+        yield self._tabs
+        yield self._switcher
+        yield self._bars.status
+        with Horizontal(id="asking"):
+            yield self._sign
+            yield self._prompt
+        yield self._bars.hints
+
+    def on_mount(self) -> None:
+        self._ready = True
+        self._asking(False)
+        self._tabs.activate(self._active)
+
+    # ---------------------------------------------------------------- what is shown
+
+    @property
+    def page(self) -> Page:
+        """The page that is visible."""
+        return self.pages[self._active]
+
+    @property
+    def active(self) -> str:
+        """Its name."""
+        return self._active
+
+    def take_frame(self, frame: Frame) -> None:
+        """A new frame: draw the chrome and the page that is visible."""
+        first = self.shared.frame is None
+        self.shared.frame = frame
+        ranks = [row.rank for row in frame.snapshot.ranks]
+        if first and ranks and self.shared.rank not in ranks:
+            self.shared.rank = ranks[0]
+        self.page.redraw()
+        self.paint()
+        for screen in self.app.screen_stack[-1:]:
+            if isinstance(screen, Panel):
+                screen.redraw()
+
+    def take_loading(self, share: float) -> None:
+        self.shared.loading = f"reading the recording … {share:.0%}"
+        self.page.redraw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        size = event.size
+        self._small = size.width < LEAST_CELLS or size.height < LEAST_ROWS
+        self.set_class(self._small, "small")
+        if self._small:
+            text = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {size.width}×{size.height}"
+            self._too_small.show((line(Segment(text, "warn")),))
+        self._cells, self._rows = size.width, size.height
+        self.paint()
+        self.call_after_refresh(self.want_page)
+
+    def paint(self) -> None:
+        """Header, status and hints; the pages paint themselves."""
+        if self._ready and not self._small and self._cells:
+            self._bars.paint(self.shared.frame, self._cells, self._rows, not self._prompting)
+
+    def say(self, text: str, style: str = "dim", seconds: float = _MESSAGE_S) -> None:
+        """One line at the bottom, for a while or until the next key."""
+        self._bars.message = (text, style)
+        self._message_number += 1
+        number = self._message_number
+        self.paint()
+        if text:
+            self.set_timer(seconds, lambda: self._unsay(number))
+
+    def _unsay(self, number: int) -> None:
+        if number == self._message_number:
+            self.say("")
+
+    def show_page(self, name: str) -> None:
+        """Switch; the engine is told what the page needs."""
+        self._active = name
+        self._switcher.current = name
+        self._tabs.activate(name)
+        self.want_page()
+        self.page.redraw()
+        self.paint()
+
+    def want_page(self) -> None:
+        """Tell the engine what the visible page needs."""
+        self._want(self.page.want())
+
+    def open_panel(self, title: str, draw: Draw) -> None:
+        """Show a framed picture over the page."""
+        self.app.push_screen(Panel(title, draw))
+
+    def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
+        self.page.choose(event.index)
+
+    def on_tabs_chosen(self, event: Tabs.Chosen) -> None:
+        self.show_page(SCREENS[event.number - 1][1])
+
+    # ---------------------------------------------------------------- keys and commands
+
+    def action_press(self, key: str) -> None:
+        """A key of the registry."""
+        if self._bars.message[0]:
+            self.say("")
+        action = self._by_key.get(key)
+        if action is not None:
+            self.perform(action, "")
+
+    def perform(self, action: Action, argument: str) -> None:
+        """Do it; a wrong argument is answered in one line."""
+        wrong = self.attempt(action, argument)
+        if wrong:
+            self.say(wrong, "bad")
+
+    def attempt(self, action: Action, argument: str) -> str:
+        """Do it; what is wrong with the argument, in one line, or nothing."""
+        try:
+            self.handlers[action.id](argument)
+        except command_line.CommandError as error:
+            return str(error)
+        return ""
+
+    # ---------------------------------------------------------------- the prompt
+
+    def ask(self, kind: str, text: str = "") -> None:
+        """Open the prompt: ``:``, ``/`` or NOTE, with ``text`` already in it."""
+        self._asking(True, kind, text)
+
+    def _asking(self, on: bool, kind: str = ":", text: str = "") -> None:
+        self._prompting = on
+        self.query_one("#asking").display = on
+        self._bars.status.display = not on
+        prompt = self._prompt
+        if on:
+            sign = Segment({":": " (pardbg) ", "/": " filter / "}.get(kind, "  note ◆  "), "prompt")
+            self._sign.show((line(sign),))
+            prompt.ask(kind, text)
+            self.on_prompt_edited(Prompt.Edited(kind, text))
+        else:
+            prompt.value = ""
+            self.set_focus(None)
+            self.paint()
+
+    def on_prompt_done(self, event: Prompt.Done) -> None:
+        self._asking(False)
+        if event.kind == "/":
+            self._look.filter(event.text or "")
+        elif event.kind == NOTE:
+            if event.text is not None:
+                self._time.bookmark(event.text)
+        elif event.text:
+            self.control.typed(event.text)
+            try:
+                found = command_line.parse(event.text, self.live)
+            except command_line.CommandError as error:
+                self.say(str(error), "bad")
+                return
+            self.perform(found.action, found.argument)
+
+    def typed_ahead(self, event: events.Key) -> bool:
+        """A character typed before the prompt had the focus is meant for it. (The prompt itself
+        lets no character pass, so none comes here twice; enter finds it by its bindings.)"""
+        meant = self._prompting and event.is_printable
+        if meant:
+            self._prompt.post_message(events.Key(event.key, event.character))
+        return meant
+
+    def on_prompt_edited(self, event: Prompt.Edited) -> None:
+        if not self._prompting:
+            return
+        if event.kind == "/":
+            self._look.filter(event.text)
+        elif event.kind == NOTE:
+            self._bars.hints.show((note_line(self._cells),))
+        else:
+            completions = self._complete(event.text)
+            shown = candidates_line(event.text, self.live, completions, self._cells)
+            self._bars.hints.show((shown,))
+
+    def _complete(self, text: str) -> list[str]:
+        frame = self.shared.frame
+        ranks = [row.rank for row in frame.snapshot.ranks] if frame else []
+        return complete(text, self.live, ranks)

@@ -1,0 +1,160 @@
+"""What the keys and commands about time do: playing, moving, zooming, bookmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pardbg.analysis.base.values import Evidence
+from pardbg.render.draw.cells import Picture
+from pardbg.render.frame.bookmarks import bookmark_list
+from pardbg.session.navigation.travel import UNITS
+from pardbg.store.bookmarks import Bookmark
+from pardbg.ui.commands import command_line
+from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.feed import Frame
+from pardbg.ui.engine.landmarks import Journey
+from pardbg.ui.main.main_view import NOTE, Callbacks, Handlers, MainView
+
+
+class TimeActions:
+    """Moves the cursor."""
+
+    def __init__(self, view: MainView, cursor: TimeCursor, app: Callbacks) -> None:
+        self._view, self._cursor, self._app = view, cursor, app
+        self.unit = UNITS[0]
+        """What ``,`` and ``.`` move by."""
+
+    def handlers(self) -> Handlers:
+        """By action id."""
+        return {
+            "play": lambda _: self._play(self._cursor.toggle),
+            "slower": lambda _: self._play(lambda: self._cursor.change_speed(-1)),
+            "faster": lambda _: self._play(lambda: self._cursor.change_speed(1)),
+            "reverse": lambda _: self._play(lambda: self._cursor.set_speed(-self._cursor.speed)),
+            "speed": self._speed,
+            "back": lambda _: self._move(-self._one(False)),
+            "forward": lambda _: self._move(self._one(False)),
+            "step_back": lambda _: self._move(-self._one(True)),
+            "step_forward": lambda _: self._move(self._one(True)),
+            "begin": self._begin,
+            "end": self._follow,
+            "follow": self._follow,
+            "last": lambda _: self._go(by=-1),
+            "following": lambda _: self._go(by=1),
+            "goto": self._goto,
+            "unit": self._unit,
+            "zoom_in": self._zoom,
+            "zoom_out": lambda _: self._zoom("out"),
+            "mark": self._mark,
+            "unmark": self._unmark,
+            "marks": self._marks,
+        }
+
+    # ---------------------------------------------------------------- playing
+
+    def _play(self, change: Callable[[], None]) -> None:
+        change()
+        self._app.wake()
+
+    def _speed(self, argument: str) -> None:
+        factor = command_line.factor(argument)
+        self._play(lambda: self._cursor.set_speed(factor))
+
+    # ---------------------------------------------------------------- moving
+
+    def _move(self, by_ns: int) -> None:
+        frame = self._view.shared.frame
+        if frame is not None:
+            self._cursor.stop()
+            self._cursor.move(by_ns, frame.snapshot.t_ns)
+            self._app.wake()
+
+    def _one(self, whole_step: bool) -> int:
+        frame = self._view.shared.frame
+        if frame is None:
+            return 0
+        if whole_step:
+            return frame.snapshot.step_ns or 1_000_000_000
+        return self._view.page.time_step_ns(frame.snapshot)
+
+    def _begin(self, _argument: str) -> None:
+        frame = self._view.shared.frame
+        if frame is not None:
+            self._cursor.stop()
+            self._cursor.seek(frame.begin_ns)
+            self._app.wake()
+
+    def _follow(self, _argument: str) -> None:
+        self._cursor.follow()
+        self._view.page.follow()
+        self._app.wake()
+
+    def _go(self, goto: str = "", by: int = 0) -> None:
+        frame = self._view.shared.frame
+        step = frame.snapshot.step if frame is not None else None
+        self._app.go(Journey(goto, self.unit, by, self._view.shared.rank, step))
+
+    def jump_to(self, evidence: Evidence) -> None:
+        """To the moment, the rank and the screen that show something."""
+        if evidence.rank is not None:
+            self._view.shared.rank = evidence.rank
+        self._cursor.stop()
+        self._cursor.seek(evidence.t_ns)
+        self._view.show_page(evidence.screen)
+        self._app.wake()
+
+    def _goto(self, argument: str) -> None:
+        if not argument:
+            raise command_line.CommandError(f"goto where? {command_line.PLACES}")
+        self._go(goto=argument)
+
+    def _unit(self, argument: str) -> None:
+        if not argument:
+            self.unit = UNITS[(UNITS.index(self.unit) + 1) % len(UNITS)]
+        elif argument in UNITS:
+            self.unit = argument
+        else:
+            raise command_line.CommandError(f"no unit {argument!r}: {', '.join(UNITS)}")
+        whose = f" of rank {self._view.shared.rank}" if self.unit in ("action", "op") else ""
+        self._view.say(f", and . move by {self.unit}{whose}")
+
+    # ---------------------------------------------------------------- zoom
+
+    def _zoom(self, argument: str) -> None:
+        by = {"": 1, "in": 1, "out": -1, "all": 0}.get(argument)
+        if by is None:
+            raise command_line.CommandError("zoom in, zoom out or zoom all")
+        if not self._view.page.zoom(by):
+            self._view.say("zoom works on 3 Timeline")
+        self._view.want_page()
+
+    # ---------------------------------------------------------------- bookmarks
+
+    def _mark(self, argument: str) -> None:
+        if argument:
+            self.bookmark(argument)
+        else:
+            self._view.ask(NOTE)
+
+    def bookmark(self, note: str) -> None:
+        """Mark the moment that is on the screen."""
+        frame = self._view.shared.frame
+        if frame is not None:
+            self._app.mark(Bookmark(frame.snapshot.t_ns, note.strip() or "bookmark"))
+
+    def _unmark(self, argument: str) -> None:
+        frame = self._view.shared.frame
+        known = frame.bookmarks if frame is not None else ()
+        if not known:
+            raise command_line.CommandError("no bookmark in this run (m sets one)")
+        if not argument.isdecimal() or not 1 <= int(argument) <= len(known):
+            raise command_line.CommandError(f"which bookmark? 1 to {len(known)} (`:marks`)")
+        self._app.mark(Bookmark(known[int(argument) - 1].t_ns, ""))
+
+    def _marks(self, _argument: str) -> None:
+        def draw(cells: int, rows: int) -> Picture:
+            frame: Frame | None = self._view.shared.frame
+            known = frame.bookmarks if frame is not None else ()
+            return bookmark_list(known, frame.snapshot if frame is not None else None, cells, rows)
+
+        self._view.open_panel("bookmarks", draw)
