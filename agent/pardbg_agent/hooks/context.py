@@ -155,6 +155,8 @@ class Context:
     """Unsharded parameters of all units, now."""
     schedules: Any = field(default_factory=weakref.WeakKeyDictionary)
     """schedule -> {has_backward: this rank's planned compute actions}"""
+    actions: Any = None
+    """The pipeline actions of this rank (hooks.training.actions), once there is one."""
 
 
 _context: Context | None = None

@@ -10,24 +10,14 @@ import functools
 from types import ModuleType
 from typing import Any, Final
 
-import torch.distributed.distributed_c10d as c10d
-
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.comm import groups
-from pardbg_agent.hooks.context import local
-from pardbg_agent.hooks.memory import saved_tensors, usage
-from pardbg_agent.hooks.patching import LateImports, Patches, wait_gate
-from pardbg_agent.hooks.training import step_phases, torch_plan
-from pardbg_agent.hooks.watch import slow
-from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
+from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.training import actions, step_phases, torch_plan
+from pardbg_agent.wire import NONE, DefKind
 
 _LABELS: Final = "pipeline.labels"
-_ACTION, _COMPUTE, _FAILED = int(Kind.ACTION), int(Lane.COMPUTE), int(Flag.FAILED)
-
-_pending: Any = None
-"""A last stage's forward whose loss is still to be computed: (stage, fields of its record)."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -88,81 +78,36 @@ def _reduce_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
     return "REDUCE_GRAD"
 
 
-def _before(verb_of: Any, sampled: bool) -> Any:
+def _before(verb_of: Any, forward: bool) -> Any:
     def before(c: _core.Core, stage: Any, *args: Any, **kwargs: Any) -> Any:
-        if _pending is not None:
-            _flush(c)
+        made = actions.of(c)
+        made.flush()
         verb = verb_of(stage, kwargs, args[1:])
         if verb is None:
             return None
         mb = NONE
         if verb != "REDUCE_GRAD":
             mb = args[0] if args else next(iter(kwargs.values()))
-        index = stage.stage_index
-        if c.gate.closed:
-            known = {"action": verb, "stage": index, "mb": None if mb < 0 else mb}
-            coming = text(index, verb, mb)
-            look = None
-            if c.watches.slow is not None:
-                look = functools.partial(slow.comes, c, (index, verb), lambda: coming)
-            wait_gate(c, Gate.ACTION, coming, lambda: known, look)
-        name = c.defs.name(verb)
-        counted = sampled and saved_tensors.due(c.step)
-        count = saved_tensors.begin(c, stage.submod) if counted else None
-        t0 = now_ns()
-        c.status.now(c.step, context.of(c).phase, name, index, mb, t0)
-        local().action += 1
-        return stage, verb, name, index, mb, t0, count
+        module = stage.submod if forward else None
+        return made, stage, made.begins(verb, stage.stage_index, mb, module)
 
     return before
 
 
 def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-    global _pending
-    stage, verb, name, index, mb, t0, count = what
-    local().action -= 1
-    num_bytes = saved_tensors.end(c, count) if count is not None else 0
-    c.status.now(c.step, context.of(c).phase, 0, NONE, NONE, t1)
-    record = [
-        _ACTION, _COMPUTE, _FAILED if failed else 0, name, t0, t1, c.step, 0, NO_GROUP, index, mb,
-        NONE, num_bytes, 0,
-    ]  # fmt: skip
-    if verb == "F" and stage.is_last and stage.has_backward and not failed:
-        _pending = (stage, record)
-    else:
-        c.record(*record)
-    if count is not None:
-        usage.counted(index, num_bytes)
-    if c.watches.memory is not None and not failed:
-        usage.chunk(c, index, verb)
-    if c.watches.slow is not None:
-        slow.action_ended(c, index, verb, text(index, verb, mb), t0, t1)
-    if verb != "REDUCE_GRAD" and not failed:
-        c.pipeline.done.append(text(index, verb, mb))
-
-
-def text(stage: int, verb: str, mb: int) -> str:
-    """``2B5``; without a microbatch ``2REDUCE_GRAD``."""
-    return f"{stage}{verb}{mb if mb >= 0 else ''}"
-
-
-def _flush(c: _core.Core) -> None:
-    """Write a last stage's forward that no loss followed."""
-    global _pending
-    if _pending is not None:
-        record, _pending = _pending[1], None
-        c.record(*record)
+    made, stage, action = what
+    loss_follows = action.verb == "F" and stage.is_last and stage.has_backward
+    made.ended(action, t1, failed, stage if loss_follows else None)
 
 
 def _before_loss(c: _core.Core, schedule: Any, stage: Any, *_: Any, **__: Any) -> Any:
-    return stage if _pending is not None and _pending[0] is stage else None
+    made = actions.of(c)
+    return made if made.pending is stage else None
 
 
-def _after_loss(c: _core.Core, stage: Any, t1: int, failed: bool) -> None:
+def _after_loss(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
     """The last stage's forward ends with its loss: both are compute of that stage."""
-    if _pending is not None:
-        _pending[1][5] = t1
-    _flush(c)
+    made.loss_computed(t1)
 
 
 # -- p2p labels
@@ -195,35 +140,23 @@ def _labelled(original: Any, label: str, send: bool) -> Any:
 
 
 def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
-    x = context.of(c)
-    x.labels.clear()
-    step_phases.schedule_begins(c, x)
-    usage.schedule_begins()
+    x, made = context.of(c), actions.of(c)
     planned = x.schedules.get(schedule, {}).get(schedule._has_backward)
     if planned is None:
         planned = _define(c, x, schedule)
-    c.pipeline.plan = planned
-    c.pipeline.done = []
-    t0 = now_ns()
-    step_phases.phase_begins(c, x, "pipeline", t0)
-    local().pipeline += 1
-    return t0
+    return made, made.run_begins(planned)
 
 
-def _after_step(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
-    _flush(c)
-    local().pipeline -= 1
-    step_phases.phase_ends(c, context.of(c), "pipeline", t0, t1, failed)
-    step_phases.schedule_ended(c)
+def _after_step(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+    made, t0 = what
+    made.run_ended(t0, t1, failed)
 
 
 def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
     """PLAN and STAGE definitions, once per schedule object."""
     stages = torch_plan.stages_of(schedule)
-    pg = stages[0].group or c10d._get_default_group()
-    fields, planned = torch_plan.definition(schedule, groups.group_of(x, pg).key)
-    if fields["order"]:
-        c.defs.put(DefKind.PLAN, **fields)
+    plan = torch_plan.definition(schedule, actions.group_key(stages[0].group))
+    planned = actions.of(c).define(plan) if plan.order else []
     for stage in stages:
         c.defs.put(
             DefKind.STAGE, stage=stage.stage_index, rank=c.identity.rank,

@@ -224,7 +224,12 @@ def _anchor(c: _core.Core, x: Context, t: int) -> None:
     """From here on the host may be in a forward. Where nothing wraps the model, what autograd saves
     from here to the backward are its activations."""
     x.anchor_ns, x.forward_seen = t, False
-    if x.wrapped or x.schedules or local().open is not None or not torch.is_grad_enabled():
+    if (
+        x.wrapped
+        or x.actions is not None
+        or local().open is not None
+        or not torch.is_grad_enabled()
+    ):
         return
     local().open = saved_tensors.begin_without(c, lambda: _parameters(x))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-COMPUTE = ("F", "B", "I", "W")
+from pardbg_agent.hooks.training.plans import COMPUTE, Plan, one_f_one_b
 
 
 def texts(actions: Any) -> list[str]:
@@ -23,26 +23,6 @@ def texts(actions: Any) -> list[str]:
             out.append(f"{action.stage_index}{action.computation_type.value}"
                        f"{action.microbatch_index}")  # fmt: skip
     return out
-
-
-def one_by_one(order: list[str]) -> list[str]:
-    """The actions of a rank's plan, a pair as its two."""
-    out: list[str] = []
-    for entry in order:
-        out += entry[1 : entry.index(")")].split(";") if entry.startswith("(") else [entry]
-    return out
-
-
-def one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> list[str]:
-    """What Schedule1F1B runs on a stage: warm-up forwards, then one backward, one forward each,
-    then the backwards that are left. Its own table lists the last stage wrongly (F1..Fm)."""
-    warmup = min(num_microbatches, num_stages - stage)
-    order = [f"{stage}F{mb}" for mb in range(warmup)]
-    for mb in range(num_microbatches):
-        order.append(f"{stage}B{mb}")
-        if warmup + mb < num_microbatches:
-            order.append(f"{stage}F{warmup + mb}")
-    return order
 
 
 def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
@@ -69,25 +49,22 @@ def stages_of(schedule: Any) -> list[Any]:
     return list(stages) if stages else [schedule._stage]
 
 
-def definition(schedule: Any, group_key: str) -> tuple[dict[str, Any], list[str]]:
-    """(fields of PLAN, this rank's planned actions one by one)."""
+def definition(schedule: Any, group_key: str) -> Plan:
+    """A schedule object's plan."""
     stage = stages_of(schedule)[0]
     group = stage.group or c10d._get_default_group()
-    ranks = c10d.get_process_group_ranks(group)
+    ranks = tuple(c10d.get_process_group_ranks(group))
     order, source = plan_of(schedule)
-    by_rank = {str(ranks[r]): actions for r, actions in order.items() if r < len(ranks)}
-    fields = {
-        "schedule": type(schedule).__name__,
-        "group": group_key,
-        "ranks": ranks,
-        "num_stages": int(stage.num_stages),
-        "num_microbatches": int(schedule._n_microbatches),
-        "num_virtual": max(1, int(stage.num_stages) // len(ranks)),
-        "order": by_rank,
-        "source": source,
-        "paced": any(is_paced(s.submod) for s in stages_of(schedule)),
-    }
-    return fields, one_by_one(by_rank.get(str(ranks[stage.group_rank]), []))
+    return Plan(
+        schedule=type(schedule).__name__,
+        ranks=ranks,
+        num_stages=int(stage.num_stages),
+        num_microbatches=int(schedule._n_microbatches),
+        order={ranks[r]: actions for r, actions in order.items() if r < len(ranks)},
+        source=source,
+        group=group_key,
+        paced=any(is_paced(s.submod) for s in stages_of(schedule)),
+    )
 
 
 def is_paced(module: Any) -> bool:

@@ -1,0 +1,240 @@
+"""The one interface through which pipelines are reported: actions, plans, gates, stepping.
+
+torch's own stages and schedules (``pipeline``), the frameworks' (``hooks.frameworks``) and the
+program itself (``pardbg_agent.action``, ``pardbg_agent.plan``) all call it, so everything that is
+shown of one is shown of all.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import torch.distributed.distributed_c10d as c10d
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.context import Context, local
+from pardbg_agent.hooks.memory import saved_tensors, usage
+from pardbg_agent.hooks.patching import wait_gate
+from pardbg_agent.hooks.training import step_phases
+from pardbg_agent.hooks.training.plans import COMPUTE, Plan, parse, text
+from pardbg_agent.hooks.watch import slow
+from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
+
+FORWARD: Final = "F"
+_PHASES: Final = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
+_ACTION, _COMPUTE, _FAILED = int(Kind.ACTION), int(Lane.COMPUTE), int(Flag.FAILED)
+
+
+class Action:
+    """One action between its begin and its end."""
+
+    __slots__ = ("count", "mb", "name", "phase", "stage", "t0", "verb")
+
+    def __init__(self, verb: str, name: int, stage: int, mb: int, t0: int, count: Any) -> None:
+        self.verb, self.name, self.stage, self.mb = verb, name, stage, mb
+        self.t0 = t0
+        self.phase = ""
+        """The phase that it is, where no schedule's run encloses it."""
+        self.count = count
+        """A sampled forward: what it saves for backward."""
+
+
+class Actions:
+    """The pipeline actions of this rank: recorded, gated, and matched with the plan."""
+
+    def __init__(self, c: _core.Core, x: Context) -> None:
+        self._c, self._x = c, x
+        self._pending: tuple[Any, list[Any]] | None = None
+        """A forward whose loss is still to be computed: (whose, fields of its record)."""
+        self._defined: dict[tuple[str, tuple[int, ...]], Plan] = {}
+        self._open: list[Action] = []
+        """Actions that run, the innermost last."""
+        self._own: tuple[int, list[str]] = (NONE, [])
+        """(step, its plan) of actions outside a schedule's run."""
+        self.counts: dict[tuple[str, int], int] = {}
+        """(verb, stage) -> actions in this run of the schedule."""
+
+    # -- plans and runs
+
+    def define(self, plan: Plan) -> list[str]:
+        """PLAN, once; this rank's planned actions."""
+        key = (plan.schedule, plan.ranks)
+        if self._defined.get(key) != plan:
+            self._defined[key] = plan
+            self._c.defs.put(
+                DefKind.PLAN, schedule=plan.schedule, ranks=list(plan.ranks),
+                group=plan.group or f"pipeline:{','.join(map(str, plan.ranks))}",
+                num_stages=plan.num_stages, num_microbatches=plan.num_microbatches,
+                num_virtual=max(1, plan.num_stages // max(1, len(plan.ranks))),
+                order={str(rank): list(row) for rank, row in plan.order.items()},
+                source=plan.source, paced=plan.paced,
+            )  # fmt: skip
+        return plan.row(self._c.identity.rank)
+
+    def intend(self, plan: Plan) -> None:
+        """The plan of all actions that come outside a schedule's run."""
+        self._own = (self._own[0], self.define(plan))
+
+    def run_begins(self, planned: list[str]) -> int:
+        """A schedule begins to run; when. ``planned``: this rank's actions."""
+        c, x = self._c, self._x
+        x.labels.clear()
+        step_phases.schedule_begins(c, x)
+        self._forget(planned)
+        t0 = now_ns()
+        step_phases.phase_begins(c, x, "pipeline", t0)
+        local().pipeline += 1
+        return t0
+
+    def run_ended(self, t0: int, t1: int, failed: bool) -> None:
+        """It ended."""
+        self.flush()
+        local().pipeline -= 1
+        step_phases.phase_ends(self._c, self._x, "pipeline", t0, t1, failed)
+        step_phases.schedule_ended(self._c)
+
+    def _forget(self, planned: list[str]) -> None:
+        """Nothing of the plan is done yet."""
+        usage.schedule_begins()
+        self.counts.clear()
+        self._c.pipeline.plan, self._c.pipeline.done = planned, []
+
+    # -- actions
+
+    def next_mb(self, verb: str, stage: int) -> int:
+        """The microbatch of a verb that a stage runs in order: how many were before it."""
+        return self.counts.get((verb, stage), 0)
+
+    def next_planned(self, verb: str) -> tuple[int, int] | None:
+        """(stage, microbatch) of the plan's next action with this verb, where nothing else says
+        which it is."""
+        number = sum(n for (v, _), n in self.counts.items() if v == verb)
+        rows = [at for at in map(parse, self._c.pipeline.plan) if at[1] == verb]
+        return (rows[number][0], rows[number][2]) if number < len(rows) else None
+
+    def begins(self, verb: str, stage: int, mb: int, module: Any = None) -> Action:
+        """An action comes: its gate, then its begin. ``mb`` is NONE for what has none; the
+        activations that ``module`` saves in a forward are counted in sampled steps."""
+        c = self._c
+        self.flush()
+        if not local().pipeline:
+            self._own_step(verb, stage, mb)
+        if c.gate.closed:
+            self._gate(verb, stage, mb)
+        name = c.defs.name(verb)
+        sampled = module is not None and verb == FORWARD and saved_tensors.due(c.step)
+        count = saved_tensors.begin(c, module) if sampled else None
+        action = Action(verb, name, stage, mb, now_ns(), count)
+        if not local().pipeline and not local().action and verb in _PHASES:
+            action.phase = _PHASES[verb]
+            step_phases.phase_begins(c, self._x, action.phase, action.t0)
+            self._x.forward_seen = True
+        c.status.now(c.step, self._x.phase, name, stage, mb, action.t0)
+        local().action += 1
+        self._open.append(action)
+        return action
+
+    def _gate(self, verb: str, stage: int, mb: int) -> None:
+        c = self._c
+        known = {"action": verb, "stage": stage, "mb": None if mb < 0 else mb}
+        coming = text(stage, verb, mb)
+        look = None
+        if c.watches.slow is not None:
+            look = functools.partial(slow.comes, c, (stage, verb), lambda: coming)
+        wait_gate(c, Gate.ACTION, coming, lambda: known, look)
+
+    def compute_begins(self) -> None:
+        """Inside an action: all until now was waiting for its input, its compute begins here."""
+        if self._open:
+            action = self._open[-1]
+            action.t0 = now_ns()
+            self._c.status.now(
+                self._c.step, self._x.phase, action.name, action.stage, action.mb, action.t0
+            )
+
+    def ended(self, action: Action, t1: int, failed: bool, loss_of: Any = None) -> None:
+        """It ran. ``loss_of``: what computes a loss right afterwards, which belongs to this
+        forward; ``loss_computed`` is called with it."""
+        c = self._c
+        self._open = [other for other in self._open if other is not action]
+        local().action -= 1
+        num_bytes = saved_tensors.end(c, action.count) if action.count is not None else 0
+        if action.phase:
+            step_phases.phase_ends(c, self._x, action.phase, action.t0, t1, failed)
+        c.status.now(c.step, self._x.phase, 0, NONE, NONE, t1)
+        record = [
+            _ACTION, _COMPUTE, _FAILED if failed else 0, action.name, action.t0, t1, c.step, 0,
+            NO_GROUP, action.stage, action.mb, NONE, num_bytes, 0,
+        ]  # fmt: skip
+        if loss_of is not None and not failed:
+            self._pending = (loss_of, record)
+        else:
+            c.record(*record)
+        self._note(action, num_bytes, t1, failed)
+
+    def _note(self, action: Action, num_bytes: int, t1: int, failed: bool) -> None:
+        c, verb, stage = self._c, action.verb, action.stage
+        said = text(stage, verb, action.mb)
+        if action.count is not None:
+            usage.counted(stage, num_bytes)
+        if c.watches.memory is not None and not failed:
+            usage.chunk(c, stage, verb)
+        if c.watches.slow is not None:
+            slow.action_ended(c, stage, verb, said, action.t0, t1)
+        if failed:
+            return
+        self.counts[verb, stage] = self.counts.get((verb, stage), 0) + 1
+        if verb in COMPUTE:
+            c.pipeline.done.append(said)
+
+    def _own_step(self, verb: str, stage: int, mb: int) -> None:
+        """Actions without a schedule's run: the first one of a step, or one that was there
+        before (gradients accumulate), begins the plan anew."""
+        c = self._c
+        step, planned = self._own
+        if step != c.step or text(stage, verb, mb) in c.pipeline.done:
+            self._own = (c.step, planned)
+            self._forget(planned)
+
+    # -- a forward that ends with its loss
+
+    @property
+    def pending(self) -> Any:
+        """What is to compute the loss of the forward that ended last, or None."""
+        return None if self._pending is None else self._pending[0]
+
+    def loss_computed(self, t1: int) -> None:
+        """The loss is there: the forward ends now."""
+        if self._pending is not None:
+            self._pending[1][5] = t1
+        self.flush()
+
+    def flush(self) -> None:
+        """Write a forward that no loss followed."""
+        if self._pending is not None:
+            record, self._pending = self._pending[1], None
+            self._c.record(*record)
+
+
+def of(c: _core.Core) -> Actions:
+    """This Core's actions."""
+    x = context.of(c)
+    if x.actions is None:
+        x.actions = Actions(c, x)
+    made: Actions = x.actions
+    return made
+
+
+def group_key(pg: Any) -> str:
+    """How records call a process group (None: the default one)."""
+    c = _core.CURRENT or _core.ensure()
+    return groups.group_of(context.of(c), pg or c10d._get_default_group()).key
+
+
+def ranks_of(pg: Any) -> tuple[int, ...]:
+    """Global ranks of a process group in its order."""
+    return tuple(c10d.get_process_group_ranks(pg or c10d._get_default_group()))
