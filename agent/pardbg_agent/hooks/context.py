@@ -156,7 +156,7 @@ class Context:
     schedules: Any = field(default_factory=weakref.WeakKeyDictionary)
     """schedule -> {has_backward: this rank's planned compute actions}"""
     actions: Any = None
-    """The pipeline actions of this rank (hooks.training.actions), once there is one."""
+    """The pipeline actions of this rank (hooks.training.pipeline_actions), once there is one."""
 
 
 _context: Context | None = None

@@ -18,7 +18,7 @@ from pardbg_agent import core, hooks
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, around
-from pardbg_agent.hooks.training import plans, step_phases, torch_plan
+from pardbg_agent.hooks.training import schedule_orders, step_phases, torch_plan
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import Rank, make_run, read_rank
 
@@ -284,7 +284,7 @@ def test_a_wrapper_passes_results_errors_and_its_own_failures(c: core.Core) -> N
 
 def test_the_plan_of_one_f_one_b_has_its_first_forward() -> None:
     """p = 3, m = 4 by hand."""
-    plan = plans.one_f_one_b
+    plan = schedule_orders.one_f_one_b
     assert plan(0, 3, 4) == ["0F0", "0F1", "0F2", "0B0", "0F3", "0B1", "0B2", "0B3"]
     assert plan(2, 3, 4) == ["2F0", "2B0", "2F1", "2B1", "2F2", "2B2", "2F3", "2B3"]
 
@@ -295,7 +295,7 @@ def test_plan_texts_are_compute_actions_and_a_pair_is_one_entry_until_taken_apar
     actions = [_Action.from_str(s) for s in ("0UNSHARD", "0F1", "(0F2;3B0)OVERLAP_F_B", "1SEND_F0")]
     texts = torch_plan.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")])
     assert texts == ["0F1", "(0F2;3B0)OVERLAP_F_B"]
-    assert plans.one_by_one(texts) == ["0F1", "0F2", "3B0"]
+    assert schedule_orders.one_by_one(texts) == ["0F1", "0F2", "3B0"]
 
 
 def test_a_context_belongs_to_one_core(c: core.Core) -> None:

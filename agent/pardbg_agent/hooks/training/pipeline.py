@@ -14,7 +14,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.patching import LateImports, Patches
-from pardbg_agent.hooks.training import actions, step_phases, torch_plan
+from pardbg_agent.hooks.training import pipeline_actions, step_phases, torch_plan
 from pardbg_agent.wire import NONE, DefKind
 
 _LABELS: Final = "pipeline.labels"
@@ -80,7 +80,7 @@ def _reduce_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
 
 def _before(verb_of: Any, forward: bool) -> Any:
     def before(c: _core.Core, stage: Any, *args: Any, **kwargs: Any) -> Any:
-        made = actions.of(c)
+        made = pipeline_actions.of(c)
         made.flush()
         verb = verb_of(stage, kwargs, args[1:])
         if verb is None:
@@ -101,7 +101,7 @@ def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 
 def _before_loss(c: _core.Core, schedule: Any, stage: Any, *_: Any, **__: Any) -> Any:
-    made = actions.of(c)
+    made = pipeline_actions.of(c)
     return made if made.pending is stage else None
 
 
@@ -140,7 +140,7 @@ def _labelled(original: Any, label: str, send: bool) -> Any:
 
 
 def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
-    x, made = context.of(c), actions.of(c)
+    x, made = context.of(c), pipeline_actions.of(c)
     planned = x.schedules.get(schedule, {}).get(schedule._has_backward)
     if planned is None:
         planned = _define(c, x, schedule)
@@ -155,8 +155,8 @@ def _after_step(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
     """PLAN and STAGE definitions, once per schedule object."""
     stages = torch_plan.stages_of(schedule)
-    plan = torch_plan.definition(schedule, actions.group_key(stages[0].group))
-    planned = actions.of(c).define(plan) if plan.order else []
+    plan = torch_plan.definition(schedule, pipeline_actions.group_key(stages[0].group))
+    planned = pipeline_actions.of(c).define(plan) if plan.order else []
     for stage in stages:
         c.defs.put(
             DefKind.STAGE, stage=stage.stage_index, rank=c.identity.rank,
