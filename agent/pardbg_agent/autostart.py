@@ -6,7 +6,6 @@ set; whichever comes second finds it loaded. It must cost next to nothing and ne
 
 from __future__ import annotations
 
-import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -88,12 +87,6 @@ def install_hooks() -> bool:
         return False
     _hooked = True
     return True
-
-
-def _complain(text: str) -> None:
-    """One line on stderr, also where the agent is installed in part only."""
-    with contextlib.suppress(Exception):
-        sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
 
 
 def remove_hooks() -> None:
