@@ -10,16 +10,12 @@ import os
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pardbg_agent.core import Core
+from pardbg_agent import active
 
 __all__ = ["attach", "breakpoint", "detach", "log", "span", "step"]
 __version__ = "0.1.0"
-
-_core: Core | None = None
-"""The active Core; set by pardbg_agent.core."""
 
 
 def attach(run: str | os.PathLike[str] | None = None) -> bool:
@@ -65,7 +61,7 @@ class _Span:
         self._say(time.monotonic_ns(), kind is not None)
 
     def _say(self, t1: int | None, failed: bool) -> None:
-        core = _core
+        core = active.CORE
         if core is not None:
             core.guard.call("span", core.span, self._name, self._place, self._t0, t1, failed)
 
@@ -87,12 +83,12 @@ def span(name: str, part: int = 0, parts: int = 0, chunk: int = -1) -> _Span | _
     """``with pardbg_agent.span("tokenize"):`` shows it in the timeline, and names the sends and
     receives inside. ``part`` of ``parts``, from 1, and ``chunk``, from 0: what an algorithm of
     many messages is at, as in ``span("reduce-scatter", part=2, parts=6, chunk=1)``."""
-    return _NO_SPAN if _core is None else _Span(name, (part, parts, chunk))
+    return _NO_SPAN if active.CORE is None else _Span(name, (part, parts, chunk))
 
 
 def log(**numbers: Any) -> None:
     """Numbers of this step: ``log(loss=loss.item(), lr=lr)``. A tensor is read at once."""
-    core = _core
+    core = active.CORE
     if core is not None:
         core.guard.call("log", core.log, numbers)
 
@@ -100,14 +96,14 @@ def log(**numbers: Any) -> None:
 def step(n: int | None = None) -> None:
     """A training step ended here (its number, if given). From the first call on, pardbg takes
     step bounds from these calls alone."""
-    core = _core
+    core = active.CORE
     if core is not None:
         core.guard.call("step", core.explicit_step, n)
 
 
 def breakpoint(name: str = "") -> None:
     """A place where a paused rank stops."""
-    core = _core
+    core = active.CORE
     if core is not None and core.gate.closed:
         from pardbg_agent.wire import Gate
 

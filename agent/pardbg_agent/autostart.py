@@ -101,9 +101,7 @@ def remove_hooks() -> None:
             hooks.uninstall()
         except Exception as error:  # noqa: BLE001 - the training goes on
             core.complain(f"detach: {type(error).__name__}: {error}")
-    failures = sys.modules.get("pardbg_agent.failures")
-    if failures is not None:
-        failures.uninstall()
+    core.UNCAUGHT.uninstall()
     core.shutdown()
 
 

@@ -27,15 +27,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pardbg_agent
-from pardbg_agent import clock, identity, wire
+from pardbg_agent import active, clock, identity, wire
 from pardbg_agent.control.gate import GateControl
 from pardbg_agent.control.medians import LATER, STEP, Medians
 from pardbg_agent.control.watches import NO_WATCHES, Watch
 from pardbg_agent.defs import Defs
+from pardbg_agent.failures import UncaughtErrors
 from pardbg_agent.guard import Guard
-from pardbg_agent.op_sums import Sums
-from pardbg_agent.op_table import OpTable
+from pardbg_agent.op_table import OpTable, Sums
 from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
 from pardbg_agent.words import took
@@ -114,6 +113,8 @@ class Core:
         """Called after that. Set by who tells other ranks what this one watches."""
         self.usual = Medians()
         """What ``watch slow`` compares with."""
+        self.optimizers: Callable[[], list[Any]] = list
+        """Gives the optimizers that have stepped. Set by the hooks."""
         self.sender: Any = None
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
@@ -234,6 +235,9 @@ class Core:
 CURRENT: Core | None = None
 """This process's Core, or None: not a rank (yet)."""
 
+UNCAUGHT: Final = UncaughtErrors(lambda: CURRENT)
+"""The process's hooks for exceptions that nobody caught."""
+
 _lock = threading.RLock()
 _ended = False
 _exit_registered = False
@@ -253,7 +257,7 @@ def ensure() -> Core:
         if CURRENT is None:
             at_exit()
             CURRENT = _start()
-            pardbg_agent._core = CURRENT if CURRENT.run is not None else None
+            active.CORE = CURRENT if CURRENT.run is not None else None
         return CURRENT
 
 
@@ -290,14 +294,8 @@ def start(run: RunSettings) -> Core:
         core.guard.call("sender", _make_sender, core)
         if core.sender is not None:
             core.sender.start()
-    core.guard.call("excepthook", _watch_failures)
+    core.guard.call("excepthook", UNCAUGHT.install)
     return core
-
-
-def _watch_failures() -> None:
-    from pardbg_agent import failures  # it imports this module
-
-    failures.install()
 
 
 def _make_ring(path: str) -> Ring:
@@ -325,7 +323,7 @@ def _resume(core: Core) -> Core:
     """attach() after detach(): the same ring and the same counters, since a process is one
     stream of records and one sequence of ops to everybody else."""
     core.gate.begin()
-    core.guard.call("excepthook", _watch_failures)
+    core.guard.call("excepthook", UNCAUGHT.install)
     old, core.sender = core.sender, None
     if old is not None:
         core.guard.disabled -= {"sender", "sender end"}
@@ -369,7 +367,7 @@ def shutdown(deadline_s: float = 0.9) -> None:
         if quiesce is not None:
             core.guard.call("quiesce", quiesce, deadline_s * 0.55)
     with _lock:
-        CURRENT, pardbg_agent._core = None, None
+        CURRENT, active.CORE = None, None
     if core is not None and core.sender is not None:
         with contextlib.suppress(Exception):
             core.sender.stop(max(0.05, (until - clock.now_ns()) / 1e9))
@@ -448,7 +446,7 @@ def _after_fork_in_child() -> None:
     """The child is not a rank until it forms a group; nothing of the parent's is touched."""
     global CURRENT, _lock, _ended, _parked
     _keep.extend(core for core in (CURRENT, _parked) if core is not None)
-    CURRENT, pardbg_agent._core, _parked = None, None, None
+    CURRENT, active.CORE, _parked = None, None, None
     # The handlers registered before the fork are the child's too, so nothing to do for them.
     _lock, _ended = threading.RLock(), False
 

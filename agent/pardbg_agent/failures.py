@@ -17,97 +17,97 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pardbg_agent import clock, core
+from pardbg_agent import clock
 from pardbg_agent.control.inspect import traceback_of
 from pardbg_agent.wire import DefKind
+
+if TYPE_CHECKING:
+    from pardbg_agent.core import Core
 
 MAX_TEXT: Final = 500
 MAX_TOLD: Final = 16
 """Exceptions told per process: threads of a program may fail by the thousand."""
 
-_before: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-"""The hooks that were there; None: ours are not in place."""
-_told = 0
 
+class UncaughtErrors:
+    """The process's excepthooks, chained. ``current`` gives the Core that is told."""
 
-def install() -> None:
-    """Chain the hooks. Again: does nothing."""
-    global _before, _told
-    if _before is None:
-        _before, _told = (sys.excepthook, threading.excepthook), 0
-        sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
-        _watch_child()
+    def __init__(self, current: Callable[[], Core | None]) -> None:
+        self._current = current
+        self._before: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        """The hooks that were there; None: ours are not in place."""
+        self._ours = self._uncaught, self._uncaught_in_thread
+        self._told = 0
 
+    def install(self) -> None:
+        """Chain the hooks. Again: does nothing."""
+        if self._before is None:
+            self._before, self._told = (sys.excepthook, threading.excepthook), 0
+            sys.excepthook, threading.excepthook = self._ours
+            self._watch_child()
 
-def uninstall() -> None:
-    """Put back what was there, unless somebody chained onto ours: then ours only passes on."""
-    global _before
-    if _before is None or sys.excepthook is not _uncaught:
-        return
-    if threading.excepthook is _uncaught_in_thread:
-        (sys.excepthook, threading.excepthook), _before = _before, None
+    def uninstall(self) -> None:
+        """Put back what was there, unless somebody chained onto ours: then ours only passes on."""
+        if self._before is not None and (sys.excepthook, threading.excepthook) == self._ours:
+            (sys.excepthook, threading.excepthook), self._before = self._before, None
 
+    def _watch_child(self) -> None:
+        """In a process that multiprocessing started: look once when it ends."""
+        process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+        if process is not None and util is not None and process.parent_process() is not None:
+            util.Finalize(None, self._child_ends, exitpriority=1000)
 
-def _watch_child() -> None:
-    """In a process that multiprocessing started: look once when it ends."""
-    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
-    if process is not None and util is not None and process.parent_process() is not None:
-        util.Finalize(None, _child_ends, exitpriority=1000)
+    def _child_ends(self) -> None:
+        """multiprocessing calls it in a ``finally``: an exception may be on its way out. mp.spawn
+        has turned it into SystemExit by then."""
+        _, value, _ = sys.exc_info()
+        if isinstance(value, SystemExit) and value.code:
+            value = value.__context__
+        if value is not None and not isinstance(value, SystemExit):
+            self._tell_and_hold(value, value.__traceback__, "MainThread")
 
+    def _uncaught(
+        self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        self._tell_and_hold(value, trace, "MainThread")
+        before = self._before[0] if self._before is not None else sys.__excepthook__
+        before(kind, value, trace)
 
-def _child_ends() -> None:
-    """multiprocessing calls it in a ``finally``: an exception may be on its way out. mp.spawn has
-    turned it into SystemExit by then."""
-    _, value, _ = sys.exc_info()
-    if isinstance(value, SystemExit) and value.code:
-        value = value.__context__
-    if value is not None and not isinstance(value, SystemExit):
-        _tell(type(value), value, value.__traceback__, "MainThread")
-        _hold(value, value.__traceback__, "MainThread")
+    def _uncaught_in_thread(self, args: threading.ExceptHookArgs) -> None:
+        name = args.thread.name if args.thread is not None else "thread"
+        if args.exc_value is not None:
+            self._tell_and_hold(args.exc_value, args.exc_traceback, name)
+        before = self._before[1] if self._before is not None else threading.__excepthook__
+        before(args)
 
+    def _tell_and_hold(
+        self, value: BaseException, trace: TracebackType | None, thread: str
+    ) -> None:
+        c = self._current()
+        if c is not None and c.run is not None:
+            c.guard.call("excepthook", self._tell, c, value, trace, thread)
+            c.guard.call("excepthook", _hold, c, value, trace, thread)
 
-def _uncaught(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    _tell(kind, value, trace, "MainThread")
-    _hold(value, trace, "MainThread")
-    before = _before[0] if _before is not None else sys.__excepthook__
-    before(kind, value, trace)
-
-
-def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
-    name = args.thread.name if args.thread is not None else "thread"
-    if args.exc_value is not None:
-        _tell(args.exc_type, args.exc_value, args.exc_traceback, name)
-        _hold(args.exc_value, args.exc_traceback, name)
-    before = _before[1] if _before is not None else threading.__excepthook__
-    before(args)
-
-
-def _tell(
-    kind: type[BaseException], value: BaseException, trace: TracebackType | None, thread: str
-) -> None:
-    """One EXCEPTION definition. It is in the definitions' file at once, so a kill that follows
-    does not take it along."""
-    global _told
-    c = core.CURRENT
-    if c is None or c.run is None or _told >= MAX_TOLD:
-        return
-    _told += 1
-    try:
+    def _tell(
+        self, c: Core, value: BaseException, trace: TracebackType | None, thread: str
+    ) -> None:
+        """One EXCEPTION definition. It is in the definitions' file at once, so a kill that follows
+        does not take it along."""
+        if self._told >= MAX_TOLD:
+            return
+        self._told += 1
         c.defs.put(
-            DefKind.EXCEPTION, t_ns=clock.now_ns(), type=kind.__name__, text=_last_line(value),
-            thread=thread, frames=traceback_of(trace), step=c.step,
+            DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
+            text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,
         )  # fmt: skip
-    except Exception as error:  # noqa: BLE001 - the guard: the program's own hook runs anyway
-        c.guard.failed("excepthook", error)
 
 
-def _hold(value: BaseException, trace: TracebackType | None, thread: str) -> None:
+def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: str) -> None:
     """Stay here until the hub lets it die, or nobody speaks for the hub any more. What ends a
     program on purpose (KeyboardInterrupt, SystemExit) is not held."""
-    c = core.CURRENT
-    if c is None or c.run is None or not c.run.hold_exceptions or not isinstance(value, Exception):
+    if c.run is None or not c.run.hold_exceptions or not isinstance(value, Exception):
         return
     if c.sender is None or not c.sender.alive:
         return  # nobody could let it go
@@ -116,8 +116,6 @@ def _hold(value: BaseException, trace: TracebackType | None, thread: str) -> Non
         c.gate.hold_raised(f"exception{where} {_last_line(value)}", trace)
     except KeyboardInterrupt:
         pass  # it dies of its own exception, now
-    except Exception as error:  # noqa: BLE001 - the guard: the program's own hook runs anyway
-        c.guard.failed("excepthook", error)
 
 
 def _last_line(value: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Ops of this rank: sequence numbers, and which issued ops are not complete.
+"""Ops of this rank: sequence numbers, which issued ops are not complete, sums of those that are.
 
 Every call is O(1) and safe between threads under the GIL without a lock: counters are
 ``itertools.count``, the table is a dict whose single operations are atomic.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pardbg_agent.wire import NO_GROUP, NONE, Flag
+from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 Edge = tuple[str, int, int, bool]
 """(group key, peer, tag, send)"""
@@ -182,3 +183,34 @@ def _as_state(op: Issued) -> list[Any]:
     """The fields of pardbg.control.language.verbs.OpenOp, in its order."""
     peer, order = (op.peer, op.order) if op.p2p else (None, 0)
     return [op.group, op.op, op.seq, peer, op.send, op.tag, order, op.since_ns]
+
+
+MOST: Final = 1 << 16
+"""Ops of a step that are counted; a step with more has its oldest ones missing from the sums."""
+_KEPT: Final = int(Flag.P2P | Flag.SEND)
+
+
+class Sums:
+    """Level summary: instead of a record per op, one per step and kind of op, with number and
+    bytes. Completed ops since the last step's end; ``add`` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._ops: deque[tuple[int, int, int, int, int]] = deque(maxlen=MOST)
+        self.add = self._ops.append
+        """``add((name_id, group_id, flags, bytes, ns))``: one append, which needs no lock."""
+
+    def write(self, record: Callable[..., Any], t0: int, t1: int, step: int) -> None:
+        """The sums as OP_SUM records of a step."""
+        ops = self._ops
+        sums: dict[tuple[int, int, int], list[int]] = {}
+        for _ in range(len(ops)):
+            name_id, group_id, flags, num_bytes, ns = ops.popleft()
+            known = sums.setdefault((name_id, group_id, flags & _KEPT), [0, 0, 0])
+            known[0] += 1
+            known[1] += num_bytes
+            known[2] += ns
+        for (name_id, group_id, flags), (number, num_bytes, ns) in sums.items():
+            record(
+                Kind.OP_SUM, Lane.COMM, flags, name_id, t0, t1, step, number, group_id, NONE, NONE,
+                NONE, num_bytes, ns,
+            )  # fmt: skip

@@ -267,7 +267,11 @@ class Sender:
         def work(innermost: Any) -> None:
             try:
                 found = evaluate.answer(
-                    kind, expr, number if isinstance(number, int) else 0, innermost
+                    kind,
+                    expr,
+                    number if isinstance(number, int) else 0,
+                    innermost,
+                    self._core.optimizers(),
                 )
                 self._answers.append((message, {**found, "ok": True}))
             except Exception as error:  # noqa: BLE001 - the training's thread must come back

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -34,7 +35,7 @@ def step(number: int | None = None) -> None:
 def note(key: str, value: str) -> None:
     """A fact of this program that belongs beside its figures. Call it after the process group is
     there."""
-    core = getattr(pardbg_agent, "_core", None)
+    core = getattr(sys.modules.get("pardbg_agent.active"), "CORE", None)
     if core is not None:
         from pardbg_agent.wire import DefKind
 

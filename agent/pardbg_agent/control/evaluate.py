@@ -16,7 +16,7 @@ import pprint
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -53,14 +53,19 @@ From = FrameType | TracebackType | None
 """Where to look from: the innermost frame, or an exception's traceback."""
 
 
-def answer(kind: str, expr: str, frame: int, innermost: From) -> dict[str, Any]:
+def answer(
+    kind: str, expr: str, frame: int, innermost: From, optimizers: Iterable[Any] = ()
+) -> dict[str, Any]:
     """What ACK carries: {"text", "frame": [file, line, function]}, for ``hash`` also "hashes", for
-    expressions "number" and "hash", by which ranks are compared. Raises Refused; what the
-    evaluated code raises is part of the answer ("raised")."""
+    expressions "number" and "hash", by which ranks are compared. ``optimizers``: those that the
+    program has stepped. Raises Refused; what the evaluated code raises is part of the answer
+    ("raised")."""
     at = pick(innermost, frame)
     place = [at.frame.f_code.co_filename, at.line, at.frame.f_code.co_name]
     if kind == "list":
         found: dict[str, Any] | None = _source(at)
+    elif kind == "hash":
+        found = _hash(at.frame, expr, optimizers)
     else:
         found = _KINDS[kind](at.frame, expr) if kind in _KINDS else None
     if found is None:
@@ -131,13 +136,13 @@ def _tensor(at: FrameType, expr: str) -> dict[str, Any]:
     return {"text": described["text"], **described}
 
 
-def _hash(at: FrameType, expr: str) -> dict[str, Any]:
+def _hash(at: FrameType, expr: str, optimizers: Iterable[Any]) -> dict[str, Any]:
     """``params``, ``grads``, ``optimizer``, or an expression that gives a tensor, a module, a dict
     or a list of tensors."""
     from pardbg_agent.hooks import tensors as values
 
     if expr.strip() in values.WORDS:
-        named, raised = _try(lambda: values.known(expr.strip()))
+        named, raised = _try(lambda: values.known(expr.strip(), optimizers))
     else:
         named, raised = _try(lambda: values.named(_value(at, expr)))
     if raised:
@@ -222,5 +227,5 @@ def _cut(text: str) -> str:
 
 _KINDS: Final[dict[str, Callable[[FrameType, str], dict[str, Any]]]] = {
     "p": _print, "pp": _pretty, "whatis": _whatis, "tensor": _tensor,
-    "args": _arguments, "locals": _locals, "exec": _exec, "hash": _hash,
+    "args": _arguments, "locals": _locals, "exec": _exec,
 }  # fmt: skip

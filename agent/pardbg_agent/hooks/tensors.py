@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
-
-from pardbg_agent import core as _core
-from pardbg_agent.hooks import context
 
 WORDS: Final = ("params", "grads", "optimizer")
 """What ``hash`` knows without an expression: everything the optimizers of the program have."""
@@ -21,7 +19,7 @@ MAX_TENSORS: Final = 4_000
 def describe(value: Any) -> dict[str, Any] | None:
     """Shape, dtype, device, min, mean, max, norm, how many NaN and infinities, a histogram. None:
     no tensor. It waits for the device: only at a gate, when asked."""
-    tensor = _local(value)
+    tensor = local_part(value)
     if tensor is None:
         return None
     with torch.no_grad():
@@ -47,7 +45,7 @@ def describe(value: Any) -> dict[str, Any] | None:
 
 def measure(value: Any) -> dict[str, Any] | None:
     """{"hash", and "number" of a single element}; None: no tensor."""
-    tensor = _local(value)
+    tensor = local_part(value)
     if tensor is None:
         return None
     out: dict[str, Any] = {"hash": digest(tensor)}
@@ -78,17 +76,17 @@ def named(value: Any) -> dict[str, str]:
         pairs = [(str(at), item) for at, item in enumerate(value)]
     else:
         pairs = [("value", value)]
-    found = {name: digest(t) for name, item in pairs if (t := _local(item)) is not None}
+    found = {name: digest(t) for name, item in pairs if (t := local_part(item)) is not None}
     if not found:
         raise TypeError(f"{type(value).__name__} holds no tensor")
     return dict(list(found.items())[:MAX_TENSORS])
 
 
-def known(word: str) -> dict[str, str]:
+def known(word: str, optimizers: Iterable[Any]) -> dict[str, str]:
     """name -> digest of what the program's optimizers have: parameters, their gradients, or the
-    optimizer's own state. By place, as all replicas make them in the same order."""
-    c = _core.CURRENT
-    optimizers = list(context.of(c).optimizers) if c is not None else []
+    optimizer's own state. By place, as all replicas make them in the same order. Raises
+    TypeError."""
+    optimizers = list(optimizers)
     if not optimizers:
         raise TypeError("no optimizer has stepped yet: name what to hash, as in `hash model`")
     found: dict[str, str] = {}
@@ -96,7 +94,7 @@ def known(word: str) -> dict[str, str]:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for at, parameter in enumerate(parameters):
             for name, item in _of(word, optimizer, parameter):
-                tensor = _local(item)
+                tensor = local_part(item)
                 if tensor is not None and len(found) < MAX_TENSORS:
                     found[f"{at}{name} {tuple(parameter.shape)}"] = digest(tensor)
     return found
@@ -110,7 +108,7 @@ def _of(word: str, optimizer: Any, parameter: Any) -> list[tuple[str, Any]]:
     return [(f".{key}", item) for key, item in optimizer.state.get(parameter, {}).items()]
 
 
-def _local(value: Any) -> torch.Tensor | None:
+def local_part(value: Any) -> torch.Tensor | None:
     """The tensor, of a DTensor the rank's own part (no collective is called)."""
     value = getattr(value, "_local_tensor", value)
     return value if isinstance(value, torch.Tensor) and not value.is_meta else None

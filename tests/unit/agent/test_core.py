@@ -14,8 +14,8 @@ import msgpack
 import pytest
 
 import pardbg_agent
+from pardbg_agent import active, wire
 from pardbg_agent import core as core_module
-from pardbg_agent import wire
 from pardbg_agent.control import inspect
 from pardbg_agent.core import FULL, OFF, SUMMARY, Core, RunSettings
 from pardbg_agent.ring import RingReader
@@ -27,7 +27,7 @@ def no_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins and ends without an agent in this process."""
     monkeypatch.setattr(core_module, "CURRENT", None)
     monkeypatch.setattr(core_module, "_parked", None)
-    monkeypatch.setattr(pardbg_agent, "_core", None)
+    monkeypatch.setattr(active, "CORE", None)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "PARDBG_LEVEL", "PARDBG_BUDGET"):
         monkeypatch.delenv(name, raising=False)
     yield
@@ -84,7 +84,7 @@ def test_without_a_run_the_core_is_off_but_usable() -> None:
     core.step_end()
     core.ops.completed(core.ops.issued("g", 1, "barrier", 0, False, False, -1, 0, 1, 0))
     assert core.defs.name("x") == 1
-    assert pardbg_agent._core is None
+    assert active.CORE is None
 
 
 @pytest.mark.parametrize("case", ["no directory", "not json", "ring_dir under a file"])
@@ -226,7 +226,7 @@ def test_attach_after_detach_goes_on_in_the_same_ring(core: Core) -> None:
     core.record(2, 3, 0, 1, 0, 0, 0, 0, 0, -1, -1, -1, 0, 0)
     core_module.shutdown()
     assert core_module.CURRENT is None
-    assert pardbg_agent._core is None
+    assert active.CORE is None
     again = core_module.ensure()
     assert again is core
     again.record(2, 3, 0, 1, 0, 0, 0, 0, 0, -1, -1, -1, 0, 0)

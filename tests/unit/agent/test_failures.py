@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import msgpack
 import pytest
 
 from pardbg_agent.defs import read_file
+from pardbg_agent.failures import UncaughtErrors
 
 PROGRAM = """
 import json, os, sys, threading
 sys.excepthook = lambda kind, value, trace: print("mine:", kind.__name__, flush=True)
-from pardbg_agent import core, failures
+from pardbg_agent import core
 c = core.ensure()
 assert c.run is not None
 c.step = 5
@@ -124,45 +126,33 @@ def test_a_caught_exception_and_a_plain_exit_are_nobodys_business(tmp_path: Path
 
 
 @pytest.fixture
-def no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+def uncaught(monkeypatch: pytest.MonkeyPatch) -> UncaughtErrors:
     """As in a process that no agent has been in: earlier tests may have installed ours."""
-    import threading
-
-    from pardbg_agent import failures
-
-    monkeypatch.setattr(failures, "_before", None)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    return UncaughtErrors(lambda: None)
 
 
-def test_detach_gives_the_hooks_back(no_hooks: None) -> None:
-    import threading
-
-    from pardbg_agent import failures
-
+def test_detach_gives_the_hooks_back(uncaught: UncaughtErrors) -> None:
     before = sys.excepthook, threading.excepthook
-    failures.install()
-    failures.install()
+    uncaught.install()
+    uncaught.install()
     assert sys.excepthook is not before[0]
-    failures.uninstall()
+    uncaught.uninstall()
     assert (sys.excepthook, threading.excepthook) == before
 
 
-def test_a_hook_that_somebody_chained_onto_ours_stays(no_hooks: None) -> None:
-    import threading
-
-    from pardbg_agent import failures
-
+def test_a_hook_that_somebody_chained_onto_ours_stays(uncaught: UncaughtErrors) -> None:
     before = sys.excepthook, threading.excepthook
-    failures.install()
+    uncaught.install()
     ours = sys.excepthook
 
     def theirs(*args: Any) -> None:
         ours(*args)
 
     sys.excepthook = theirs
-    failures.uninstall()
+    uncaught.uninstall()
     assert sys.excepthook is theirs  # taking ours out would cut the chain
     sys.excepthook = ours
-    failures.uninstall()
+    uncaught.uninstall()
     assert (sys.excepthook, threading.excepthook) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg_agent.op_sums import Sums
+from pardbg_agent.op_table import Sums
 from pardbg_agent.wire import NONE, Flag, Kind
 from tests.unit.trace_builder import Trace, ns
 

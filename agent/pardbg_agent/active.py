@@ -1,0 +1,11 @@
+"""The Core that the program's own calls speak to, where both sides can see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pardbg_agent.core import Core
+
+CORE: Core | None = None
+"""The Core of a watched rank; None: the public functions do nothing. Set by pardbg_agent.core."""
