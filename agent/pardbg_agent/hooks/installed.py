@@ -11,7 +11,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks import context, frameworks, patching
 from pardbg_agent.hooks.comm import collectives, groups, public, works
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import LateImports, Patches
@@ -70,6 +70,7 @@ class Installed:
         self._handles += diverge.install()
         self._handles += step_phases.install(self._patches, self._late)
         pipeline.install(self._patches, self._late)
+        frameworks.install(self._patches, self._late)
         fsdp.install(self._patches, self._late)
         recompute.install(self._patches, self._late)
         default = c10d._world.default_pg

@@ -16,8 +16,10 @@ _LOOPED = ("interleaved1f1b", "loopedbfs")
 
 
 def schedule_name(name: str) -> str:
-    """``Schedule1F1B`` as ``1f1b``."""
-    return name.lower().removeprefix("schedule").replace("_", "").replace("-", "")
+    """``Schedule1F1B``, and a framework's ``Megatron 1F1B``, as ``1f1b``."""
+    return (
+        name.lower().rpartition(" ")[2].removeprefix("schedule").replace("_", "").replace("-", "")
+    )
 
 
 def bound_fraction(layout: Layout) -> float | None:

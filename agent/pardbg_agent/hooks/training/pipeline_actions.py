@@ -55,6 +55,8 @@ class Actions:
         """Actions that run, the innermost last."""
         self._own: tuple[int, list[str]] = (NONE, [])
         """(step, its plan) of actions outside a schedule's run."""
+        self.of_run: Any = None
+        """What a framework's adapter knows of the run; None outside of one."""
         self.counts: dict[tuple[str, int], int] = {}
         """(verb, stage) -> actions in this run of the schedule."""
 

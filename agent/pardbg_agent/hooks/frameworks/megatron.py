@@ -1,0 +1,126 @@
+"""Megatron-core: the schedules of ``pipeline_parallel.schedules``.
+
+All of them call ``forward_step`` and ``backward_step`` through the module's globals, which hold no
+point-to-point op. A forward says its microbatch and chunk, a backward does not: the k-th one of a
+run is the k-th of the plan. (``combined_1f1b``, one call for a forward and another microbatch's
+backward, calls neither and is not seen.)
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.training import step_phases
+from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
+from pardbg_agent.hooks.training.schedule_orders import Plan, by_rank, interleaved, one_f_one_b
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the actions of a run need."""
+
+    pp_rank: int
+    pp_size: int
+    losses: Any = None
+    """The schedule's list of what each microbatch's loss function reports."""
+
+
+def _hook(patches: Patches, module: ModuleType) -> None:
+    for name, begins in (
+        ("forward_backward_pipelining_without_interleaving", _plain),
+        ("forward_backward_pipelining_with_interleaving", _interleaved),
+        ("forward_backward_no_pipelining", _unpiped),
+    ):
+        hook_run(patches, module, name, "megatron.run", begins, _log_loss)
+    hook_action(patches, module, "forward_step", "megatron.forward", _forward)
+    hook_action(patches, module, "backward_step", "megatron.backward", _backward)
+
+
+def _begin(made: Actions, given: Given) -> tuple[Any, int]:
+    """(pipeline group, its size) of a run that begins."""
+    communicator = given.get("p2p_communicator")
+    state: Any = sys.modules["megatron.core.parallel_state"]
+    group = getattr(communicator, "pp_group", None) or state.get_pipeline_model_parallel_group()
+    made.of_run = _Run(group.rank(), group.size())
+    return group, group.size()
+
+
+def _plain(c: _core.Core, made: Actions, given: Given) -> Plan:
+    group, size = _begin(made, given)
+    ranks, number = ranks_of(group), int(given["num_microbatches"])
+    order = by_rank(ranks, lambda stage: one_f_one_b(stage, size, number))
+    order = {} if given.get("forward_only") else order
+    return Plan("Megatron 1F1B", ranks, size, number, order, group=group_key(group))
+
+
+def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan:
+    group, size = _begin(made, given)
+    ranks, number, chunks = ranks_of(group), int(given["num_microbatches"]), len(given["model"])
+    config = _config(given["model"][0])
+    together = int(getattr(config, "microbatch_group_size_per_vp_stage", 0) or size)
+    order = by_rank(ranks, lambda rank: interleaved(rank, size, number, chunks, together))
+    if given.get("forward_only") or getattr(config, "overlap_moe_expert_parallel_comm", False):
+        order = {}
+    name, stages = "Megatron Interleaved1F1B", size * chunks
+    return Plan(name, ranks, stages, number, order, group=group_key(group))
+
+
+def _unpiped(c: _core.Core, made: Actions, given: Given) -> None:
+    """Gradient accumulation: forward and backward are phases of the step, not actions."""
+    made.of_run = _Run(0, 1)
+
+
+def _config(model: Any) -> Any:
+    while not hasattr(model, "config") and hasattr(model, "module"):
+        model = model.module
+    return getattr(model, "config", None)
+
+
+def _forward(made: Actions, given: Given) -> What:
+    run = made.of_run
+    run.losses = given.get("forward_data_store")
+    stage = (given.get("vp_stage") or 0) * run.pp_size + run.pp_rank
+    mb = given.get("current_microbatch")
+    mb = made.next_mb("F", stage) if mb is None else int(mb)
+    return "F", stage, mb, given.get("model")
+
+
+def _backward(made: Actions, given: Given) -> What:
+    run = made.of_run
+    planned = made.next_planned("B")
+    stage, mb = planned or (run.pp_rank, made.next_mb("B", run.pp_rank))
+    return "B", stage, mb, None
+
+
+def _log_loss(c: _core.Core, made: Actions) -> None:
+    """The mean over the microbatches of what the loss function reports first: a number each, or
+    a sum and a count of tokens. Where the last stage is; never waits for a device."""
+    reported = made.of_run.losses or ()
+    firsts = [next(iter(each.values())) for each in reported if isinstance(each, dict) and each]
+    values = [_numbers(first) for first in firsts]
+    if not values or not all(values):
+        return
+    if all(len(value) == 2 for value in values):
+        total = sum(value[1] for value in values)
+        step_phases.log_loss(c, sum(value[0] for value in values) / max(total, 1e-30))
+    elif all(len(value) == 1 for value in values):
+        step_phases.log_loss(c, sum(value[0] for value in values) / len(values))
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, (int, float)):
+        return [float(value)]
+    if isinstance(value, (tuple, list)):
+        return [number for each in value for number in _numbers(each)]
+    if getattr(value, "is_cpu", False) and value.numel() <= 2:
+        return [float(number) for number in value.detach().flatten().tolist()]
+    return []
+
+
+MODULES: Final = {"megatron.core.pipeline_parallel.schedules": _hook}

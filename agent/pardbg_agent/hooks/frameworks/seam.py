@@ -1,0 +1,121 @@
+"""What adapters share: a framework's functions as runs and actions of a pipeline."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks.patching import Patches, around
+from pardbg_agent.hooks.training import pipeline_actions
+from pardbg_agent.hooks.training.pipeline_actions import Actions
+from pardbg_agent.hooks.training.schedule_orders import Plan
+
+Given = dict[str, Any]
+"""A call's arguments by their names."""
+What = tuple[str, int, int, Any]
+"""(verb, stage, microbatch, module or None) of an action."""
+
+
+def names_of(function: Any) -> Callable[[tuple[Any, ...], Given], Given]:
+    """How a call of ``function`` gives its arguments, whatever the call's form: by name. What the
+    signature does not know is left out."""
+    try:
+        known = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        known = []
+
+    def given(args: tuple[Any, ...], kwargs: Given) -> Given:
+        return {**dict(zip(known, args, strict=False)), **kwargs}
+
+    return given
+
+
+def hook_run(
+    patches: Patches,
+    owner: Any,
+    name: str,
+    hook: str,
+    begins: Callable[[_core.Core, Actions, Given], Plan | None],
+    ended: Callable[[_core.Core, Actions], None] | None = None,
+) -> None:
+    """``owner.name`` is one run of a schedule. ``begins`` gives its plan (one without an order
+    where none is known; None: this call is no run) and may keep in ``Actions.of_run`` what the
+    actions need; ``ended`` looks at it when the run is over."""
+    if not hasattr(owner, name):
+        return
+    given = names_of(getattr(owner, name))
+
+    def before(c: _core.Core, *args: Any, **kwargs: Any) -> Any:
+        made = pipeline_actions.of(c)
+        plan = begins(c, made, given(args, kwargs))
+        if plan is None:
+            return None
+        planned = made.define(plan) if plan.order else []
+        return made, made.run_begins(planned)
+
+    def after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+        made, t0 = what
+        try:
+            if ended is not None and not failed:
+                ended(c, made)
+        finally:
+            made.of_run = None
+            made.run_ended(t0, t1, failed)
+
+    patches.around(owner, name, hook, before, after)
+
+
+def action(
+    original: Any,
+    hook: str,
+    which: Callable[[Actions, Given], What | None],
+    loss_of: Callable[[Actions, Given], Any] | None = None,
+) -> Any:
+    """``original`` as an action of the run it is called in; outside a run it is left alone."""
+    given = names_of(original)
+
+    def before(c: _core.Core, *args: Any, **kwargs: Any) -> Any:
+        made = pipeline_actions.of(c)
+        if made.of_run is None:
+            return None
+        values = given(args, kwargs)
+        what = which(made, values)
+        if what is None:
+            return None
+        verb, stage, mb, module = what
+        loss = None if loss_of is None else loss_of(made, values)
+        return made, loss, made.begins(verb, stage, mb, module)
+
+    def after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+        made, loss, begun = what
+        made.ended(begun, t1, failed, loss)
+
+    return around(original, hook, before, after)
+
+
+def hook_action(
+    patches: Patches,
+    owner: Any,
+    name: str,
+    hook: str,
+    which: Callable[[Actions, Given], What | None],
+    loss_of: Callable[[Actions, Given], Any] | None = None,
+) -> None:
+    """``owner.name`` is an action of the run it is called in."""
+    if hasattr(owner, name):
+        patches.set(owner, name, action(getattr(owner, name), hook, which, loss_of))
+
+
+def hook_communication(patches: Patches, owner: Any, name: str, hook: str) -> None:
+    """``owner.name`` waits for an action's input inside the action: its compute begins after."""
+
+    def before(c: _core.Core, *args: Any, **kwargs: Any) -> Any:
+        made = pipeline_actions.of(c)
+        return made if made.of_run is not None else None
+
+    def after(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
+        made.compute_begins()
+
+    patches.around(owner, name, hook, before, after)
