@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,62 @@ def test_the_length_of_a_function_leaves_its_docstring_out() -> None:
     tree = ast.parse('def f():\n    """One.\n\n    Two."""\n    return 1\n')
     # 5 lines from def to return, 3 of them docstring
     assert list(functions(tree)) == [("f", 2)]
+
+
+def module_name(path: Path) -> str:
+    top = ROOT / "agent" if (ROOT / "agent") in path.parents else ROOT
+    return ".".join(path.relative_to(top).with_suffix("").parts)
+
+
+def bases_of(tree: ast.Module, module: str) -> Iterator[tuple[str, int, list[str]]]:
+    """(dotted name, own lines, dotted names of its bases) of every class at a module's top."""
+    names = {
+        node.name: f"{module}.{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {a.asname: a.name for a in node.names if a.asname}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            written = [ast.unparse(base).partition("[")[0] for base in node.bases]
+            heads = [text.partition(".") for text in written]
+            bases = [names.get(head, head) + dot + rest for head, dot, rest in heads]
+            yield f"{module}.{node.name}", (node.end_lineno or 0) - node.lineno + 1, bases
+
+
+def lineage(classes: dict[str, tuple[int, list[str]]]) -> dict[str, int]:
+    """Lines of each class together with those of all its bases that are here, each once."""
+
+    @cache
+    def family(name: str) -> frozenset[str]:
+        bases = classes[name][1] if name in classes else []
+        return frozenset([name]).union(*(family(base) for base in bases))
+
+    return {n: sum(classes[c][0] for c in family(n) if c in classes) for n in classes}
+
+
+def test_a_class_is_short_also_with_the_classes_it_inherits() -> None:
+    classes: dict[str, tuple[int, list[str]]] = {}
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for name, lines, bases in bases_of(tree, module_name(path)):
+            classes[name] = (lines, bases)
+    assert len(classes) > 300
+    long = {name: lines for name, lines in lineage(classes).items() if lines > MODULE_LINES}
+    assert not long, "give it parts instead of bases"
+
+
+def test_bases_are_found_through_imports_and_counted_once() -> None:
+    classes: dict[str, tuple[int, list[str]]] = {}
+    sources = {
+        "m.a": "class Top:\n    x = 1\n    y = 2\n",
+        "m.b": "from m.a import Top as T\nclass Left(T):\n    z = 1\nclass Right(T): pass\n",
+        "m.c": "import m.b as b\nclass Both(b.Left, b.Right, Generic[int]):\n    w = 1\n",
+    }
+    for module, source in sources.items():
+        for name, lines, bases in bases_of(ast.parse(source), module):
+            classes[name] = (lines, bases)
+    # Both 2 + Left 2 + Right 1 + Top 3, though two ways lead to Top
+    assert lineage(classes) == {"m.a.Top": 3, "m.b.Left": 5, "m.b.Right": 4, "m.c.Both": 8}

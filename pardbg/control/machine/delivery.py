@@ -7,10 +7,15 @@ before, and BREAKS and DELAY say all there is to know.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg.control.machine.effects import ToAgent
+from pardbg.control.language.ranksets import spell
+from pardbg.control.machine.cut import View
+from pardbg.control.machine.effects import Ack, Command, Effect, Event, ToAgent
+from pardbg.control.machine.permits import Permit
+from pardbg.control.machine.state import ControlState, Mode
 from pardbg_agent.wire import LEASE_NS, Msg
 
 AGAIN_NS: Final = 1_000_000_000
@@ -73,3 +78,89 @@ class Deliveries:
                 told.last_ns, told.again = now, told.again + 1
                 out.append((ToAgent(proc, told.message), told.again == 1))
         return out
+
+
+class Outbox:
+    """What is to be sent, in order: messages to agents, answers and events."""
+
+    def __init__(self, control: ControlState, first_id: int) -> None:
+        self._control, self._next_id = control, first_id
+        self.deliveries = Deliveries()
+        self._out: list[Effect] = []
+
+    def drain(self) -> list[Effect]:
+        """Everything to be done since the last call, in order."""
+        out, self._out = self._out, []
+        return out
+
+    def put(self, effect: Effect) -> None:
+        """One more thing to be done."""
+        self._out.append(effect)
+
+    def ack(self, command: Command, error: str | None = None, **data: Any) -> None:
+        """Answer a command; with an error, or data."""
+        self._out.append(Ack(command.viewer, command.re, error is None, error, data))
+
+    def next_id(self) -> int:
+        """Of a message that wants an answer; rises."""
+        self._next_id += 1
+        return self._next_id
+
+    def permit(self, view: View, permit: Permit, now: int) -> None:
+        """Hold it, or let it go so far."""
+        view.asked, view.runs = self.next_id(), False
+        message = {
+            "t": Msg.PERMIT.value, "id": view.asked, "count": permit.count, "n": permit.n,
+            "stop": permit.stop, "lease_ns": self._agent_lease(now),
+        }  # fmt: skip
+        self.tell(view, message)
+
+    def run(self, view: View, now: int) -> None:
+        """Open its gate: it runs on, or dies of its exception."""
+        self._control.raised.let_die(view.proc, now)
+        view.asked, view.runs = self.next_id(), True
+        self.tell(view, {"t": Msg.RUN.value, "id": view.asked})
+
+    def tell(self, view: View, message: dict[str, Any]) -> None:
+        """Send what has to be answered: again until it is."""
+        self._out.append(self.deliveries.told(view.proc, message))
+
+    def tell_breaks(self, views: Iterable[View]) -> None:
+        """All breakpoints and watches that are on these ranks."""
+        for view in views:
+            breaks = self._control.breakpoints.for_rank(view.rank)
+            watches = self._control.breakpoints.watches_for_rank(view.rank)
+            message = {"t": Msg.BREAKS.value, "id": self.next_id()}
+            self.tell(view, {**message, "breaks": breaks, "watches": watches})
+
+    def tell_again(self, now: int) -> None:
+        """Messages that nobody answered may be lost."""
+        silent = []
+        for again, first in self.deliveries.due(now):
+            if "lease_ns" in again.message:
+                again.message["lease_ns"] = self._agent_lease(now)
+            self._out.append(again)
+            if first and again.proc in self._control.views:
+                silent.append((self._control.views[again.proc].rank, str(again.message["t"])))
+        if silent:
+            ranks, kinds = spell(rank for rank, _ in silent), sorted({kind for _, kind in silent})
+            text = f"rank {ranks} did not answer {', '.join(kinds)} in {AGAIN_NS // 10**9} s"
+            self.event("resend", now, text=f"{text}: said again")
+
+    def pass_lease_on(self, now: int) -> None:
+        """Ranks stay held for as long as the holder's lease says."""
+        self._control.renewed = now
+        if self._control.mode is Mode.RUNNING:
+            return
+        message = {"t": Msg.LEASE.value, "lease_ns": self._agent_lease(now)}
+        self._out += [ToAgent(proc, message) for proc in self._control.views]
+
+    def _agent_lease(self, now: int) -> int:
+        left = self._control.lease.left_ns(now)
+        return LEASE_NS if left is None else min(left, LEASE_NS)
+
+    def event(self, event: str, now: int, *, by: str = "", text: str = "") -> None:
+        """Say for viewers and the recording what happened, with the state of control."""
+        self._out.append(
+            Event({"event": event, **self._control.status(now), "by": by, "text": text})
+        )

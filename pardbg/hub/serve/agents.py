@@ -63,11 +63,9 @@ class Agents:
         kind = fields.get("k")
         if kind == DefKind.PROCESS and proc in self._machine.views:
             self._machine.joined(proc, self._rank(proc), self._collector.clock())
-        elif kind == DefKind.GROUP:
-            self._machine.groups = self._definitions.groups
-            self._machine.timeouts = self._definitions.timeouts
-        elif kind == DefKind.PLAN:
-            self._machine.pipelines = self._definitions.pipelines
+        elif kind in (DefKind.GROUP, DefKind.PLAN):
+            known = self._definitions
+            self._machine.learned(known.groups, known.timeouts, known.pipelines)
 
     def message(self, proc: str, message: dict[str, Any], now: int) -> None:
         """One CTRL message of an agent. Raises Malformed."""
@@ -148,7 +146,7 @@ class Agents:
     def _on_ack(self, proc: str, message: dict[str, Any], now: int) -> None:
         number = message.get("re")
         if isinstance(number, int):
-            self._machine.deliveries.acked(proc, number)
+            self._machine.acked(proc, number)
             self._where.answered(number, proc, message)
             self.inquiries.answered(number, proc, message)
 

@@ -164,9 +164,8 @@ class Hub:
             self.config, self.id, self._router, self._collector, self._definitions,
             self._recent, self._rings, self._agents, self._machine, self._where, self._signal_job,
         )  # fmt: skip
-        self._machine.groups = self._definitions.groups
-        self._machine.timeouts = self._definitions.timeouts
-        self._machine.pipelines = self._definitions.pipelines
+        known = self._definitions
+        self._machine.learned(known.groups, known.timeouts, known.pipelines)
         self._collector.on_definition = self._agents.defined
         self._router.on_agent = self._from_agent
         self._router.on_viewer = self._from_viewer

@@ -105,7 +105,7 @@ class Viewers:
         viewer that does not come back go as when it leaves."""
         table, lost = self._machine.breakpoints, []
         table.skip(number)
-        self._machine.restored = True
+        self._machine.control.restored = True
         for one in breaks:
             try:
                 table.restore(one)

@@ -184,7 +184,10 @@ class World:
         """How often a message between hub and ranks arrives; 0: it is lost."""
         for rank in self.ranks:
             self.machine.joined(rank.proc, rank.rank, self.now)
-        self.machine.groups = {"dp": tuple(range(len(programs))), "pp": tuple(range(len(programs)))}
+        self.machine.control.groups = {
+            "dp": tuple(range(len(programs))),
+            "pp": tuple(range(len(programs))),
+        }
 
     def command(
         self, verb: str, ranks: list[int] | None = None, by: str = "view-a", **args: Any
@@ -240,7 +243,7 @@ class World:
         rank.message(message)
         if message["t"] in ("breaks", "delay"):
             for _ in range(self.times()):
-                self.machine.deliveries.acked(rank.proc, message["id"])
+                self.machine.acked(rank.proc, message["id"])
 
     def _complete(self) -> None:
         """An op is complete when everybody in it has issued it."""
@@ -250,7 +253,7 @@ class World:
     def _all_issued(self, rank: Rank, op: OpenOp) -> bool:
         by_rank = {other.rank: other for other in self.ranks}
         if op.peer is None:
-            members = [by_rank.get(r) for r in self.machine.groups[op.group]]
+            members = [by_rank.get(r) for r in self.machine.control.groups[op.group]]
             return all(r is not None and r.issued.get(op.group, 0) > op.seq for r in members)
         peer = by_rank.get(op.peer)
         return peer is not None and (

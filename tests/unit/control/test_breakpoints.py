@@ -200,7 +200,7 @@ def _alone(hold: bool) -> World:
     world = World(
         [one_f_one_b(r, 3, 3, 2) for r in range(3)], [plan_1f1b(r, 3, 3) for r in range(3)]
     )
-    world.machine.timeouts = {"pp": 30 * S}
+    world.machine.control.timeouts = {"pp": 30 * S}
     world.command("pause", [1], hold=hold)
     assert world.machine.mode is Mode.HELD
     assert [rank.held != 0 for rank in world.ranks] == [False, True, False]

@@ -120,7 +120,7 @@ def test_ranks_beside_a_held_one_stop_too_when_a_breakpoint_hits() -> None:
 
 def test_a_pause_while_another_settles_is_answered_by_its_own_cut() -> None:
     world = World([["busy", "coll dp", "opt"], ["busy", "coll dp", "opt"], ["busy", "opt"]])
-    world.machine.groups["dp"] = (0, 1)
+    world.machine.control.groups["dp"] = (0, 1)
     alone = world.command("pause", [1])
     every = world.command("pause")
     other = world.command("pause", by="view-b")

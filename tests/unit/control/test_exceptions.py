@@ -132,7 +132,7 @@ def test_a_traceback_is_bounded() -> None:
 def raising(hold_s: float = 600, **more: int) -> Ranks:
     """Rank 1 raises while rank 0 is in an all_reduce that waits for it."""
     world = Ranks([["coll dp", "waitcoll", "step"], ["raise"]])
-    world.machine.timeouts = {"dp": more.get("timeout_s", 1800) * SEC}
+    world.machine.control.timeouts = {"dp": more.get("timeout_s", 1800) * SEC}
     world.machine.raised.hold_ns = int(hold_s * SEC)
     world.settle()
     return world
@@ -204,7 +204,7 @@ def test_an_exception_that_follows_from_a_death_is_not_held() -> None:
     world.command("continue")
     world.machine.gone(world.ranks[1].proc, world.now)
     del world.ranks[1]
-    world.machine.groups = {"dp": (0,)}
+    world.machine.control.groups = {"dp": (0,)}
     world.settle()
     assert world.machine.mode is Mode.RUNNING and not world.ranks[0].held
     assert world.events[-1]["text"] == "rank 0: not held, another rank was let die before"

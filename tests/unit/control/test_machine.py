@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pardbg.control.language.verbs import Verb
+from pardbg.control.machine.command_rules import MAX_QUEUE
 from pardbg.control.machine.effects import Ack, Command, ToAgent
-from pardbg.control.machine.machine import MAX_QUEUE, Mode
+from pardbg.control.machine.state import Mode
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 
 S = 1_000_000_000
@@ -17,7 +18,7 @@ def pipeline(size: int = 4, microbatches: int = 4, steps: int = 1) -> World:
         [one_f_one_b(r, size, microbatches, steps) for r in range(size)],
         [plan_1f1b(r, size, microbatches) for r in range(size)],
     )
-    world.machine.groups["pp"] = tuple(range(size))
+    world.machine.control.groups["pp"] = tuple(range(size))
     return world
 
 

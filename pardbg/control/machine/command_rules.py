@@ -1,0 +1,186 @@
+"""What each verb does, now or at the next cut, and when its sender is answered."""
+
+from __future__ import annotations
+
+from pardbg.control.language.expr import ExprError
+from pardbg.control.language.ranksets import spell
+from pardbg.control.language.verbs import Verb
+from pardbg.control.machine.breakpoints import EDITS, BreakpointError, edit, words_of
+from pardbg.control.machine.delivery import Outbox
+from pardbg.control.machine.effects import Command
+from pardbg.control.machine.exceptions import RUN
+from pardbg.control.machine.moves import Moves
+from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
+from pardbg.control.machine.state import ControlState, Mode
+from pardbg_agent.wire import Msg
+
+MAX_QUEUE = 8
+RUN_WAIT_NS = 1_000_000_000
+"""How long ``continue`` waits for the agents' word before it is answered anyway."""
+MAX_ROUNDS = 4
+"""``next``: how often ranks that settling left inside the step are sent on to its end."""
+
+
+class CommandRules:
+    """Begins commands that were not refused, and ends those whose sender waits no longer."""
+
+    def __init__(self, control: ControlState, outbox: Outbox, moves: Moves) -> None:
+        self._control, self._outbox, self._moves = control, outbox, moves
+
+    def refusal(self, command: Command, now: int) -> str | None:
+        """Why a command is not begun; None: it may be."""
+        holder = self._control.lease.holder
+        if holder not in (None, RUN, command.by):
+            left = (self._control.lease.left_ns(now) or 0) / 1e9
+            return f"{holder} holds control (lease {left:.0f} s): take it over first"
+        if command.verb is Verb.CONTINUE or command.verb in EDITS:
+            return (
+                "no such rank yet"
+                if command.verb is Verb.DELAY and not self._control.views
+                else None
+            )
+        if not self._control.views:
+            return "no rank yet: the job has not formed a process group"
+        if command.verb is Verb.PAUSE:
+            return None
+        if self._control.mode is Mode.RUNNING:
+            return f"nothing is held: pause before {command.verb.value}"
+        held = [view for view in self._control.of_ranks(command.ranks) if view.held]
+        if held and len(dying := self._control.dying(held)) == len(held):
+            return f"rank {spell(dying)} is at its exception: continue lets it die"
+        if len(self._control.queue) >= MAX_QUEUE:
+            return f"{MAX_QUEUE} commands wait already: let them come to their cut"
+        return None
+
+    def begin(self, command: Command, now: int) -> None:
+        """Do it now, or once the cut that is being made is reached."""
+        if command.verb is Verb.PAUSE:
+            self._pause(command, now)
+        elif self._control.mode is Mode.HELD:
+            self.advance(command, now)
+        else:
+            self._control.queue.append(command)
+
+    def _pause(self, command: Command, now: int) -> None:
+        everybody = {view.rank for view in self._control.views.values()} <= set(command.ranks)
+        wanted = self._control.free & {view.proc for view in self._control.of_ranks(command.ranks)}
+        if wanted:  # it held some, now more or all
+            self._control.pins.procs |= wanted
+            if everybody:
+                self._control.pins.clear()
+            self._moves.hold_free(wanted, now)
+        if self._control.mode is Mode.HELD:
+            self._control.pins.forever = self._control.pins.forever or bool(
+                command.args.get("hold")
+            )
+            self._outbox.ack(command, **self._control.status(now))
+            return
+        self._control.current.append(command)
+        if self._control.mode is not Mode.RUNNING:
+            return  # the cut that is being settled is the answer
+        self._moves.enter(Mode.PAUSING, now)
+        self._control.reason = "pause"
+        chosen = (
+            list(self._control.views.values())
+            if everybody
+            else self._control.of_ranks(command.ranks)
+        )
+        if not everybody:
+            self._control.free = set(self._control.views) - {view.proc for view in chosen}
+            for proc in self._control.free:
+                self._outbox.permit(self._control.views[proc], PASS, now)
+            self._control.pins.procs = {view.proc for view in chosen}
+            self._control.pins.forever = bool(command.args.get("hold"))
+        for view in chosen:
+            self._outbox.permit(view, HOLD, now)
+
+    def advance(self, command: Command, now: int) -> None:
+        """Begin a command that moves held ranks."""
+        chosen = [
+            v
+            for v in self._control.of_ranks(command.ranks)
+            if v.held and not self._control.dying([v])
+        ]
+        if not chosen:
+            error = f"rank {spell(command.ranks)} is not held"
+            self._outbox.ack(command, error)
+            return
+        states = [view.state for view in chosen if view.state is not None]
+        granted = permits(command.verb, states, self._control.by_pipeline())
+        if command.verb is Verb.NEXT:
+            self._control.goal = (command.ranks, step_target(states), MAX_ROUNDS)
+        self._control.current.append(command)
+        self._control.why = ""
+        self._control.pins.procs -= granted.keys()
+        self._moves.enter(Mode.STEPPING, now)
+        self._control.reason = words_of(command)
+        for proc, permit in granted.items():
+            view = self._control.views[proc]
+            if permit.n or view.state is None or not view.state.held & permit.stop:
+                self._outbox.permit(view, permit, now)
+
+    def continue_(self, command: Command, now: int) -> None:
+        """Let everything run on."""
+        if self._control.mode is Mode.RUNNING:
+            if command.verb is not Verb.UNTIL:  # that one is answered where it stops
+                self._outbox.ack(command, **self._control.status(now))
+            return
+        self._moves.run_on("running", "", now, by=command.by)
+        if command.verb is Verb.UNTIL:
+            return
+        self._control.leaving.append((command, now + RUN_WAIT_NS))
+        if self._control.lease.keep:
+            self._control.lease.drop()  # a script does not stay to give control back
+
+    def edit(self, command: Command, now: int, keep: bool, lease_ns: int) -> str | None:
+        """A verb about breakpoints or delays: done at once. What is wrong with it, or None."""
+        try:
+            text = edit(self._control.breakpoints, command, keep, lease_ns)
+        except (ExprError, BreakpointError) as error:
+            return str(error)
+        if command.verb is Verb.DELAY:
+            delay = {
+                "t": Msg.DELAY.value,
+                "id": self._outbox.next_id(),
+                "ns": int(command.args.get("ns", 0)),
+            }
+            for view in self._control.of_ranks(command.ranks):
+                self._outbox.tell(view, delay)
+        elif command.verb is not Verb.BREAKS:
+            self._outbox.tell_breaks(self._control.views.values())
+        if command.verb is not Verb.BREAKS:
+            self._outbox.event(command.verb.value, now, by=command.by, text=text)
+        if command.verb is Verb.UNTIL:
+            self._control.until.append(command)
+            self.continue_(command, now)
+        else:
+            data = {**self._control.status(now), "text": text}
+            self._outbox.ack(command, **data)
+        return None
+
+    def answer_leaving(self, now: int) -> None:
+        """Answer who let the ranks go, once agents say that they run."""
+        still = []
+        runs = all(view.fresh and not view.held for view in self._control.views.values())
+        for command, deadline in self._control.leaving:
+            if runs or now >= deadline or self._control.mode is not Mode.RUNNING:
+                self._outbox.ack(command, **self._control.status(now))
+            else:
+                still.append((command, deadline))
+        self._control.leaving = still
+
+    def expire(self, now: int) -> None:
+        """Answer who does not want to wait longer; what it asked for goes on."""
+        for waiting in (self._control.current, self._control.queue, self._control.until):
+            for command in [c for c in waiting if c.deadline_ns and now >= c.deadline_ns]:
+                waiting.remove(command)
+                error = f"no cut yet: {self._control.under_way}; it goes on"
+                if waiting is self._control.until:
+                    error = f"{command.args.get('expr')} was not true yet; it goes on"
+                self._outbox.ack(command, error, **self._control.status(now))
+
+    def end_until(self, text: str, now: int) -> None:
+        """What was waited for can come no more."""
+        for command in self._control.until:
+            self._outbox.ack(command, text, **self._control.status(now))
+        self._control.until = []

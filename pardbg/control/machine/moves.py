@@ -1,0 +1,155 @@
+"""Moves of the whole run: who is held or let go, because ranks stop by themselves or come loose."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pardbg.control.language.ranksets import spell
+from pardbg.control.language.verbs import AgentState
+from pardbg.control.machine.breakpoints import Breakpoint
+from pardbg.control.machine.cut import Settlement, View
+from pardbg.control.machine.delivery import Outbox
+from pardbg.control.machine.exceptions import RUN
+from pardbg.control.machine.permits import HOLD, PASS
+from pardbg.control.machine.state import ControlState, Mode
+from pardbg_agent.wire import LEASE_NS
+
+
+class Moves:
+    """Changes the mode, and tells the ranks that follow from it what to do."""
+
+    def __init__(self, control: ControlState, outbox: Outbox) -> None:
+        self._control, self._outbox = control, outbox
+
+    def enter(self, mode: Mode, now: int) -> None:
+        """Change the mode; running forgets everything that held ranks."""
+        if mode is Mode.RUNNING:
+            self._control.goal = None
+            self._control.why = ""
+            self._control.free = set()
+            self._control.pins.clear()
+            self._control.patience.clear()
+            self._control.settlement = Settlement()
+        self._control.mode, self._control.since, self._control.reported = mode, now, 0
+
+    def run_on(self, event: str, text: str, now: int, by: str = "") -> None:
+        """Open every gate; whatever waited for a cut is told so."""
+        was = self._control.mode
+        waiting = [*self._control.current, *self._control.queue]
+        self._control.current, self._control.queue = [], deque()
+        if was is not Mode.RUNNING:
+            for view in self._control.views.values():
+                self._outbox.run(view, now)
+        self.enter(Mode.RUNNING, now)
+        if self._control.lease.holder == RUN:
+            self._control.lease.drop()
+        self._control.reason = text
+        for command in waiting:
+            error = f"{command.verb.value} ended without a cut: {text or 'the ranks run on'}"
+            self._outbox.ack(command, error, **self._control.status(now))
+        if was is not Mode.RUNNING or event != "running":
+            self._outbox.event(event, now, by=by, text=text)
+
+    def stop_all(self, by: str, keep: bool, lease_ns: int, now: int) -> None:
+        """Everybody else at the next gate; ``by`` holds control if nobody does."""
+        if self._control.lease.holder is None:
+            self._control.lease.grant(by, now, keep=keep, period_ns=lease_ns)
+        self._control.current += self._control.until
+        self._control.until = []
+        self.enter(Mode.PAUSING, now)
+        self._control.reason = self._control.why
+        for view in self._control.views.values():
+            self._outbox.permit(view, HOLD, now)
+
+    def hold_free(self, procs: set[str], now: int) -> None:
+        """Ranks that ran on beside held ones stop, too."""
+        self._control.free -= procs
+        self.enter(Mode.PAUSING, now)
+        for proc in procs & self._control.views.keys():
+            if not self._control.views[proc].held:
+                self._outbox.permit(self._control.views[proc], HOLD, now)
+
+    def hold_loose(self, now: int) -> None:
+        """A rank's lease was over before the hub's (the hub or the line stood still), so it runs on
+        by itself, and says nothing more: tell it anew."""
+        loose = [
+            view for view in self._control.views.values()
+            if view.fresh and view.state and not view.state.closed and not view.runs
+        ]  # fmt: skip
+        if self._control.mode is Mode.RUNNING or not loose:
+            return
+        if self._control.mode is Mode.HELD:
+            self.enter(Mode.PAUSING, now)
+        self._control.reason = f"rank {spell(view.rank for view in loose)} came loose"
+        self._outbox.event("loose", now, text=f"{self._control.reason}: held again")
+        for view in loose:
+            self._outbox.permit(view, PASS if view.proc in self._control.free else HOLD, now)
+
+    def miss_silent(self, now: int) -> None:
+        """Nothing came of a rank for a lease (it says its state each second while it is held): it
+        cannot be held any more."""
+        over = [v for v in self._control.views.values() if v.held and now - v.heard_ns > LEASE_NS]
+        if self._control.mode is Mode.RUNNING or not over:
+            return
+        for view in over:
+            view.state = None
+        ranks, lease_s = spell(view.rank for view in over), LEASE_NS // 10**9
+        text = f"rank {ranks} was not heard for {lease_s} s: it runs on by itself"
+        self._outbox.event("silent", now, text=text)
+
+    def at_exception(self, view: View, state: AgentState, now: int) -> None:
+        """A rank is at an exception that nobody caught: hold the others too, and it there."""
+        if self._control.acted_on(view, state.held_since_ns):
+            return
+        refusal = self._control.raised.refusal(view.proc, now)
+        if refusal and self._control.mode is Mode.RUNNING:
+            self._outbox.run(view, now)
+            self._outbox.event("exception", now, text=f"rank {view.rank}: not held, {refusal}")
+            return
+        text = self._control.raised.add(view.proc, view.rank, state.next)
+        self._control.remember_why(text)
+        self._control.pins.procs.add(view.proc)
+        if self._control.mode is Mode.RUNNING:
+            self.stop_all(RUN, True, self._control.raised.hold_ns, now)
+        elif self._control.free:
+            self.hold_free(set(self._control.free), now)
+        self._outbox.event("exception", now, by=self._control.lease.holder or "", text=text)
+
+    def at_breakpoint(self, view: View, state: AgentState, number: int, now: int) -> None:
+        """A rank stopped at a breakpoint: hold the others too, and it where it stands."""
+        known = self._control.breakpoints.get(number)
+        if self._control.acted_on(view, state.held_since_ns):
+            return
+        if known is None:  # deleted, or another rank's once, or told to a hub that is gone
+            text = f"rank {view.rank} before {state.next} hit {number}, which is set no more"
+            self.stray(view, text, now)
+            return
+        text = _hit_text(known, view.rank, state)
+        self._control.remember_why(text)
+        self._control.pins.procs.add(view.proc)
+        if self._control.mode is Mode.RUNNING:
+            self.stop_all(known.by, known.keep, known.lease_ns, now)
+        elif self._control.free:
+            self.hold_free(set(self._control.free), now)
+        self._outbox.event("hit", now, by=known.by, text=text)
+        if known.once:
+            self._control.breakpoints.delete([number])
+            self._outbox.tell_breaks(self._control.views.values())
+
+    def stray(self, view: View, text: str, now: int) -> None:
+        """It holds itself for a reason that nobody here knows: it does what the others do."""
+        runs = self._control.mode is Mode.RUNNING
+        if runs:
+            self._outbox.run(view, now)
+        elif view.proc in self._control.free:
+            self._outbox.permit(view, PASS, now)
+        after = "it runs on" if runs or view.proc in self._control.free else "held with the others"
+        self._outbox.event("stray", now, text=f"{text}: {after}")
+
+
+def _hit_text(known: Breakpoint, rank: int, state: AgentState) -> str:
+    """Why everybody stops: who, where, and what a watch found."""
+    if not known.kind:
+        return f"{known.what}: rank {rank} before {state.next} ({known.text})"
+    found = f"{known.text}: {state.hit_text}" if state.hit_text else known.text
+    return f"{known.what}: rank {rank} step {state.step}, {found}; before {state.next}"
