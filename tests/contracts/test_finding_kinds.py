@@ -12,6 +12,7 @@ MADE = {
     # From a collective's verdict, and from what ranks wait for each other in.
     "op-mismatch", "size-mismatch", "dtype-mismatch", "root-mismatch",
     "unpaired-send", "unpaired-recv", "deadlock", "p2p-cycle",
+    "p2p-tag-mismatch", "p2p-size-mismatch", "p2p-dtype-mismatch",
 }  # fmt: skip
 
 

@@ -14,8 +14,7 @@ CAUSES: tuple[Cause, ...] = ("warmup", "dependency", "communication", "host", "c
 
 PlanSource = Literal["schedule", "corrected", "observed", "chain"]
 """Where a pipeline's plan is from: the schedule object, that with a known error put right, or
-nowhere: then its rows are observed actions, or forward and backward of ranks that hand a batch
-on."""
+nowhere: then its rows are observed actions, or phases of ranks that hand a batch on."""
 RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", "unknown"]
 Verdict = Literal[
     "matched", "op mismatch", "size mismatch", "dtype mismatch", "root mismatch",
@@ -39,12 +38,11 @@ class RankNow:
     since_ns: int | None
     step: int | None
     step_ns: tuple[int, ...]
-    """Durations of its last steps that the debugger did not hold (of all, if it held each),
-    oldest first (at most 32)."""
+    """Of its last 32 steps, oldest first, without those that the debugger held."""
     compute_fraction: float | None
     wait_fraction: float | None
     comm_fraction: float | None
-    """Split of the last step: computing, waiting for others, data moving."""
+    """Of the last step: computing, waiting for others, data moving."""
     memory_bytes: int | None
     memory_history: tuple[int, ...]
     lag_ns: int | None
@@ -195,6 +193,9 @@ class CollectiveRow:
     """Ranks that disagree with most others, or that have not come."""
     reduce: str = ""
     """sum, avg, max …; empty for ops that reduce nothing."""
+    key: tuple[int, str] = (0, "")
+    label: str = ""
+    """(epoch, key) of the group; its name, with ranks where another is alike: ``tp[2,3]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ class P2PRow:
     recv_ns: int | None
     done_ns: int | None
     verdict: Verdict
+    sides: tuple[tuple[int, str], tuple[int, str]] | None = None  # (bytes, dtype) of send, receive
     phase: str = ""
     """The sender's span: ``all-gather``; its part of parts (0: not said) and chunk (-1)."""
     part: int = 0
@@ -271,8 +273,7 @@ class RingStep:
     """That rank."""
     slowest: tuple[int, int] | None
     """The edge whose messages take longest from both sides' issue to completion (median)."""
-    slowest_bps: float | None
-    """Bytes per second of that edge while a message is on it."""
+    slowest_bps: float | None  # of that edge, while a message is on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +395,7 @@ class Finding:
     """Who caused it; never those that only wait."""
     group: str | None = None
     seq: int | None = None
-    where: str | None = None
-    """Place in the code, ``train.py:88 in forward``."""
+    where: str | None = None  # ``train.py:88 in forward``
     t_ns: int
     text: str
     advice: str = ""

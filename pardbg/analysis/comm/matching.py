@@ -8,7 +8,14 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import Arrival, CollectiveRow, Verdict
-from pardbg.analysis.comm.ops import Issue, is_undefined, is_unrecorded, issues, tail_start
+from pardbg.analysis.comm.ops import (
+    Issue,
+    group_label,
+    is_undefined,
+    is_unrecorded,
+    issues,
+    tail_start,
+)
 from pardbg.store.definitions import GroupDef
 from pardbg.words import duration, ranks_text, size
 
@@ -103,6 +110,8 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
         detail=detail or _detail(skew, last_rank, transfer),
         culprits=culprits,
         reduce=first.op.reduce,
+        key=(first.group.epoch, first.group.key),
+        label=group_label(view, first.group),
     )
 
 

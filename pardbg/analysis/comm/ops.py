@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -12,6 +13,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table
+from pardbg.words import rank_set
 from pardbg_agent import wire
 
 UNKNOWN_OP: Final = OpDef("op", "", "", None, 0, False)
@@ -136,6 +138,18 @@ def _unknown_group(process: Process, group_id: int) -> GroupDef:
     """A group whose definition was lost: known by this process's own number only."""
     name = f"#{group_id}"
     return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
+
+
+def group_label(view: View, group: GroupDef) -> str:
+    """The group's name; with its ranks where another group of the run has the same name."""
+    name = group.axis or group.name
+    names: dict[str, set[tuple[int, ...]]] | None = view.local.get("group names")
+    if names is None:
+        names = view.local["group names"] = defaultdict(set)
+        for (epoch, _), known in view.store.groups.items():
+            if epoch == view.epoch:
+                names[known.axis or known.name].add(known.ranks)
+    return f"{name}[{rank_set(group.ranks)}]" if len(names.get(name, ())) > 1 else name
 
 
 def is_undefined(group: GroupDef) -> bool:

@@ -32,6 +32,13 @@ class Overlap:
     """... and the host was held up by it."""
     waiting_ns: int
     """The host was held up by an op to which others had still to come."""
+    held_up_ns: int = 0
+    """The host was held up by communication at all."""
+
+    @property
+    def could_hide_ns(self) -> int:
+        """What of the exposed part compute could hide at most: as much as there is compute."""
+        return min(self.exposed_ns, max(0, self.step_ns - self.held_up_ns))
 
     @property
     def hidden_ns(self) -> int:
@@ -53,6 +60,7 @@ def overlap(
         moving_ns=total(moves),
         exposed_ns=total(intersect(moves, held_up)),
         waiting_ns=total(waits),
+        held_up_ns=total(held_up),
     )
 
 

@@ -168,6 +168,7 @@ def _row(
         recv_ns=recv.t0_ns if recv is not None else None,
         done_ns=done,
         verdict=_verdict(view, send, recv),
+        sides=((send.bytes, send.op.dtype), (recv.bytes, recv.op.dtype)) if send and recv else None,
         phase=sent_in.name if sent_in is not None else "",
         part=sent_in.part if sent_in is not None else 0,
         parts=sent_in.parts if sent_in is not None else 0,
@@ -191,10 +192,10 @@ def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
         waited = view.t_ns - one.t0_ns >= MISSING_AFTER_NS
         gone = view.proc_end(other) is not None
         return "missing rank" if waited or gone else "incomplete"
+    if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:
+        return "dtype mismatch"  # first: sizes follow from it
     if send.bytes != recv.bytes:
         return "size mismatch"
-    if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:
-        return "dtype mismatch"
     return "matched" if recv.done_ns is not None else "incomplete"
 
 

@@ -13,6 +13,7 @@ from pardbg.analysis.findings.interrupts import TOGETHER_NS, after, interrupted,
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import BadEnd, bad_ends, is_transport, left_waiting, mismatched
+from pardbg.analysis.findings.sides import messages, mispaired
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.store.definitions import Failure
 from pardbg.words import ranks_text, waits_text
@@ -20,9 +21,13 @@ from pardbg.words import ranks_text, waits_text
 SEEN_LATE_NS: Final = 1_000_000_000
 """A process's sockets are closed before its end is seen."""
 MAX_TEXT: Final = 240
+SETTLED_NS: Final = 1_500_000_000
+"""Before that, who lost a connection is told sooner than who went."""
 FOLLOWS_NS: Final = 60_000_000_000
 """A rank that ends badly so soon after another one followed it."""
-_SIGTERM, _SIGABRT = -15, -6
+FIRM_NS: Final = 5_000_000_000
+"""Launchers wait at least so long between SIGTERM and SIGKILL."""
+_SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9
 _KILLED_ADVICE: Final = {
     -9: "Nobody but another process sends SIGKILL: look for the kernel's out-of-memory killer in "
     "`dmesg`, and at the rank's memory on screen 6.",
@@ -53,7 +58,7 @@ def ends(view: View) -> Iterable[Finding]:
     roots = _roots(view, own)
     yield from _merged(view, roots)
     explained = bool(roots) or _explained(view)
-    if own and not explained:
+    if own and not explained and _settled(view, bad):
         left = _left_early(view, bad)
         yield _went_early(view, left, bad) if left else _cut_off(view, bad)
         explained = True
@@ -66,6 +71,11 @@ def ends(view: View) -> Iterable[Finding]:
     if run_end is not None and run_end[1]:
         culprits = tuple(sorted(end[0] for end in roots))
         yield _exit_code(view, run_end, culprits, explained)
+
+
+def _settled(view: View, bad: Sequence[BadEnd]) -> bool:
+    """What came first would be known by now."""
+    return view.run_end is not None or view.t_ns - bad[0][1] >= SETTLED_NS
 
 
 def _roots(view: View, bad: Sequence[BadEnd]) -> list[BadEnd]:
@@ -144,7 +154,7 @@ def _explained(view: View) -> bool:
     """Something else is the cause: a hang or a disagreement that ended in timeouts."""
     found: bool | None = view.local.get("explained")
     if found is None:
-        causes = (*hangs(view), *mismatches(view))
+        causes = (*hangs(view), *mismatches(view), *messages(view))
         found = view.local["explained"] = any(f.severity == "error" for f in causes)
     return found
 
@@ -156,11 +166,23 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
         failed = _failure(view, rank)
         if is_transport(failed.text):
             return True
-        return bool(mismatched(view)) and waits_in_op(failed.frames, "")
+        disagree = bool(mismatched(view)) or rank in mispaired(view)
+        return disagree and waits_in_op(failed.frames, "")
     code = view.ranks[rank].exit_code
+    if code == _SIGKILL and _told_before(view, t_ns):
+        return True  # a launcher ends so what SIGTERM did not end
     if code is None and how == "killed" and t_ns - earliest[1] > TOGETHER_NS:
         return True  # a launcher ended it, and saw to it before the hub could look
-    return code == _SIGTERM or (code in (_SIGABRT, None) and bool(mismatched(view)))
+    disagree = bool(mismatched(view)) or rank in mispaired(view)
+    return code == _SIGTERM or (code in (_SIGABRT, None) and disagree)
+
+
+def _told_before(view: View, t_ns: int) -> bool:
+    """Another rank ended by SIGTERM, long before."""
+    return any(
+        end[1] < t_ns - FIRM_NS and view.ranks[end[0]].exit_code == _SIGTERM
+        for end in bad_ends(view)
+    )
 
 
 def _failure(view: View, rank: int) -> Failure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -11,6 +11,7 @@ from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import Reason, past, reason
 from pardbg.analysis.findings.shared import bad_ends, is_transport, mismatched
+from pardbg.analysis.findings.sides import mispaired
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, Blame, PendingOp, WaitGraph, wait_graph
@@ -19,11 +20,14 @@ from pardbg.words import duration, ranks_text, waits_text
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
 STUCK_NS: Final = 5_000_000_000
 """An op that all its ranks issued and that does not end for so long."""
+ENDED_NS: Final = 1_000_000_000
+"""A process that has just gone: why is told with its exit code."""
 BEFORE_NS: Final = 200_000_000
 """Ops of a hang end, one by one, some time before the first exception is told."""
 INTO_NS: Final = 250_000_000
 """So long after a wait began one sees both what came before and that it waits."""
 _STEPS: Final = 32
+_MAX_PLACES: Final = 4
 
 
 def hangs(view: View) -> Iterable[Finding]:
@@ -52,6 +56,8 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
     for blame in graph.blames:
         if any(wait.op.key in explained for wait in blame.waits):
             continue
+        if mispaired(view) & set(blame.ranks):
+            continue  # a message that does not fit: a finding of its own
         if any(seen(view, rank).held for rank in blame.ranks):
             continue  # at a breakpoint: on purpose
         if blame.cycle:
@@ -59,6 +65,8 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
             continue
         if blame.ranks[0] in {rank for rank, _, _ in bad_ends(view)}:
             continue  # how it ended is a finding of its own, and says who waits for it
+        if over is None and _just_ended(view, blame.ranks[0]):
+            continue  # how it ended is told in a moment
         why = reason(view, blame.ranks[0])
         if why.fault or view.t_ns - blame.since_ns >= patience_ns(view):
             missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
@@ -67,6 +75,11 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
     for ops in graph.issued_by_all:
         if ops[0].key not in explained:
             yield from _stuck(view, ops, over)
+
+
+def _just_ended(view: View, rank: int) -> bool:
+    end = view.proc_end(view.ranks[rank])
+    return end is not None and view.t_ns - end[0] < ENDED_NS
 
 
 def patience_ns(view: View) -> int:
@@ -129,7 +142,9 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
         by_op.setdefault(wait.op.text, []).append(rank)
     parts = [f"{ranks_text(ranks)} in {text}" for text, ranks in by_op.items()]
     text = f"{ranks_text(blame.ranks)} wait for each other: {'; '.join(parts[:6])}."
-    if kind.startswith("unpaired"):
+    if kind == "p2p-tag-mismatch":
+        text = _tags_text(*(waits[rank].op for rank in culprits))
+    elif kind.startswith("unpaired"):
         wait = waits[culprits[0]]
         verb = "is not received" if wait.op.send else "is not sent"
         text = (
@@ -141,6 +156,8 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
         text += f" {ranks_text(others).capitalize()} {waits_text(others)} for them."
     since = blame.since_ns
     where = _places(view, culprits)
+    if where:
+        text += _stands(view, culprits)
     return Finding(
         kind=kind,
         severity="error" if sure or over else "warning",
@@ -161,6 +178,7 @@ _ADVICE: Final = {
     "deadlock": "Call the groups' ops in the same order on all ranks, or issue one of them with "
     "async_op=True and wait later.",
     "p2p-cycle": "Have one side send first, or use isend/irecv or batch_isend_irecv for both.",
+    "p2p-tag-mismatch": "A send pairs with a receive of the same tag only: compare the two calls.",
     "unpaired-recv": "Either the receive is too many or the send is missing: compare the two "
     "places.",
     "unpaired-send": "Either the send is too many or the receive is missing: compare the two "
@@ -173,6 +191,9 @@ def _name(blame: Blame) -> tuple[str, tuple[int, ...]]:
     ones that took another order; else nobody can be told from the others."""
     ops = {wait.rank: wait.op for wait in blame.waits}
     p2p = [rank for rank, op in ops.items() if op.p2p]
+    crossed = _crossed(ops)
+    if crossed:
+        return "p2p-tag-mismatch", crossed
     if len(p2p) == len(ops):
         return "p2p-cycle", blame.ranks
     by_op: dict[tuple[object, ...], list[int]] = {}
@@ -184,6 +205,31 @@ def _name(blame: Blame) -> tuple[str, tuple[int, ...]]:
         op = ops[p2p[0]]
         return f"unpaired-{'send' if op.send else 'recv'}", (op.rank, op.peer)
     return "deadlock", odd if 2 * len(most) > len(ops) else blame.ranks
+
+
+def _stands(view: View, ranks: Sequence[int]) -> str:
+    """`` Rank 0 at a.py:3 in f, rank 1 at …``: where each stands, if they are few."""
+    places = [(rank, place(seen(view, rank).frames)) for rank in ranks[:_MAX_PLACES]]
+    said = [f"rank {rank} at {where}" for rank, where in places if where]
+    return f" {', '.join(said)}." if len(said) > 1 else ""
+
+
+def _crossed(ops: Mapping[int, PendingOp]) -> tuple[int, ...]:
+    """(sender, receiver) of a message that both wait for, under different tags."""
+    for rank, op in ops.items():
+        other = ops.get(op.peer) if op.p2p and op.send else None
+        if other is None or not other.p2p or other.send or other.peer != rank:
+            continue
+        if other.key == op.key and other.op.tag != op.op.tag:
+            return rank, op.peer
+    return ()
+
+
+def _tags_text(send: PendingOp, take: PendingOp) -> str:
+    return (
+        f"tag mismatch between ranks {send.rank} and {take.rank}: rank {send.rank} sends with tag "
+        f"{send.op.tag}, rank {take.rank} receives with tag {take.op.tag}, and neither ends."
+    )
 
 
 def _places(view: View, ranks: Sequence[int]) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.output import lines
 from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.shared import BadEnd
 from pardbg.events import fields
@@ -17,6 +19,10 @@ TOGETHER_NS: Final = 60_000_000
 """A signal reaches ranks within this; whose end is told first is chance."""
 _SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
 _EVENTS: Final = 64
+_LINES: Final = 400
+_SAID_LATE_NS: Final = 250_000_000
+"""The launcher's output is read a little later than it is written."""
+_DEATH: Final = re.compile(r"Received (\S+) death signal|Process \d+ got signal: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,10 @@ def interrupted(view: View, end: BadEnd) -> bool:
 def told(view: View, bad: Sequence[BadEnd]) -> Told | None:
     """The first time that anybody told the job to end, as the launcher, the hub or the ranks'
     own ends say it; None where nobody did."""
-    found = [*_by_viewers(view), *_passed_on(view)]
+    found = [*_by_viewers(view), *_passed_on(view), *_by_launcher(view)]
     found += [Told(end[1], "Ctrl-C (SIGINT)") for end in bad if interrupted(view, end)][:1]
+    if not found and bad and all(_terminated(view, end) for end in bad):
+        found.append(Told(bad[0][1], "SIGTERM, as a scheduler or `kill` sends it"))
     return min(found, key=lambda one: one.t_ns, default=None)
 
 
@@ -73,13 +81,37 @@ def _passed_on(view: View) -> list[Told]:
     ]
 
 
+def _terminated(view: View, end: BadEnd) -> bool:
+    return end[2] == "killed" and view.ranks[end[0]].exit_code == -signal.SIGTERM
+
+
+def _by_launcher(view: View) -> list[Told]:
+    """A signal that torchrun got itself: it says so before it ends the ranks."""
+    for line in lines(view.store, view.t_ns, _LINES):
+        said = _DEATH.search(line.text)
+        if said is not None:
+            number = next(word for word in said.groups() if word is not None)
+            return [Told(line.t_ns - _SAID_LATE_NS, f"{_signal(number)} to the launcher")]
+    return []
+
+
+def _signal(word: str) -> str:
+    """``SIGTERM`` of ``15``, ``SIGTERM`` or ``Signals.SIGTERM``."""
+    if not word.isdigit():
+        return word.rpartition(".")[2]
+    try:
+        return signal.Signals(int(word)).name
+    except ValueError:
+        return f"signal {word}"
+
+
 def note(view: View, asked: Told, bad: Sequence[BadEnd]) -> Finding:
     """The job was ended on purpose, as a fact and not a fault."""
     ranks = tuple(sorted({end[0] for end in bad}))
-    ended = f"; {ranks_text(ranks)} ended by it" if ranks else ""
+    ended = f"; {ranks_text(ranks)} went with it" if ranks else ""
     return Finding(
         kind="interrupted", severity="info", ranks=ranks, t_ns=asked.t_ns,
-        text=f"the run was interrupted: {asked.by}{ended}.",
+        text=f"the run was ended by {asked.by}{ended}.",
         advice="Somebody ended it on purpose; what ranks then said follows from that.",
         evidence=Evidence(asked.t_ns, ranks[0] if ranks else None, "timeline"),
     )  # fmt: skip

@@ -15,6 +15,8 @@ from pardbg.analysis.findings.shared import at_row
 from pardbg.words import duration
 
 MAX_RANKS: Final = 8
+LATE_NS: Final = 4_000_000_000
+"""On a host with more processes than cores a rank may stand aside for seconds."""
 
 
 def _why(view: View, rank: int, came_ns: int, late_ns: int) -> Reason:
@@ -29,7 +31,7 @@ def _why(view: View, rank: int, came_ns: int, late_ns: int) -> Reason:
 
 def late(view: View) -> Iterable[Finding]:
     """Per rank, the longest wait for it among the last collectives, if it was worth a line."""
-    least = patience_ns(view)
+    least = max(LATE_NS, patience_ns(view))
     worst: dict[int, CollectiveRow] = {}
     for row in collectives(view):
         rank, skew = row.last_rank, row.skew_ns
@@ -57,7 +59,7 @@ def late(view: View) -> Iterable[Finding]:
             first_ns=came - (row.skew_ns or 0),
             where=why.where,
             text=f"rank {rank} came {duration(row.skew_ns or 0)} after the first to {row.op} "
-            f"{row.group} #{row.seq}; the others waited for it.{meanwhile}",
+            f"{row.label} #{row.seq}; the others waited for it.{meanwhile}",
             advice="It is over. See in the timeline what the rank did meanwhile.",
             evidence=at_row(row, rank),
         )

@@ -20,12 +20,16 @@ from pardbg.words import binary_size, duration, ranks_text
 IMBALANCE: Final = 0.25
 """Above the median of the ranks."""
 IMBALANCE_BYTES: Final = 64 << 20
-CREEP_STEPS: Final = 10
+CREEP_STEPS: Final = 24
 """Steps that growth must be seen over."""
+CREEP_SINCE: Final = 10
+"""Steps of warm-up: allocators, caches and optimizer state fill."""
 CREEP_BYTES: Final = 16 << 20
-CREEP_SHARE: Final = 0.02
-PARTS: Final = 5
-"""Growth is steady if each fifth of the time is above the one before by its share, within half."""
+CREEP_SHARE: Final = 0.04
+PARTS: Final = 6
+"""Growth is steady if each sixth of the time is above the one before by its share, within half."""
+SLOWS_DOWN: Final = 0.75
+"""A warm-up grows less and less; a leak grows at its end as it did at its begin."""
 NEAR: Final = 0.92
 _ROWS: Final = 8192
 _TOTALS: Final = ("allocated", "rss")
@@ -70,7 +74,7 @@ def _creep(view: View, looked_at: Window) -> Iterable[Finding]:
         if total is None:
             continue
         kind, now = total
-        steps, sizes = _series(view, process, kind, since=5)
+        steps, sizes = _series(view, process, kind, since=CREEP_SINCE)
         grown = growth(steps, sizes)
         if grown is None:
             continue
@@ -120,6 +124,8 @@ def _steady(steps: Array, sizes: Array) -> float | None:
     rises = np.diff(middles)
     mean = (middles[-1] - middles[0]) / (PARTS - 1)
     if mean <= 0 or bool((rises < 0.5 * mean).any()) or bool((rises > 2 * mean).any()):
+        return None
+    if rises[-2:].mean() < SLOWS_DOWN * rises[:2].mean():
         return None
     at = np.array_split(steps, PARTS)
     between = float(np.median(at[-1]) - np.median(at[0]))

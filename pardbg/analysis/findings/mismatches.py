@@ -16,6 +16,7 @@ from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.words import ranks_text
 
+Key = tuple[int, str]
 LEAST_STEPS: Final = 2
 """Steps before in which a rank must have done the same thing at a place."""
 LAST_STEPS: Final = 8
@@ -36,14 +37,14 @@ DECIDED_AFTER_NS: Final = 1_000_000_000
 
 def mismatches(view: View) -> Iterable[Finding]:
     """One per group, kind and culprits: the first that is known, and how many there are."""
-    found: dict[tuple[str, str, tuple[int, ...]], list[CollectiveRow]] = {}
-    shifted: set[str] = set()
+    found: dict[tuple[Key, str, tuple[int, ...]], list[CollectiveRow]] = {}
+    shifted: set[Key] = set()
     for row in collectives(view):
-        if row.group in shifted or not row.verdict.endswith("mismatch"):
+        if row.key in shifted or not row.verdict.endswith("mismatch"):
             continue
         if row.verdict == "op mismatch":
-            shifted.add(row.group)  # what follows in this group is shifted against each other
-        found.setdefault((row.group, row.verdict, row.culprits), []).append(row)
+            shifted.add(row.key)  # what follows in this group is shifted against each other
+        found.setdefault((row.key, row.verdict, row.culprits), []).append(row)
     known = {key: rows for key, rows in found.items() if key[2]}
     for (group, verdict, culprits), rows in found.items():
         if not culprits:
@@ -81,7 +82,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
         seq=row.seq,
         where=next((at for at in places if at), None),
         t_ns=first(rows[-1]),
-        text=f"{row.verdict} in {row.group} #{row.seq}: {row.detail}.{said}{again}",
+        text=f"{row.verdict} in {row.label} #{row.seq}: {row.detail}.{said}{again}",
         advice=_ADVICE[row.verdict],
         evidence=at_row(row, row.culprits[0] if row.culprits else None),
         first_ns=first(row),
@@ -91,7 +92,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
 def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
     """Half against half: the ranks that differ from what they did there in the steps before, if
     the others do not; else nobody, and where each stands."""
-    key = ("who differs", row.group, row.seq)
+    key = ("who differs", row.key, row.seq)
     if key not in view.local:
         view.local[key] = _differing(view, row)
     culprits, steps = view.local[key]
@@ -109,7 +110,7 @@ def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
     """(ranks that do something else than in the steps before, how many steps that are)."""
     by_rank: dict[int, dict[int, Issue]] = defaultdict(dict)
     for issue in issues(view, "issue", tail_start(view, "issue", _HISTORY_ROWS)):
-        if (issue.group.axis or issue.group.name) == row.group:
+        if (issue.group.epoch, issue.group.key) == row.key:
             by_rank[issue.rank][issue.seq] = issue
     usual: dict[int, tuple[bool, int]] = {}
     for rank, ops in by_rank.items():

@@ -23,6 +23,7 @@ from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.numbers import divergence, nan_origin
 from pardbg.analysis.findings.run_facts import clocks, nothing_seen, restarts, several_jobs
+from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
 from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_groups import slow_groups
@@ -39,6 +40,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     nothing_seen,
     clocks,
     mismatches,
+    messages,
     hangs,
     late,
     stragglers,

@@ -73,14 +73,11 @@ def mismatched(view: View) -> set[tuple[int, str]]:
     dtypes alone hold nobody up."""
     found: set[tuple[int, str]] | None = view.local.get("mismatched")
     if found is None:
-        names = {r.group for r in collectives(view) if r.verdict in _HANGS}
-        found = {
-            key for key, group in view.store.groups.items() if (group.axis or group.name) in names
-        }
+        found = {r.key for r in collectives(view) if r.verdict in _HANGS}
         view.local["mismatched"] = found
     return found
 
 
 def at_row(row: CollectiveRow, rank: int | None) -> Evidence:
     """The collective itself, on its screen."""
-    return Evidence(first(row), rank, "collectives", op=f"{row.op} {row.group} #{row.seq}")
+    return Evidence(first(row), rank, "collectives", op=f"{row.op} {row.label} #{row.seq}")

@@ -13,7 +13,7 @@ several that wait for each other (a cycle: a deadlock).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
-from pardbg.analysis.comm.ops import UNKNOWN_OP, is_unrecorded
+from pardbg.analysis.comm.ops import UNKNOWN_OP, group_label, is_unrecorded
 from pardbg.analysis.hangs.stacks import waits_in_op
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.pipeline.layout import states
@@ -58,14 +58,12 @@ class PendingOp:
     since_ns: int
     behind: int
     """Ops of the same edge issued after it (p2p)."""
+    name: str
+    """Of its group, with the ranks where another one is called the same."""
 
     @property
     def key(self) -> tuple[int, str]:
         return self.group.epoch, self.group.key
-
-    @property
-    def name(self) -> str:
-        return self.group.axis or self.group.name
 
     @property
     def text(self) -> str:
@@ -221,7 +219,8 @@ def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> 
         op = process.ops.get(name_id, UNKNOWN_OP)
         p2p = name == "issue_p2p"
         root = op.root if op.root is not None and not p2p else peer
-        found.append(PendingOp(rank, group, op, seq, p2p, bool(flags & _SEND), root, t0, 0))
+        label = group_label(view, group)
+        found.append(PendingOp(rank, group, op, seq, p2p, bool(flags & _SEND), root, t0, 0, label))
     return _with_behind(view, process, found) if name == "issue_p2p" else found
 
 
@@ -247,9 +246,7 @@ def _with_behind(view: View, process: Process, ops: list[PendingOp]) -> list[Pen
             and _is(process, gid, op.group)
             for gid, name_id, flags, peer, t0 in rows
         )
-        made.append(
-            PendingOp(op.rank, op.group, op.op, op.seq, True, op.send, op.peer, op.since_ns, behind)
-        )
+        made.append(replace(op, behind=behind))
     return made
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.memory import growth
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.trace_builder import MS, Proc, Trace
@@ -91,6 +93,19 @@ def test_a_late_host_is_named_as_one() -> None:
     said = {f.kind: f for f in found(data_parallel(trace, late))}
     finding = said["straggler"]  # besides, nobody told how the hosts' clocks differ
     assert finding.culprits == (2, 3) and "ranks 2-3 (all of host n1)" in finding.text
+
+
+def test_milliseconds_are_a_note_and_what_the_others_do_too_is_nothing() -> None:
+    """11 ms of 100 are a warning. 14 ms are nothing where another rank comes 9 ms late, too: not
+    twice the others' spread."""
+    assert one(data_parallel(Trace(3), {1: {"data": 11}}), "straggler").severity == "warning"
+    trace = Trace(4)
+    for step in range(STEPS):
+        for proc in trace.ranks:
+            late = {1: 14.0, 2: 9.0}.get(proc.rank or 0, 0.0)
+            sync(proc, 100 * step + 10 + late, 100 * step + 26, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    assert found(trace) == []
 
 
 def test_late_now_and_then_is_no_straggler() -> None:
@@ -178,7 +193,21 @@ def test_exposed_communication() -> None:
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "exposed-communication")
     assert "for 60 ms of a step (60%)" in finding.text and "all_gather of 1.0 MB" in finding.text
-    assert finding.cost_ns_per_step == pytest.approx(60 * MS, abs=0.1 * MS)
+    assert "Hidden behind compute, a step would be 40 ms (40%) shorter" in finding.text
+    assert finding.severity == "warning"
+    assert finding.cost_ns_per_step == pytest.approx(40 * MS, abs=0.1 * MS)
+
+
+def test_exposed_communication_with_nothing_to_hide_it_behind_is_a_note() -> None:
+    """90 of 100 ms: 10 ms of compute could hide 10 of them."""
+    trace = Trace(2)
+    for step in range(STEPS):
+        for proc in trace.ranks:
+            sync(proc, 100 * step + 5, 100 * step + 95, step, 1 << 20, op="all_gather")
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "exposed-communication")
+    assert finding.severity == "info"
+    assert "Hidden behind compute, a step would be 10 ms (10%) shorter" in finding.text
 
 
 def test_communication_behind_compute_is_not_exposed() -> None:
@@ -275,7 +304,7 @@ def test_groups_that_say_nothing_of_links(trace: Trace) -> None:
 def with_memory(sizes: dict[int, tuple[float, float]]) -> Trace:
     """rank -> (MiB at first, MiB more each step)"""
     trace = Trace(len(sizes))
-    for step in range(30):
+    for step in range(40):
         for proc in trace.ranks:
             base, more = sizes[proc.rank or 0]
             size = round((base + more * step) * MIB)
@@ -286,11 +315,18 @@ def with_memory(sizes: dict[int, tuple[float, float]]) -> Trace:
 
 
 def test_memory_creeps() -> None:
-    """4 MiB a step; at the end 300 + 29 * 4 = 416 MiB."""
+    """4 MiB a step; at the end 300 + 39 * 4 = 456 MiB."""
     finding = next(f for f in found(with_memory({0: (300, 0), 1: (300, 4)}))
                    if f.kind == "memory-creep")  # fmt: skip
     assert finding.culprits == (1,) and "grows by 4 MiB a step" in finding.text
-    assert "416 MiB now (rss)" in finding.text
+    assert "456 MiB now (rss)" in finding.text
+
+
+def test_memory_that_fills_up_does_not_creep() -> None:
+    """A warm-up: 400 (1 - e^(-step/20)) MiB, still growing at step 40, by ever less."""
+    steps = np.arange(10, 40)
+    assert growth(steps, 4e8 * (1 - np.exp(-steps / 20))) is None
+    assert growth(steps, 1e8 + 4e6 * steps) == (pytest.approx(4e6), 29, 10)
 
 
 def test_memory_that_was_taken_once_does_not_creep() -> None:

@@ -368,3 +368,31 @@ def test_another_dtype_does_not_explain_a_hang() -> None:
     said = found(trace, 2500)
     assert set(said) == {"dtype-mismatch", "missing-rank"}
     assert said["missing-rank"].culprits == (1,)
+
+
+def test_tags_that_do_not_fit_are_named_with_both_sides() -> None:
+    """Rank 0 sends with tag 7, rank 1 receives with tag 9: each waits for the other."""
+    trace = Trace(3, {"world": (0, 1, 2)})
+    trace.ranks[0].p2p("world", 1, True, 1, None, tag=7)
+    trace.ranks[1].p2p("world", 0, False, 2, None, tag=9)
+    trace.ranks[2].collective("world", "all_reduce", 3, None)
+    trace.flush()
+    stall(trace, 2100, r0=WAITING, r1=WAITING, r2=WAITING)
+    said = found(trace, 2500)
+    assert list(said) == ["p2p-tag-mismatch"]
+    one = said["p2p-tag-mismatch"]
+    assert (one.culprits, one.ranks, one.severity) == ((0, 1), (0, 1, 2), "error")
+    assert "rank 0 sends with tag 7, rank 1 receives with tag 9" in one.text
+
+
+def test_a_message_whose_sides_differ_in_size() -> None:
+    """Three of 100 B, then rank 0 sends 80 B where rank 1 takes 100: rank 0 differs."""
+    trace = Trace(2)
+    for i in range(3):
+        trace.ranks[0].p2p("world", 1, True, 10 * i, 10 * i + 2)
+        trace.ranks[1].p2p("world", 0, False, 10 * i, 10 * i + 2)
+    trace.ranks[0].p2p("world", 1, True, 40, 42, 80)
+    trace.ranks[1].p2p("world", 0, False, 40, 42, 100)
+    one = found(trace, 50)["p2p-size-mismatch"]
+    assert one.culprits == (0,) and "rank 0 sends 80 B, rank 1 receives 100 B" in one.text
+    assert "Rank 0 differs from the messages before" in one.text

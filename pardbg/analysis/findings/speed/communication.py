@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -20,10 +20,15 @@ from pardbg.analysis.findings.windows import Window, kept, often, rows_by_step
 from pardbg.words import duration, ranks_text, size
 from pardbg_agent import wire
 
+Group = tuple[int, str]
+"""(epoch, key)"""
 EXPOSED: Final = 0.2
 """Share of a step that ranks stand still for data to move."""
 LOUD: Final = 0.4
-"""... and when that is more than something to know."""
+"""... and when that is more than something to know, if compute could hide WORTH of the step."""
+WORTH: Final = 0.15
+LOUD_NS: Final = 20_000_000
+"""A small model's ops take longer than its compute: nothing to gain."""
 EXPOSED_NS: Final = 10_000_000
 MAX_RANKS: Final = 64
 """Ranks whose overlap is worked out; the others are like them."""
@@ -44,6 +49,8 @@ SLOW_OF_STEP: Final = 0.05
 AWAITED: Final = 0.8
 SLOW_LEAST: Final = 12
 """Messages on a link."""
+FAST, MOST, CLEARLY = 20, 80, 1.5
+"""The slow link's 20th percentile is that many times the others' 80th."""
 
 
 def exposed(view: View) -> Iterable[Finding]:
@@ -69,10 +76,13 @@ def _exposed(view: View, looked_at: Window) -> Iterable[Finding]:
         return
     cost = median(by_step[step][0] for step in loud)
     share = median(by_step[step][0] / by_step[step][1] for step in loud)
+    wins = [(median(p.could_hide_ns for p in parts[s]), by_step[s][1]) for s in loud]
+    win, win_share = median(ns for ns, _ in wins), median(ns / whole for ns, whole in wins)
+    loud_enough = share >= LOUD and cost >= LOUD_NS and win_share >= WORTH
     largest = _largest(rows[step] for step in loud)
     yield Finding(
         kind="exposed-communication",
-        severity="warning" if share >= LOUD else "info",
+        severity="warning" if loud_enough else "info",
         ranks=tuple(ranks),
         group=largest.group,
         seq=largest.seq,
@@ -81,10 +91,11 @@ def _exposed(view: View, looked_at: Window) -> Iterable[Finding]:
         text=f"for {duration(cost)} of a step ({share:.0%}) ranks stand still while data moves: "
         f"communication that no compute hides. The longest is {largest.op} of "
         f"{size(largest.bytes)} in {largest.group}"
-        f"{_transfer(largest)}.",
+        f"{_transfer(largest)}. Hidden behind compute, a step would be {duration(win)} "
+        f"({win_share:.0%}) shorter at best.",
         advice="Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), "
         "send less of it, or let more compute lie between two.",
-        cost_ns_per_step=round(cost),
+        cost_ns_per_step=round(win),
         evidence=Evidence(first(largest), None, "collectives",
                           op=f"{largest.op} {largest.group} #{largest.seq}"),
     )  # fmt: skip
@@ -107,22 +118,25 @@ def small_messages(view: View) -> Iterable[Finding]:
 
 
 def _small(view: View, looked_at: Window) -> Iterable[Finding]:
-    found: dict[tuple[str, str], list[list[CollectiveRow]]] = defaultdict(list)
+    found: dict[tuple[Group, str], list[list[CollectiveRow]]] = defaultdict(list)
+    told: set[tuple[str, str]] = set()
     for rows in rows_by_step(view, looked_at).values():
-        runs: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
+        runs: dict[tuple[Group, str], list[CollectiveRow]] = defaultdict(list)
         for run in _runs(rows):
-            runs[run[0].group, run[0].op] += run
+            runs[run[0].key, run[0].op] += run
         for key, run in runs.items():
             found[key].append(run)
-    for (group, op), steps in found.items():
-        if not often(len(steps), looked_at.steps):
-            continue
+    for (_, op), steps in found.items():
+        group = steps[-1][-1].group
+        if (group, op) in told or not often(len(steps), looked_at.steps):
+            continue  # of groups that are alike, one says it for all
         number = round(median(len(run) for run in steps))
         sent = median(sum(row.bytes for row in run) for run in steps)
         cost = median(_saved(run) for run in steps)
         if cost < SMALL_OF_STEP * looked_at.step_ns:
             continue
         newest = steps[-1][-1]
+        told.add((group, op))
         yield Finding(
             kind="small-messages",
             severity="warning" if cost >= SMALL_LOUD * looked_at.step_ns else "info",
@@ -144,15 +158,15 @@ def _small(view: View, looked_at: Window) -> Iterable[Finding]:
 
 def _runs(rows: Sequence[CollectiveRow]) -> list[list[CollectiveRow]]:
     """Neighbours in one group: the same op, small, without compute between them."""
-    made: dict[str, list[list[CollectiveRow]]] = defaultdict(lambda: [[]])
+    made: dict[Group, list[list[CollectiveRow]]] = defaultdict(lambda: [[]])
     for row in rows:
         if row.bytes >= SMALL_BYTES or row.op == "barrier":
             continue
-        run = made[row.group][-1]
+        run = made[row.key][-1]
         if run and run[-1].op == row.op and _close(run[-1], row):
             run.append(row)
         else:
-            made[row.group].append([row])
+            made[row.key].append([row])
     return [run for runs in made.values() for run in runs if len(run) >= SMALL_RUN]
 
 
@@ -207,6 +221,8 @@ def _slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
             others = [ns for other, ns in taken.items() if other != link]
             if len(others) < 2 or own < SLOW_NS or own < SLOW * max(median(others), 1):
                 continue
+            if not _clearly(links, link, taken):
+                continue
             found = _link(looked_at, link, links[link], own, median(others))
             if (found.cost_ns_per_step or 0) < SLOW_OF_STEP * looked_at.step_ns:
                 continue
@@ -241,6 +257,18 @@ def _link(
         cost_ns_per_step=round((own - usual) * per_step),
         evidence=Evidence(begun, dst, "traffic", op=f"{src}→{dst}"),
     )
+
+
+def _clearly(
+    links: Mapping[tuple[int, int], Sequence[P2PRow]],
+    link: tuple[int, int],
+    taken: Mapping[tuple[int, int], float],
+) -> bool:
+    """Its fast messages, too, take longer than most over the others, in most steps: what a busy
+    host does to a message is not that."""
+    fast = float(np.percentile([_moving(row) for row in links[link]], FAST))
+    others = [_moving(row) for other in taken if other != link for row in links[other]]
+    return fast >= CLEARLY * float(np.percentile(others, MOST))
 
 
 def _moving(row: P2PRow) -> int:

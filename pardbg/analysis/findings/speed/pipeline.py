@@ -112,8 +112,8 @@ def _too_few(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) -
     bound = bound_fraction(layout)
     ranks, m = len(layout.ranks), layout.num_microbatches
     v = layout.plan.num_virtual if layout.plan is not None else 1
-    if bound is None or m * v >= MICROBATCHES * ranks:
-        return
+    if not layout.planned or bound is None or m * v >= MICROBATCHES * ranks:
+        return  # without a schedule's own plan, what a microbatch is cannot be known
     measured = median(step.bubble_fraction for step in steps)
     window = median(step.t1_ns - step.t0_ns for step in steps)
     wanted = 2 * MICROBATCHES * ranks // v

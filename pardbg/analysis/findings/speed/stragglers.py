@@ -17,9 +17,15 @@ from pardbg.analysis.findings.shared import first
 from pardbg.analysis.findings.windows import Window, kept, often, rows_by_step
 from pardbg.words import duration, ranks_text
 
+Group = tuple[int, str]
+"""(epoch, key)"""
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
 """Later than half of the ranks by so much of a step: less is the noise of a shared machine."""
+LOUD_NS: Final = 10_000_000
+"""A step that would be shorter by less, or by less than OF_STEP, is something to know only."""
+BEYOND: Final = 2.0
+"""Times the usual spread of the others' arrivals: less is what they do to each other, too."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
 _COMPUTE: Final = ("forward", "backward", "optimizer", "pipeline")
@@ -49,19 +55,21 @@ def stragglers(view: View) -> Iterable[Finding]:
 
 
 def _stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
-    by_group: dict[str, dict[int, list[CollectiveRow]]] = defaultdict(lambda: defaultdict(list))
+    by_group: dict[tuple[int, str], dict[int, list[CollectiveRow]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for step, rows in rows_by_step(view, looked_at).items():
         for row in rows:
-            by_group[row.group][step].append(row)
+            by_group[row.key][step].append(row)
     clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
     told: set[tuple[int, ...]] = set()
-    for group, steps in sorted(by_group.items(), key=lambda item: -len(item[1])):
+    for steps in sorted(by_group.values(), key=len, reverse=True):
         lates = [_latest(step, rows) for step, rows in sorted(steps.items())]
         culprits = _again_and_again(lates, looked_at.steps, clear)
         if not culprits or tuple(culprits) in told:
             continue
         told.add(tuple(culprits))
-        yield _finding(view, looked_at, group, lates, culprits)
+        yield _finding(view, looked_at, lates, culprits)
 
 
 def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
@@ -80,17 +88,31 @@ def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
 
 def _again_and_again(lates: Sequence[_Late], steps: Sequence[int], clear: float) -> list[int]:
     ranks = {rank for late in lates for rank in late.by}
-    return sorted(
+    again = sorted(
         rank for rank in ranks if often(sum(late.by.get(rank, 0) >= clear for late in lates), steps)
     )
+    beyond = max(clear, BEYOND * _spread(lates, again))
+    usual = {r: median(late.by[r] for late in lates if r in late.by) for r in again}
+    return [rank for rank in again if usual[rank] >= beyond]
+
+
+def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
+    """How far apart the other ranks come in a usual step, ns."""
+    apart = []
+    for late in lates:
+        others = [by for rank, by in late.by.items() if rank not in without]
+        if others:
+            apart.append(max(others) - min(others))
+    return median(apart) if apart else 0.0
 
 
 def _finding(
-    view: View, looked_at: Window, group: str, lates: Sequence[_Late], culprits: Sequence[int]
+    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
 ) -> Finding:
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     cost = median(_cost(late, culprits) for late in late_in)
+    loud = cost >= max(LOUD_NS, OF_STEP * looked_at.step_ns)
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
     cause, words = _cause(view, looked_at, late_in, culprits)
@@ -99,14 +121,14 @@ def _finding(
     who = f"{ranks_text(culprits)}{where}"
     return Finding(
         kind="straggler",
-        severity="warning",
+        severity="warning" if loud else "info",
         ranks=others,
         culprits=tuple(culprits),
-        group=group,
+        group=newest.group,
         seq=newest.seq,
         t_ns=first(newest),
         first_ns=first(late_in[0].row),
-        text=f"{who} came last to {group}'s collectives in {len(late_in)} of the last "
+        text=f"{who} came last to {newest.label}'s collectives in {len(late_in)} of the last "
         f"{len(looked_at.steps)} steps, by {duration(by)}; {words}. "
         f"{ranks_text(others).capitalize()} wait{'s' if len(others) == 1 else ''}.",
         advice=_ADVICE[cause],
