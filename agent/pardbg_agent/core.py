@@ -113,6 +113,8 @@ class Core:
         """Called after that. Set by who tells other ranks what this one watches."""
         self.usual = Medians()
         """What ``watch slow`` compares with."""
+        self.context: Any = None
+        """What the hooks keep of it (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
         self.sender: Any = None

@@ -137,6 +137,11 @@ class OpTable:
         return self._edges.get((group_key, peer, tag, send), 0)
 
     @property
+    def num_ever(self) -> int:
+        """Ops issued so far."""
+        return self._newest
+
+    @property
     def num_open(self) -> int:
         return len(self._open)
 

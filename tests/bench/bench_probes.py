@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
+from pardbg_agent.hooks import context
 from pardbg_agent.hooks.watch import probes
 from tests.bench.figures import Figure
 from tests.distributed.programs.watched import make_run
@@ -43,9 +44,10 @@ def _figures() -> list[Figure]:
     small, bucket = torch.randn(4096), torch.randn(437_000)
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(50)))
     replica = DistributedDataParallel(model)
+    known = context.of(c).part(probes.Probes)
     each = _us(lambda: probes.look(c, small))
     large = _us(lambda: probes.look(c, bucket))
-    sums = _us(lambda: probes._checksum(c, replica))
+    sums = _us(lambda: probes._checksum(c, known, replica))
     step_us = 2 * large + sums / probes.EVERY
     return [
         Figure("probe: NaN in 16 KiB", each, "us"),

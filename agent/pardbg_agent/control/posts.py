@@ -51,7 +51,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pardbg_agent import wire
+from pardbg_agent import proc, wire
 
 SUFFIX: Final = ".board"
 NEW: Final = ".new"
@@ -158,7 +158,7 @@ class Posts:
         self.path, self.job, self.rank = path, job, rank
         self._buffer = buffer
         self._kinds = 0
-        self._started = int(_ended_or_started(os.getpid()) or 0)
+        self._started = int(proc.started(os.getpid()) or 0)
         self._count = 0
         self._ages = [0] * (SETS * WAYS)
         """Number of the post in each slot; 0: empty."""
@@ -296,7 +296,7 @@ class Other:
 
     def alive(self) -> bool:
         """Does its process run? One that ended and another of the same number do not count."""
-        return _ended_or_started(self.pid) == str(self.started)
+        return proc.started(self.pid) == str(self.started)
 
     def gate(self) -> tuple[bool, int]:
         """(held at a gate, since when it is held or free)."""
@@ -418,13 +418,3 @@ def _map(path: str, size: int) -> mmap.mmap:
         return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
     finally:
         os.close(fd)
-
-
-def _ended_or_started(pid: int) -> str:
-    """When a process began, in kernel ticks; empty if it is gone or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -45,14 +45,12 @@ def quiesce(deadline_s: float) -> None:
     interpreter still lives: let go, wait (the GIL released) until every issued op is complete, and
     a little longer for the worker to drop what it holds.
     """
-    from pardbg_agent.hooks.comm import collectives, public
-
     until = now_ns() + int(deadline_s * 1e9)
     core = _core.CURRENT
     uninstall()
-    if collectives.num_kernel_calls + public.num_calls == 0:
-        return
+    if core is None or (core.run is not None and not core.ops.num_ever):
+        return  # no op was hooked
     quiet = int(QUIET_S * 1e9)
-    while core is not None and core.ops.num_open and now_ns() < until - quiet:
+    while core.ops.num_open and now_ns() < until - quiet:
         time.sleep(0.002)
     time.sleep(max(0.0, min(quiet, until - now_ns()) / 1e9))

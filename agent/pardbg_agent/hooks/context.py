@@ -1,15 +1,24 @@
-"""What the hooks keep: per thread, and per Core (a forked child or a new attach has another)."""
+"""What the hooks keep: per thread (State), and per Core (Context, with one object for each hook).
+
+A Core gets its Context with its first hook, and loses it with detach; a forked child has neither.
+What a hook notes before there is a Core (optimizers are often made before the first group) is in
+the Context that the next Core takes over."""
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
 from pardbg_agent.wire import NO_GROUP, NONE
+
+T = TypeVar("T")
 
 
 class Op(NamedTuple):
@@ -62,9 +71,9 @@ class State:
     """Per thread: what encloses the code that runs now."""
 
     __slots__ = (
-        "action", "backward", "coalescing", "forward", "fsdp", "futures", "group", "op", "open",
-        "optimizer", "own_at", "own_ns", "own_step", "pipeline", "recompute", "reduce", "sync_id",
-        "sync_op", "unscaled",
+        "action", "backward", "coalescing", "counting", "forward", "fsdp", "futures", "group",
+        "issuing", "op", "open", "optimizer", "own_at", "own_ns", "own_step", "pipeline",
+        "recompute", "reduce", "sync_id", "sync_op", "tag", "unscaled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -76,6 +85,11 @@ class State:
         self.sync_id = 0
         self.sync_op: Op | None = None
         """A synchronous op and the id of its Work: the very next wait is for it."""
+        self.tag = 0
+        """Of the p2p method of Python that runs."""
+        self.issuing: list[Any] = []
+        """Ops between a group's public pre-hook and post-hook; more than one only where a backend
+        issues ops itself."""
         self.coalescing = False
         """Between a backend's group start and end no gate may hold."""
         self.futures: list[tuple[Op, Any]] = []
@@ -89,6 +103,8 @@ class State:
         self.forward = 0
         self.fsdp: Any = None
         """What before_forward gave for the FSDP root whose forward runs."""
+        self.counting: Any = None
+        """A count of what autograd saves (saved_tensors.Count) that is on."""
         self.open: Any = None
         """A count of activations that began behind a step and ends with the next backward."""
         self.optimizer: Any = None
@@ -117,10 +133,29 @@ def local() -> State:
 
 
 @dataclass(slots=True, eq=False)
+class OpenWorks:
+    """Ops whose completion is still to be seen, and by what it will be known."""
+
+    live: dict[Any, tuple[Op, bool]] = field(default_factory=dict)
+    """Weak reference to a Work -> its op, while the program keeps the Work; and whether nothing
+    else will say when the op is complete."""
+    tensors: dict[int, Op] = field(default_factory=dict)
+    """data_ptr of an output -> op, for wait_tensor."""
+    polled: deque[tuple[Op, Any]] = field(default_factory=deque)
+    """Ops on a device, with their Works."""
+    no_future: set[tuple[int, int]] = field(default_factory=set)
+    """(group id, op) whose Works turned out to have no future."""
+
+
+@dataclass(slots=True, eq=False)
 class Context:
     """Everything that belongs to one Core."""
 
-    core: _core.Core
+    core: _core.Core = field(default_factory=lambda: cast(Any, None))
+    """Its Core; what is noted before there is one needs none."""
+    parts: dict[type, Any] = field(default_factory=dict)
+    """The other hooks' states, by their type (see ``part``)."""
+    works: OpenWorks = field(default_factory=OpenWorks)
     groups: dict[int, Group] = field(default_factory=dict)
     """By id(ProcessGroup)."""
     names: dict[Any, int] = field(default_factory=dict)
@@ -158,23 +193,60 @@ class Context:
     actions: Any = None
     """The pipeline actions of this rank (hooks.training.pipeline_actions), once there is one."""
 
+    def part(self, kind: type[T]) -> T:
+        """The state of one hook, of that type: made when it is first asked for."""
+        found = self.parts.get(kind)
+        if found is None:
+            found = self.parts.setdefault(kind, kind())
+        return cast(T, found)
 
-_context: Context | None = None
+
+class _Next:
+    """The Context of the Core that is to come."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.context = Context()
+
+
+_next = _Next()
 
 
 def of(c: _core.Core) -> Context:
     """The context of this Core."""
-    global _context
-    if _context is None or _context.core is not c:
-        x = _context = Context(c)
-        c.optimizers = lambda: list(x.optimizers)
-    return _context
+    x: Context | None = c.context
+    return _bind(c) if x is None else x
+
+
+def current() -> Context:
+    """The context of this process's Core, or of the one to come."""
+    c = _core.CURRENT
+    return _next.context if c is None else of(c)
+
+
+def _bind(c: _core.Core) -> Context:
+    with _next.lock:
+        x: Context | None = c.context
+        if x is None:
+            x, _next.context = _next.context, Context()
+            x.core = c
+            c.optimizers = partial(list, x.optimizers)
+            c.context = x
+        return x
 
 
 def forget() -> None:
-    """Drop the context (after detach)."""
-    global _context
-    _context = None
+    """Drop what all hooks know (after detach)."""
+    global _next
+    _next = _Next()
+    c = _core.CURRENT
+    if c is not None:
+        c.context = None
+        c.optimizers = list
+        c.pollers.clear()
+
+
+os.register_at_fork(after_in_child=forget)
 
 
 def phase_record(

@@ -13,10 +13,10 @@ from torch.distributed import device_mesh
 from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
 from pardbg_agent.hooks.comm import collectives, groups, public, works
-from pardbg_agent.hooks.memory import saved_tensors, usage
+from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import LateImports, Patches
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
-from pardbg_agent.hooks.watch import diverge, not_finite, probes, slow
+from pardbg_agent.hooks.watch import diverge, probes
 
 
 class OpHooks(Protocol):
@@ -50,11 +50,11 @@ class Installed:
 
     def _install(self) -> None:
         patching.use_compiling(torch.compiler.is_compiling)
-        _start_over()
+        context.forget()
         self._ops = choose()
-        groups.source = self._ops.name
+        groups.PROCESS.source = self._ops.name
         self._ops.install()
-        works.install(self._patches)
+        works.install(self._patches, public.raised)
         saved_tensors.install(self._patches)
         group = c10d.ProcessGroup
         if hasattr(group, "monitored_barrier"):
@@ -88,23 +88,7 @@ class Installed:
         if self._ops is not None:
             self._ops.uninstall()
             self._ops = None
-        _start_over()
-
-
-def _start_over() -> None:
-    """Nothing of an earlier Core, or of the process that forked this one."""
-    works.forget()
-    context.forget()
-    usage.reset()
-    not_finite.reset()
-    probes.reset()
-    diverge.reset()
-    saved_tensors.reset()
-    slow.reset()
-    step_phases.reset()
-
-
-os.register_at_fork(after_in_child=_start_over)
+        context.forget()
 
 
 def choose() -> OpHooks:

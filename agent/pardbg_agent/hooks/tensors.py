@@ -19,7 +19,7 @@ MAX_TENSORS: Final = 4_000
 def describe(value: Any) -> dict[str, Any] | None:
     """Shape, dtype, device, min, mean, max, norm, how many NaN and infinities, a histogram. None:
     no tensor. It waits for the device: only at a gate, when asked."""
-    tensor = local_part(value)
+    tensor = _tensor(value)
     if tensor is None:
         return None
     with torch.no_grad():
@@ -45,7 +45,7 @@ def describe(value: Any) -> dict[str, Any] | None:
 
 def measure(value: Any) -> dict[str, Any] | None:
     """{"hash", and "number" of a single element}; None: no tensor."""
-    tensor = local_part(value)
+    tensor = _tensor(value)
     if tensor is None:
         return None
     out: dict[str, Any] = {"hash": digest(tensor)}
@@ -76,7 +76,7 @@ def named(value: Any) -> dict[str, str]:
         pairs = [(str(at), item) for at, item in enumerate(value)]
     else:
         pairs = [("value", value)]
-    found = {name: digest(t) for name, item in pairs if (t := local_part(item)) is not None}
+    found = {name: digest(t) for name, item in pairs if (t := _tensor(item)) is not None}
     if not found:
         raise TypeError(f"{type(value).__name__} holds no tensor")
     return dict(list(found.items())[:MAX_TENSORS])
@@ -94,7 +94,7 @@ def known(word: str, optimizers: Iterable[Any]) -> dict[str, str]:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for at, parameter in enumerate(parameters):
             for name, item in _of(word, optimizer, parameter):
-                tensor = local_part(item)
+                tensor = _tensor(item)
                 if tensor is not None and len(found) < MAX_TENSORS:
                     found[f"{at}{name} {tuple(parameter.shape)}"] = digest(tensor)
     return found
@@ -108,9 +108,17 @@ def _of(word: str, optimizer: Any, parameter: Any) -> list[tuple[str, Any]]:
     return [(f".{key}", item) for key, item in optimizer.state.get(parameter, {}).items()]
 
 
-def local_part(value: Any) -> torch.Tensor | None:
-    """The tensor, of a DTensor the rank's own part (no collective is called)."""
-    value = getattr(value, "_local_tensor", value)
+def local_part(value: Any) -> Any:
+    """What holds this rank's bytes: a DTensor's shard, the result of a functional collective that
+    nobody has waited for yet; else the value itself. Calls no collective."""
+    for inside in ("_local_tensor", "elem"):
+        if type(value) is not torch.Tensor:
+            value = getattr(value, inside, value)
+    return value
+
+
+def _tensor(value: Any) -> torch.Tensor | None:
+    value = local_part(value)
     return value if isinstance(value, torch.Tensor) and not value.is_meta else None
 
 

@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import pardbg_agent
-from pardbg_agent import core, hooks
+from pardbg_agent import core, hooks, proc
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.memory import saved_tensors, usage
+from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, around
 from pardbg_agent.hooks.training import schedule_orders, step_phases, torch_plan
 from pardbg_agent.wire import Flag, Gate, Kind
@@ -182,7 +182,7 @@ def test_memory_is_exact(c: core.Core) -> None:
     found = {r.name: r.a for r in rank(c).of(Kind.MEMORY)}
     rss, _ = found.pop("rss"), found.pop("limit", None)  # a limit where a cgroup sets one
     assert found == {"parameters": 196, "gradients": 196, "optimizer": 408}
-    assert rss == pytest.approx(usage.rss_bytes(), rel=0.2)
+    assert rss == pytest.approx(proc.resident_bytes(), rel=0.2)
     (model_def,) = rank(c).defined("model")
     assert (model_def["zero"], model_def["shards"], model_def["parameters_bytes"]) == (0, 1, 196)
 
@@ -300,5 +300,6 @@ def test_plan_texts_are_compute_actions_and_a_pair_is_one_entry_until_taken_apar
 
 def test_a_context_belongs_to_one_core(c: core.Core) -> None:
     assert context.of(c) is context.of(c)
-    other: Any = SimpleNamespace()
+    other: Any = SimpleNamespace(context=None)
     assert context.of(other) is not context.of(c)
+    assert context.of(other).core is other and context.of(c).core is c

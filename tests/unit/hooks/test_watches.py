@@ -300,8 +300,8 @@ def test_memory_is_what_was_counted_and_the_passing_of_the_limit_is_the_hit(c: c
 def test_microbatches_in_flight_keep_their_activations(c: core.Core) -> None:
     """300 B each: two in flight are 600, three 900."""
     watch(c, "memory", 700.0)
-    usage.counted(0, 300)
-    usage.schedule_begins()
+    usage.counted(c, 0, 300)
+    usage.schedule_begins(c)
     for verb in ("F", "F", "B", "F"):
         usage.chunk(c, 0, verb)
     assert c.gate._due is None

@@ -39,8 +39,6 @@ _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
 _PROBED = probes.LEAST_BYTES
 _new_op = tuple.__new__
 """Op's own constructor is a Python function: twice as slow, and this runs for every op."""
-num_kernel_calls = 0
-"""Ops that went through a Python kernel: gives every tensor of theirs a Python object."""
 
 
 class Dispatcher:
@@ -75,8 +73,6 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
 
     @unseen
     def kernel(keyset: Any, *args: Any) -> Any:
-        global num_kernel_calls
-        num_kernel_calls += 1
         entered = now_ns()
         rest = below.get(keyset.raw_repr()) or _rest(keyset)
         c = _core.CURRENT or _core.ensure()
@@ -130,7 +126,7 @@ def _ends(spec: Spec) -> Any:
 
     def ends(c: _core.Core, op: Op, args: Args, result: Any) -> None:
         if functional:
-            works.expect_tensor(op, args[0])
+            works.expect_tensor(c, op, args[0])
         if future or not op.host_waits:
             works.follow(c, op, result)
 
@@ -205,7 +201,7 @@ def _begin_collective(spec: Spec) -> Any:
                 partial(next_facts, c, spec, group, dtype, max(a, b), root, "", NONE, NONE),
                 look,
             )  # fmt: skip
-        bad = probes.look(c, tensor) if probed and on_cpu and a >= _PROBED and probes.on else None
+        bad = probes.look(c, tensor) if probed and on_cpu and a >= _PROBED else None
         flags = _ASYNC if len(args) <= async_at or args[async_at] else 0
         seq = next_seq()
         t0 = now_ns()
@@ -258,7 +254,7 @@ def _begin_p2p(spec: Spec) -> Any:
                 partial(next_facts, c, spec, group, dtype, max(a, b), peer, label, stage, mb),
                 look,
             )  # fmt: skip
-        bad = probes.look(c, tensor) if send and on_cpu and a >= _PROBED and probes.on else None
+        bad = probes.look(c, tensor) if send and on_cpu and a >= _PROBED else None
         seq = next_seq()
         t0 = now_ns()
         token = c.ops.issued(group_key, group_id, op_name, seq, True, send, peer, tag, name_id, t0)
@@ -419,8 +415,8 @@ def make_wait_kernel(redispatch: Any) -> Any:
     @unseen
     def kernel(keyset: Any, tensor: Any) -> Any:
         c, op = _core.CURRENT, None
-        if c is not None and c.level and works._tensors:
-            op = c.guard.call("wait_tensor", works.wait_tensor, c, tensor)
+        if c is not None and c.level and (x := context.of(c)).works.tensors:
+            op = c.guard.call("wait_tensor", works.wait_tensor, x, tensor)
         if c is None or op is None:
             return redispatch(keyset & after, tensor)
         failed, t0 = True, now_ns()

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from typing import Any
+from typing import Any, Final
 
 import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks.context import Context, Group
+from pardbg_agent.hooks.context import Context, Group, of
 
-_axes: dict[str, str] = {}
-"""group name -> mesh axis, as DeviceMesh objects said it."""
 _MAX_AXES = 4096
 _AXES = frozenset(("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep"))
 """What programs call the axes of their meshes: a group described as one is that."""
-source = ""
-"""How ops are seen: "dispatcher" or "public". PROCESS says it."""
-_generation = 0
-"""How often a default group was made in this process: names start over with each."""
+
+
+class _Process:
+    """What outlives a detach: names of groups mean the same before and after it."""
+
+    def __init__(self) -> None:
+        self.axes: dict[str, str] = {}
+        """group name -> mesh axis, as DeviceMesh objects said it."""
+        self.source = ""
+        """How ops are seen: "dispatcher" or "public". The PROCESS definition says it."""
+        self.generation = 0
+        """How often a default group was made: names start over with each."""
+
+
+PROCESS: Final = _Process()
 
 
 def group_of(x: Context, pg: Any) -> Group:
@@ -32,43 +41,38 @@ def group_of(x: Context, pg: Any) -> Group:
 
 def default_made(pg: Any) -> None:
     """The default group was set: the rank exists from now on, even before its first op."""
-    global _generation
     if pg is None:
         return
-    _generation += 1
+    PROCESS.generation += 1
     c = _core.ensure()
     if c.level:
         c.guard.call("groups", _meet_default, c, pg)
 
 
 def _meet_default(c: _core.Core, pg: Any) -> None:
-    from pardbg_agent.hooks import context
-
-    group_of(context.of(c), pg)
+    group_of(of(c), pg)
 
 
 def mesh_made(mesh: Any) -> None:
     """Note which group is which axis, and tell those who are known already."""
     axes = getattr(mesh, "mesh_dim_names", None)
     groups = getattr(mesh, "_dim_group_names", None)
-    if not axes or not groups or len(axes) != len(groups) or len(_axes) > _MAX_AXES:
+    if not axes or not groups or len(axes) != len(groups) or len(PROCESS.axes) > _MAX_AXES:
         return
     c = _core.CURRENT
     for axis, name in zip(axes, groups, strict=True):
-        if name is None or _axes.get(name) == axis:
+        if name is None or PROCESS.axes.get(name) == axis:
             continue
-        _axes[name] = axis
+        PROCESS.axes[name] = axis
         if c is not None and c.level:
             _meet_again(c, name)
 
 
 def _meet_again(c: _core.Core, name: str) -> None:
     """The definition of a group once more, now that its axis is known."""
-    from pardbg_agent.hooks import context
-
     for pg, known in list(c10d._world.pg_names.items()):
         if known == name:
-            _meet(context.of(c), pg)
+            _meet(of(c), pg)
 
 
 def _meet(x: Context, pg: Any) -> Group:
@@ -78,8 +82,8 @@ def _meet(x: Context, pg: Any) -> Group:
     # torch's names repeat after destroy_process_group and a new init: the generation keeps those
     # apart, and the ranks keep apart what replicas name alike.
     key = f"{torch_name}@{zlib.crc32(repr(ranks).encode()):08x}"
-    if _generation > 1:
-        key = f"{_generation}.{key}"
+    if PROCESS.generation > 1:
+        key = f"{PROCESS.generation}.{key}"
     axis = _axis(pg, torch_name)
     name = axis or ("default" if pg is c10d._world.default_pg else _described(pg, torch_name))
     backend = _backend(pg)
@@ -93,8 +97,8 @@ def _meet(x: Context, pg: Any) -> Group:
 
 def _identify(c: _core.Core, pg: Any) -> None:
     """A process's rank is what its default group says; else what its first group says."""
-    if source:
-        c.defs.identify(hooks=source)
+    if PROCESS.source:
+        c.defs.identify(hooks=PROCESS.source)
     default = c10d._world.default_pg
     if default is not None:
         pg = default
@@ -122,7 +126,7 @@ def _ranks(pg: Any) -> tuple[int, ...]:
 
 
 def _axis(pg: Any, torch_name: str) -> str | None:
-    known = _axes.get(torch_name)
+    known = PROCESS.axes.get(torch_name)
     if known is not None:
         return known
     try:

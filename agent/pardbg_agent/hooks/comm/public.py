@@ -40,7 +40,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.comm import collectives, works
 from pardbg_agent.hooks.comm.op_arguments import Spec, given, num_bytes
-from pardbg_agent.hooks.context import Op, local
+from pardbg_agent.hooks.context import LOCAL, Op, local
 from pardbg_agent.hooks.patching import Patches, unseen
 from pardbg_agent.wire import NONE, Kind, Lane
 
@@ -55,11 +55,17 @@ _ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
 _PG: Any = torch._C._distributed_c10d.ProcessGroup
 _MAX_ISSUING = 16
 
-num_calls = 0
-"""Ops that went through the hooks: gives every tensor of theirs a Python object."""
-_active = False
-_watched: dict[int, Watch] = {}
-"""id(ProcessGroup) -> its hooks. They outlive a detach that could not take them off."""
+
+class _Process:
+    """What outlives a detach: hooks that could not be taken off pass until the next attach."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.watched: dict[int, Watch] = {}
+        """id(ProcessGroup) -> its hooks."""
+
+
+_process: Final = _Process()
 
 
 def available() -> bool:
@@ -92,9 +98,7 @@ class PublicHooks:
 
     def install(self) -> None:
         """Watch the groups there are, and those to come."""
-        global _active
-        _active = True
-        works.on_refusal = _raised
+        _process.active = True
         self._patches.set(_PG, "__init__", _made(_PG.__init__, 0))
         register = "_register_process_group"
         self._patches.set(c10d, register, _made(getattr(c10d, register), 1))
@@ -106,15 +110,13 @@ class PublicHooks:
 
     def uninstall(self) -> None:
         """From here on ops pass; the hooks go too where that cannot race with an op."""
-        global _active
-        _active = False
-        works.on_refusal = None
+        _process.active = False
         self._patches.undo()
         if self._waits is not None:
             self._waits._destroy()
             self._waits = None
         if _alone():
-            for known in list(_watched.values()):
+            for known in list(_process.watched.values()):
                 known.remove()
 
 
@@ -126,7 +128,7 @@ class Watch:
     def __init__(self, pg: Any) -> None:
         key = id(pg)
         self.ref = weakref.ref(pg, lambda ref: _forget(key, ref))
-        _watched[key] = self
+        _process.watched[key] = self
         pg.register_pre_hook(HOOK_ID, functools.partial(_before, self))
         pg.register_post_hook(HOOK_ID, functools.partial(_after, self))
 
@@ -136,7 +138,7 @@ class Watch:
         if pg is not None:
             pg.unregister_pre_hook(HOOK_ID)
             pg.unregister_post_hook(HOOK_ID)
-            _watched.pop(id(pg), None)
+            _process.watched.pop(id(pg), None)
 
 
 def watch(pg: Any) -> None:
@@ -146,14 +148,14 @@ def watch(pg: Any) -> None:
 
 
 def _is_watched(pg: Any) -> bool:
-    known = _watched.get(id(pg))
+    known = _process.watched.get(id(pg))
     return known is not None and known.ref() is pg
 
 
 def _forget(key: int, ref: Any) -> None:
-    known = _watched.get(key)
+    known = _process.watched.get(key)
     if known is not None and known.ref is ref:
-        del _watched[key]
+        del _process.watched[key]
 
 
 # -- the ops
@@ -222,28 +224,14 @@ _KINDS: Final = {value.value: _BY_NAME[n] for n, value in _NAMES.items() if n in
 """By HookOpName's values."""
 
 
-class _Here(threading.local):
-    def __init__(self) -> None:
-        self.tag = 0
-        """Of the p2p method of Python that runs."""
-        self.issuing: list[tuple[Watch, Op, _Kind]] = []
-        """Ops between their pre-hook and their post-hook; more than one only where a backend
-        issues ops itself."""
-
-
-_here = _Here()
-
-
 @unseen
 def _before(watch: Watch, args: Any) -> None:
     """The pre-hook: gate, number, name; what ``_after`` needs goes on the thread's stack."""
-    global num_calls
-    issuing = _here.issuing
+    issuing = LOCAL.state.issuing
     if issuing:
         _drop_refused(issuing, watch)
-    if not _active:
+    if not _process.active:
         return
-    num_calls += 1
     entered = now_ns()
     c = _core.CURRENT or _core.ensure()
     kind = _KINDS.get(args.name.value)
@@ -269,7 +257,7 @@ def _begin(c: _core.Core, watch: Watch, kind: _Kind, args: Any) -> Op | None:
     begin = kind.begin
     if kind.begin_many is not begin and _is_coalesced(kind, ins, outs):
         begin = kind.begin_many
-    put = (ins, tensors[0] if tensors else None, a, b, args.root, _here.tag, args.async_op)
+    put = (ins, tensors[0] if tensors else None, a, b, args.root, state.tag, args.async_op)
     pg = state.group
     if pg is not None:
         op: Op | None = begin(c, put, state)
@@ -283,7 +271,7 @@ def _begin(c: _core.Core, watch: Watch, kind: _Kind, args: Any) -> Op | None:
         finally:
             state.group = None
         if op is not None and not kind.spec.p2p:  # functional collectives wait by tensor
-            works.expect_tensor(op, outs or ins)
+            works.expect_tensor(c, op, outs or ins)
     if op is not None and not tensors and not _is_on_host(pg):
         op = op._replace(host_waits=False)
     return op
@@ -304,7 +292,7 @@ def _is_on_host(pg: Any) -> bool:
 def _after(watch: Watch, args: Any) -> None:
     """The post-hook: the op is issued."""
     t1 = now_ns()
-    issuing = _here.issuing
+    issuing = LOCAL.state.issuing
     if not issuing or (issuing[-1][0] is not watch and not _uncover(issuing, watch)):
         return
     _, op, kind = issuing.pop()
@@ -345,17 +333,18 @@ def _uncover(issuing: list[Any], watch: Watch) -> bool:
 
 
 def _drop_refused(issuing: list[Any], watch: Watch) -> None:
-    """What is left of an earlier op of this group was refused, and C++ had issued it (``_raised``
+    """What is left of an earlier op of this group was refused, and C++ had issued it (``raised``
     sees to Python's)."""
     for entry in [e for e in issuing if e[0] is watch] or issuing[:-_MAX_ISSUING]:
         issuing.remove(entry)
         _refused(_core.CURRENT, entry)
 
 
-def _raised(c: _core.Core) -> None:
+def raised(c: _core.Core) -> None:
     """The Python method that runs raised: what it had begun is not issued."""
-    while _here.issuing:
-        _refused(c, _here.issuing.pop())
+    issuing = LOCAL.state.issuing
+    while issuing:
+        _refused(c, issuing.pop())
 
 
 def _refused(c: _core.Core | None, entry: Any) -> None:
@@ -373,7 +362,7 @@ def _made(original: Any, place: int) -> Callable[..., Any]:
     def made(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         try:
-            if _active and len(args) > place:
+            if _process.active and len(args) > place:
                 watch(args[place])
         except Exception as error:  # noqa: BLE001 - the guard
             _core.complain(f"a process group is not watched: {type(error).__name__}: {error}")
@@ -389,10 +378,11 @@ def _tagged(original: Any) -> Callable[..., Any]:
     @functools.wraps(original)
     def tagged(*args: Any, **kwargs: Any) -> Any:
         tag = kwargs.get("tag", args[-1])
-        _here.tag = tag if type(tag) is int else 0
+        state = LOCAL.state
+        state.tag = tag if type(tag) is int else 0
         try:
             return original(*args, **kwargs)
         finally:
-            _here.tag = 0
+            state.tag = 0
 
     return cast(Callable[..., Any], tagged)

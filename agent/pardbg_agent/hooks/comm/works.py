@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import deque
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.context import LOCAL, Op, local, of
+from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
 from pardbg_agent.hooks.patching import Patches, unseen, wait_gate
 from pardbg_agent.hooks.watch import slow
 from pardbg_agent.wire import Flag, Kind, Lane
@@ -58,19 +57,8 @@ NO_FUTURE: Final = ("reduce_scatter", "_reduce_scatter", "send", "recv")
 """Whose Works have no future on CPU backends (see ops.Spec.future)."""
 
 
-_live: dict[Any, tuple[Op, bool]] = {}
-"""Weak reference to a Work -> its op, while the program keeps the Work; and whether nothing else
-will say when the op is complete."""
-_tensors: dict[int, Op] = {}
-"""data_ptr of an output -> op, for wait_tensor."""
-_polled: deque[tuple[Op, Any]] = deque()
-_no_future: set[tuple[int, int]] = set()
-"""(group id, op) whose Works turned out to have no future."""
-
 _ref = weakref.ref
 _Work: Any = torch._C._distributed_c10d.Work
-on_refusal: Any = None
-"""Called with the core when a method of ProcessGroup raised: public hooks cannot see that."""
 
 
 def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
@@ -116,12 +104,13 @@ def follow(c: _core.Core, op: Op, result: Any) -> None:
 
 def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
     """Have the Work's future tell. False: it has none."""
-    if _no_future and (op.group_id, op.name_id) in _no_future:
+    no_future = of(c).works.no_future
+    if no_future and (op.group_id, op.name_id) in no_future:
         return False
     try:
         future = work.get_future()
     except (RuntimeError, NotImplementedError):
-        _no_future.add((op.group_id, op.name_id))
+        no_future.add((op.group_id, op.name_id))
         return False
     future.add_done_callback(partial(_complete, c, op))
     state = LOCAL.state
@@ -152,34 +141,37 @@ def backward_ended(c: _core.Core, t1: int) -> None:
 
 
 def _poll_later(c: _core.Core, op: Op, work: Any) -> None:
-    if len(_polled) >= MAX_POLLED:
-        forgotten, _ = _polled.popleft()
+    polled = of(c).works.polled
+    if len(polled) >= MAX_POLLED:
+        forgotten, _ = polled.popleft()
         c.ops.completed(forgotten.token)
-    _polled.append((op, work))
-    if poll not in c.pollers:
+    polled.append((op, work))
+    if not c.pollers:
         c.pollers.append(poll)
 
 
 def poll() -> None:
     """Look for completed device ops. The agent's thread calls it; never blocks."""
     c = _core.CURRENT
-    for _ in range(len(_polled)):
-        op, work = _polled.popleft()
-        if c is None:
-            continue
+    if c is None:
+        return
+    polled = of(c).works.polled
+    for _ in range(len(polled)):
+        op, work = polled.popleft()
         if work.is_completed():
             done(c, op, now_ns(), POLLED)
         else:
-            _polled.append((op, work))
+            polled.append((op, work))
 
 
-def expect_tensor(op: Op, tensors: Any) -> None:
+def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
     """A functional collective: its wait will come for one of these output tensors."""
-    if len(_tensors) >= MAX_TENSORS:
+    known = of(c).works.tensors
+    if len(known) >= MAX_TENSORS:
         with contextlib.suppress(StopIteration, RuntimeError, KeyError):
-            del _tensors[next(iter(_tensors))]
+            del known[next(iter(known))]
     for tensor in tensors if isinstance(tensors, list) else (tensors,):
-        _tensors[tensor.data_ptr()] = op
+        known[tensor.data_ptr()] = op
 
 
 def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
@@ -189,25 +181,28 @@ def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
         told = True
     else:
         told = has_future and _when_done(c, op, work)
-    _live[_ref(work, _gone)] = op, not told
+    known = of(c).works
+    known.live[_ref(work, partial(_gone, known))] = op, not told
 
 
 @unseen
-def _gone(ref: Any) -> None:
-    found = _live.pop(ref, None)
+def _gone(known: OpenWorks, ref: Any) -> None:
+    found = known.live.pop(ref, None)
     if found is not None and found[1]:
         c = _core.CURRENT
         if c is not None:
             c.ops.completed(found[0].token)  # nobody waited: when it ended is not known
 
 
-def install(patches: Patches) -> None:
-    """Watch ProcessGroup's methods and Work.wait."""
+def install(patches: Patches, on_refusal: Any) -> None:
+    """Watch ProcessGroup's methods and Work.wait. ``on_refusal(core)`` is called when one of the
+    methods raised."""
     group = torch._C._distributed_c10d.ProcessGroup
     for name in METHODS:
         if hasattr(group, name):
             has_future = not name.startswith(NO_FUTURE)
-            patches.set(group, name, _method(getattr(group, name), "reduce" in name, has_future))
+            method = _method(getattr(group, name), "reduce" in name, has_future, on_refusal)
+            patches.set(group, name, method)
     patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
     patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
     for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
@@ -215,7 +210,7 @@ def install(patches: Patches) -> None:
             patches.set(kind, "wait", _wait(kind.wait))
 
 
-def _method(original: Any, reduces: bool, has_future: bool) -> Any:
+def _method(original: Any, reduces: bool, has_future: bool, on_refusal: Any) -> Any:
     @unseen
     def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
@@ -231,8 +226,7 @@ def _method(original: Any, reduces: bool, has_future: bool) -> Any:
         try:
             work = original(self, *args, **kwargs) if kwargs else original(self, *args)
         except BaseException:
-            if on_refusal is not None:
-                on_refusal(c)
+            on_refusal(c)
             raise
         finally:
             state.group = None
@@ -261,14 +255,14 @@ _ASYNC, _P2P = int(Flag.ASYNC), int(Flag.P2P)
 def _wait(original: Any) -> Any:
     @unseen
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = LOCAL.state
+        c, state = _core.CURRENT, LOCAL.state
         op = state.sync_op
         if op is not None and state.sync_id == id(self):
             state.sync_op = None
-        else:
-            found = _live.pop(_ref(self), None) if _live else None
+        elif c is not None:
+            live = of(c).works.live
+            found = live.pop(_ref(self), None) if live else None
             op = None if found is None else found[0]
-        c = _core.CURRENT
         if c is None or op is None:
             return original(self, *args, **kwargs)
         failed, t0 = True, now_ns()
@@ -295,11 +289,11 @@ def _came(c: _core.Core, op: Op, work: Any) -> Op:
     return op._replace(peer=ranks[work._source_rank()])
 
 
-def wait_tensor(c: _core.Core, tensor: Any) -> Op | None:
+def wait_tensor(x: Context, tensor: Any) -> Op | None:
     """The op whose output this is, if one is open."""
     if type(tensor) is not torch.Tensor or tensor.is_meta:
         return None  # a fake one, while a graph is traced
-    return _tensors.pop(tensor.data_ptr(), None)
+    return x.works.tensors.pop(tensor.data_ptr(), None)
 
 
 def _start_coalescing(original: Any) -> Any:
@@ -322,11 +316,3 @@ def _end_coalescing(original: Any) -> Any:
         return original(self, *args, **kwargs)
 
     return end
-
-
-def forget() -> None:
-    """Drop what is known of open ops (after detach)."""
-    _live.clear()
-    _tensors.clear()
-    _polled.clear()
-    _no_future.clear()

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks.context import of
+from pardbg_agent.proc import read_text
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 EVERY_NS: Final = 5_000_000_000
@@ -26,31 +29,33 @@ _NAMES: Final = {
 """cgroup version -> (limit, use, what of memory.stat can be given up)"""
 _MEMORY, _COUNTER = int(Kind.MEMORY), int(Lane.COUNTER)
 
-_found: tuple[int, int, str] | None = None
-"""(limit in bytes, cgroup version, directory); (0, 0, ""): there is none; None: not looked yet."""
-_device = 0
-_next_ns = 0
 
+@dataclass(slots=True)
+class Limit:
+    """What was found."""
 
-def reset() -> None:
-    """Look again (a new attach)."""
-    global _found, _device, _next_ns
-    _found, _device, _next_ns = None, 0, 0
+    cgroup: tuple[int, int, str] | None = None
+    """(limit in bytes, cgroup version, directory); (0, 0, ""): there is none; None: not looked."""
+    device: bool = False
+    """The device's was told, which does not change."""
+    next_ns: int = 0
+    """When to read a cgroup's use again."""
 
 
 def sample(c: _core.Core, t: int) -> None:
     """``limit``: its bytes, and what of a cgroup's is used."""
-    global _found, _next_ns
-    if t < _next_ns:
+    known = of(c).part(Limit)
+    if t < known.next_ns:
         return
-    _next_ns = t + EVERY_NS
+    known.next_ns = t + EVERY_NS
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        if not _device:
+        if not known.device:
+            known.device = True
             _record(c, t, device_bytes(), 0)
         return
-    if _found is None:
-        _found = cgroup()
-    limit, version, directory = _found
+    if known.cgroup is None:
+        known.cgroup = cgroup()
+    limit, version, directory = known.cgroup
     if limit:
         _record(c, t, limit, used_bytes(version, directory))
 
@@ -58,20 +63,18 @@ def sample(c: _core.Core, t: int) -> None:
 def device_bytes() -> int:
     """Of the device in use: a constant, so no synchronization; less where the program limits
     itself."""
-    global _device
     total = int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda: 1.0)()
-    _device = max(1, int(total * min(1.0, float(share))))
-    return _device
+    return max(1, int(total * min(1.0, float(share))))
 
 
-def cgroup(of: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int, str]:
+def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int, str]:
     """The tightest limit of this process's cgroup and those above it: (bytes, version, directory);
     (0, 0, "") without any."""
     found = [
         (limit, version, directory)
-        for version, directory in _directories(_read(of), root)
-        if 0 < (limit := _number(_read(os.path.join(directory, _NAMES[version][0])))) < NO_LIMIT
+        for version, directory in _directories(read_text(file), root)
+        if 0 < (limit := _number(read_text(os.path.join(directory, _NAMES[version][0])))) < NO_LIMIT
     ]
     return min(found, default=(0, 0, ""))
 
@@ -79,9 +82,9 @@ def cgroup(of: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int, s
 def used_bytes(version: int, directory: str) -> int:
     """What the kernel cannot simply give up."""
     _, use, inactive = _NAMES[version]
-    lines = _read(os.path.join(directory, "memory.stat")).splitlines()
+    lines = read_text(os.path.join(directory, "memory.stat")).splitlines()
     given_up = next((_number(x.split()[1]) for x in lines if x.split()[:1] == [inactive]), 0)
-    return max(0, _number(_read(os.path.join(directory, use))) - given_up)
+    return max(0, _number(read_text(os.path.join(directory, use))) - given_up)
 
 
 def _directories(text: str, root: str) -> Iterator[tuple[int, str]]:
@@ -100,14 +103,6 @@ def _directories(text: str, root: str) -> Iterator[tuple[int, str]]:
             yield version, os.path.join(top, path.strip("/"))
             path = os.path.dirname(path.rstrip("/"))
         yield version, top
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _number(text: str) -> int:

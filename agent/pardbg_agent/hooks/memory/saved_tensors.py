@@ -13,7 +13,6 @@ and a forward inside the program's own hooks is not counted.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -21,7 +20,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks.context import LOCAL, current, of
 from pardbg_agent.hooks.patching import Patches, unseen
+from pardbg_agent.hooks.tensors import local_part
 
 EVERY: Final = 100
 FIRST: Final = 1
@@ -29,12 +30,14 @@ FIRST: Final = 1
 do every other step in another way."""
 
 _autograd: Any = torch._C._autograd
-_never = False
-"""The program forbids saved-tensor hooks somewhere: not sampled any more."""
 
 
-class _Counting(threading.local):
-    count: Count | None = None
+class Sampling:
+    """Whether activations are counted."""
+
+    def __init__(self) -> None:
+        self.never = False
+        """The program forbids saved-tensor hooks somewhere: not sampled any more."""
 
 
 class Count:
@@ -69,7 +72,7 @@ class Count:
     def add(self, tensor: Any) -> None:
         """Each part of a storage once: a view saves its own bytes (a microbatch is a view of the
         batch), all views of a storage together at most the whole of it."""
-        local = _local(tensor)
+        local = local_part(tensor)
         storage = local.untyped_storage()
         address, part = storage.data_ptr(), (local.data_ptr(), local.nbytes)
         if part in self._seen or address in self._parameters or _is_parameter(tensor):
@@ -95,9 +98,6 @@ def _unpack(packed: Any) -> Any:
     return tensor
 
 
-_counting = _Counting()
-
-
 def due(step: int) -> bool:
     """Is this a sampled step?"""
     return FIRST <= step <= FIRST + 1 or (step >= EVERY and step % EVERY <= 1)
@@ -110,18 +110,18 @@ def begin(c: _core.Core, module: Any) -> Count | None:
 
 def begin_without(c: _core.Core, parameters: Callable[[], Iterable[Any]]) -> Count | None:
     """The same, where no module says what its parameters are."""
-    if not due(c.step) or c.level < 2 or "saved" in c.guard.disabled or not _safe():
+    if not due(c.step) or c.level < 2 or "saved" in c.guard.disabled or not _safe(c):
         return None
     count = Count(c, addresses(parameters()))
     _autograd._push_saved_tensors_default_hooks(count.pack, _unpack)
     count.pushed = True
-    _counting.count = count
+    LOCAL.state.counting = count
     return count
 
 
 def end(c: _core.Core, count: Count) -> int:
     """Stop counting; the bytes."""
-    _counting.count = None
+    LOCAL.state.counting = None
     if count.pushed:
         count.pushed = False
         _autograd._pop_saved_tensors_default_hooks()
@@ -136,8 +136,10 @@ def take_off(c: _core.Core, count: Count) -> int | None:
     return end(c, count)
 
 
-def _safe() -> bool:
-    if _never or _counting.count is not None or not torch.is_grad_enabled():
+def _safe(c: _core.Core) -> bool:
+    if of(c).part(Sampling).never or LOCAL.state.counting is not None:
+        return False
+    if not torch.is_grad_enabled():
         return False
     if not _autograd._saved_tensors_hooks_is_enabled():
         return False
@@ -154,9 +156,8 @@ def install(patches: Patches) -> None:
     original = _autograd._saved_tensors_hooks_disable
 
     def disable(*args: Any, **kwargs: Any) -> Any:
-        global _never
-        _never = True
-        count = _counting.count
+        current().part(Sampling).never = True
+        count = LOCAL.state.counting
         if count is not None and count.pushed and _is_on_top(count):
             count.pushed = False
             _autograd._pop_saved_tensors_default_hooks()
@@ -170,24 +171,9 @@ def _is_on_top(count: Count) -> bool:
     return top is not None and getattr(top[0], "__self__", None) is count
 
 
-def reset() -> None:
-    """Forget that sampling was given up (tests, a new attach)."""
-    global _never
-    _never = False
-
-
 def addresses(parameters: Iterable[Any]) -> frozenset[int]:
     """Where the storages begin."""
-    return frozenset(_local(p).untyped_storage().data_ptr() for p in parameters)
-
-
-def _local(tensor: Any) -> Any:
-    """What holds the bytes: a DTensor's shard, and the result of a functional collective that
-    nobody has waited for yet."""
-    for inside in ("_local_tensor", "elem"):
-        if type(tensor) is not torch.Tensor:
-            tensor = getattr(tensor, inside, tensor)
-    return tensor
+    return frozenset(local_part(p).untyped_storage().data_ptr() for p in parameters)
 
 
 def _is_parameter(tensor: Any) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from pardbg_agent import core as _core
+from pardbg_agent import proc
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.context import Context
+from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit
+from pardbg_agent.hooks.tensors import local_part
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
 from pardbg_agent.words import size
 
@@ -20,43 +22,42 @@ TOTAL_EVERY_NS: Final = 50_000_000
 """Least time between two readings of the process's (or device's) total."""
 
 _MEMORY, _COUNTER = int(Kind.MEMORY), int(Lane.COUNTER)
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-_last_total_ns = 0
-_peak = 0
-_counted: tuple[int, int] = (0, 0)
-"""(parameters, optimizer states) as counted last."""
-_parts: dict[str, int] = {}
-"""What was counted last, by what it is for."""
-_chunks: dict[int, int] = {}
-"""stage -> activations of one microbatch, as counted last."""
-_above: tuple[int, bool] = (-1, False)
-"""(watch, its limit was passed when it was last looked at)"""
-_model: dict[str, Any] = {}
-_statm: tuple[int, int] = (0, -1)
-"""(pid, file descriptor of /proc/self/statm)"""
 
 
-def reset() -> None:
-    """Start over (a new attach)."""
-    memory_limit.reset()
-    global _last_total_ns, _peak, _counted, _model, _above
-    _last_total_ns, _peak, _counted, _model, _above = 0, 0, (0, 0), {}, (-1, False)
-    _parts.clear()
-    _chunks.clear()
+@dataclass(slots=True)
+class Usage:
+    """What was measured last."""
+
+    total_ns: int = 0
+    """When the total was read."""
+    peak: int = 0
+    """Of the resident set, in bytes."""
+    counted: tuple[int, int] = (0, 0)
+    """(parameters, optimizer states)"""
+    parts: dict[str, int] = field(default_factory=dict)
+    """Bytes by what they are for."""
+    chunks: dict[int, int] = field(default_factory=dict)
+    """stage -> bytes of activations of one microbatch"""
+    above: tuple[int, bool] = (-1, False)
+    """(watch, its limit was passed)"""
+    model: dict[str, Any] = field(default_factory=dict)
+    """The fields of MODEL as they were sent."""
+
+
+def _of(c: _core.Core) -> Usage:
+    return of(c).part(Usage)
 
 
 def sample(c: _core.Core, x: Context, t: int) -> None:
     """At the end of a step: totals, and the exact bytes where they are due."""
-    global _last_total_ns
-    if t - _last_total_ns >= TOTAL_EVERY_NS:
-        _last_total_ns = t
-        _total(c, t)
+    known = x.part(Usage)
+    if t - known.total_ns >= TOTAL_EVERY_NS:
+        known.total_ns = t
+        _total(c, known, t)
         memory_limit.sample(c, t)
     counts = _counts(x)
-    global _counted
-    if c.step < 3 or c.step % EVERY == 0 or counts != _counted:
-        _counted = counts
+    if c.step < 3 or c.step % EVERY == 0 or counts != known.counted:
+        known.counted = counts
         _exact(c, x, t)
     if c.watches.memory is not None:
         watch(c)
@@ -65,26 +66,28 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
 def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
     """What a whole forward saved; while a region is recomputed, its inside comes on top."""
     _record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
-    _parts["activations"] = num_bytes + recomputed_bytes
+    _of(c).parts["activations"] = num_bytes + recomputed_bytes
 
 
-def counted(stage: int, num_bytes: int) -> None:
+def counted(c: _core.Core, stage: int, num_bytes: int) -> None:
     """What one microbatch's forward of a pipeline stage saved."""
-    _chunks[stage] = num_bytes
+    _of(c).chunks[stage] = num_bytes
 
 
-def schedule_begins() -> None:
+def schedule_begins(c: _core.Core) -> None:
     """No microbatch is in flight."""
-    if _chunks:
-        _parts["activations"] = 0
+    known = _of(c)
+    if known.chunks:
+        known.parts["activations"] = 0
 
 
 def chunk(c: _core.Core, stage: int, verb: str) -> None:
     """A pipeline action ended, while this is watched: what a forward saved is kept until its
     backward."""
-    known = _chunks.get(stage, 0)
-    more = known if verb == "F" else -known if verb in ("B", "I") else 0
-    _parts["activations"] = max(0, _parts.get("activations", 0) + more)
+    known = _of(c)
+    one, parts = known.chunks.get(stage, 0), known.parts
+    more = one if verb == "F" else -one if verb in ("B", "I") else 0
+    parts["activations"] = max(0, parts.get("activations", 0) + more)
     if more > 0:
         watch(c)
 
@@ -94,18 +97,17 @@ def watch(c: _core.Core) -> None:
     that is what torch's allocator gave out; else parameters, gradients, optimizer state and
     activations as they were counted last. A hit is the passing of the limit: it comes again when
     less was allocated in between."""
-    global _above
-    asked = c.watches.memory
+    known, asked = _of(c), c.watches.memory
     if asked is None:
         return
     parts: dict[str, int] = {}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         now = int(torch.cuda.memory_allocated())
     else:
-        parts = dict(_parts)
+        parts = dict(known.parts)
         now = sum(parts.values())
-    before = _above == (asked.number, True)
-    _above = asked.number, now > asked.limit
+    before = known.above == (asked.number, True)
+    known.above = asked.number, now > asked.limit
     if now > asked.limit and not before:
         said = ", ".join(f"{name} {size(part)}" for name, part in parts.items())
         said = f" ({said})" if said else ""
@@ -119,27 +121,16 @@ def _record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None
     )  # fmt: skip
 
 
-def _total(c: _core.Core, t: int) -> None:
-    global _peak
+def _total(c: _core.Core, known: Usage, t: int) -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         stats = torch.cuda.memory_stats_as_nested_dict()
         for name, key in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
             now = stats[key]["all"]
             _record(c, name, int(now["current"]), int(now["peak"]), t)
         return
-    rss = rss_bytes()
-    _peak = max(_peak, rss)
-    _record(c, "rss", rss, _peak, t)
-
-
-def rss_bytes() -> int:
-    """Resident set size of this process."""
-    global _statm
-    pid, fd = _statm
-    if pid != os.getpid():  # after fork the parent's file still tells of the parent
-        fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        _statm = (os.getpid(), fd)
-    return int(os.pread(fd, 128, 0).split()[1]) * _PAGE
+    rss = proc.resident_bytes()
+    known.peak = max(known.peak, rss)
+    _record(c, "rss", rss, known.peak, t)
 
 
 def _counts(x: Context) -> tuple[int, int]:
@@ -180,13 +171,13 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
                 state += sum(_bytes(v) for v in values.values() if isinstance(v, torch.Tensor))
     for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
         _record(c, name, part, part, t)
-        _parts[name] = part
+        x.part(Usage).parts[name] = part
     _define_model(c, x, whole)
 
 
 def _bytes(tensor: Any) -> int:
-    """Bytes on this rank: a DTensor's local shard."""
-    return int(getattr(tensor, "_local_tensor", tensor).nbytes)
+    """Bytes on this rank."""
+    return int(local_part(tensor).nbytes)
 
 
 def _whole(p: Any, shards: int) -> int:
@@ -199,15 +190,15 @@ def _whole(p: Any, shards: int) -> int:
 
 def _define_model(c: _core.Core, x: Context, parameters_bytes: int) -> None:
     """MODEL, when what it says changed."""
-    global _model
+    known = x.part(Usage)
     zero, shards = _sharding(x)
     names = sorted({type(_inner(optimizer)).__name__ for optimizer in x.optimizers})
     fields = {
         "zero": zero, "shards": shards, "parameters_bytes": parameters_bytes,
         "optimizer": ", ".join(names), "parameters_sharded": bool(x.fsdp_groups),
     }  # fmt: skip
-    if fields != _model:
-        _model = fields
+    if fields != known.model:
+        known.model = fields
         c.defs.put(DefKind.MODEL, **fields)
 
 

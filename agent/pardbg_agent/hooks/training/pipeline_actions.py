@@ -101,7 +101,7 @@ class Actions:
 
     def _forget(self, planned: list[str]) -> None:
         """Nothing of the plan is done yet."""
-        usage.schedule_begins()
+        usage.schedule_begins(self._c)
         self.counts.clear()
         self._c.pipeline.plan, self._c.pipeline.done = planned, []
 
@@ -182,7 +182,7 @@ class Actions:
         c, verb, stage = self._c, action.verb, action.stage
         said = text(stage, verb, action.mb)
         if action.count is not None:
-            usage.counted(stage, num_bytes)
+            usage.counted(c, stage, num_bytes)
         if c.watches.memory is not None and not failed:
             usage.chunk(c, stage, verb)
         if c.watches.slow is not None:

@@ -71,14 +71,17 @@ class Cycle:
         return self._first is not None
 
 
-cycle = Cycle()
-_schedule_steps = 0
-"""Schedule steps since a step ended."""
+class Steps:
+    """Where training steps end."""
+
+    def __init__(self) -> None:
+        self.cycle = Cycle()
+        self.of_schedules = 0
+        """Schedule steps since a step ended."""
 
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
-    reset()
     patches.around(torch.autograd, "backward", "backward", _before_backward, _after_backward)
     scaler = getattr(torch.amp, "GradScaler", None)
     patches.around(scaler, "scale", "scale", _before_scale, _after_scale)
@@ -99,12 +102,6 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
         optimizers.register_optimizer_step_pre_hook(_optimizer_begins),
         optimizers.register_optimizer_step_post_hook(_optimizer_ended),
     ]
-
-
-def reset() -> None:
-    """No optimizer and no step seen yet."""
-    global cycle, _schedule_steps
-    cycle, _schedule_steps = Cycle(), 0
 
 
 # -- phases
@@ -292,7 +289,7 @@ def _made(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # one that cannot be hashed
-            cycle.to_come.add(self)
+            context.current().part(Steps).cycle.to_come.add(self)
 
     return init
 
@@ -305,7 +302,7 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
         return
     outer = local().optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
-        cycle.to_come.discard(optimizer)
+        context.of(c).part(Steps).cycle.to_come.discard(optimizer)
         return  # ZeroRedundancyOptimizer steps its local one inside
     begun = now_ns()
     try:
@@ -336,7 +333,7 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
         phase_ends(c, x, "optimizer", outer[1], t1)
         x.optimizers.add(optimizer)
         x.loss = 0.0
-        if cycle.stepped(optimizer):
+        if x.part(Steps).cycle.stepped(optimizer):
             usage.sample(c, x, t1)
             spend(c, t1)
             step_ended(c, x)
@@ -349,8 +346,7 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def step_ended(c: _core.Core, x: Context) -> None:
     """A training step is over: its record, and its gate. The program's own step() goes first."""
-    global _schedule_steps
-    _schedule_steps = 0
+    x.part(Steps).of_schedules = 0
     if c.explicit_steps:
         return
     c.step_end()
@@ -362,9 +358,10 @@ def step_ended(c: _core.Core, x: Context) -> None:
 
 def schedule_begins(c: _core.Core, x: Context) -> None:
     """Without an optimizer, a schedule's step() that begins ends the step before it."""
-    if cycle.used or c.explicit_steps:
+    steps = x.part(Steps)
+    if steps.cycle.used or c.explicit_steps:
         return
-    if _schedule_steps:
+    if steps.of_schedules:
         step_ended(c, x)
     elif c.gate.closed:
         wait_gate(c, Gate.STEP, f"step {c.step}")
@@ -372,5 +369,4 @@ def schedule_begins(c: _core.Core, x: Context) -> None:
 
 def schedule_ended(c: _core.Core) -> None:
     """Count it: the next one ends this step if no optimizer does."""
-    global _schedule_steps
-    _schedule_steps += 1
+    context.of(c).part(Steps).of_schedules += 1

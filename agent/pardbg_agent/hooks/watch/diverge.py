@@ -71,23 +71,17 @@ class Known:
         self.replicas: list[Replica] = []
 
 
-_known: Any = weakref.WeakKeyDictionary()
+class Optimizers(weakref.WeakKeyDictionary[Any, Known]):
+    """optimizer -> what is known of it"""
 
 
 def install() -> list[Any]:
     """Hook the optimizers' begins and ends; gives the handles to remove. Before training's, which
     holds at the gates that ``stop`` closes."""
-    reset()
     return [
         optimizers.register_optimizer_step_pre_hook(_begins),
         optimizers.register_optimizer_step_post_hook(_ended),
     ]
-
-
-def reset() -> None:
-    """No optimizer seen yet."""
-    global _known
-    _known = weakref.WeakKeyDictionary()
 
 
 def _begins(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -97,9 +91,10 @@ def _begins(optimizer: Any, args: Any, kwargs: Any) -> None:
     outer = LOCAL.state.optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
         return  # stepped by another one (ZeroRedundancyOptimizer)
-    known = _known.get(optimizer)
+    seen = context.of(c).part(Optimizers)
+    known = seen.get(optimizer)
     if known is None:
-        known = _known[optimizer] = Known()
+        known = seen[optimizer] = Known()
     known.step, known.nth = c.step, known.nth + 1 if known.step == c.step else 0
     if c.watches.diverge is not None:
         _look(c, optimizer, known, "gradient", c.watches.diverge)
@@ -109,7 +104,7 @@ def _ended(optimizer: Any, args: Any, kwargs: Any) -> None:
     c = _core.CURRENT
     if c is None or c.watches.diverge is None or not c.level or _HOOK in c.guard.disabled:
         return
-    known, outer = _known.get(optimizer), LOCAL.state.optimizer
+    known, outer = context.of(c).part(Optimizers).get(optimizer), LOCAL.state.optimizer
     if known is None or patching.compiling() or outer is None or outer[0]() is not optimizer:
         return
     _look(c, optimizer, known, "parameter", c.watches.diverge)
@@ -130,7 +125,7 @@ def _compare_all(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: 
         return  # the latter: somebody counts the program's ops, and ours are none of them
     x = mismatch.of(c)
     x.tell()
-    made_for = (len(optimizer.param_groups), len(probes.replicas()))
+    made_for = (len(optimizer.param_groups), len(probes.replicas(c)))
     if known.made_for != made_for:
         known.made_for, known.replicas = made_for, list(_replicas_of(c, optimizer))
     which = known.step * _MOST_IN_STEP + min(known.nth, _MOST_IN_STEP - 1)
@@ -253,7 +248,7 @@ def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
     mine = [p for group in optimizer.param_groups for p in group["params"]]
     ids = {id(p) for p in mine}
     x = context.of(c)
-    for module, number in probes.replicas():
+    for module, number in probes.replicas(c):
         ignored = getattr(module, "parameters_to_ignore", None) or ()
         named = [
             (weakref.ref(p), name)

@@ -19,6 +19,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.control import agreement, posts
 from pardbg_agent.control.posts import Other, Others, Post, Posts
 from pardbg_agent.control.watches import Watches
+from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import Group
 from pardbg_agent.identity import job_name
 from pardbg_agent.wire import NONE
@@ -75,15 +76,13 @@ class Comparing:
         return known
 
 
-_comparing: Comparing | None = None
-
-
 def of(c: _core.Core) -> Comparing:
     """This Core's. Raises OSError where there is no room for a board."""
-    global _comparing
-    if _comparing is None or _comparing.core is not c:  # a forked child has another Core
-        _comparing = Comparing(c)
-    return _comparing
+    parts = context.of(c).parts
+    found: Comparing | None = parts.get(Comparing)
+    if found is None:
+        found = parts[Comparing] = Comparing(c)
+    return found
 
 
 def kinds_of(watches: Watches) -> int:

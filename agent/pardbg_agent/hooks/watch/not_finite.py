@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -22,21 +23,22 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.control.watches import Watch
 from pardbg_agent.hooks.comm.op_arguments import REDUCE, inputs
+from pardbg_agent.hooks.context import of
+from pardbg_agent.hooks.tensors import local_part
 from pardbg_agent.hooks.watch import probes
 
 _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
 """Reductions whose inputs may well be infinite: that is where a minimum begins."""
 _WRAPPED: Final = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
-_hit: tuple[int, int] = (-1, -1)
-"""(watch, step) of the last one: NaN spreads, so once in a step is enough."""
-_device_said = False
 
+@dataclass(slots=True)
+class Found:
+    """What the watch has said."""
 
-def reset() -> None:
-    """Nothing seen yet."""
-    global _hit, _device_said
-    _hit, _device_said = (-1, -1), False
+    hit: tuple[int, int] = (-1, -1)
+    """(watch, step) of the last one: NaN spreads, so once in a step is enough."""
+    device_said: bool = False
 
 
 def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
@@ -47,7 +49,7 @@ def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
     if spec.op == "broadcast" and op.peer != c.identity.rank:
         return  # nobody has written to it yet
     for tensor in inputs(spec, op.args):
-        found = _look(tensor, op.reduce in _BOUNDS)
+        found = _look(c, tensor, op.reduce in _BOUNDS)
         if found is not None:
             name = next(_gradients(_modules()), None) if spec.reduces else None
             where = f"; so is {name}" if name else ""
@@ -67,9 +69,9 @@ def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
     if not _due(c, watch):
         return
     there = [(at, p) for at, p in enumerate(_parameters(optimizer)) if p.grad is not None]
-    on_device = [g for _, p in there if not (g := _local(p.grad)).is_cpu]
+    on_device = [g for _, p in there if not (g := local_part(p.grad)).is_cpu]
     if on_device and all_finite(on_device):
-        there = [(at, p) for at, p in there if _local(p.grad).is_cpu]
+        there = [(at, p) for at, p in there if local_part(p.grad).is_cpu]
     bad = [(at, p) for at, p in there if _say(p.grad) is not None]
     if not bad:
         return
@@ -80,22 +82,21 @@ def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
 
 
 def _due(c: _core.Core, watch: Watch) -> bool:
-    return _hit != (watch.number, c.step)
+    return of(c).part(Found).hit != (watch.number, c.step)
 
 
 def _stop(c: _core.Core, watch: Watch, text: str) -> None:
-    global _hit
-    _hit = watch.number, c.step
+    of(c).part(Found).hit = watch.number, c.step
     c.gate.stop(watch.number, text)
 
 
-def _look(tensor: Any, bounds: bool) -> str | None:
+def _look(c: _core.Core, tensor: Any, bounds: bool) -> str | None:
     """An input of an op: what ``_say`` says of it, if it is in host memory."""
-    global _device_said
     if tensor.is_cpu:
         return _say(tensor, bounds)
-    if not _device_said and not tensor.is_meta:
-        _device_said = True
+    known = of(c).part(Found)
+    if not known.device_said and not tensor.is_meta:
+        known.device_said = True
         where = tensor.device.type
         _core.complain(f"watch nan: what goes into ops on {where} is not looked at, as each would "
                        "wait for the device; gradients are")  # fmt: skip
@@ -118,15 +119,10 @@ def all_finite(tensors: list[Any]) -> bool:
         )  # fmt: skip
 
 
-def _local(tensor: Any) -> Any:
-    """Of a DTensor this rank's own part."""
-    return getattr(tensor, "_local_tensor", tensor)
-
-
 def _say(tensor: Any, bounds: bool = False) -> str | None:
     """``3 of 16384 values are not finite (2 NaN, 1 infinite; the first at 17)``; None: all are, or
     for ``bounds`` all but infinite ones."""
-    tensor = _local(tensor)
+    tensor = local_part(tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
         return None
     found = probes.not_finite(tensor)
@@ -170,7 +166,7 @@ def _gradients(modules: Iterable[Any]) -> Iterator[str]:
     """``the gradient of head.weight``: those that are not finite, the last parameters first."""
     for module in modules:
         for name, p in reversed(list(module.named_parameters())):
-            grad = getattr(p.grad, "_local_tensor", p.grad)
+            grad = local_part(p.grad)
             if type(grad) is torch.Tensor and grad.is_cpu and probes.not_finite(grad) is not None:
                 yield f"the gradient of {_plain(name)}"
 

@@ -32,7 +32,7 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Spec
 from pardbg_agent.hooks.context import LOCAL, Op
-from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.patching import LateImports, Patches, spend
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 ENV: Final = "PARDBG_PROBES"
@@ -55,43 +55,37 @@ _HOOK = "probe"
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASK: Final = (1 << 63) - 1
 
-on = False
-"""Whether inputs of ops are looked at."""
-_spent_ns = 0
-_since_ns = 0
-_told = 0
-_ask_gradients = False
-_replicas: Any = weakref.WeakKeyDictionary()
-"""DistributedDataParallel module -> its number, in the order they were made."""
-_number = itertools.count()
-_names: Any = weakref.WeakKeyDictionary()
-"""module -> ((parameter, name), ...) by weak reference to the parameter."""
+
+class Probes:
+    """What they have cost and found."""
+
+    def __init__(self) -> None:
+        self.on = os.environ.get(ENV) != "off"
+        """Whether inputs of ops are looked at."""
+        self.spent_ns, self.since_ns = 0, now_ns()
+        self.told = 0
+        self.ask_gradients = False
+        self.replicas: Any = weakref.WeakKeyDictionary()
+        """DistributedDataParallel module -> its number, in the order they were made."""
+        self.number = itertools.count()
+        self.names: Any = weakref.WeakKeyDictionary()
+        """module -> ((parameter, name), ...) by weak reference to the parameter."""
+
+    @property
+    def affordable(self) -> bool:
+        """Within FREE_NS and SHARE of the time."""
+        return self.spent_ns < FREE_NS + SHARE * (now_ns() - self.since_ns)
 
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook DDP's constructor and the optimizers' ends; gives the handles to remove."""
-    global on
-    reset()
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         _core.complain(f"{ENV}={wanted}: it is on or off; taken as on")
     late.when_imported("torch.nn.parallel.distributed", functools.partial(_hook_ddp, patches))
     if wanted == "off":
         return []
-    on = True
     return [optimizers.register_optimizer_step_post_hook(_optimizer_ended)]
-
-
-def reset() -> None:
-    """Nothing seen yet."""
-    global on, _spent_ns, _since_ns, _told, _ask_gradients, _replicas, _names, _number
-    on, _spent_ns, _since_ns, _told, _ask_gradients = False, 0, now_ns(), 0, False
-    _replicas, _names = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
-    _number = itertools.count()
-
-
-def _affordable(c: _core.Core) -> bool:
-    return c.level > 1 and _spent_ns < FREE_NS + SHARE * (now_ns() - _since_ns)
 
 
 # -- NaN
@@ -106,17 +100,15 @@ def probed(spec: Spec) -> bool:
 def look(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     """(values that are not finite, place of the first) of an op's input; None: all are, or it was
     not looked at. Never raises."""
-    global _spent_ns
-    if _told >= MAX_TOLD or _HOOK in c.guard.disabled or not _affordable(c):
+    known = context.of(c).part(Probes)
+    if c.level < 2 or not known.on or known.told >= MAX_TOLD or not known.affordable:
         return None
     t0 = now_ns()
-    try:
-        return not_finite(tensor) if type(tensor) is torch.Tensor else None
-    except Exception as error:  # noqa: BLE001 - the guard
-        c.guard.failed(_HOOK, error)
+    if type(tensor) is not torch.Tensor:
         return None
-    finally:
-        _spent_ns += now_ns() - t0
+    found: tuple[int, int] | None = c.guard.call(_HOOK, not_finite, tensor)
+    known.spent_ns += now_ns() - t0
+    return found
 
 
 def not_finite(tensor: Any) -> tuple[int, int] | None:
@@ -140,9 +132,9 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
 
 def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
     """PROBE of an op that spreads values that are not finite."""
-    global _told, _ask_gradients
-    _told += 1
-    _ask_gradients = True
+    known = context.of(c).part(Probes)
+    known.told += 1
+    known.ask_gradients = True
     c.record(
         _PROBE, _LANE, op.flags & _P2P_FLAGS, c.defs.name("nan"), op.t0, op.t0, op.step, op.seq,
         op.group_id, op.stage, op.mb, op.peer, *bad,
@@ -152,7 +144,8 @@ def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
 def _tell_gradients(c: _core.Core, optimizer: Any) -> None:
     """PROBE of parameters whose gradient is not finite: how many, and the last one in the model's
     order. Backward goes from the end to the begin, so that one is the closest to the source."""
-    names = {id(p): name for module in list(_replicas) for p, name in _named(module)}
+    known = context.of(c).part(Probes)
+    names = {id(p): name for m in list(known.replicas) for p, name in _named(known, m)}
     bad: list[tuple[int, str, int]] = []
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for at, p in enumerate(parameters):
@@ -185,20 +178,21 @@ def _made(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
 def _is_made(c: _core.Core, ref: Any, t1: int, failed: bool) -> None:
     module = ref()
     if module is not None and not failed:
-        _replicas[module] = next(_number)
+        known = context.of(c).part(Probes)
+        known.replicas[module] = next(known.number)
 
 
-def replicas() -> list[tuple[Any, int]]:
+def replicas(c: _core.Core) -> list[tuple[Any, int]]:
     """DistributedDataParallel modules and their numbers, which are the same on all ranks."""
-    return sorted(_replicas.items(), key=lambda item: int(item[1]))
+    return sorted(context.of(c).part(Probes).replicas.items(), key=lambda item: int(item[1]))
 
 
-def _named(module: Any) -> Iterable[tuple[Any, str]]:
+def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
     """(parameter, name) of those that this module keeps equal on all its ranks."""
-    known = _names.get(module)
+    known = probes.names.get(module)
     if known is None:
         ignored = getattr(module, "parameters_to_ignore", None) or ()
-        known = _names[module] = tuple(
+        known = probes.names[module] = tuple(
             (weakref.ref(p), name)
             for name, p in module.module.named_parameters()
             if name not in ignored and type(p) is torch.nn.Parameter and p.is_cpu
@@ -208,35 +202,33 @@ def _named(module: Any) -> Iterable[tuple[Any, str]]:
 
 def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
     """An outermost optimizer has stepped (before the step's number moves on)."""
-    global _spent_ns, _ask_gradients
     c = _core.CURRENT
     if c is None or c.level < 2 or _HOOK in c.guard.disabled or torch.compiler.is_compiling():
         return
-    due = c.step % EVERY == 0 and _replicas
-    outer = LOCAL.state.optimizer
-    if not (due or _ask_gradients) or outer is None or outer[0]() is not optimizer:
+    known, outer = context.of(c).part(Probes), LOCAL.state.optimizer
+    due = c.step % EVERY == 0 and bool(known.replicas)
+    if not (due or known.ask_gradients) or outer is None or outer[0]() is not optimizer:
         return
     t0 = now_ns()
-    try:
-        with torch.no_grad():
-            if _ask_gradients:
-                _ask_gradients = False
-                _tell_gradients(c, optimizer)
-            if due and _affordable(c):
-                for module in list(_replicas):
-                    _checksum(c, module)
-    except Exception as error:  # noqa: BLE001 - the guard
-        c.guard.failed(_HOOK, error)
-    spent = now_ns() - t0
-    _spent_ns += spent
-    c.hook_ns += spent
-    c.hook_calls += 1
+    c.guard.call(_HOOK, _look_at_all, c, known, optimizer, due)
+    known.spent_ns += now_ns() - t0
+    spend(c, t0)
 
 
-def _checksum(c: _core.Core, module: Any) -> None:
+def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, due: bool) -> None:
+    with torch.no_grad():
+        if known.ask_gradients:
+            known.ask_gradients = False
+            _tell_gradients(c, optimizer)
+        if due and known.affordable:
+            for module in list(known.replicas):
+                _checksum(c, known, module)
+
+
+def _checksum(c: _core.Core, known: Probes, module: Any) -> None:
     """PROBE ``checksum A B …``: a = all these parameters' bits in one sum, b = a byte for each
     part, so that unequal replicas show which part differs. seq: which of the step's records."""
-    named = list(_named(module))
+    named = list(_named(known, module))
     if not named:
         return
     group = groups.group_of(context.of(c), module.process_group)

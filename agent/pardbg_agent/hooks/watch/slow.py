@@ -25,13 +25,9 @@ from pardbg_agent.words import duration, times_median, took
 
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 
-_first: dict[int, tuple[int, int]] = {}
-"""group id -> (step, seq of the first op that completed in it)."""
 
-
-def reset() -> None:
-    """Nothing seen yet."""
-    _first.clear()
+class First(dict[int, tuple[int, int]]):
+    """group id -> (step, seq of the first op that completed in it)."""
 
 
 def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
@@ -58,9 +54,10 @@ def op_ended(c: _core.Core, op: Op, t1: int) -> None:
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(op.t0):
         return
-    first = _first.get(op.group_id)
+    known = of(c).part(First)
+    first = known.get(op.group_id)
     if first is None or first[0] < op.step:
-        first = _first[op.group_id] = op.step, op.seq
+        first = known[op.group_id] = op.step, op.seq
     place = op.seq - first[1]
     thing = ("op", op.group_id, op.name_id, op.peer, op.a, place)
     slow = c.usual.add(thing, t1 - op.t0, watch.limit, LATER)
