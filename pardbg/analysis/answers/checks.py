@@ -182,6 +182,8 @@ def aggregate(values: Sequence[Number], how: str) -> float:
         return fmean(values)
     if how == "count":
         return float(len(values))
+    if not all(map(math.isfinite, values)):
+        return math.nan  # NaN has no place in an order: one of them spoils them all
     simple: dict[str, Callable[[Sequence[Number]], Number]] = {"min": min, "max": max, "sum": sum}
     if how in simple:
         return float(simple[how](values))
@@ -195,7 +197,7 @@ def aggregate(values: Sequence[Number], how: str) -> float:
 def show(value: float, unit: Unit) -> str:
     """A measured value as people write it."""
     if not math.isfinite(value):
-        return str(value)
+        return "NaN" if math.isnan(value) else str(value)
     if unit == "time":
         return duration(value)
     if unit == "fraction":

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.answers.metrics import METRICS, Number, Scope, Unit, free_steps, ops
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.base.run import run_info
 from pardbg.analysis.base.values import CAUSES
 from pardbg.analysis.findings import findings
@@ -112,8 +113,9 @@ def as_dict(found: Diff) -> dict[str, Any]:
         "b": found.name_b,
         "rows": [
             {
-                "section": row.section, "name": row.name, "unit": row.unit, "a": row.a,
-                "b": row.b, "difference_interval": None if row.low is None else [row.low, row.high],
+                "section": row.section, "name": row.name, "unit": row.unit,
+                "a": json_number(row.a), "b": json_number(row.b),
+                "difference_interval": None if row.low is None else [row.low, row.high],
                 "num_a": row.num_a, "num_b": row.num_b, "outcome": row.outcome,
             }
             for row in found.rows
@@ -202,7 +204,8 @@ def _row(quantity: _Quantity, a: Scope, b: Scope) -> Row | None:
     outcome, weight = _missing(middles), 1.0
     first, second = middles
     if outcome is None and first is not None and second is not None:
-        if min(map(len, values)) >= LEAST and quantity.section != "memory":
+        finite = math.isfinite(first) and math.isfinite(second)
+        if finite and min(map(len, values)) >= LEAST and quantity.section != "memory":
             low, high = interval(values[0], values[1])
         outcome = _outcome(first, second, low, high, quantity, values)
         weight = quantity.share * _change(first, second, quantity.unit)
@@ -235,6 +238,8 @@ def _outcome(
     least = NOISY_SIZE if quantity.name in _NOISY_SIZES else SMALLEST
     small = abs(b - a) <= least * max(abs(a), abs(b))
     exact = quantity.name == _EXACT or quantity.name.startswith(_LOSS)  # whatever differs changed
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return "same" if str(a) == str(b) else "less" if math.isnan(a) or b < a else "more"
     if quantity.section == "memory" or exact or steady:
         return "same" if small else "more" if b > a else "less"
     if low is None or high is None:
@@ -246,6 +251,8 @@ def _outcome(
 
 def _change(a: float, b: float, unit: Unit) -> float:
     """Relative, bounded; of fractions the points themselves."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return 0.0 if str(a) == str(b) else 1.0
     if unit == "fraction":
         return abs(b - a)
     return abs(b - a) / max(abs(a), abs(b)) if a or b else 0.0

@@ -10,7 +10,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.spans import open_span
-from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.base.steps import last_step_rows, stated_step
 from pardbg.analysis.base.values import PipelineStep, PipelineView, RankNow, RankStateName
 from pardbg.analysis.memory.breakdown import history, latest_bytes
 from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
@@ -186,8 +186,8 @@ def _step(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
         table, visible = view.rows(process, name)
         if visible:
             steps.append(int(table.col("step")[visible - 1]))
-    stated = fields.integer_or_none(said, "step")
-    if stated is not None and stated >= 0:
+    stated = stated_step(said)
+    if stated is not None and view.proc_end(process) is None:
         steps.append(stated)
     return max(steps, default=None)
 

@@ -16,6 +16,7 @@ from pardbg.analysis.answers.ranks import agent_overhead, rank_rows
 from pardbg.analysis.answers.report_tables import bandwidths, rank_overlaps, stage_times, usual_path
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
+from pardbg.analysis.base.losses import json_number, loss_history, not_finite
 from pardbg.analysis.base.run import run_info
 from pardbg.analysis.base.steps import step_rows
 from pardbg.analysis.base.values import PipelineRank, PipelineStep, RankNow
@@ -44,6 +45,7 @@ def report(store: Store) -> Json:
     view = View(store, None)
     pipeline = pipeline_view(view)
     traffic = traffic_view(view)
+    broken = not_finite(view, loss_history(view))
     return {
         "run": _run(view),
         "ranks": [_rank(view, row) for row in rank_rows(view, pipeline)],
@@ -52,9 +54,17 @@ def report(store: Store) -> Json:
             for g in traffic.groups
         ],
         "steps": [
-            {"step": s.step, "duration_ns": s.duration_ns, "loss": s.loss, "phases": s.phases}
+            {
+                "step": s.step,
+                "duration_ns": s.duration_ns,
+                "loss": json_number(s.loss),
+                "phases": s.phases,
+            }
             for s in step_rows(view, None)
         ],
+        "loss_not_finite": None
+        if broken is None
+        else {**asdict(broken), "ranks": list(broken.ranks)},
         "pipeline": _pipeline(view),
         "pipelines": pipeline_summaries(view),
         "overlap": [asdict(row) for row in rank_overlaps(view)],

@@ -7,7 +7,7 @@ from typing import Final
 from pardbg.analysis.answers.ranks import rank_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.base.losses import loss_history
+from pardbg.analysis.base.losses import loss_history, not_finite
 from pardbg.analysis.base.run import run_info
 from pardbg.analysis.base.steps import current_step, step_rows
 from pardbg.analysis.base.values import Snapshot
@@ -66,4 +66,5 @@ def snapshot(
         unknown_records=store.unknown,
         pipelines=pipeline_names(view),
         sharding=sharding_view(view),
+        not_finite=not_finite(view, losses),
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Breakpoint, ControlView
 from pardbg.events import fields
 
 LOG_LINES: Final = 50
@@ -14,6 +14,41 @@ _LOOK_BACK: Final = 200
 _MAX_BREAKS: Final = 64
 Mode = Literal["running", "pausing", "held", "stepping"]
 _MODES: Final[tuple[Mode, ...]] = ("running", "pausing", "held", "stepping")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlView:
+    """Held or running, as acknowledged by the agents."""
+
+    mode: Literal["running", "pausing", "held", "stepping"]
+    controller: str | None
+    lease_ns: int | None
+    """Left of the lease; None where nobody holds control."""
+    reason: str
+    held: dict[int, str]
+    """rank -> what comes next there."""
+    pending: int
+    """Ops issued and not complete."""
+    log: tuple[tuple[int, str], ...]
+    """(t_ns, line): the audit trail's last lines, oldest first."""
+    waiting: dict[int, str] = field(default_factory=dict)
+    """rank -> the op it waits in for a rank that is held on purpose."""
+    timeout_ns: int | None = None
+    """Until the first of those ops may time out; None: nobody waits so."""
+    breaks: tuple[Breakpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """A breakpoint or watch of the run, as the hub last told of it."""
+
+    number: int
+    condition: str
+    ranks: str
+    hits: int
+    """Matches over all ranks."""
+    once: bool
+    watch: bool = False
 
 
 def control_view(view: View) -> ControlView:

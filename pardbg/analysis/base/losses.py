@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
@@ -20,6 +22,52 @@ _ACTIVITY: Final = ("phase", "action")
 """Not ops: programs average their loss over ranks just before they log it."""
 Values = dict[int, list[tuple[int, float, bool]]]
 """rank -> (time, value, logged by the program itself) in order"""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """A loss that is NaN or infinite, and has been so up to the cursor."""
+
+    value: str
+    """``NaN``, ``inf`` or ``-inf``."""
+    since_step: int
+    ranks: tuple[int, ...]
+    """Whose own loss was not finite in that step; empty where no rank's own is known."""
+
+
+def value_text(value: float) -> str:
+    """``NaN``, ``inf`` or ``-inf``."""
+    return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def json_number(value: float | None) -> float | str | None:
+    """The value for JSON, which has no number for NaN or infinity: they stand there as text."""
+    return value if value is None or math.isfinite(value) else value_text(value)
+
+
+def not_finite(view: View, losses: Sequence[tuple[int, float]]) -> NotFinite | None:
+    """Since when the loss has not been finite, None while the newest of ``losses`` (step, value)
+    is. A rank's own loss is its first value in a step: a mean over ranks may follow."""
+    if not losses or math.isfinite(losses[-1][1]):
+        return None
+    newest, value = losses[-1]
+    since = next((step + 1 for step, loss in reversed(losses) if math.isfinite(loss)), 0)
+    since = max(since, losses[0][0])
+    found = _own(view, max(0, since - HISTORY), since)
+    while found.get(since - 1):  # a rank's own went wrong before the loss that is shown
+        since -= 1
+    ranks = found.get(since) or _own(view, newest, newest).get(newest) or []
+    return NotFinite(value_text(value), since, tuple(sorted(ranks)))
+
+
+def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
+    """step -> ranks whose own loss in it is not finite."""
+    found: dict[int, list[int]] = {}
+    for step, by_rank in _gather(view, first, last).items():
+        ranks = [rank for rank, values in by_rank.items() if not math.isfinite(values[0][1])]
+        if ranks:
+            found[step] = ranks
+    return found
 
 
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
@@ -96,7 +144,7 @@ def _logged(
             not flags & _INFERRED,
         )
         for step, name_id, t1, flags, value in zip(*columns, numbers, strict=True)
-        if name_id in names and math.isfinite(value)
+        if name_id in names
     ]
 
 

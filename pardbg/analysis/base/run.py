@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import RunInfo
 from pardbg.events import fields
 from pardbg.store.store import NEXT_PART, PART
 
 _LAUNCHERS = ("python", "torchrun")
 """Names that say how a program was started, not what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    name: str  # of the recipe or program
+    run: str
+    argv: tuple[str, ...]
+    t0_ns: int
+    wall_ns: int
+    """Wall clock (epoch ns) at t0_ns."""
+    exit_code: int | None
+    num_hosts: int
+    backend: str
+    truncated: bool
+    """The session file ends without its summary."""
+    part: tuple[int, str] = (1, "")
+    """Which file of a recording in several this is, and in which it goes on."""
 
 
 def run_info(view: View) -> RunInfo:

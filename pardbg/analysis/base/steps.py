@@ -97,14 +97,24 @@ def _sum_phases(
 
 
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
-    """Newest step any rank works on at the cursor."""
-    steps = []
+    """Newest step any rank works on at the cursor. Ops count only where nothing else says a step:
+    what follows the last one is in no step, whatever number its records have."""
+    steps, ops = [], []
     for process in view.ranks.values():
         for name in ("step", "phase", "action", "issue"):
             table, visible = view.rows(process, name)
             if visible:
-                steps.append(int(table.col("step")[visible - 1]))
-        said = states.get(process.proc, {}).get("step")
-        if isinstance(said, int) and view.proc_end(process) is None:
-            steps.append(said)
-    return max(steps, default=None)
+                found = ops if name == "issue" else steps
+                found.append(int(table.col("step")[visible - 1]))
+        stated = stated_step(states.get(process.proc, {}))
+        if stated is not None and view.proc_end(process) is None:
+            steps.append(stated)
+    return max(steps or ops, default=None)
+
+
+def stated_step(said: Mapping[str, object]) -> int | None:
+    """The step that a STATE message says is under way. Between two steps, and after the last one,
+    an agent counts on already: a step in which nothing happens yet has not begun."""
+    step = said.get("step")
+    begun = said.get("what") or said.get("phase") or said.get("held")
+    return step if isinstance(step, int) and step >= 0 and begun else None

@@ -6,8 +6,13 @@ is shown as such; 0 is a rank, a stage and a microbatch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from pardbg.analysis.base.control import Breakpoint as Breakpoint
+from pardbg.analysis.base.control import ControlView as ControlView
+from pardbg.analysis.base.losses import NotFinite
+from pardbg.analysis.base.run import RunInfo as RunInfo
 
 Cause = Literal["warmup", "dependency", "communication", "host", "cooldown"]
 CAUSES: tuple[Cause, ...] = ("warmup", "dependency", "communication", "host", "cooldown")
@@ -407,58 +412,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlView:
-    """Held or running, as acknowledged by the agents."""
-
-    mode: Literal["running", "pausing", "held", "stepping"]
-    controller: str | None
-    lease_ns: int | None
-    """Left of the lease; None where nobody holds control."""
-    reason: str
-    held: dict[int, str]
-    """rank -> what comes next there."""
-    pending: int
-    """Ops issued and not complete."""
-    log: tuple[tuple[int, str], ...]
-    """(t_ns, line): the audit trail's last lines, oldest first."""
-    waiting: dict[int, str] = field(default_factory=dict)
-    """rank -> the op it waits in for a rank that is held on purpose."""
-    timeout_ns: int | None = None
-    """Until the first of those ops may time out; None: nobody waits so."""
-    breaks: tuple[Breakpoint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Breakpoint:
-    """A breakpoint or watch of the run, as the hub last told of it."""
-
-    number: int
-    condition: str
-    ranks: str
-    hits: int
-    """Matches over all ranks."""
-    once: bool
-    watch: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    name: str  # of the recipe or program
-    run: str
-    argv: tuple[str, ...]
-    t0_ns: int
-    wall_ns: int
-    """Wall clock (epoch ns) at t0_ns."""
-    exit_code: int | None
-    num_hosts: int
-    backend: str
-    truncated: bool
-    """The session file ends without its summary."""
-    part: tuple[int, str] = (1, "")
-    """Which file of a recording in several this is, and in which it goes on."""
-
-
-@dataclass(frozen=True, slots=True)
 class OutputLine:
     t_ns: int
     rank: int | None
@@ -480,6 +433,7 @@ class Snapshot:
     step: int | None
     step_ns: int | None
     loss: float | None
+    """Of the newest step that has one; NaN and infinity stay what they are."""
     loss_history: tuple[tuple[int, float], ...]
     ranks: tuple[RankNow, ...]
     pipeline: PipelineView | None
@@ -498,3 +452,5 @@ class Snapshot:
     """All pipelines of the run, the one with the lowest rank first; ``pipeline`` is one of
     them."""
     sharding: ShardingView | None = None
+    not_finite: NotFinite | None = None
+    """Where the newest loss is NaN or infinite: since when, and whose was first."""

@@ -103,8 +103,8 @@ def count(number: int) -> str:
 
 
 def number(value: float | None) -> str:
-    """A loss or a learning rate: four significant digits."""
-    return UNKNOWN if value is None else f"{value:.4g}"
+    """A loss or a learning rate: four significant digits; ``NaN`` and ``inf`` as such."""
+    return UNKNOWN if value is None else "NaN" if value != value else f"{value:.4g}"
 
 
 def clock(wall_ns: int) -> str:

@@ -56,7 +56,7 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         (2, (Segment(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
         (3, (Segment(f"{figures.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
         (4, _bubble(snapshot)),
-        (7, _loss(snapshot)),
+        (2 if snapshot.not_finite else 7, _loss(snapshot)),
         (8, _agent(snapshot.ranks)),
         (2, _trouble(snapshot, mode.looking)),
     ]
@@ -119,6 +119,11 @@ def _bubble(snapshot: Snapshot) -> Line:
 
 
 def _loss(snapshot: Snapshot) -> Line:
+    broken = snapshot.not_finite
+    if broken is not None:
+        whose = f" r{figures.rank_set(broken.ranks)}" if broken.ranks else ""
+        text = f"loss {broken.value} since step {broken.since_step}{whose}"
+        return line(Segment(text, "bad"))
     if snapshot.loss is None:
         return ()
     return line(Segment("loss ", "dim"), Segment(figures.number(snapshot.loss)))

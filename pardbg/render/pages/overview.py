@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from pardbg.analysis.base.values import OutputLine, RankNow, Snapshot
 from pardbg.render.draw import figures
@@ -21,7 +22,8 @@ from pardbg.render.draw.cells import (
     selected,
     width,
 )  # fmt: skip
-from pardbg.render.draw.sparks import line_chart, spark, stacked
+from pardbg.render.draw.plots import by_step
+from pardbg.render.draw.sparks import spark, stacked
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.findings import brief
 from pardbg.render.pages.output import output_line
@@ -199,20 +201,19 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
 
 
 def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
-    """Curves side by side where they fit: step time, loss, and the phases of a step."""
-    steps = [step.duration_ns for step in snapshot.steps]
-    losses = [value for _, value in snapshot.loss_history]
-    if not losses:
-        losses = [step.loss for step in snapshot.steps if step.loss is not None]
+    """Charts side by side where they fit: step time, loss, and the phases of a step."""
     panels: list[tuple[str, str, list[Line]]] = []
     count = 3 if cells >= 110 else 2 if cells >= 64 else 1
     size = (cells - 2) // count - 2
-    if len(steps) > 1:
-        note = f"{figures.duration(min(steps))} – {figures.duration(max(steps))}"
-        panels.append(("step time", note, line_chart(steps, size, height, "spark")))
-    if len(losses) > 1:
-        note = f"{figures.number(losses[0])} → {figures.number(losses[-1])}"
-        panels.append(("loss", note, line_chart(losses, size, height, "loss")))
+    times = [(row.step, row.duration_ns) for row in snapshot.steps]
+    if times:
+        middle = median(value for _, value in times)
+        chart = by_step(times, size, height, "spark", figures.duration, middle)
+        panels.append(("step time", f"median {figures.duration(middle)}", chart))
+    losses = snapshot.loss_history
+    if losses:
+        chart = by_step(losses, size, height, "loss", figures.number)
+        panels.append(("loss", _course(losses), chart))
     phases = _phases(snapshot)
     if phases:
         panels.append(("phases of a step", "mean", bars(phases, size)))
@@ -226,6 +227,11 @@ def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
     while lines and not line_width(lines[-1]):
         lines.pop()
     return [*lines, ()]
+
+
+def _course(losses: Sequence[tuple[int, float]]) -> str:
+    """``5.746 → NaN``."""
+    return " → ".join(figures.number(value) for _, value in (losses[0], losses[-1]))
 
 
 def _phases(snapshot: Snapshot) -> list[Bar]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, left, line
-from pardbg.render.draw.sparks import line_chart
+from pardbg.render.draw.plots import by_step
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
 
@@ -32,12 +32,10 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
     body = [line(Segment("  " + left(name, 18), "dim"), Segment(text)) for name, text in facts]
     height = min(8, rows - len(body) - 3)
     if height >= 3 and len(now.step_ns) > 1:
-        low, high = min(now.step_ns), max(now.step_ns)
-        note = f"  step time {figures.duration(low)} – {figures.duration(high)}"
-        body += [(), line(Segment(note, "dim"))]
-        body += [
-            line("  ", row) for row in line_chart(now.step_ns, max(8, cells - 4), height, "spark")
-        ]
+        last = now.step if now.step is not None else 0
+        times = [(last - at, ns) for at, ns in enumerate(reversed(now.step_ns))][::-1]
+        body += [(), line(Segment("  step time", "dim"))]
+        body += by_step(times, max(8, cells - 4), height, "spark", figures.duration)
     return Picture(body=tuple(body))
 
 

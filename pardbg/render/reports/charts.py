@@ -125,7 +125,7 @@ def steps(rows: Sequence[Json]) -> str:
     top = max(row["duration_ns"] for row in rows)
     typical = median(row["duration_ns"] for row in rows)
     high = min(top, 2.5 * typical) * 1.08  # one slow first step must not flatten the rest
-    losses = [(row["step"], row["loss"]) for row in rows if row["loss"] is not None]
+    losses = [(r["step"], r["loss"]) for r in rows if isinstance(r["loss"], (int, float))]
     svg = Svg(WIDTH, 190, "time of each step" + (", and loss" if losses else ""))
     base, room = 168.0, WIDTH - LEFT - (64 if losses else RIGHT)
     for tick in ticks(high):

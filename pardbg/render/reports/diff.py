@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pardbg.analysis.answers.checks import show
 from pardbg.analysis.answers.diff import Diff, Row
 from pardbg.render.draw.cells import clean, clip, left, right
@@ -46,6 +48,8 @@ def change(row: Row) -> str:
     """``+12.3%``; of fractions in points."""
     if row.a is None or row.b is None:
         return "only B" if row.a is None else "only A"
+    if not (math.isfinite(row.a) and math.isfinite(row.b)):
+        return "" if str(row.a) == str(row.b) else "not finite"
     if row.unit == "fraction":
         return f"{100 * (row.b - row.a):+.1f} pt"
     if row.a == 0:

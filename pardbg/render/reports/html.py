@@ -13,6 +13,7 @@ from pardbg.analysis.base.values import CAUSES, PipelineStep
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
 from pardbg.render.reports.html_style import PATTERNS, STYLE
+from pardbg.render.reports.sections import finite_losses, not_finite_text
 from pardbg.words import duration, size
 
 MAX_FINDINGS: Final = 40
@@ -62,9 +63,10 @@ def _facts(report: Json) -> str:
         implied = pipeline["implied_fraction"]
         beside = "" if implied is None else f" · implied {_percent(implied)}"
         facts.append((_percent(pipeline["bubble_fraction"]), f"bubble{beside}"))
-    losses = [s["loss"] for s in steps if s["loss"] is not None]
-    if losses:
+    if losses := finite_losses(report):
         facts.append((f"{losses[-1]:.4g}", f"loss, from {losses[0]:.4g}"))
+    if broken := not_finite_text(report):
+        facts.append((report["loss_not_finite"]["value"], f"loss: {broken}"))
     skews = [r["skew_ns"] for r in report["collectives"] if r["skew_ns"] is not None]
     if skews:
         facts.append(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any, Final
 
-from pardbg.words import duration, size
+from pardbg.words import duration, ranks_text, size
 
 WIDTH: Final = 80
 MAX_ROWS: Final = 32
@@ -105,3 +105,24 @@ def bandwidth_lines(rows: Sequence[Json]) -> list[str]:
             f"{row['number']:>8}{duration(row['transfer_ns']):>11}{busbw:>12}"
         )
     return lines
+
+
+def finite_losses(report: Json) -> list[float]:
+    """The losses of the steps that have one that is a number."""
+    return [s["loss"] for s in report["steps"] if isinstance(s["loss"], (int, float))]
+
+
+def not_finite_text(report: Json) -> str:
+    """``NaN since step 5 (rank 2)``; empty while the newest loss is finite."""
+    broken = report.get("loss_not_finite")
+    if broken is None:
+        return ""
+    whose = f" ({ranks_text(broken['ranks'])})" if broken["ranks"] else ""
+    return f"{broken['value']} since step {broken['since_step']}{whose}"
+
+
+def loss_text(report: Json) -> str:
+    """``5.7461 → 4.6558``, and since when it is not finite; empty without a loss."""
+    losses = finite_losses(report)
+    parts = [f"{losses[0]:.4f} → {losses[-1]:.4f}"] if losses else []
+    return ", ".join([*parts, *filter(None, [not_finite_text(report)])])

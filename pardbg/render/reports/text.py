@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pardbg.render.reports.sections import (
     bandwidth_lines,
+    loss_text,
     overlap_lines,
     path_lines,
     peak_lines,
@@ -56,9 +57,8 @@ def _run(report: Json) -> list[str]:
     lines = ["  ".join(parts)]
     if run["argv"]:
         lines += _wrapped("$ " + " ".join(run["argv"]), "  ")
-    losses = [s["loss"] for s in steps if s["loss"] is not None]
-    if losses:
-        lines.append(f"loss {losses[0]:.4f} → {losses[-1]:.4f}")
+    if loss := loss_text(report):
+        lines.append(f"loss {loss}")
     if run.get("next_part") or run.get("part", 1) > 1:
         goes_on = f"; it goes on in {run['next_part']}" if run.get("next_part") else ", its last"
         lines.append(f"Part {run['part']} of a recording{goes_on}.")

@@ -156,7 +156,7 @@ def test_a_line_each_and_junit() -> None:
 
 def test_values_in_words_and_the_list() -> None:
     assert [show(0.1234, "fraction"), show(3.5, "number"), show(float("nan"), "number")] == [
-        "12.34%", "3.5", "nan",
+        "12.34%", "3.5", "NaN",
     ]  # fmt: skip
     assert "step.p95" in metric_list() and "busbw[…]" in metric_list()
 

@@ -165,6 +165,7 @@ def test_losses_are_numbers_but_for_nan(wanted: Wanted) -> None:
     assert losses or wanted.recipe == "tour"
     if wanted.recipe != "fault:nan":
         assert all(math.isfinite(loss) for loss in losses)
+        assert report_of(wanted)["loss_not_finite"] is None
 
 
 faulty = pytest.mark.parametrize("wanted", FAULTS, ids=lambda wanted: wanted.recipe)

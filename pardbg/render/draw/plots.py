@@ -1,0 +1,226 @@
+"""Charts with axes, ticks and units, drawn by plotext and handed on as lines of styled cells.
+
+Every value is a point of its own; nothing is drawn between two values. What is not finite has no
+height: it stands as ``✗`` at the top, where it happened.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, Final
+
+from pardbg.render.draw.axis import nice_step
+from pardbg.render.draw.cells import Line, Segment, fit
+
+Point = tuple[float, float]
+DOT: Final = "●"
+_SGR: Final = re.compile(r"\x1b\[([\d;]*)m")
+_LEAST: Final = (16, 5)
+"""Cells and rows below which an axis leaves no room for a chart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points in one style."""
+
+    points: tuple[Point, ...]
+    style: str
+    marker: str = ""
+    """A character for each point; empty: ``●`` while there is room for each, else braille dots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """One axis: how a value is written, and where the axis ends."""
+
+    text: Callable[[float], str]
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    whole: bool = False
+    """Ticks at whole numbers only (steps, ranks)."""
+    binary: bool = False
+    """Ticks at powers of 1024 times 1, 2 or 5 (bytes)."""
+    unit: str = ""
+    """Stands before the first tick: ``step 0``."""
+
+    def place(self, value: float) -> float:
+        """Where a value lies on the axis. (Logarithms are taken here: plotext 6.1 takes them of
+        ticks and points, but not of limits.)"""
+        return math.log10(value) if self.log else value
+
+
+def _step_text(value: float) -> str:
+    return f"{value:.0f}"
+
+
+STEPS: Final = Scale(_step_text, whole=True, unit="step")
+"""The axis of training steps."""
+
+
+def plot(series: Sequence[Series], cells: int, rows: int, x: Scale, y: Scale) -> list[Line]:
+    """The chart in exactly ``rows`` lines of ``cells`` cells; nothing where that is too small or
+    where there is no point."""
+    kept = tuple(one for one in series if one.points)
+    if cells < _LEAST[0] or rows < _LEAST[1] or not kept:
+        return []
+    return list(_plot(kept, cells, rows, x, y))
+
+
+def by_step(
+    values: Sequence[tuple[int, float]],
+    cells: int,
+    rows: int,
+    style: str,
+    text: Callable[[float], str],
+    level: float | None = None,
+) -> list[Line]:
+    """A value per training step, and ``level`` (a median, a bound) as a broken line."""
+    shown = [Series(tuple(values), style)]
+    if level is not None and len(values) > 1:
+        first, last = values[0][0], values[-1][0]
+        across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
+        shown.insert(0, Series(across, "faint", "╌"))
+    return plot(shown, cells, rows, STEPS, Scale(text))
+
+
+@lru_cache(maxsize=64)
+def _plot(
+    series: tuple[Series, ...], cells: int, rows: int, x: Scale, y: Scale
+) -> tuple[Line, ...]:
+    points = [point for one in series for point in one.points]
+    xs = _limits([px for px, _ in points], x)
+    ys = _limits([py for _, py in points], y)
+    figure, styles = _figure(cells, rows), ["", "rule", "dim", "bad"]
+    for one in series:
+        styles.append(one.style)
+        _draw(figure, one, len(styles) - 1, (x, y), ys[1], cells)
+    x_ticks = _ticks(xs, x, max(2, cells // 12))
+    y_ticks = _ticks(ys, y, max(2, rows // 3))
+    for name, limits, ticks, scale in (("x", xs, x_ticks, x), ("y", ys, y_ticks, y)):
+        ruler = figure.ruler(name).lim(*map(scale.place, limits))
+        ruler.ticks(
+            [scale.place(tick) for tick in ticks], _labels(ticks, scale.text, name, scale.unit)
+        )
+        ruler.pixel(_pixel(2))
+    return tuple(fit(line, cells) for line in _lines(figure.build().string(), styles))[:rows]
+
+
+@cache
+def _terminal() -> Any:
+    """plotext, imported with the first chart; its terminal must not cut charts to its own size."""
+    import plotext
+
+    return type(plotext.terminal)().limit(False, False)
+
+
+def _figure(cells: int, rows: int) -> Any:
+    """A figure of its own: plotext's module-wide one is left alone."""
+    terminal = _terminal()
+    import plotext
+
+    figure = type(plotext.figure)(terminal).plot_size(cells, rows).canvas("default")
+    figure.axes(True, pixel=_pixel(1))
+    figure.axes(False, axis="x", side="upper")
+    figure.axes(False, axis="y", side="right")
+    return figure
+
+
+def _pixel(number: int) -> Any:
+    """A colour that stands for style ``number`` until the cells are read."""
+    import plotext
+
+    return plotext.pixel((number, 0, 0))
+
+
+def _draw(
+    figure: Any, one: Series, number: int, scales: tuple[Scale, Scale], top: float, cells: int
+) -> None:
+    import plotext
+
+    marker = one.marker or (DOT if len(one.points) <= cells // 2 else "braille")
+    finite = [(x, y) for x, y in one.points if math.isfinite(y)]
+    broken = [(x, top) for x, y in one.points if not math.isfinite(y)]
+    for points, char, style in ((finite, marker, number), (broken, "✗", 3)):
+        shown = [
+            (scales[0].place(x), scales[1].place(y))
+            for x, y in points
+            if not (scales[0].log and x <= 0) and not (scales[1].log and y <= 0)
+        ]
+        if shown:
+            xs, ys = zip(*shown, strict=True)
+            figure.draw(figure.signal(xs, ys, marker=plotext.marker(char, _pixel(style))))
+
+
+def _limits(values: Sequence[float], scale: Scale) -> tuple[float, float]:
+    """First and last value of an axis; never equal."""
+    finite = [v for v in values if math.isfinite(v) and (v > 0 or not scale.log)]
+    low = min(finite, default=0.1) if scale.low is None else scale.low
+    high = max(finite, default=1.0) if scale.high is None else scale.high
+    if scale.log:
+        return low / 1.5, max(high, low) * 1.5
+    if high <= low:
+        half = abs(low) * 0.1 or 0.5
+        return low - half, low + half
+    return low, high
+
+
+def _ticks(limits: tuple[float, float], scale: Scale, number: int) -> list[float]:
+    """At most about ``number`` round values on an axis."""
+    low, high = limits
+    if scale.log:
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        powers = [10.0**at for at in range(first, last + 1)]
+        if sum(low <= power <= high for power in powers) < 3:
+            powers = sorted(by * power for power in powers for by in (1, 2, 5))
+        inside = [power for power in powers if low <= power <= high]
+        return inside[:: max(1, -(-len(inside) // number))]
+    step = _step((high - low) / number, scale)
+    first = math.ceil(low / step - 1e-9)
+    return [at * step for at in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _step(least: float, scale: Scale) -> float:
+    """The next round distance of ticks that is not below ``least``."""
+    if scale.whole:
+        return float(max(1, math.ceil(nice_step(least) if least > 1 else 1)))
+    unit = 1.0
+    if scale.binary:
+        while unit * 1024 <= least:
+            unit *= 1024
+    elif least < 1:
+        unit = 10.0 ** math.floor(math.log10(least))
+    return unit * nice_step(least / unit)
+
+
+def _labels(
+    ticks: Sequence[float], text: Callable[[float], str], axis: str, unit: str
+) -> list[str]:
+    """Each tick in words, the first with the unit; a space keeps the vertical axis' words off its
+    line."""
+    words = [text(tick) + (" " if axis == "y" else "") for tick in ticks]
+    if unit and words:
+        words[0] = f"{unit} {words[0]}"
+    return words
+
+
+def _lines(text: str, styles: Sequence[str]) -> list[Line]:
+    """plotext's coloured text as styled cells."""
+    lines: list[Line] = []
+    for row in text.split("\n"):
+        runs: list[Segment] = []
+        style = ""
+        for at, part in enumerate(_SGR.split(row)):
+            if at % 2 == 0:
+                runs += [Segment(part, style)] if part else []
+            elif part.startswith("38;2;"):
+                number = int(part.split(";")[2])
+                style = styles[number] if number < len(styles) else ""
+            elif part in ("", "0"):
+                style = ""
+        lines.append(tuple(runs))
+    return lines

@@ -1,0 +1,89 @@
+"""What recorded sessions must never be made to say: values worked out from what was planted."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pardbg.analysis.answers.checks import parse, run
+from pardbg.analysis.answers.diff import as_dict, diff
+from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.losses import NotFinite
+from pardbg.analysis.base.values import Snapshot
+from pardbg.render.draw.cells import Picture, plain
+from pardbg.render.frame import chrome
+from pardbg.render.pages.overview import overview
+from pardbg.render.reports.diff import text as diff_text
+from pardbg.render.reports.html import page as html_page
+from pardbg.render.reports.text import text as report_text
+from pardbg.session.navigation.travel import step_end
+from pardbg.session.reader import load
+from pardbg.store.store import Store
+
+SESSIONS = Path(__file__).parents[3] / "sessions"
+
+
+@cache
+def store_of(name: str) -> Store:
+    store = load(SESSIONS / f"{name}.mcap")
+    store.settle()
+    return store
+
+
+@cache
+def at_end(name: str) -> Snapshot:
+    return snapshot(store_of(name), None)
+
+
+def after_step(name: str, step: int) -> Snapshot:
+    """The snapshot at the end of a training step."""
+    t_ns = step_end(store_of(name), step)
+    assert t_ns is not None
+    return snapshot(store_of(name), t_ns)
+
+
+def lines_of(picture: Picture) -> list[str]:
+    return [plain(row) for row in (*picture.head, *picture.body, *picture.foot)]
+
+
+def test_a_loss_that_went_nan_is_nan_wherever_a_loss_is_shown() -> None:
+    """``fault:nan --fault-rank 2 --fault-step 5``: ten steps, the losses of 0 to 4 are finite."""
+    now = at_end("fault-nan")
+    assert now.not_finite == NotFinite("NaN", 5, (2,))
+    header = plain(chrome.header("fault-nan", now, chrome.Mode(replay=True), 120))
+    assert "loss NaN since step 5 r2" in header
+    shown = lines_of(overview(now, 120, 36))
+    assert any("5.746 → NaN" in line for line in shown)
+    assert "".join(shown).count("✗") == 5 + 1  # steps 5 to 9 in the chart, and the finding
+    made = report(store_of("fault-nan"))
+    assert [row["loss"] for row in made["steps"]][4:] == [pytest.approx(4.681, abs=1e-3)] + [
+        "NaN"
+    ] * 5
+    assert made["loss_not_finite"] == {"value": "NaN", "since_step": 5, "ranks": [2]}
+    json.dumps(made, allow_nan=False)
+    assert "NaN since step 5 (rank 2)" in report_text(made)
+    assert "NaN since step 5 (rank 2)" in html_page(made, None, "fault-nan.mcap")
+    (result,) = run(store_of("fault-nan"), [parse("loss.max<100")])
+    assert not result.ok and result.text.startswith("NaN")
+    compared = diff(store_of("ddp"), store_of("fault-nan"))
+    json.dumps(as_dict(compared), allow_nan=False)
+    (loss,) = (line for line in diff_text(compared).split("\n") if "loss of step" in line)
+    assert loss.endswith("not finite")
+
+
+def test_before_it_went_nan_nothing_is_said_of_it() -> None:
+    now = after_step("fault-nan", 4)
+    assert now.not_finite is None
+    assert now.loss == pytest.approx(4.681, abs=1e-3)
+
+
+def test_steps_are_numbered_one_way() -> None:
+    """Ten steps, 0 to 9: after its end a run is not in step 10, nor at the end of 4 in 5."""
+    for now, step in ((at_end("fault-nan"), 9), (after_step("fault-nan", 4), 4)):
+        assert now.step == step
+        assert {row.step for row in now.ranks} <= {step, step - 1}
+        assert now.steps[-1].step == now.loss_history[-1][0] == step
