@@ -99,7 +99,8 @@ def _sum_phases(
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
     """Newest step any rank works on at the cursor. Ops count only where nothing else says a step:
     what follows the last one is in no step, whatever number its records have."""
-    steps, ops = [], []
+    steps: list[int] = []
+    ops: list[int] = []
     for process in view.ranks.values():
         for name in ("step", "phase", "action", "issue"):
             table, visible = view.rows(process, name)
