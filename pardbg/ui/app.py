@@ -21,7 +21,8 @@ from pardbg.ui.commands.prompt_history import History
 from pardbg.ui.commands.startup import Rc, run_rc
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.cursor import TimeCursor
-from pardbg.ui.engine.feed import Analysis, Engine, Frame, SecondRecording
+from pardbg.ui.engine.engine import Engine
+from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording
 from pardbg.ui.engine.landmarks import Journey
 from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.main.main_screen import MainScreen

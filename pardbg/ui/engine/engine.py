@@ -1,0 +1,236 @@
+"""The feeding thread: source → store → analysis → one frozen value per frame.
+
+Everything that touches the store happens here, on one thread: applying messages and asking the
+analysis.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pardbg.session.navigation.goto import TravelError
+from pardbg.store.bookmarks import Bookmark
+from pardbg.store.source import Source
+from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording, Want
+from pardbg.ui.engine.frame_maker import FrameMaker
+from pardbg.ui.engine.gc_pauses import Collecting
+from pardbg.ui.engine.landmarks import Journey, Places
+from pardbg.ui.engine.loading import Loader
+from pardbg.ui.engine.pace import PLAY_PERIOD_S, Pace
+
+LOADING_PERIOD_S = 0.2
+
+
+class Engine:
+    """Runs the thread; ``post`` gets frames, ``fail`` one-line errors, ``say`` where a journey
+    ended, ``loading`` how much of a recording is read before its first frame."""
+
+    def __init__(
+        self,
+        source: Source,
+        store: Any,
+        eyes: Analysis,
+        cursor: TimeCursor,
+        post: Callable[[Frame], object],
+        fail: Callable[[str], object],
+        loading: Callable[[float], object],
+        say: Callable[[str], object] = lambda text: None,
+        second: SecondRecording | None = None,
+    ) -> None:
+        self._store, self._eyes, self._cursor = store, eyes, cursor
+        self._post, self._fail, self._loading, self._say = post, fail, loading, say
+        self._loader = Loader(source, store, cursor, second)
+        self._places = Places(store, eyes.findings)
+        self._maker = FrameMaker(store, eyes, cursor, self._loader, self._places)
+        self._pace = Pace(cursor)
+        self._collecting = Collecting()
+        self._want = Want()
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pardbg-engine", daemon=True)
+        self._journeys: deque[Journey | Bookmark] = deque()
+        self._told_s = 0.0
+        self._owed = False
+        """The last frame was a first answer: the whole one is to come."""
+        self._revision: object = None
+        self._made: Frame | None = None
+        self._was_finished = False
+        self._errors: set[str] = set()
+
+    # ---------------------------------------------------------------- from the UI's thread
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the thread; the source stays open, for whoever opened it."""
+        self._ended.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def want(self, want: Want) -> None:
+        """What the next frames must hold; a changed wish is answered at once."""
+        if want != self._want:
+            self._want = want
+            self._wake.set()
+
+    def wake(self) -> None:
+        """The cursor was moved."""
+        self._wake.set()
+
+    def go(self, journey: Journey) -> None:
+        """Move the cursor to a place that the store knows."""
+        self._journeys.append(journey)
+        self._wake.set()
+
+    def mark(self, mark: Bookmark) -> None:
+        """A bookmark of a recording (a live run's come back from the hub)."""
+        self._journeys.append(mark)
+        self._wake.set()
+
+    # ---------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        try:
+            with self._collecting.alone():
+                while not self._ended.is_set():
+                    self._turn()
+                    self._collecting.look(self._pace.idle or self._cursor.following)
+        except Exception as error:  # noqa: BLE001 - the thread's last word must reach the screen
+            self._fail(f"the viewer's feed stopped: {type(error).__name__}: {error}")
+
+    def _turn(self) -> None:
+        if self._loader.finished:
+            self._turn_finished()
+        elif self._cursor.replay:
+            self._read_on()
+        else:
+            self._loader.read_live()
+        if not self._loader.opened:
+            if self._ended.is_set() or not self._loader.open():
+                return
+            self._wake.set()
+        asked = self._wake.is_set()
+        if asked or self._owed or self._due():
+            self._wake.clear()
+            self._travel()
+            self._look(asked)
+
+    def _turn_finished(self) -> None:
+        """Nothing more comes of the source: read the second one, look for findings, or wait."""
+        second = self._loader.second
+        if not self._was_finished:
+            self._finish()
+        elif second is not None and not second.source.finished:
+            if self._loader.read_second(second):
+                self._wake.set()
+        elif self._wake.is_set() or not self._searching():
+            self._wake.wait(PLAY_PERIOD_S if self._cursor.playing else 0.5)
+
+    def _read_on(self) -> None:
+        """A slice of a recording: frames and keys come in between."""
+        self._loader.read_slice(lambda: self._ended.is_set() or self._waited_for)
+        now = time.monotonic()
+        if now - self._told_s >= LOADING_PERIOD_S:
+            self._told_s = now
+            if self._made is None:
+                self._loading(self._loader.share)
+            else:
+                self._post(replace(self._made, loaded=self._loader.share))
+
+    @property
+    def _waited_for(self) -> bool:
+        return self._loader.opened and self._wake.is_set()
+
+    def _finish(self) -> None:
+        """Everything was read, or the run has ended."""
+        self._was_finished = True
+        self._loader.settle()
+        self._revision = None
+        if self._cursor.replay and self._loader.opened and not self._cursor.playing:
+            self._loader.to_first_step()
+
+    def _searching(self) -> bool:
+        """Nothing to do: look for findings that were gone again by the end of a recording."""
+        if self._cursor.following or self._cursor.playing or self._made is None:
+            return False
+        if not self._pace.idle:
+            return False  # somebody moves about: no key shall wait for this
+        if not self._places.search(self._store.begin_ns, self._store.end_ns):
+            return False
+        time.sleep(0.005)  # keys first
+        if self._places.searched >= 1:
+            self._places.forget()
+            self._wake.set()
+        return True
+
+    def _travel(self) -> None:
+        """Where keys and ``:goto`` want to be."""
+        while self._journeys:
+            journey = self._journeys.popleft()
+            if isinstance(journey, Bookmark):
+                self._store.bookmarks.put(journey)
+                self._places.forget()
+                continue
+            begin, end = self._loader.bounds()
+            now = self._cursor.at(time.monotonic())
+            try:
+                found = self._places.go(journey, end if now is None else now, begin, end)
+            except TravelError as error:
+                self._fail(str(error) + self._loader.so_far)
+                continue
+            self._cursor.stop()
+            self._cursor.seek(found.t_ns)
+            if found.text:
+                self._say(found.text)
+
+    # ---------------------------------------------------------------- frames
+
+    def _due(self) -> bool:
+        """Is there something new to see, and is it time?"""
+        made = self._made
+        if not self._pace.is_time(made is not None and made.awaited_ns is not None):
+            return False
+        if self._cursor.playing:
+            return True
+        if made is not None and made.awaited_ns is None and self._loader.share < 1:
+            return False  # what is shown is whole: the rest of the recording changes nothing
+        return bool(self._store.revision != self._revision)
+
+    def _look(self, asked: bool) -> None:
+        now_s = time.monotonic()
+        self._revision = self._store.revision
+        frame = None
+        with self._pace.frame():
+            try:
+                frame = self._maker.awaiting(self._made, now_s) or self._maker.make(
+                    self._want, now_s, self._hurry(asked)
+                )
+            except Exception as error:  # noqa: BLE001 - one bad record must not blind the viewer
+                self._tell_once(f"cannot show this moment: {type(error).__name__}: {error}")
+        self._owed = frame is not None and not frame.whole and not self._cursor.playing
+        if frame is None:
+            return
+        if frame.whole and frame.awaited_ns is None:
+            self._pace.was_whole()
+        self._made = frame
+        self._post(frame)
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._errors:
+            self._errors.add(text)
+            self._fail(text)
+
+    def _hurry(self, asked: bool) -> bool:
+        """Give a first answer: whole frames take long, and somebody waits for this one."""
+        if self._eyes.glance is None or self._cursor.following:
+            return False
+        slow = self._pace.slow or self._made is None
+        return slow and (self._cursor.playing or asked)

@@ -1,0 +1,87 @@
+"""One frame: what the page wants, asked of the analysis at the cursor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pardbg.analysis.base.values import OutputLine, Snapshot
+from pardbg.session.navigation.align import aligned
+from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.feed import Analysis, Comparison, Frame, Lanes, Want
+from pardbg.ui.engine.landmarks import Places
+from pardbg.ui.engine.loading import Loader
+
+_SPAN_NS = 300_000_000
+"""A step's length where none is known."""
+
+
+class FrameMaker:
+    """Makes frames on the engine's thread."""
+
+    def __init__(
+        self, store: Any, eyes: Analysis, cursor: TimeCursor, loader: Loader, places: Places
+    ) -> None:
+        self._store, self._eyes, self._cursor = store, eyes, cursor
+        self._loader, self._places = loader, places
+
+    def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
+        """The frame at the cursor; in a ``hurry`` without findings."""
+        cursor, eyes, glance = self._cursor, self._eyes, self._eyes.glance
+        look = glance if hurry and glance else eyes.snapshot
+        snapshot = look(self._store, cursor.at(now_s), want.pipeline_of)
+        begin, end = self._loader.bounds()
+        self._places.saw(snapshot.findings)
+        lanes, t0, t1 = self._lanes(want, snapshot)
+        output: tuple[OutputLine, ...] = ()
+        if want.output is not None:
+            output = eyes.output(self._store, snapshot.t_ns, want.output)
+        return Frame(
+            snapshot=snapshot,
+            following=cursor.following,
+            finished=self._loader.finished,
+            playing=cursor.playing,
+            speed=cursor.speed,
+            lanes=lanes,
+            lanes_t0_ns=t0,
+            lanes_t1_ns=t1,
+            output=output,
+            begin_ns=begin,
+            end_ns=end,
+            loaded=self._loader.share,
+            whole=look is eyes.snapshot,
+            marks=() if cursor.following else self._places.marks(),
+            findings=tuple(self._places.findings),
+            bookmarks=self._store.bookmarks.all(),
+            whatif=eyes.whatif(self._store, snapshot.t_ns) if want.whatif else None,
+            other=self._beside(want, snapshot.t_ns, look is eyes.snapshot),
+        )
+
+    def awaiting(self, made: Frame | None, now_s: float) -> Frame | None:
+        """Where the moment asked for is not read yet: the frame before it, saying so."""
+        t_ns = self._cursor.at(now_s)
+        if not self._cursor.replay or t_ns is None or made is None or self._loader.is_read(t_ns):
+            return None
+        return replace(
+            made, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
+            speed=self._cursor.speed,
+        )  # fmt: skip
+
+    def _lanes(self, want: Want, snapshot: Snapshot) -> tuple[Lanes, int, int]:
+        """Lanes, and begin and end of their window."""
+        t1, timeline = snapshot.t_ns, want.timeline
+        if timeline is None:
+            return {}, t1, t1
+        t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * 3)
+        lanes = self._eyes.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
+        return lanes, t0, t1
+
+    def _beside(self, want: Want, t_ns: int, whole: bool) -> Comparison | None:
+        """The second run where it stands at the same step."""
+        second = self._loader.second
+        if second is None or not second.source.finished:
+            return None
+        place = aligned(self._store, t_ns, second.store)
+        look = self._eyes.snapshot if whole or not self._eyes.glance else self._eyes.glance
+        made = look(second.store, place.t_ns, want.pipeline_of)
+        return Comparison(second.name, made, place.by, place.note)

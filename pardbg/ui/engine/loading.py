@@ -1,0 +1,113 @@
+"""Reading: messages from the source into the store, in slices, and how far that has come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pardbg.session.navigation.travel import every_rank_stepped, first_step_end
+from pardbg.store.source import Source
+from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.feed import SecondRecording
+
+POLL_MS = 30
+OPENING_S = 0.4
+"""A recording's first frame waits so long for the end of the first training step, not longer."""
+LOAD_SLICE_S = 0.04
+"""Reading a recording gives way so often."""
+LATE_NS = 2_000_000_000
+"""Records come within this after their time; a moment is whole once later messages are read."""
+
+
+class Loader:
+    """Applies what a source has to a store. On the engine's thread alone."""
+
+    def __init__(
+        self, source: Source, store: Any, cursor: TimeCursor, second: SecondRecording | None
+    ) -> None:
+        self._source, self._store, self._cursor = source, store, cursor
+        self.second = second
+        self.opened = not cursor.replay
+        """It was chosen where the recording opens."""
+        self._begun_s = time.monotonic()
+        self._read_ns = 0
+        """Hub time of the newest message read."""
+
+    @property
+    def finished(self) -> bool:
+        """The source has nothing more."""
+        return self._source.finished
+
+    @property
+    def share(self) -> float:
+        """How much of a recording is read, 0..1."""
+        return 1.0 if self._source.finished else float(getattr(self._source, "progress", 1.0))
+
+    @property
+    def so_far(self) -> str:
+        """The same in words, for an answer that more reading may change."""
+        return "" if self.share >= 1 else f" ({self.share:.0%} of the recording is read)"
+
+    def bounds(self) -> tuple[int, int]:
+        """Begin and end of the session, as far as they are known; the cursor is told, too."""
+        begin, end = self._store.begin_ns, self._store.end_ns
+        if not self._source.finished:
+            end = max(end, getattr(self._source, "end_ns", None) or 0)
+        self._cursor.bounds(begin, end)
+        return begin, end
+
+    def read_live(self) -> None:
+        """What came, or wait a moment for something to come."""
+        self._apply(POLL_MS)
+
+    def read_slice(self, waited_for: Callable[[], bool]) -> None:
+        """A slice of a recording; a short one where somebody waits for a frame."""
+        until = time.monotonic() + LOAD_SLICE_S
+        while not self._source.finished:
+            self._apply(0)
+            if time.monotonic() >= until or waited_for():
+                break
+
+    def read_second(self, second: SecondRecording) -> bool:
+        """A slice of the run beside this one; True: that was the last."""
+        until = time.monotonic() + LOAD_SLICE_S
+        while not second.source.finished and time.monotonic() < until:
+            second.store.apply_all(second.source.poll(0))
+        if second.source.finished:
+            second.store.settle()
+        return second.source.finished
+
+    def settle(self) -> None:
+        """Everything was read: nothing waits for later messages any more."""
+        settle = getattr(self._store, "settle", None)
+        if settle is not None:
+            settle()
+
+    def is_read(self, t_ns: int) -> bool:
+        """Nothing that is still to be read changes what is seen at that time."""
+        return self._source.finished or t_ns + LATE_NS <= self._read_ns
+
+    def open(self) -> bool:
+        """Choose where a recording opens: at the end of the first training step, its begin where
+        none has ended in what could be read so far. False: read on first."""
+        stepped = self._source.finished or every_rank_stepped(self._store)
+        if not stepped and time.monotonic() - self._begun_s < OPENING_S:
+            return False
+        self.opened = True
+        self.to_first_step()
+        return True
+
+    def to_first_step(self) -> None:
+        """From a recording's begin to the end of its first step."""
+        begin, _ = self.bounds()
+        if self._cursor.at(time.monotonic()) == begin:
+            end = first_step_end(self._store)
+            self._cursor.seek(begin if end is None else end)
+
+    def _apply(self, wait_ms: int) -> None:
+        messages = self._source.poll(wait_ms)
+        for message in messages:
+            self._store.apply(message)
+        if messages:
+            self._read_ns = max(self._read_ns, messages[-1].received_ns)

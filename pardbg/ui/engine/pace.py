@@ -1,0 +1,65 @@
+"""When the next frame is due: what a frame costs decides how often one comes by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pardbg.ui.engine.cursor import TimeCursor
+
+LIVE_PERIOD_S = 0.125
+"""At most 8 frames a second of a live run."""
+PLAY_PERIOD_S = 0.066
+"""At most 15 frames a second while a recording plays."""
+LOOK_BACK_PERIOD_S = 1.0
+"""A frame of the past does not change; only the run's end moves."""
+SHARE = 8
+"""Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
+user asks for comes at once."""
+PLAYING_SHARE = 2
+"""While a recording plays somebody watches."""
+SLOW_S = 0.06
+"""Where a whole frame takes longer, what is asked for comes without findings first."""
+IDLE_S = 1.5
+"""Findings of other moments are looked for once nobody has moved for so long."""
+
+
+class Pace:
+    """Times of the frames made so far."""
+
+    def __init__(self, cursor: TimeCursor) -> None:
+        self._cursor = cursor
+        self._looked_s = self._cost_s = self._whole_s = 0.0
+
+    @contextmanager
+    def frame(self) -> Iterator[None]:
+        """Around the making of one: its CPU time counts."""
+        spent = time.thread_time()
+        try:
+            yield
+        finally:
+            self._looked_s = time.monotonic()
+            self._cost_s = time.thread_time() - spent
+
+    def was_whole(self) -> None:
+        """The last frame had everything in it."""
+        self._whole_s = self._cost_s
+
+    @property
+    def idle(self) -> bool:
+        """Nobody has moved about for a while."""
+        return time.monotonic() - self._looked_s > IDLE_S
+
+    @property
+    def slow(self) -> bool:
+        """Whole frames take long."""
+        return self._whole_s > SLOW_S
+
+    def is_time(self, awaited: bool) -> bool:
+        """The period of this mode is over; ``awaited``: the moment asked for is not read yet."""
+        period = LIVE_PERIOD_S if self._cursor.following else LOOK_BACK_PERIOD_S
+        if self._cursor.playing or awaited:
+            period = PLAY_PERIOD_S
+        share = PLAYING_SHARE if self._cursor.playing else SHARE
+        return time.monotonic() - self._looked_s >= max(period, self._cost_s * share)
