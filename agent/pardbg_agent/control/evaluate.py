@@ -14,7 +14,6 @@ import linecache
 import os
 import pprint
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,11 +28,6 @@ MAX_NAMES: Final = 200
 MAX_REPR: Final = 200
 AROUND: Final = 5
 """Source lines before and after the current one."""
-_SKIPPED: Final = tuple(
-    os.path.join(path, name) + os.sep
-    for path in {sysconfig.get_paths()[which] for which in ("purelib", "platlib")}
-    for name in ("torch", "torchelastic")
-)
 
 
 class Refused(Exception):
@@ -76,13 +70,20 @@ def answer(
 
 def frames(innermost: From) -> list[Place]:
     """The program's own frames, innermost first: not the agent's, torch's or Python's start."""
+    skipped = _torch_dirs()
     own: list[Place] = []
     others: list[Place] = []
     for place in _places(innermost):
         file = place.frame.f_code.co_filename
         if not is_own(file) and not file.startswith("<frozen"):
-            (others if file.startswith(_SKIPPED) else own).append(place)
+            (others if file.startswith(skipped) else own).append(place)
     return own or others
+
+
+def _torch_dirs() -> tuple[str, ...]:
+    """Where torch's own code lies, as it was really imported (it may be on PYTHONPATH)."""
+    found = (getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "torchelastic"))
+    return tuple(os.path.dirname(file) + os.sep for file in found if file)
 
 
 def _places(innermost: From) -> list[Place]:
