@@ -6,14 +6,12 @@ KeyboardInterrupt and SystemExit are the program's and pass through.
 
 from __future__ import annotations
 
-import functools
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from pardbg_agent import clock
 
-F = TypeVar("F", bound=Callable[..., Any])
 Report = Callable[[str, str, int], None]
 """(where, text, t_ns)"""
 
@@ -40,23 +38,16 @@ class Guard:
             self.failed(name, error)
             return None
 
-    def wrap(self, name: str) -> Callable[[F], F]:
-        """Decorator: the same for a function whose result is not needed."""
-
-        def decorate(fn: F) -> F:
-            @functools.wraps(fn)
-            def guarded(*args: Any, **kwargs: Any) -> Any:
-                if name in self.disabled:
-                    return None
-                try:
-                    return fn(*args, **kwargs)
-                except Exception as error:  # noqa: BLE001 - this is the guard
-                    self.failed(name, error)
-                    return None
-
-            return guarded  # type: ignore[return-value]
-
-        return decorate
+    def runs(self, name: str, fn: Callable[..., object], *args: Any) -> bool:
+        """``fn(*args)``: True if it ran to its end, False if it is disabled or fails now."""
+        if name in self.disabled:
+            return False
+        try:
+            fn(*args)
+        except Exception as error:  # noqa: BLE001 - this is the guard
+            self.failed(name, error)
+            return False
+        return True
 
     def failed(self, name: str, error: BaseException) -> None:
         """Disable ``name`` and report it once. Hooks with their own try/except call this."""

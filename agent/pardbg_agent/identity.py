@@ -16,6 +16,7 @@ ENV_HOST: Final = "PARDBG_HOST"
 """What recordings call this host, where its own name says nothing or should not be said."""
 
 _MAX_ARG, _MAX_ARGS = 256, 32
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(slots=True)
@@ -75,7 +76,7 @@ def of_this_process() -> Identity:
         host=host,
         pid=pid,
         epoch=epoch,
-        boot_id=clock.boot_id(),
+        boot_id=boot_id(),
         start_ns=clock.now_ns(),
         wall_ns=clock.wall_ns(),
         extra={} if node < 0 else {"group_rank": node},
@@ -100,3 +101,43 @@ def _env_int(name: str, default: int) -> int:
         return int(os.environ[name])
     except (KeyError, ValueError):
         return default
+
+
+# -- what the kernel says: the one place that reads /proc
+
+
+def boot_id() -> str:
+    """Equal for two processes whose monotonic clocks are the same clock; empty if unknown."""
+    boot = read_text("/proc/sys/kernel/random/boot_id").strip()
+    shift = _namespace_offset()
+    return f"{boot}+{shift}" if boot and shift else boot
+
+
+def _namespace_offset() -> str:
+    """``seconds.nanoseconds`` by which this process's time namespace (a restored container's, say)
+    shifts the boot's clock; empty if by nothing."""
+    for line in read_text("/proc/self/timens_offsets").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] in ("monotonic", "1") and words[1:] != ["0", "0"]:
+            return f"{words[1]}.{words[2]}"
+    return ""
+
+
+def read_text(path: str) -> str:
+    """A small file's text; empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def resident_bytes() -> int:
+    """Resident set size of this process."""
+    return int(read_text("/proc/self/statm").split()[1]) * _PAGE
+
+
+def started(pid: int) -> str:
+    """When a process began, in kernel ticks; empty if it is gone or a zombie."""
+    fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return "" if len(fields) < 20 or fields[0] in "ZX" else fields[19]

@@ -51,7 +51,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pardbg_agent import proc, wire
+from pardbg_agent import identity, wire
 
 SUFFIX: Final = ".board"
 NEW: Final = ".new"
@@ -158,7 +158,7 @@ class Posts:
         self.path, self.job, self.rank = path, job, rank
         self._buffer = buffer
         self._kinds = 0
-        self._started = int(proc.started(os.getpid()) or 0)
+        self._started = int(identity.started(os.getpid()) or 0)
         self._count = 0
         self._ages = [0] * (SETS * WAYS)
         """Number of the post in each slot; 0: empty."""
@@ -296,7 +296,7 @@ class Other:
 
     def alive(self) -> bool:
         """Does its process run? One that ended and another of the same number do not count."""
-        return proc.started(self.pid) == str(self.started)
+        return identity.started(self.pid) == str(self.started)
 
     def gate(self) -> tuple[bool, int]:
         """(held at a gate, since when it is held or free)."""

@@ -14,9 +14,10 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
 from pardbg_agent.hooks.comm import collectives, groups, public, works
 from pardbg_agent.hooks.memory import saved_tensors
-from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
 from pardbg_agent.hooks.watch import diverge, probes
+from pardbg_agent.late_imports import LateImports
 
 
 class OpHooks(Protocol):
@@ -36,7 +37,7 @@ class Installed:
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._late = LateImports()
+        self._late = LateImports(_core.complain)
         self._handles: list[Any] = []
         self._ops: OpHooks | None = None
 
@@ -115,7 +116,7 @@ def _then(original: Any, then: Any) -> Any:
         result = original(*args, **kwargs)
         try:
             then(args[0] if args else None)
-        except Exception as error:  # noqa: BLE001 - the guard
+        except Exception as error:  # noqa: BLE001 - the guard, also where there is no Core yet
             c = _core.CURRENT
             if c is not None:
                 c.guard.failed("groups", error)

@@ -7,12 +7,7 @@ through, because it asks ``core.CURRENT`` on each call.
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -132,64 +127,3 @@ def unseen(function: Any) -> Any:
     action, strategy = frames._FrameAction.SKIP, frames._FrameExecStrategy
     frames.set_code_exec_strategy(function.__code__, strategy(action, action))
     return function
-
-
-class LateImports(MetaPathFinder):
-    """Runs a function when a module has been imported: now, or as soon as the program does."""
-
-    def __init__(self) -> None:
-        self._wanted: dict[str, Callable[[ModuleType], None]] = {}
-        self._busy: set[str] = set()
-
-    def when_imported(self, module: str, then: Callable[[ModuleType], None]) -> None:
-        """``then(module)`` once; its errors are reported, never raised into the import."""
-        loaded = sys.modules.get(module)
-        if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
-            self._run(module, then, loaded)
-            return
-        self._wanted[module] = then
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
-
-    def stop(self) -> None:
-        """Wait for nothing any more."""
-        self._wanted.clear()
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The module as everybody else finds it, with our function after its body."""
-        if name not in self._wanted or name in self._busy:
-            return None
-        self._busy.add(name)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._busy.discard(name)
-        if spec is not None and spec.loader is not None:
-            self._follow(spec.loader, name)
-        return spec
-
-    def _follow(self, loader: Any, name: str) -> None:
-        run_module = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the loader looks as always afterwards
-            run_module(module)
-            then = self._wanted.pop(name, None)
-            if then is not None:
-                self._run(name, then, module)
-
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:
-            self._wanted.pop(name, None)
-
-    @staticmethod
-    def _run(name: str, then: Callable[[ModuleType], None], module: ModuleType) -> None:
-        try:
-            then(module)
-        except Exception as error:  # noqa: BLE001 - the guard
-            _core.complain(f"{name} is not watched: {type(error).__name__}: {error}")

@@ -18,8 +18,7 @@ from pardbg.hub.removal import RINGS_DIR, mark, refusal
 from pardbg.session.rotation import UNLIMITED, PartLimits
 from pardbg.session.writer import RunFacts
 from pardbg_agent import wire
-from pardbg_agent.clock import boot_id
-from pardbg_agent.identity import host_name
+from pardbg_agent.identity import boot_id, host_name
 
 VERSION: Final = 1
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

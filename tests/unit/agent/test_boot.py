@@ -76,7 +76,7 @@ def test_both_ways_together_install_once(site: Path) -> None:
         "import pardbg_agent.autostart as a; a.start(); import torch; a.start(); print(hooks.calls)"
     )
     assert python(body, BOOT, site) == "[True]"
-    body = "import sys; print(sum('TorchFinder' in repr(f) for f in sys.meta_path))"
+    body = "import sys; print(sum('LateImports' in repr(f) for f in sys.meta_path))"
     assert python("import pardbg_agent.autostart as a; a.start()\n" + body, BOOT, AGENT) == "1"
 
 

@@ -42,18 +42,12 @@ def test_one_failing_hook_does_not_stop_another() -> None:
     assert guard.call("b", lambda: 1) == 1
 
 
-def test_the_decorator_does_the_same() -> None:
-    guard = Guard()
-
-    @guard.wrap("memory")
-    def hook(x: int) -> int:
-        if x < 0:
-            fail()
-        return x
-
-    assert hook(2) == 2
-    assert hook(-1) is None
-    assert hook(2) is None
+def test_it_says_whether_a_hook_ran_to_its_end() -> None:
+    guard, done = Guard(), list[int]()
+    assert guard.runs("works", done.append, 1)
+    assert not guard.runs("works", fail)
+    assert not guard.runs("works", done.append, 2), "it is disabled"
+    assert done == [1]
 
 
 def test_the_programs_own_exits_pass_through() -> None:

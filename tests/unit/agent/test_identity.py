@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pardbg_agent import clock
+from pardbg_agent import identity
 from pardbg_agent.identity import host_name
 
 
@@ -33,5 +33,5 @@ def test_a_time_namespace_with_a_clock_of_its_own_is_another_clock(
     monkeypatch: pytest.MonkeyPatch, offsets: str, same: bool
 ) -> None:
     files = {"/proc/sys/kernel/random/boot_id": "b-1\n", "/proc/self/timens_offsets": offsets}
-    monkeypatch.setattr(clock, "read_text", files.__getitem__)
-    assert (clock.boot_id() == "b-1") is same
+    monkeypatch.setattr(identity, "read_text", files.__getitem__)
+    assert (identity.boot_id() == "b-1") is same

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg_agent import proc, wire
+from pardbg_agent import identity, wire
 from pardbg_agent.control import posts
 from pardbg_agent.control.posts import KINDS, SETS, WAYS, Others, Posts
 from pardbg_agent.ring import Ring
@@ -232,7 +232,7 @@ def test_a_zombie_is_dead(node: Node, tmp_path: Path) -> None:
     with child(tmp_path, 1) as process:
         node.seen(0, 1)
         process.kill()
-        wait_until(lambda: not proc.started(process.pid), 5, "its end")
+        wait_until(lambda: not identity.started(process.pid), 5, "its end")
         assert os.path.exists(f"/proc/{process.pid}"), "nobody has reaped it"
         node.others[0].refresh()
         assert node.seen(0, 1) == {}

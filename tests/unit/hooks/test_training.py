@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import pardbg_agent
-from pardbg_agent import core, hooks, proc
+from pardbg_agent import core, hooks, identity
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, around
@@ -182,7 +182,7 @@ def test_memory_is_exact(c: core.Core) -> None:
     found = {r.name: r.a for r in rank(c).of(Kind.MEMORY)}
     rss, _ = found.pop("rss"), found.pop("limit", None)  # a limit where a cgroup sets one
     assert found == {"parameters": 196, "gradients": 196, "optimizer": 408}
-    assert rss == pytest.approx(proc.resident_bytes(), rel=0.2)
+    assert rss == pytest.approx(identity.resident_bytes(), rel=0.2)
     (model_def,) = rank(c).defined("model")
     assert (model_def["zero"], model_def["shards"], model_def["parameters_bytes"]) == (0, 1, 196)
 

@@ -15,7 +15,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.hub import Hub
 from pardbg_agent import wire
-from pardbg_agent.clock import boot_id
+from pardbg_agent.identity import boot_id
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import Kind, Lane
 

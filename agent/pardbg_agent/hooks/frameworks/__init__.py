@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Final
 
 from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, nanotron, picotron
-from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.late_imports import LateImports
 
 Adapter = Callable[[Patches, ModuleType], None]
 ADAPTERS: Final[dict[str, Adapter]] = {

@@ -15,7 +15,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import of
-from pardbg_agent.proc import read_text
+from pardbg_agent.identity import read_text
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 EVERY_NS: Final = 5_000_000_000

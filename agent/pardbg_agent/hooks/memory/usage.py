@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from pardbg_agent import core as _core
-from pardbg_agent import proc
+from pardbg_agent import identity
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit
@@ -128,7 +128,7 @@ def _total(c: _core.Core, known: Usage, t: int) -> None:
             now = stats[key]["all"]
             _record(c, name, int(now["current"]), int(now["peak"]), t)
         return
-    rss = proc.resident_bytes()
+    rss = identity.resident_bytes()
     known.peak = max(known.peak, rss)
     _record(c, "rss", rss, known.peak, t)
 

@@ -10,8 +10,9 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import local
-from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import step_phases
+from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 _FSDP, _COMM, _FAILED = int(Kind.FSDP), int(Lane.COMM), int(Flag.FAILED)

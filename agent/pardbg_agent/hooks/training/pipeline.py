@@ -13,8 +13,9 @@ from typing import Any, Final
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.patching import Patches, spend
 from pardbg_agent.hooks.training import pipeline_actions, step_phases, torch_plan
+from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import NONE, DefKind
 
 _LABELS: Final = "pipeline.labels"
@@ -123,17 +124,17 @@ def _labelled(original: Any, label: str, send: bool) -> Any:
         if not ops or c is None or not c.level or _LABELS in c.guard.disabled:
             return ops
         begun = now_ns()
-        try:
-            labels, known = context.of(c).labels, (label, self.stage_index, mb)
-            for op in ops:
-                labels[(op.tensor.data_ptr(), send)] = known
-        except Exception as error:  # noqa: BLE001 - the guard
-            c.guard.failed(_LABELS, error)
-        c.hook_ns += now_ns() - begun
-        c.hook_calls += 1
+        c.guard.call(_LABELS, _label, c, ops, send, (label, self.stage_index, mb))
+        spend(c, begun)
         return ops
 
     return prepared
+
+
+def _label(c: _core.Core, ops: Any, send: bool, known: tuple[str, int, int]) -> None:
+    labels = context.of(c).labels
+    for op in ops:
+        labels[(op.tensor.data_ptr(), send)] = known
 
 
 # -- schedules

@@ -14,7 +14,8 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import local
-from pardbg_agent.hooks.patching import LateImports, Patches
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import Flag, Kind, Lane
 
 NAME = "recompute"

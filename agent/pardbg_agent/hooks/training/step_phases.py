@@ -24,8 +24,9 @@ from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
-from pardbg_agent.hooks.patching import LateImports, Patches, spend, wait_gate
+from pardbg_agent.hooks.patching import Patches, spend, wait_gate
 from pardbg_agent.hooks.watch import not_finite
+from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
@@ -305,19 +306,21 @@ def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
         context.of(c).part(Steps).cycle.to_come.discard(optimizer)
         return  # ZeroRedundancyOptimizer steps its local one inside
     begun = now_ns()
-    try:
-        if c.gate.closed:
-            watch = c.watches.nan
-            if watch is not None:
-                c.guard.call("watch nan", not_finite.gradients, c, watch, optimizer)
-            wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
-        t0 = now_ns()
-        _take_off(c, context.of(c), 0)
-        local().optimizer = (weakref.ref(optimizer), t0)
-        phase_begins(c, context.of(c), "optimizer", t0)
-    except Exception as error:  # noqa: BLE001 - the guard
-        c.guard.failed("optimizer", error)
+    c.guard.call("optimizer", _enter, c, optimizer)
     spend(c, begun)
+
+
+def _enter(c: _core.Core, optimizer: Any) -> None:
+    """The optimizer's gate, and the begin of its phase."""
+    if c.gate.closed:
+        watch = c.watches.nan
+        if watch is not None:
+            c.guard.call("watch nan", not_finite.gradients, c, watch, optimizer)
+        wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
+    t0, x = now_ns(), context.of(c)
+    _take_off(c, x, 0)
+    local().optimizer = (weakref.ref(optimizer), t0)
+    phase_begins(c, x, "optimizer", t0)
 
 
 def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -327,20 +330,21 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
     if c is None or outer is None or outer[0]() is not optimizer:
         return
     local().optimizer = None
-    t1 = now_ns()
-    try:
-        x = context.of(c)
-        phase_ends(c, x, "optimizer", outer[1], t1)
-        x.optimizers.add(optimizer)
-        x.loss = 0.0
-        if x.part(Steps).cycle.stepped(optimizer):
-            usage.sample(c, x, t1)
-            spend(c, t1)
-            step_ended(c, x)
-            t1 = now_ns()
-        _anchor(c, x, now_ns())
-    except Exception as error:  # noqa: BLE001 - the guard
-        c.guard.failed("optimizer", error)
+    c.guard.call("optimizer", _leave, c, optimizer, outer[1], now_ns())
+
+
+def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
+    """The end of its phase, and of the training step if it is the one that ends it."""
+    x = context.of(c)
+    phase_ends(c, x, "optimizer", t0, t1)
+    x.optimizers.add(optimizer)
+    x.loss = 0.0
+    if x.part(Steps).cycle.stepped(optimizer):
+        usage.sample(c, x, t1)
+        spend(c, t1)
+        step_ended(c, x)
+        t1 = now_ns()
+    _anchor(c, x, now_ns())
     spend(c, t1)
 
 

@@ -112,11 +112,8 @@ def _ended(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def _look(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) -> None:
     begun = now_ns()
-    try:
-        with torch.no_grad():
-            _compare_all(c, optimizer, known, kind, watch)
-    except Exception as error:  # noqa: BLE001 - the guard
-        c.guard.failed(_HOOK, error)
+    with torch.no_grad():
+        c.guard.call(_HOOK, _compare_all, c, optimizer, known, kind, watch)
     spend(c, begun)
 
 

@@ -32,7 +32,8 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Spec
 from pardbg_agent.hooks.context import LOCAL, Op
-from pardbg_agent.hooks.patching import LateImports, Patches, spend
+from pardbg_agent.hooks.patching import Patches, spend
+from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 ENV: Final = "PARDBG_PROBES"
