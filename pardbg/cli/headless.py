@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
     from pardbg.control.language.verbs import Reply, Verb
     from pardbg.hub.run.config import RunConfig
     from pardbg.hub.run.start import RunHandle
+    from pardbg.hub.run.terminal import Streams
 
+STDOUT, STDERR = 1, 2
 POLL_S = 0.05
 RECORDED_TIMEOUT_S = 30.0
 """How long the hub may take to write the rest of a session after its job ended."""
@@ -50,33 +51,32 @@ def run_facts(run_dir: Path) -> RunConfig:
 
 
 def follow(
-    handle: RunHandle, *, own: bool, out: IO[bytes] | None = None, attentive: bool = False
+    handle: RunHandle, streams: Streams, *, out: int = STDOUT, attentive: bool = False
 ) -> int:
-    """Pass the job's output through until it ends and is recorded; return the job's exit code.
+    """Pass the job's output, input and signals through until it ends and is recorded; return the
+    job's exit code.
 
-    ``own``: SIGINT and SIGTERM go to the job, as they would without pardbg. ``out`` takes the
-    job's stdout (default: ours). ``attentive``: raise the level where something is wrong.
+    ``out``: the descriptor that takes the job's stdout. ``attentive``: raise the level where
+    something is wrong.
     """
-    tails = [
-        Tail(handle.run_dir / "job.out", out or sys.stdout.buffer),
-        Tail(handle.run_dir / "job.err", sys.stderr.buffer),
-        Tail(handle.run_dir / "notices", sys.stderr.buffer),
-    ]
+    from pardbg.hub.run.signals import Passing
+
+    notices = Tail(handle.run_dir / "notices", sys.stderr.buffer)
     with (
-        _signals_to(handle.signal if own else None),
         attention(handle.run_dir if attentive else None),
+        Passing(streams.heard[0], handle.signal) as passing,
+        streams.passed_through(handle.run_dir, out),
     ):
         while not handle.ended():
-            copied = [tail.copy() for tail in tails]
-            if not any(copied):
-                time.sleep(POLL_S)
-        for tail in tails:
-            tail.copy()
+            passing.deliver()
+            notices.copy()
+            passing.wait(POLL_S)
+    notices.copy()
     recorded = handle.wait_recorded(RECORDED_TIMEOUT_S)
     if not recorded:
         talk(f"the recording was not closed in {RECORDED_TIMEOUT_S:.0f} s and may end early")
     talk(f"recorded {recorded_words(handle)}")
-    return handle.wait()
+    return handle.exit_code()
 
 
 def recorded_words(handle: RunHandle) -> str:
@@ -103,13 +103,13 @@ def attention(run_dir: Path | None) -> Iterator[None]:
         watcher.stop()
 
 
-def follow_and_report(handle: RunHandle, *, attentive: bool = False) -> int:
+def follow_and_report(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> int:
     """Without a terminal: the job's output on stderr, then the report on stdout."""
     from pardbg.analysis.answers.report import report
     from pardbg.render.reports.text import text
     from pardbg.session.reader import SessionError, load
 
-    code = follow(handle, own=True, out=sys.stderr.buffer, attentive=attentive)
+    code = follow(handle, streams, out=STDERR, attentive=attentive)
     try:
         click.echo(text(report(load(handle.parts()[-1]))))
     except SessionError as error:
@@ -183,21 +183,6 @@ class Tail:
         self._out.write(data)
         self._out.flush()
         return True
-
-
-@contextmanager
-def _signals_to(send: Callable[[int], None] | None) -> Iterator[None]:
-    """Hand SIGINT and SIGTERM on to the job instead of dying of them."""
-    if send is None:
-        yield
-        return
-    caught = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda got, _frame: send(got)) for number in caught]
-    try:
-        yield
-    finally:
-        for number, handler in zip(caught, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:

@@ -26,6 +26,7 @@ from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
     from pardbg.hub.run.start import RunHandle
+    from pardbg.hub.run.terminal import Streams
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
@@ -63,8 +64,7 @@ def demo(
     # As torchrun would set it, less its notice.
     env = {"OMP_NUM_THREADS": "1", **os.environ}
     said, rc = recording(**how), _rc(rc_file, no_rc)
-    handle = _start(argv, said, name=name, output=output, recipe=name, env=env)
-    return _watch_job(handle, said, rc, start_screen=recipe.screen)
+    return _watch_job(argv, said, rc, recipe.screen, name=name, output=output, recipe=name, env=env)
 
 
 @click.command()
@@ -82,7 +82,7 @@ def watch(
         if run is not None:
             raise UserError(f"{run!r} before `--`: give a run to join, or a command, not both")
         said, rc = recording(**how), _rc(rc_file, no_rc)
-        return _watch_job(_start(_job(job), said, name=_job_name(job), output=output), said, rc)
+        return _watch_job(_job(job), said, rc, name=_job_name(job), output=output)
     if output is not None or any(how.values()):
         raise UserError("-o and how to record go with a command: `pardbg watch … -- torchrun …`")
     need_terminal("watch")
@@ -108,9 +108,9 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
     from pardbg.cli import headless
 
     argv, said, rc = _job(job), recording(**how), named(rc_file)
-    handle = _start(argv, said, name=_job_name(argv), output=output, owner=True)
+    handle, streams = _start_own(argv, said, name=_job_name(argv), output=output)
     apply(handle.run_dir, rc, headless.talk)
-    return headless.follow(handle, own=True, attentive=said.attentive)
+    return headless.follow(handle, streams, attentive=said.attentive)
 
 
 class _Ctl(click.Command):
@@ -239,20 +239,31 @@ COMMANDS = (demo, watch, run, ctl, ls, doctor)
 
 def _start(
     argv: list[str], how: Recording, *, name: str, output: Path | None, recipe: str | None = None,
-    owner: bool = False, env: dict[str, str] | None = None,
+    env: dict[str, str] | None = None, streams: Streams | None = None,
 ) -> RunHandle:  # fmt: skip
+    """``streams``: those of a job that is ours, and ends when we do."""
+    from pardbg.hub.run.jobs import adopt_orphans
     from pardbg.hub.run.runs import tidy
     from pardbg.hub.run.start import LaunchError, start_run
 
     session = _session_target(output, name)
     tidy()
+    adopt_orphans()
     try:
         return start_run(
-            argv, name=name, session=session, recipe=recipe, owner=owner, env=how.env(env),
-            limits=how.limits, allow_eval=how.allow_eval, on_exception_s=how.on_exception_s,
+            argv, name=name, session=session, recipe=recipe, owner=streams is not None,
+            env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
+            on_exception_s=how.on_exception_s, streams=streams,
         )  # fmt: skip
     except LaunchError as error:
         raise UserError(str(error)) from None
+
+
+def _start_own(argv: list[str], how: Recording, **more: Any) -> tuple[RunHandle, Streams]:
+    from pardbg.hub.run.terminal import own_streams
+
+    streams = own_streams()
+    return _start(argv, how, streams=streams, **more), streams
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
@@ -260,13 +271,17 @@ def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
     return for_viewer(rc_file, no_rc) if has_terminal() else named(rc_file)
 
 
-def _watch_job(handle: RunHandle, how: Recording, rc: Rc, start_screen: str = "overview") -> int:
-    """TUI beside a job just started; without a terminal, its output and then the report."""
+def _watch_job(
+    argv: list[str], how: Recording, rc: Rc, start_screen: str = "overview", **more: Any
+) -> int:
+    """TUI beside a new job; without a terminal, its output and then the report."""
     from pardbg.cli import headless
 
     if not has_terminal():
+        handle, streams = _start_own(argv, how, **more)
         apply(handle.run_dir, rc, headless.talk)
-        return headless.follow_and_report(handle, attentive=how.attentive)
+        return headless.follow_and_report(handle, streams, attentive=how.attentive)
+    handle = _start(argv, how, **more)
     with headless.attention(handle.run_dir if how.attentive else None):
         return _tui_live(handle.run_dir, start_screen, rc)
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from pardbg.hub.run import config as files
+from pardbg.hub.run import signals
 from pardbg.hub.serve.hub import Hub
 
 
 def main(argv: list[str]) -> int:
-    """0 when the run is over or on SIGTERM; 2 for a run that cannot be served."""
-    if len(argv) != 1:
-        print("usage: python -m pardbg.hub RUNDIR", file=sys.stderr)
-        return 2
+    """0 when the run is over; 2 for a run that cannot be served."""
+    parser = argparse.ArgumentParser(prog="pardbg hub")
+    parser.add_argument("run_dir", type=Path)
+    # Descriptors: the job's output, to read when the launcher is gone; where the owner is told
+    # of signals that came to us.
+    parser.add_argument("--sources", type=int, nargs=2, default=[])
+    parser.add_argument("--heard", type=int, default=-1)
+    words = parser.parse_args(argv)
+    os.umask(0o077)
     try:
-        hub = Hub(files.load(Path(argv[0])))
-        stop_on_signals(hub)
+        hub = Hub(files.load(words.run_dir), words.sources)
+        outlive_signals(hub, words.heard)
         hub.open()
     except files.ConfigError as error:
         print(f"pardbg hub: {error}", file=sys.stderr)
@@ -27,14 +34,16 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def stop_on_signals(hub: Hub) -> None:
-    """SIGTERM flushes and closes the session. SIGINT is the job's and the viewers' business."""
+def outlive_signals(hub: Hub, heard_fd: int = -1) -> None:
+    """The hub ends with its job, not of a signal that was sent to all: SIGTERM ends it only where
+    there is no job (any more), and then it closes the session."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        hub.stopping = True
+    def stop(number: int) -> None:
+        launched = (hub.config.dir / files.LAUNCH_FILE).exists()
+        if number == signal.SIGTERM and (hub.over or not launched):
+            hub.stopping = True
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals.tell(signals.HUB, heard_fd, stop)
 
 
 if __name__ == "__main__":

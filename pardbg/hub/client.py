@@ -174,7 +174,7 @@ class LiveSource:
         now = time.monotonic_ns()
         if now - self._looked_ns >= LOOK_NS:
             self._looked_ns = now
-            self._ended = not self._handle.launcher_alive()
+            self._ended = not self._handle.alive()
 
 
 class HubControl:
@@ -237,7 +237,7 @@ class HubControl:
             wait([future], timeout=min(0.5, max(0.01, deadline - time.monotonic())))
             if future.done():
                 return future.result()
-            if not self._handle.launcher_alive():
+            if not self._handle.alive():
                 return Reply(False, f"{self._handle.run} has ended", {})
             if time.monotonic() >= deadline:
                 return Reply(False, f"no answer from the hub in {timeout_s:.0f} s", {})

@@ -27,8 +27,8 @@ MARK_FILE: Final = ".pardbg-run"
 MAX_MARK: Final = 128
 RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
-    r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|keys\.json|hub\.log|launch\.log"
-    r"|job\.out|job\.err|notices|data|pub|ctrl|\.[a-z]+\.(?:json|pid)\.\d+"
+    r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|keys\.json|recorded\.json|hub\.log|launch\.log"
+    r"|job\.out|job\.err|notices|told|kill|data|pub|ctrl|\.[a-z]+\.(?:json|pid)\.\d+"
 )
 """What launcher and hub make in a run's directory (the last: JSON files half written)."""
 _RING_SUFFIXES: Final = (".ring", ".defs", ".board", ".board.new")

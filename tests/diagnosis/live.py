@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -117,7 +116,7 @@ def _started(case: Case, folder: Path) -> Iterator[RunHandle]:
         yield handle
     finally:
         if handle.launcher_alive():
-            handle.signal(signal.SIGUSR1)
+            handle.kill()
             try:
                 handle.wait(15)
             except TimeoutError:

@@ -32,7 +32,7 @@ def started(argv: list[str], session: Path, **more: Any) -> Iterator[RunHandle]:
         yield handle
     finally:
         if handle.launcher_alive():
-            handle.signal(signal.SIGUSR1)
+            handle.kill()
             try:
                 handle.wait(15)
             except TimeoutError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from tests.distributed.runs import (
     coverage,
     events,
     fake_job,
-    hub_pid,
     maps,
     session_of,
     started,
@@ -186,28 +184,3 @@ def test_the_owners_end_is_the_jobs_end(tmp_path: Path) -> None:
     owner.wait()
     owner.stdout.close()
     assert handle.wait(20) == 143
-
-
-def test_sigterm_of_the_hub_closes_the_session_and_the_job_goes_on(tmp_path: Path) -> None:
-    from mcap.exceptions import McapError
-    from mcap.reader import make_reader
-
-    with started(fake_job(2, 200, 0.01), tmp_path / "s.mcap") as handle:
-        control = HubControl(handle.run_dir)
-        wait_until(lambda: control.command("status").data["records"] > 50, 20, "records")
-        control.close()
-        os.kill(hub_pid(handle), signal.SIGTERM)
-
-        def closed() -> bool:
-            with handle.session.open("rb") as file:
-                try:
-                    return make_reader(file).get_summary() is not None
-                except McapError:
-                    return False
-
-        wait_until(closed, 30, "a session with its summary")
-        assert not handle.ended()
-        assert handle.wait(30) == 0
-    # Rings of a run that ended without its hub are kept for a day.
-    shutil.rmtree(Path(handle.config.ring_dir))
-    shutil.rmtree(handle.run_dir, ignore_errors=True)

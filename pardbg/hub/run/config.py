@@ -22,12 +22,17 @@ from pardbg_agent.identity import boot_id, host_name
 
 VERSION: Final = 1
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+RESERVED_BYTES: Final = 4096
 MAX_SOCKET_PATH: Final = 100
 """A unix socket's path ends at 107 bytes."""
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
 PART_FILE = "part.json"
 """{"part": number}: the file of a recording in parts that is being written."""
 HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
+TOLD_FILE, KILL_FILE = "told", "kill"
+"""Signals that the job was given, a line each; there if the job is to be ended."""
+RECORDED_FILE = "recorded.json"
+"""What the hub says of the recording at its end, or when it can write no more of it."""
 NOTICES_FILE = "notices"
 """What the hub has to say to who started the run, a line each: it is held, it was let go."""
 
@@ -235,12 +240,31 @@ def _slug(name: str) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a small JSON file, 0600, so that a reader sees all of it or none."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
+    """Write a small JSON file, 0600, so that a reader sees all of it or none. Raises OSError."""
+    text = json.dumps(value, indent=1).encode()
+    fresh, kept = path.with_name(f".{path.name}.{os.getpid()}"), _reserve_of(path)
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(fresh, flags | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(text)
+    except OSError:
+        if not kept.exists() or len(text) > RESERVED_BYTES:
+            raise
+        fresh = kept
+        with os.fdopen(os.open(fresh, flags), "wb") as file:
+            file.write(text.ljust(RESERVED_BYTES))
     os.replace(fresh, path)
+
+
+def reserve(path: Path) -> None:
+    """Keep the space that ``write_json`` needs, for a time when the disk is full."""
+    with contextlib.suppress(OSError):
+        _reserve_of(path).write_bytes(b" " * RESERVED_BYTES)
+
+
+def _reserve_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.0")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -1,65 +1,94 @@
-"""The launcher process: parent of hub and job, restarts a dead hub, keeps the job's exit code."""
+"""The launcher process: parent of hub and job, restarts a dead hub, keeps the job's exit code.
+
+It can be killed: the job goes on, the hub reads its output then and sees its end, and ``pardbg
+run`` becomes the job's parent.
+"""
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final
-
-import psutil
 
 import pardbg_agent
 from pardbg.hub.ranks.rings import start_time
 from pardbg.hub.run import config as files
+from pardbg.hub.run import signals
 from pardbg.hub.run.config import ConfigError, RunConfig
+from pardbg.hub.run.jobs import Killing, write_exit
+from pardbg.hub.run.output import Pump, pipes
+from pardbg.hub.run.own_process import argv as own_process
 from pardbg_agent import wire
 
 MAX_RESTARTS: Final = 5
 HUB_START_S: Final = 15.0
 HUB_END_S: Final = 20.0
 """How long the hub may take to write the rest after the job's end."""
-KILL_AFTER_S: Final = 10.0
-"""``kill``: SIGTERM, and SIGKILL to what is left after this long."""
 TICK_S: Final = 0.2
-MAX_TOLD: Final = 8
-PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Stdio:
+    """Descriptors that the owner gave: the job's streams; where to tell what signals were heard."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    heard: int
+    terminal: bool = False
+    """stdin is to be the job's controlling terminal."""
+
+    def given(self) -> None:
+        """The job has them."""
+        for fd in (self.stdin, self.stdout, self.stderr):
+            os.close(fd)
 
 
 class Launcher:
     """One run's. ``run`` returns when the job has ended and the hub is done."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, stdio: Stdio | None, umask: int) -> None:
         self.config = config
         self.dir = config.dir
         self.hub: subprocess.Popen[bytes] | None = None
         self.job: subprocess.Popen[bytes] | None = None
         self.restarts = 0
+        self._stdio = stdio
+        """None: nobody passes the job's output on; it is kept."""
+        self._umask = umask
+        """The job's."""
+        self._pump: Pump | None = None
         self._hub_given_up = False
         self._hub_retry_at = 0.0
-        self._signals: list[int] = []
-        self._told: list[tuple[int, int]] = []
-        """(when, signal): what the job was told to end by, the first ones."""
-        self._kill_at = 0.0
-        self._victims: list[psutil.Process] = []
-        self._owner = start_time(config.owner_pid) if config.owner_pid else ""
+        self._killing = Killing(self.dir, config.owner_pid)
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._sources: list[int] = []
+        """For the hub, which reads the job's output when we are gone."""
+        if stdio is None:
+            self._streams, self._ends = pipes()
+            self._sources = [os.dup(stream.source) for stream in self._streams]
 
     def run(self) -> None:
         """Start both, look after them, leave exit.json."""
         self._catch_signals()
+        for name in (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE):
+            files.reserve(self.dir / name)
         self._say_launch()
         self._start_hub()
         problem = self._wait_hub()
         if problem is None:
             problem = self._start_job()
         if problem is not None:
-            self._exit(2, error=problem)
+            write_exit(self.dir, 2, self.restarts, problem)
         else:
             self._look_after()
         self._end_hub()
@@ -68,9 +97,13 @@ class Launcher:
 
     def _start_hub(self) -> None:
         with open(self.dir / files.HUB_LOG, "ab") as log:
+            heard = [] if self._stdio is None else [self._stdio.heard]
+            words = ["--sources", *map(str, self._sources)] if self._sources else []
+            words += ["--heard", *map(str, heard)] if heard else []
             self.hub = subprocess.Popen(
-                [sys.executable, "-m", "pardbg.hub", str(self.dir)],
+                own_process("pardbg.hub.__main__", str(self.dir), *words),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                pass_fds=(*self._sources, *heard), start_new_session=True,
             )  # fmt: skip
 
     def _wait_hub(self) -> str | None:
@@ -95,7 +128,7 @@ class Launcher:
         return line.removeprefix("pardbg hub: ")
 
     def _keep_hub(self) -> None:
-        """A killed hub comes back; one that ended on purpose (SIGTERM) does not."""
+        """A killed hub comes back; one that ended on purpose does not."""
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
         if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:
@@ -132,17 +165,20 @@ class Launcher:
 
     def _start_job(self) -> str | None:
         argv = list(self.config.argv)
+        stdio = self._stdio or Stdio(os.open(os.devnull, os.O_RDONLY), *self._ends, -1)
         try:
-            with (
-                open(self.dir / files.OUT_FILE, "ab") as out,
-                open(self.dir / files.ERR_FILE, "ab") as err,
-            ):
-                self.job = subprocess.Popen(
-                    argv, cwd=self.config.cwd, env=job_env(dict(os.environ), self.dir),
-                    stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                )  # fmt: skip
+            self.job = subprocess.Popen(
+                argv, cwd=self.config.cwd, env=job_env(dict(os.environ), self.dir),
+                stdin=stdio.stdin, stdout=stdio.stdout, stderr=stdio.stderr,
+                start_new_session=True, umask=self._umask,
+                preexec_fn=_take_terminal if stdio.terminal else None,
+            )  # fmt: skip
         except OSError as error:
             return f"cannot run {argv[0]!r}: {error.strerror or error}"
+        finally:
+            stdio.given()
+        if self._stdio is None:
+            self._pump = Pump(self.dir, self._streams)
         self._say_launch()
         return None
 
@@ -150,33 +186,16 @@ class Launcher:
         assert self.job is not None
         while self.job.poll() is None:
             self._wait(TICK_S)
-            self._pass_signals_on()
             self._keep_hub()
-            self._check_owner()
-            self._kill_if_due()
-        code = self.job.returncode
-        self._exit(code if code >= 0 else 128 - code, signal_number=max(0, -code))
-        self._kill_if_due(now=bool(self._victims))
-
-    def _exit(self, code: int, *, signal_number: int = 0, error: str = "") -> None:
-        files.write_json(
-            self.dir / files.EXIT_FILE,
-            {
-                "code": code, "signal": signal_number, "error": error,
-                "t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(),
-                "hub_restarts": self.restarts, "told": self._told[:MAX_TOLD],
-            },
-        )  # fmt: skip
-
-    # -- signals
+            self._killing.tick()
+        if self._pump is not None:
+            self._pump.finish(HUB_END_S)
+        write_exit(self.dir, self.job.returncode, self.restarts)
+        self._killing.finish()
 
     def _catch_signals(self) -> None:
-        def note(number: int, frame: FrameType | None) -> None:
-            self._signals.append(number)
-
-        for number in (*PASSED_ON, signal.SIGUSR1, signal.SIGCHLD):
-            signal.signal(number, note)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signals.tell(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def _wait(self, timeout_s: float) -> None:
@@ -184,64 +203,21 @@ class Launcher:
         if select.select([self._wake_r], [], [], timeout_s)[0]:
             os.read(self._wake_r, 4096)
 
-    def _pass_signals_on(self) -> None:
-        signals, self._signals = self._signals, []
-        for number in signals:
-            if number == signal.SIGUSR1:
-                self._kill()
-            elif number in PASSED_ON:
-                self._told.append((time.monotonic_ns(), number))
-                self._to_job(number)
-
-    def _to_job(self, number: int) -> None:
-        if self.job is not None and self.job.poll() is None:
-            try:
-                os.killpg(self.job.pid, number)
-            except ProcessLookupError:
-                pass
-
-    def _kill(self) -> None:
-        """End the job on purpose. torchrun's ranks lead sessions of their own, so they are noted
-        now, while they can be found as its descendants."""
-        if self.job is None:
-            return
-        try:
-            top = psutil.Process(self.job.pid)
-            self._victims = [top, *top.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return
-        self._to_job(signal.SIGTERM)
-        self._kill_at = time.monotonic() + KILL_AFTER_S
-
-    def _kill_if_due(self, now: bool = False) -> None:
-        if not self._victims or not (now or time.monotonic() >= self._kill_at):
-            return
-        for victim in self._victims:
-            try:
-                victim.kill()  # psutil knows a recycled pid from the process it noted
-            except psutil.NoSuchProcess:
-                pass
-        self._victims = []
-
-    def _check_owner(self) -> None:
-        """``pardbg run``: its end is the job's end, however it came."""
-        owner = self.config.owner_pid
-        if owner and self._owner and start_time(owner) != self._owner:
-            self._owner = ""
-            self._kill()
-
-    # -- small things
-
     def _say_launch(self) -> None:
         value = {"pid": os.getpid(), "start": start_time(os.getpid())}
         if self.job is not None:
-            value["job"] = self.job.pid
+            value |= {"job": self.job.pid, "job_start": start_time(self.job.pid)}
         files.write_json(self.dir / files.LAUNCH_FILE, value)
+
+
+def _take_terminal() -> None:
+    """In the job, before it is the job: its stdin is its controlling terminal."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
     """What makes every Python process of the job load the agent, and nothing else."""
-    path = env.pop("PARDBG_JOB_PYTHONPATH", None)
+    path = env.get("PYTHONPATH")
     boot = str(Path(pardbg_agent.__file__).parent / "boot")
     env["PYTHONPATH"] = os.pathsep.join([boot, *([path] if path else [])])
     env[wire.ENV_RUN] = str(run_dir)
@@ -250,14 +226,21 @@ def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
 
 
 def main(argv: list[str]) -> int:
-    """``python -m pardbg.hub.run.start RUNDIR``"""
-    if len(argv) != 1:
-        print("usage: python -m pardbg.hub.run.start RUNDIR", file=sys.stderr)
-        return 2
+    """``RUNDIR [--stdio IN,OUT,ERR,HEARD [--terminal]]``"""
+    parser = argparse.ArgumentParser(prog="pardbg launch")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--stdio")
+    parser.add_argument("--terminal", action="store_true")
+    words = parser.parse_args(argv)
+    umask = os.umask(0o077)
     try:
-        config = files.load(Path(argv[0]))
+        config = files.load(words.run_dir)
     except ConfigError as error:
         print(f"pardbg launch: {error}", file=sys.stderr)
         return 2
-    Launcher(config).run()
+    stdio = None
+    if words.stdio:
+        fds = map(int, words.stdio.split(","))
+        stdio = Stdio(next(fds), next(fds), next(fds), next(fds), words.terminal)
+    Launcher(config, stdio, umask).run()
     return 0

@@ -47,19 +47,22 @@ class Run:
     started_ns: int
     """Wall clock, epoch ns."""
     hub_alive: bool
+    launcher_alive: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "run": self.run, "name": self.name, "path": str(self.path), "argv": list(self.argv),
             "session": str(self.session), "started_ns": self.started_ns,
-            "hub_alive": self.hub_alive,
+            "hub_alive": self.hub_alive, "launcher_alive": self.launcher_alive,
         }  # fmt: skip
 
     def line(self) -> str:
         """One line for people."""
         age = max(0, time.time_ns() - self.started_ns) // 1_000_000_000
-        hub = "" if self.hub_alive else "  (no hub)"
-        return f"{self.run:<28} {_clock(age):>9}  {_short(' '.join(self.argv))}{hub}"
+        gone = ("" if self.launcher_alive else "  (no launcher)") + (
+            "" if self.hub_alive else "  (no hub)"
+        )
+        return f"{self.run:<28} {_clock(age):>9}  {_short(' '.join(self.argv))}{gone}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +188,12 @@ def _look(run_dir: Path) -> Run | None:
         handle = RunHandle(run_dir)
     except ConfigError:
         return None
-    if not handle.launcher_alive():
+    if not handle.alive():
         return None
-    hub = files.read_json(run_dir / files.HUB_FILE)
     config = handle.config
     return Run(
         config.run, config.name, run_dir, config.argv, Path(config.session), config.wall_ns,
-        hub is not None,
+        handle.hub_alive(), handle.launcher_alive(),
     )  # fmt: skip
 
 
@@ -201,7 +203,7 @@ def _box(run_dir: Path) -> RunRings | None:
         handle = RunHandle(run_dir)
     except ConfigError:
         return None
-    if handle.launcher_alive():
+    if handle.alive():
         return None
     box = _rings_in(run_dir, handle.config.ring_dir, handle.config)
     return box if box.num_rings else None

@@ -1,27 +1,26 @@
 """Starting a run: ``start_run`` for the command line, the launcher behind it, and its handle.
 
-The launcher (``python -m pardbg.hub.run.start RUNDIR``) is a small process of its own session, the
-parent of hub and job: a viewer that goes, however it goes, touches neither. The job's output goes
-to files, so that a dead hub breaks no pipe of the job's.
+The launcher is a small process, the parent of hub and job: a viewer that goes, however it goes,
+touches neither. The job's output is read by the launcher, or by ``pardbg run``, which passes it on;
+a dead hub breaks no pipe of the job's.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pardbg.hub.ranks.rings import start_time
 from pardbg.hub.run import config as files
+from pardbg.hub.run import jobs
 from pardbg.hub.run.config import ConfigError, RunConfig
+from pardbg.hub.run.own_process import argv as own_process
+from pardbg.hub.run.terminal import Streams
 from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
-from pardbg_agent import wire
 
 START_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.02
@@ -61,22 +60,35 @@ class RunHandle:
 
     def ended(self) -> bool:
         """The job has ended (its recording may still be closed)."""
-        return (self.run_dir / files.EXIT_FILE).exists() or not self.launcher_alive()
+        if not self.launcher_alive():
+            jobs.reap(self.run_dir)
+        return (self.run_dir / files.EXIT_FILE).exists() or not self.alive()
+
+    def alive(self) -> bool:
+        """Launcher, job or hub is there."""
+        return self.launcher_alive() or self.job_alive() or self.hub_alive()
 
     def launcher_alive(self) -> bool:
-        """The launcher is there: hub and job are looked after."""
+        """Hub and job are looked after."""
         if self._launcher is not None:
             return self._launcher.poll() is None
-        found = files.read_json(self.run_dir / files.LAUNCH_FILE)
-        return found is not None and start_time(int(found["pid"])) == found["start"] != ""
+        return jobs.is_alive(files.read_json(self.run_dir / files.LAUNCH_FILE), "pid", "start")
+
+    def job_alive(self) -> bool:
+        return jobs.job_pid(self.run_dir) is not None
+
+    def hub_alive(self) -> bool:
+        return jobs.is_alive(files.read_json(self.run_dir / files.HUB_FILE), "pid", "start")
 
     def wait(self, timeout_s: float | None = None) -> int:
         """The job's exit code once everything is written. Raises TimeoutError."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self.launcher_alive():
+        while self.alive():
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"{self.run} goes on after {timeout_s} s")
+            self.ended()
             time.sleep(POLL_S)
+        self.ended()
         return self.exit_code(default=1)
 
     def wait_recorded(self, timeout_s: float) -> bool:
@@ -89,14 +101,16 @@ class RunHandle:
 
     def exit_code(self, default: int = 1) -> int:
         """What the job ended with (128 + signal, as a shell says it)."""
-        found = files.read_json(self.run_dir / files.EXIT_FILE)
-        return default if found is None else int(found.get("code", default))
+        code = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("code")
+        return code if isinstance(code, int) else default
 
-    def signal(self, number: int) -> None:
-        """Pass a signal on to the job (through the launcher, which passes it to its group)."""
-        found = files.read_json(self.run_dir / files.LAUNCH_FILE)
-        if found is not None and start_time(int(found["pid"])) == found["start"] != "":
-            os.kill(int(found["pid"]), number)
+    def signal(self, number: int, group: bool = True) -> None:
+        """A signal to the job: to all of its process group, or to its first process."""
+        jobs.send(self.run_dir, number, group)
+
+    def kill(self) -> None:
+        """Have the job ended: SIGTERM, and SIGKILL to what is left of it later."""
+        jobs.ask_to_kill(self.run_dir)
 
 
 def start_run(
@@ -111,13 +125,15 @@ def start_run(
     limits: PartLimits = UNLIMITED,
     allow_eval: bool = False,
     on_exception_s: float = 0.0,
+    streams: Streams | None = None,
 ) -> RunHandle:
     """Start hub and job; returns when both run. Raises LaunchError.
 
     ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
     ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
     who has control may run code in held ranks. ``on_exception_s``: so long waits a rank that
-    raised for somebody who looks at it.
+    raised for somebody who looks at it. ``streams``: what the job reads and writes, where the
+    caller passes it through (an owner); else it has no stdin, and its output is only kept.
     """
     environment = dict(os.environ if env is None else env)
     _check_command(argv, environment, cwd)
@@ -130,12 +146,16 @@ def start_run(
     except ConfigError as error:
         raise LaunchError(str(error)) from None
     handle = RunHandle(config.dir)
+    words, fds = streams.for_launcher() if streams is not None else ([], ())
     with open(config.dir / "launch.log", "wb") as log:
         handle._launcher = subprocess.Popen(
-            [sys.executable, "-m", "pardbg.hub.run.start", str(config.dir)],
-            env=_own_env(environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
+            own_process("pardbg.hub.run.launcher", str(config.dir), *words), env=environment,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=fds,
+            # In the owner's group: see `signals`.
+            start_new_session=streams is None,
         )  # fmt: skip
+    if streams is not None:
+        streams.given()
     _wait_started(handle)
     return handle
 
@@ -147,14 +167,6 @@ def _check_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None
     here = cwd / program if cwd is not None and "/" in program else program
     if shutil.which(str(here), path=env.get("PATH")) is None:
         raise LaunchError(f"cannot run {program!r}: no such command; check what follows `--`")
-
-
-def _own_env(env: dict[str, str]) -> dict[str, str]:
-    """The launcher's environment: the job's, and this package even if it is not installed."""
-    roots = [str(Path(__file__).parents[3]), str(Path(wire.__file__).parents[1])]
-    path = os.pathsep.join([*roots, *filter(None, [env.get("PYTHONPATH")])])
-    before = {"PARDBG_JOB_PYTHONPATH": env["PYTHONPATH"]} if "PYTHONPATH" in env else {}
-    return {**env, **before, "PYTHONPATH": path}
 
 
 def _wait_started(handle: RunHandle) -> None:
@@ -171,14 +183,8 @@ def _wait_started(handle: RunHandle) -> None:
             words = (handle.run_dir / "launch.log").read_text(errors="replace").splitlines()
             raise LaunchError(f"the launcher ended: {words[-1] if words else 'no reason given'}")
         if time.monotonic() > deadline:
-            handle.signal(signal.SIGTERM)
+            handle.kill()
             raise LaunchError(
                 f"the run did not start in {START_TIMEOUT_S:.0f} s, see {handle.run_dir}"
             )
         time.sleep(POLL_S)
-
-
-if __name__ == "__main__":
-    from pardbg.hub.run.launcher import main
-
-    sys.exit(main(sys.argv[1:]))

@@ -22,6 +22,7 @@ from pardbg.hub.ranks.rings import Rings, start_time
 from pardbg.hub.ranks.stacks_on_stall import Standstill, ask
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
+from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES, Collector
@@ -30,6 +31,7 @@ from pardbg.hub.serve.job_output import Line, Tail
 from pardbg.hub.serve.resume import Resumed, open_writer
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.security import Role, ServerSecurity, check_endpoints, load_keys
+from pardbg.hub.serve.successor import Successor
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.session.rotation import Parts
 from pardbg.store.store import PART
@@ -59,12 +61,14 @@ _VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 class Hub:
     """Made, ``open``ed, ``run``, closed. One per run and process."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, sources: Sequence[int] = ()) -> None:
         self.config = config
+        self._successor = Successor(config, list(sources))
         self.id = uuid.uuid4().hex[:12]
         self.stopping = False
-        """Set by SIGTERM: flush, close the session, end."""
+        """Flush, close the session, end."""
         self.code: int | None = None
+        """The job's exit code, once it has ended and if it is known."""
         self._keys = load_keys(config.dir)
         check_endpoints(config, self._keys)
         self._context: zmq.Context[Any] = zmq.Context()
@@ -106,7 +110,9 @@ class Hub:
             self._poller.register(socket, zmq.POLLIN)
         self._pull, self._ctrl = pull, ctrl
         self._say_hello(resumed)
-        files.write_json(self.config.dir / files.HUB_FILE, {"pid": os.getpid(), "hub": self.id})
+        files.write_json(self.config.dir / files.HUB_FILE, {
+            "pid": os.getpid(), "start": start_time(os.getpid()), "hub": self.id,
+        })  # fmt: skip
 
     def run(self) -> None:
         """Until the job is over and everything is written, or ``stopping``."""
@@ -121,13 +127,18 @@ class Hub:
     def close(self) -> None:
         """Sockets and mappings; the session if it is still open."""
         self._close_session()
-        self._rings.close(remove=self.code is not None)
+        self._rings.close(remove=self.over)
         for tail in self._tails:
             tail.close()
         for socket in (self._pull, self._pub, self._ctrl):
             socket.close(linger=LINGER_MS)
         self._security.stop()
         self._context.term()
+
+    @property
+    def over(self) -> bool:
+        """The job has ended."""
+        return self._exit_ns > 0
 
     # -- setting up
 
@@ -212,6 +223,8 @@ class Hub:
         self._say_state(now)
         self._collector.flush(now)
         self._check_writer()
+        if self._successor.tick():
+            self._control_event("launcher_lost", "the launcher was killed: the hub goes on alone")
         return self._is_over(now)
 
     def _turn_after_end(self) -> None:
@@ -366,7 +379,9 @@ class Hub:
             found = files.read_json(self.config.dir / files.EXIT_FILE) if self._look(now) else None
             if found is None:
                 return False
-            self.code, self._told = int(found.get("code", 1)), found.get("told") or []
+            code, self._told = found.get("code"), found.get("told") or []
+            self.code = code if isinstance(code, int) else None
+            self._successor.finish()
             self._exit_ns = self._heard_ns = now
             return False
         if now - self._exit_ns >= DRAIN_NS:
@@ -389,7 +404,7 @@ class Hub:
         self._closed = True
         now = time.monotonic_ns()
         self._collector.drain()
-        if self.code is not None:
+        if self.over:
             self._agents.finish(now)
         for tail in self._tails:
             while lines := tail.read(now, final=True):
@@ -399,7 +414,7 @@ class Hub:
         self._say_gaps(now)
         self._force_state = True
         self._say_state(now)
-        if self.code is not None:
+        if self.over:
             self._collector.define(
                 k=DefKind.END.value, proc=None, t_ns=now, code=self.code, told=self._told
             )
@@ -414,11 +429,12 @@ class Hub:
     _told: Sequence[Any] = ()
     """What exit.json says of signals that the job was given."""
 
-    def _signal_job(self, number: int) -> str | None:
-        """Through the launcher, whose child the job is; None if that went well."""
-        launch = files.read_json(self.config.dir / files.LAUNCH_FILE)
-        pid = launch.get("pid") if launch else None
-        if not isinstance(pid, int) or start_time(pid) != (launch or {}).get("start"):
-            return "the launcher is gone: end the job with its own process id"
-        os.kill(pid, number)
+    def _signal_job(self, number: int | None) -> str | None:
+        """Pass a signal on to the job's group, or (None) have it ended; None if that went well."""
+        if jobs.job_pid(self.config.dir) is None:
+            return "the job has ended"
+        if number is None:
+            jobs.ask_to_kill(self.config.dir)
+        else:
+            jobs.send(self.config.dir, number, group=True)
         return None

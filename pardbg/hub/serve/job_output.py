@@ -40,6 +40,9 @@ class Tail:
         self._rest = b""
         self._rest_ns = 0
         self._fd = -1
+        self.num_lost = 0
+        """Bytes that came faster than they were read, or for which there was no room."""
+        self._num_told = 0
 
     def read(self, now: int, *, final: bool = False) -> list[Line]:
         """Lines that came since; with ``final`` the last one, too, even if it has no end."""
@@ -47,11 +50,16 @@ class Tail:
         if data:
             self._rest += data
             self._rest_ns = now
-        lines = self._whole_lines()
+        lines = self._lost() + self._whole_lines()
         if self._rest and ((final and not data) or now - self._rest_ns >= PARTIAL_NS):
             lines.append(self._line(self._rest, len(self._rest)))
             self._rest = b""
         return lines
+
+    def _lost(self) -> list[Line]:
+        lost, self._num_told = self.num_lost - self._num_told, self.num_lost
+        text = f"pardbg: {lost} bytes of output are missing here"
+        return [Line(self._stream, text, None, self._at)] if lost else []
 
     @property
     def stream(self) -> str:
@@ -80,9 +88,20 @@ class Tail:
         try:
             if self._fd < 0:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._fd, READ_BYTES, self._at + len(self._rest))
+            at = self._at + len(self._rest)
+            begin = os.lseek(self._fd, at, os.SEEK_DATA)
+            if begin > at:
+                self._skip(begin - at)
+            size = min(READ_BYTES, os.lseek(self._fd, begin, os.SEEK_HOLE) - begin)
+            return os.pread(self._fd, size, begin)
         except OSError:
-            return b""
+            return b""  # nothing there (yet)
+
+    def _skip(self, size: int) -> None:
+        """Output that was given up before it could be read: a hole in the file."""
+        self._at += len(self._rest) + size
+        self._rest = b""
+        self.num_lost += size
 
     def _whole_lines(self) -> list[Line]:
         lines, start, data = [], 0, self._rest
@@ -108,7 +127,7 @@ class Tail:
 
     def _line(self, raw: bytes, size: int) -> Line:
         self._at += size
-        text, rank = split_rank(raw.decode("utf-8", "replace"))
+        text, rank = split_rank(raw.decode("utf-8", "replace").strip("\0"))
         return Line(self._stream, text, rank, self._at)
 
 

@@ -43,7 +43,7 @@ class Viewers:
     def __init__(
         self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
         definitions: Definitions, recent: Recent, rings: Rings, agents: Agents,
-        machine: Machine, where: Where, signal_job: Callable[[int], str | None],
+        machine: Machine, where: Where, signal_job: Callable[[int | None], str | None],
     ) -> None:  # fmt: skip
         self._config, self._hub_id, self._router = config, hub_id, router
         self._collector, self._definitions, self._recent = collector, definitions, recent
@@ -183,7 +183,7 @@ class Viewers:
     def _end_job(self, viewer: str, number: int, word: str, args: dict[str, Any], now: int) -> None:
         owner = self._config.owner_pid
         if word == "signal":
-            chosen = SIGNALS.get(str(args.get("signal")))
+            chosen: int | None = SIGNALS.get(str(args.get("signal")))
             if owner is None or args.get("pid") != owner:
                 self._refuse(viewer, number, "only who owns the job passes signals on: use kill")
                 return
@@ -191,14 +191,14 @@ class Viewers:
                 self._refuse(viewer, number, "signal is INT or TERM")
                 return
         else:
-            chosen = signal.SIGUSR1
+            chosen = None
             if args.get("confirm") is not True:
                 self._refuse(viewer, number, "kill ends the job: confirm it")
                 return
         self._collector.say(
             Key.CONTROL, event=word, by=viewer, text=f"{word} the job", **self._machine.status(now)
         )
-        error = self._signal_job(int(chosen))
+        error = self._signal_job(chosen)
         answer = {"t": Msg.ACK.value, "re": number, "ok": error is None, "error": error}
         self._router.send(viewer, answer)
 

@@ -13,6 +13,7 @@ import msgpack
 import pytest
 import zmq
 
+from pardbg.hub.ranks.rings import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
 from pardbg.hub.serve.security import make_keys, save_keys, secure_client
@@ -339,4 +340,6 @@ def test_over_tcp_each_key_may_what_it_may(run_dir: Path) -> None:
 
 def test_the_hubs_files_are_there_when_it_listens(rig: Rig) -> None:
     found = files.read_json(rig.config.dir / files.HUB_FILE)
-    assert found == {"pid": os.getpid(), "hub": rig.hub.id}
+    assert found == {
+        "pid": os.getpid(), "start": start_time(os.getpid()), "hub": rig.hub.id,
+    }  # fmt: skip

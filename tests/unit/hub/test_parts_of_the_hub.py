@@ -305,7 +305,7 @@ def test_a_directory_that_is_no_run_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_jobs_environment_keeps_its_own_path(tmp_path: Path) -> None:
-    env = job_env({"PARDBG_JOB_PYTHONPATH": "/mine", "PYTHONPATH": "/launcher"}, tmp_path)
+    env = job_env({"PYTHONPATH": "/mine"}, tmp_path)
     boot, *rest = env["PYTHONPATH"].split(os.pathsep)
     assert boot.endswith("pardbg_agent/boot")
     assert rest == ["/mine"]

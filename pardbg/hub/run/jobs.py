@@ -1,0 +1,146 @@
+"""The job's processes: what runs, ending it on purpose, and an exit code whose parent is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from pardbg.hub.ranks.rings import exit_code, start_time
+from pardbg.hub.run import config as files
+
+KILL_AFTER_S: Final = 10.0
+"""``kill``: SIGTERM, and SIGKILL to what is left after this long."""
+MAX_TOLD: Final = 8
+UNKNOWN: Final = "the launcher was killed: how the job ended is not known"
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def is_alive(said: dict[str, Any] | None, pid: str, start: str) -> bool:
+    """The process that a file of the run names in these fields is there."""
+    found = said or {}
+    number = found.get(pid)
+    return isinstance(number, int) and start_time(number) == found.get(start, "") != ""
+
+
+def job_pid(run_dir: Path) -> int | None:
+    """The job's first process, which leads its session; None if it has ended."""
+    launch = files.read_json(run_dir / files.LAUNCH_FILE)
+    return int((launch or {})["job"]) if is_alive(launch, "job", "job_start") else None
+
+
+def send(run_dir: Path, number: int, group: bool) -> bool:
+    """A signal to the job, and a note of it for those who read how the job ended. False: no job."""
+    pid = job_pid(run_dir)
+    if pid is None:
+        return False
+    with contextlib.suppress(OSError), open(run_dir / files.TOLD_FILE, "a") as file:
+        file.write(f"{time.monotonic_ns()} {number}\n")
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number) if group else os.kill(pid, number)
+    return True
+
+
+def ask_to_kill(run_dir: Path) -> None:
+    """Have the job ended by whoever looks after it."""
+    os.close(os.open(run_dir / files.KILL_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+class Killing:
+    """Ends the job when it was asked for, or when its owner is gone."""
+
+    def __init__(self, run_dir: Path, owner_pid: int | None) -> None:
+        self._dir = run_dir
+        self._owner = owner_pid or 0
+        self._owner_start = start_time(self._owner) if owner_pid else ""
+        self._victims: list[psutil.Process] = []
+        self._at = 0.0
+        self._begun = False
+
+    @property
+    def under_way(self) -> bool:
+        """Somebody is still to be killed."""
+        return bool(self._victims)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        if not self._begun and ((self._dir / files.KILL_FILE).exists() or self._owner_gone()):
+            self._begin()
+        if self._victims and time.monotonic() >= self._at:
+            self.finish()
+
+    def finish(self) -> None:
+        """SIGKILL to what is left."""
+        for victim in self._victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()  # psutil knows a recycled pid from the process it noted
+        self._victims = []
+
+    def _owner_gone(self) -> bool:
+        return bool(self._owner_start) and start_time(self._owner) != self._owner_start
+
+    def _begin(self) -> None:
+        """torchrun's ranks lead sessions of their own, so they are noted now, while they can be
+        found as its descendants."""
+        self._begun = True
+        pid = job_pid(self._dir)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if pid is not None:
+                top = psutil.Process(pid)
+                self._victims = [top, *top.children(recursive=True)]
+        send(self._dir, signal.SIGTERM, group=True)
+        self._at = time.monotonic() + KILL_AFTER_S
+
+
+def write_exit(run_dir: Path, code: int | None, restarts: int = 0, error: str = "") -> None:
+    """exit.json. ``code``: as waitpid tells it, < 0 for a signal; None: not known."""
+    said = code if code is None or code >= 0 else 128 - code
+    files.write_json(
+        run_dir / files.EXIT_FILE,
+        {
+            "code": said, "signal": max(0, -(code or 0)), "error": error,
+            "t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(),
+            "hub_restarts": restarts, "told": _told(run_dir),
+        },
+    )  # fmt: skip
+
+
+def _told(run_dir: Path) -> list[tuple[int, int]]:
+    """(when, signal): what the job was told to end by, the first ones."""
+    try:
+        lines = (run_dir / files.TOLD_FILE).read_text().splitlines()[:MAX_TOLD]
+        return [(int(when), int(number)) for when, number in map(str.split, lines)]
+    except (OSError, ValueError):
+        return []
+
+
+def adopt_orphans() -> None:
+    """What loses its parent below this process becomes its child: a job whose launcher was killed
+    can be waited for."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap(run_dir: Path) -> None:
+    """The launcher is gone: if the job has become our child and ended, write down how."""
+    launch = files.read_json(run_dir / files.LAUNCH_FILE) or {}
+    pid = launch.get("job")
+    if not isinstance(pid, int) or (run_dir / files.EXIT_FILE).exists():
+        return
+    with contextlib.suppress(ChildProcessError, OSError):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            write_exit(run_dir, os.waitstatus_to_exitcode(status))
+
+
+def last_seen(run_dir: Path) -> int | None:
+    """How the job ended, of which nobody has taken note yet (None: too late)."""
+    launch = files.read_json(run_dir / files.LAUNCH_FILE) or {}
+    pid = launch.get("job")
+    return exit_code(pid, str(launch.get("job_start"))) if isinstance(pid, int) else None

@@ -1,0 +1,31 @@
+"""Starting processes of our own, such that nothing of the job's directory or PYTHONPATH is in them.
+
+Run as a script (``python -I own_process.py ROOTS MODULE ARGS``) by what ``argv`` gives: isolated,
+with the directories that this pardbg lies in at the front of the path, if they are not on it.
+"""
+
+import importlib
+import os
+import sys
+
+
+def argv(module: str, *args: str) -> list[str]:
+    """The command line that runs ``main`` of one of our modules in a process of its own."""
+    names = ("pardbg", "pardbg_agent", "msgpack")  # the last: where what we depend on lies
+    roots = [os.path.dirname(os.path.dirname(_file(name))) for name in names]
+    return [sys.executable, "-I", os.path.abspath(__file__), os.pathsep.join(roots), module, *args]
+
+
+def _file(name: str) -> str:
+    return os.path.abspath(str(importlib.import_module(name).__file__))
+
+
+def _main() -> None:
+    *own, needed = sys.argv[1].split(os.pathsep)
+    sys.path[:0] = [path for path in dict.fromkeys(own) if path not in sys.path]
+    sys.path += [needed] if needed not in sys.path else []
+    sys.exit(importlib.import_module(sys.argv[2]).main(sys.argv[3:]))
+
+
+if __name__ == "__main__":
+    _main()

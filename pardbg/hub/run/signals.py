@@ -1,0 +1,108 @@
+"""Signals that somebody sends to a run: the job gets what it would have got without pardbg.
+
+``pardbg run`` stands where the job would: what is sent to it goes on to the job. A batch system
+may send to one process, to a process group or to all that it finds. So launcher and hub catch
+everything as well, and tell the owner what they heard: the launcher is in the owner's process
+group, the hub is not, and the job has a group of its own.
+
+| heard by | sent to | the job gets |
+|---|---|---|
+| owner | one process | it, in its first process |
+| owner, launcher | the group | it, in its whole group |
+| owner, launcher, hub | all processes | nothing: it has it already |
+| launcher or hub alone | one of ours | nothing |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+LAUNCHER, HUB = b"l", b"h"
+HEAR_S: Final = 0.03
+"""How long to wait for what the others heard."""
+_NOT_PASSED: Final = {
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGTSTP, signal.SIGTTIN,
+    signal.SIGTTOU, signal.SIGWINCH, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
+    signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,
+}  # fmt: skip
+
+
+def passed_on() -> list[int]:
+    """Signals that are handled here, less those that were ignored from the start (``nohup``)."""
+    every = [n for n in signal.valid_signals() if n not in _NOT_PASSED and n < signal.SIGRTMIN]
+    return [n for n in every if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+
+
+def tell(who: bytes, heard_fd: int, also: Callable[[int], None] = lambda number: None) -> None:
+    """Die of nothing; say to the owner what was heard (``heard_fd`` < 0: there is none).
+
+    A handler, not SIG_IGN: a program that we start must not inherit it.
+    """
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if heard_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.write(heard_fd, who + bytes([number]))
+        also(number)
+
+    for number in passed_on():
+        signal.signal(number, note)
+
+
+class Passing:
+    """The owner's side, as a context: catches signals, and gives them to the job in ``deliver``."""
+
+    def __init__(self, heard_fd: int, send: Callable[[int, bool], None]) -> None:
+        self._heard_fd = heard_fd
+        """What launcher and hub tell; < 0: nobody tells."""
+        self._send = send
+        """(signal, to the job's whole group)"""
+        self._got: list[int] = []
+        self._before: dict[int, object] = {}
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def __enter__(self) -> Passing:
+        def note(number: int, frame: FrameType | None) -> None:
+            self._got.append(number)
+
+        for number in passed_on():
+            self._before[number] = signal.signal(number, note)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until a signal comes, or the time is up."""
+        if select.select([self._wake_r], [], [], timeout_s)[0]:
+            os.read(self._wake_r, 4096)
+
+    def deliver(self) -> None:
+        """Pass on what has come since."""
+        if not self._got:
+            return
+        time.sleep(HEAR_S)
+        numbers, self._got = list(dict.fromkeys(self._got)), []
+        heard = self._heard()
+        for number in numbers:
+            group, everybody = (who + bytes([number]) in heard for who in (LAUNCHER, HUB))
+            if not (group and everybody):
+                self._send(number, group)
+
+    def _heard(self) -> set[bytes]:
+        if self._heard_fd < 0 or not select.select([self._heard_fd], [], [], 0)[0]:
+            return set()
+        data = os.read(self._heard_fd, 4096)
+        return {data[i : i + 2] for i in range(0, len(data), 2)}

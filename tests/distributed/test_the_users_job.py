@@ -1,0 +1,313 @@
+"""The job is the user's: its streams, its signals, its end, whoever of ours dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pardbg.hub.run import config as files
+from pardbg.hub.run.runs import list_runs
+from pardbg.session.writer import whole_messages
+from tests.distributed.owned import children, handle_of, owned, run_argv, terminal
+from tests.distributed.runs import events, maps, started
+from tests.processes import wait_until
+
+NOTES = """
+import os, signal, sys, time
+got = open(sys.argv[1], "a", buffering=1)
+for n in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGALRM, signal.SIGTERM,
+          signal.SIGCONT, signal.SIGINT):
+    signal.signal(n, lambda n, f: got.write(signal.Signals(n).name + "\\n"))
+child = os.fork()
+who = "child " if child == 0 else ""
+if child == 0:
+    for n in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(n, lambda n, f: got.write("child " + signal.Signals(n).name + "\\n"))
+got.write(who + "ready\\n")
+while not os.path.exists(sys.argv[1] + ".end"):
+    time.sleep(0.01)
+if child: os.waitpid(child, 0)
+sys.exit(5 if child else 0)
+"""
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes"
+    path.touch()
+    return path
+
+
+def wait_notes(notes: Path, *want: str) -> None:
+    """Exactly these lines, and no more a moment later."""
+
+    def same() -> bool:
+        return Counter(notes.read_text().splitlines()) == Counter(want)
+
+    try:
+        wait_until(same, 10, f"{want}")
+    except AssertionError:
+        raise AssertionError(f"wanted {want}, got {notes.read_text().splitlines()}") from None
+    time.sleep(0.1)  # for what should not come
+    assert same(), notes.read_text()
+
+
+def said(session: Path) -> list[str]:
+    """The recorded lines of output."""
+    return [line["text"] for line in maps(list(whole_messages(session)), b"O")]
+
+
+READY = ("ready", "child ready")
+
+
+def test_signals_to_one_process_go_to_the_jobs_first_process(tmp_path: Path, notes: Path) -> None:
+    session = tmp_path / "s.mcap"
+    with owned(run_argv(session, NOTES, str(notes))) as run:
+        wait_notes(notes, *READY)
+        want = list(READY)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGALRM,
+                       signal.SIGTERM, signal.SIGCONT, signal.SIGINT):  # fmt: skip
+            os.kill(run.pid, number)
+            want.append(number.name)
+            wait_notes(notes, *want)
+        Path(f"{notes}.end").touch()
+        assert run.wait(30) == 5
+
+
+def test_signals_to_the_group_go_to_the_jobs_group(tmp_path: Path, notes: Path) -> None:
+    with owned(run_argv(tmp_path / "s.mcap", NOTES, str(notes))) as run:
+        wait_notes(notes, *READY)
+        os.killpg(run.pid, signal.SIGUSR1)
+        want = [*READY, "SIGUSR1", "child SIGUSR1"]
+        wait_notes(notes, *want)
+        os.killpg(run.pid, signal.SIGTERM)
+        wait_notes(notes, *want, "SIGTERM", "child SIGTERM")
+        Path(f"{notes}.end").touch()
+        assert run.wait(30) == 5
+
+
+def test_signals_to_all_are_not_sent_twice(tmp_path: Path, notes: Path) -> None:
+    """As `scancel --signal` or systemd do it: every process that is there."""
+    session = tmp_path / "s.mcap"
+    with owned(run_argv(session, NOTES, str(notes))) as run:
+        wait_notes(notes, *READY)
+        found = children(handle_of(session))
+        everybody = [run.pid, *(p.pid for p in found.values())]
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            for pid in everybody:
+                os.kill(pid, number)
+        wait_notes(notes, *READY, "SIGUSR1", "SIGTERM")
+        assert all(p.is_running() for p in found.values())
+        Path(f"{notes}.end").touch()
+        assert run.wait(30) == 5
+
+
+@pytest.mark.parametrize("who", ["launcher", "hub"])
+def test_signals_to_one_of_ours_are_nobodys(tmp_path: Path, notes: Path, who: str) -> None:
+    session = tmp_path / "s.mcap"
+    with owned(run_argv(session, NOTES, str(notes))) as run:
+        wait_notes(notes, *READY)
+        process = children(handle_of(session))[who]
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM,
+                       signal.SIGINT, signal.SIGALRM):  # fmt: skip
+            process.send_signal(number)
+        wait_notes(notes, *READY)
+        assert children(handle_of(session))[who] == process
+        Path(f"{notes}.end").touch()
+        assert run.wait(30) == 5
+
+
+def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
+    """`nohup pardbg run …`: the job ignores SIGHUP, too; but not without nohup."""
+    code = "import signal; print(signal.getsignal(signal.SIGHUP).name)"
+    for before, want in (("trap '' HUP; ", "SIG_IGN"), ("", "SIG_DFL")):
+        argv = run_argv(tmp_path / f"{want}.mcap", code)
+        done = subprocess.run(
+            ["sh", "-c", before + 'exec "$@"', "sh", *argv], capture_output=True, timeout=50
+        )
+        assert done.stdout.decode().split() == [want]
+
+
+ECHO = """
+import os, sys
+print("tty", os.isatty(0), os.isatty(1), os.isatty(2))
+print("line", repr(sys.stdin.readline()))
+print("rest", repr(sys.stdin.read()))
+"""
+
+
+def test_stdin_is_the_jobs(tmp_path: Path) -> None:
+    argv = run_argv(tmp_path / "s.mcap", ECHO)
+    done = subprocess.run(argv, input=b"one\ntwo\n", capture_output=True, timeout=50)
+    assert done.stdout.decode().splitlines() == [
+        "tty False False False", "line 'one\\n'", "rest 'two\\n'",
+    ]  # fmt: skip
+
+
+ASKS = """
+import os, sys
+print("tty", os.isatty(0), os.isatty(1), os.isatty(2), os.get_terminal_size().columns)
+name = input("name? ")
+print("hello", name)
+x = 40
+breakpoint()
+sys.exit(7)
+"""
+
+
+def test_at_a_terminal_the_job_has_one(tmp_path: Path) -> None:
+    """input() and breakpoint() work, and what was said is recorded."""
+    session = tmp_path / "s.mcap"
+    with terminal(run_argv(session, ASKS)) as screen:
+        screen.until(b"name? ")
+        screen.type(b"Ada\r")
+        screen.until(b"hello Ada")
+        screen.until(b"(Pdb) ")
+        screen.type(b"p x + 2\r")
+        screen.until(b"42")
+        screen.type(b"c\r")
+        assert screen.end() == 7
+        assert b"tty True True True" in screen.shown and b"\r\r\n" not in screen.shown
+    lines = said(session)
+    assert "hello Ada" in lines and "42" in lines
+
+
+COUNTS = """
+import time
+for number in range(3):
+    try:
+        print("waiting", number, flush=True)
+        time.sleep(30)
+    except KeyboardInterrupt:
+        print("interrupted", number, flush=True)
+        if number:
+            raise
+"""
+
+
+def test_ctrl_c_once_and_twice(tmp_path: Path) -> None:
+    with terminal(run_argv(tmp_path / "s.mcap", COUNTS)) as screen:
+        screen.until(b"waiting 0")
+        screen.type(b"\x03")
+        screen.until(b"interrupted 0")
+        screen.until(b"waiting 1")
+        screen.type(b"\x03")
+        screen.until(b"interrupted 1")
+        assert screen.end() == 130
+        assert b"KeyboardInterrupt" in screen.shown
+
+
+FLOODS = """
+import sys
+for number in range(200_000):
+    print("line", number, "x" * 100)
+print("done", file=sys.stderr)
+"""
+
+
+def test_output_is_bounded_and_whole(tmp_path: Path) -> None:
+    """24 MB of output: all of it passed on, a part of it kept."""
+    argv = run_argv(tmp_path / "s.mcap", FLOODS + "import time; time.sleep(1)\n")
+    with owned(argv, stdin=subprocess.DEVNULL) as run:
+        handle = handle_of(tmp_path / "s.mcap")
+        out, err = run.communicate(timeout=50)
+        kept = os.stat(handle.run_dir / files.OUT_FILE)
+    assert out == b"".join(b"line %d %s\n" % (n, b"x" * 100) for n in range(200_000))
+    assert err.startswith(b"done\n") and run.returncode == 0
+    assert kept.st_size == len(out) and kept.st_blocks * 512 < 12 << 20
+
+
+def test_a_closed_stdout_is_the_jobs_business(tmp_path: Path) -> None:
+    """`pardbg run -- yes | head -1` ends, as `yes | head -1` does: the writer dies of SIGPIPE."""
+    words = [*run_argv(tmp_path / "s.mcap", "")[:-3], "yes"]
+    with owned(words, stdin=subprocess.DEVNULL) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"y\n"
+        run.stdout.close()
+        assert run.wait(30) == 128 + signal.SIGPIPE
+
+
+WORKS = """
+import sys, time
+for number in range(60):
+    print("step", number, flush=True)
+    time.sleep(0.05)
+sys.exit(9)
+"""
+STEPS = [f"step {number}" for number in range(60)]
+
+
+def test_a_launcher_killed_alone_costs_nothing(tmp_path: Path) -> None:
+    session = tmp_path / "s.mcap"
+    argv = run_argv(session, WORKS)
+    with owned(argv, stdin=subprocess.DEVNULL) as run:
+        handle = handle_of(session)
+        children(handle)["launcher"].kill()
+        wait_until(lambda: not handle.launcher_alive(), 10, "the launcher's end")
+        found = [one for one in list_runs() if one.run == handle.run]
+        assert [one.launcher_alive for one in found] == [False]
+        assert found[0].line().endswith("(no launcher)")
+        out, err = run.communicate(timeout=40)
+        assert run.returncode == 9, err
+    assert out.decode().splitlines() == STEPS
+    assert said(session) == STEPS
+    assert not handle.alive() and handle.run not in [one.run for one in list_runs()]
+
+
+def test_without_an_owner_the_hub_goes_on_alone(tmp_path: Path) -> None:
+    """A watched job whose viewer has left and whose launcher is killed: its output is read, kept
+    and recorded, and the recording is closed at its end."""
+    with started([sys.executable, "-u", "-c", WORKS], tmp_path / "s.mcap") as handle:
+        found = children(handle)
+        wait_until(lambda: b"step 3" in (handle.run_dir / files.OUT_FILE).read_bytes(), 20, "steps")
+        found["launcher"].kill()
+        found["launcher"].wait(10)
+        wait_until(lambda: not handle.alive(), 30, "the hub's end")
+        assert handle.exit_code(default=-1) in (9, -1)  # if the hub saw it before init did
+    assert said(tmp_path / "s.mcap") == STEPS
+    assert "launcher_lost" in events(list(whole_messages(tmp_path / "s.mcap")))
+
+
+@pytest.fixture
+def small_tmpfs(run_dir: Path) -> Iterator[Path]:
+    """2 MB of memory as a file system, for root."""
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", str(run_dir)], check=False
+        ).returncode
+    ):
+        pytest.skip("needs root and mount(2)")
+    yield run_dir
+    subprocess.run(["umount", "-l", str(run_dir)], check=True)
+
+
+def test_a_full_runtime_directory_never_costs_the_job(
+    tmp_path: Path, small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 MB of output through 2 MB, which something else then fills to the last byte."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(small_tmpfs))
+    fill = f"""
+import os, sys
+try:
+    with open({str(small_tmpfs / "fill")!r}, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+except OSError:
+    pass
+"""
+    argv = run_argv(tmp_path / "s.mcap", FLOODS + fill + FLOODS + "sys.exit(6)")
+    with owned(argv, stdin=subprocess.DEVNULL) as run:
+        out, err = run.communicate(timeout=50)
+    whole = b"".join(b"line %d %s\n" % (n, b"x" * 100) for n in range(200_000))
+    assert out == whole * 2 and run.returncode == 6
+    assert err.startswith(b"done\ndone\n")
+    assert any("bytes of output" in line for line in said(tmp_path / "s.mcap"))
