@@ -33,6 +33,8 @@ held               | #c9a2f5 - bold       | #6d31b3 - bold       | bright_magent
 cursor             | #eef2f6 -            | #0d1218 -            | bright_white -
 key                | #7fd1c7 - bold       | #00796b - bold       | bright_cyan - bold
 brand              | #0d1218 #7fd1c7 bold | #ffffff #00796b bold | black cyan bold
+alarm              | #ffffff #94202c bold | #ffffff #b3202e bold | bright_white red bold
+alarm.warn         | #1a1402 #d9b64f bold | #1a1402 #e3bd51 bold | black yellow bold
 bar.header         | #cdd5de #1a232d      | #2c343d #e6e9ec      | white - reverse
 tab                | #8592a0 -            | #5d6874 -            | bright_black -
 tab.on             | #0d1218 #cdd5de bold | #ffffff #39434e bold | black white bold

@@ -64,7 +64,7 @@ async def test_the_badge_counts_errors_and_warnings_apart_and_no_notes() -> None
     base = made()
     app = app_on(replace(base, findings=(*base.findings, warned, warned)))
     async with app.run_test(size=(160, 30)):
-        await shows(app, "✗1 ⚠2")
+        await shows(app, "✗1 ▲2")
 
 
 async def test_the_choice_stays_on_a_finding_when_another_one_comes() -> None:

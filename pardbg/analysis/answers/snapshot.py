@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pardbg.analysis.answers.hang import hang_view, rank_stacks
 from pardbg.analysis.answers.ranks import rank_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
@@ -67,4 +68,6 @@ def snapshot(
         pipelines=pipeline_names(view),
         sharding=sharding_view(view),
         not_finite=not_finite(view, losses),
+        hang=hang_view(view),
+        stacks=rank_stacks(view),
     )

@@ -412,6 +412,36 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Hang:
+    """What holds ranks up: a finding about a standstill, as every page says it first."""
+
+    kind: str
+    """Of the finding."""
+    severity: Literal["error", "warning", "info"]
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    op: str
+    where: str | None
+    """Place in the code where the (first) culprit stands."""
+    since_ns: int
+    until_ns: int | None
+    """When the job fell apart; None: it still hangs."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """A rank's main thread as it stood when ranks got on no more."""
+
+    rank: int
+    t_ns: int
+    frames: tuple[tuple[str, int, str], ...]
+    """(file, line, function), outermost first."""
+    holds: bool
+    """The rank has done nothing since."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutputLine:
     t_ns: int
     rank: int | None
@@ -454,3 +484,7 @@ class Snapshot:
     sharding: ShardingView | None = None
     not_finite: NotFinite | None = None
     """Where the newest loss is NaN or infinite: since when, and whose was first."""
+    hang: Hang | None = None
+    """What holds ranks up at the cursor, or held them up to the end of the job."""
+    stacks: tuple[RankStack, ...] = ()
+    """Taken at the newest standstill, by rank."""

@@ -65,7 +65,7 @@ def _seen(view: View, rank: int, process: Process) -> Seen:
     said = states(view).get(process.proc, {})
     action = running_action(view, rank)
     moved = max(_newest(view, process), _since(said, view))
-    stack, cpu = _stacks(view).get(rank), said.get("cpu")
+    stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
     frames: tuple[Frame, ...] = ()
     inside = source = ""
     if stack is not None and stack[0] >= moved:
@@ -112,7 +112,7 @@ Stack = tuple[int, tuple[Frame, ...], str, str]
 """(when, frames, inside, source)"""
 
 
-def _stacks(view: View) -> dict[int, Stack]:
+def stall_stacks(view: View) -> dict[int, Stack]:
     """rank -> its newest stack that the hub took at a standstill."""
     found: dict[int, Stack] | None = view.local.get("stall stacks")
     if found is None:

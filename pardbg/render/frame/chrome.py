@@ -13,11 +13,13 @@ from pardbg.render.draw.cells import (
     clean,
     clip,
     fit,
+    left,
     line,
     line_width,
     spread,
     width,
 )
+from pardbg.render.draw.severity import SIGN
 
 Tab = tuple[int, str]
 SHORT = {
@@ -94,6 +96,27 @@ def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
     }[snapshot.control.mode]  # fmt: skip
 
 
+def banner(snapshot: Snapshot | None, cells: int) -> Line:
+    """What holds ranks up: which rank, how long, in which op, at which place, who waits. Empty
+    where every rank gets on. What does not fit goes from the end."""
+    hang = snapshot.hang if snapshot is not None else None
+    if snapshot is None or hang is None:
+        return ()
+    age = (hang.until_ns or snapshot.t_ns) - hang.since_ns
+    who = f"r{figures.rank_set(hang.culprits)}" if hang.culprits else ""
+    waits = f"r{figures.rank_set(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
+    parts = [
+        f"{SIGN[hang.severity][0]} {hang.kind}",
+        f"{who} {figures.duration(age)}".lstrip() if age >= 1e9 else who,
+        clean(hang.op),
+        clean(hang.where or ""),
+        "then the job fell apart" if hang.until_ns is not None else waits if hang.waiting else "",
+    ]
+    text = " " + "  ".join(part for part in parts if part)
+    style = "alarm" if hang.severity == "error" else "alarm.warn"
+    return (Segment(left(text, cells), style),)
+
+
 def _size(snapshot: Snapshot) -> str:
     run = snapshot.run
     nodes = len({rank.node for rank in snapshot.ranks})
@@ -135,8 +158,9 @@ def _agent(ranks: Sequence[RankNow]) -> Line:
 
 
 def _trouble(snapshot: Snapshot, looking: bool) -> Line:
-    parts = [Segment("⚠…", "dim")] if looking else []
-    for severity, sign, style in (("error", "✗", "bad"), ("warning", "⚠", "warn")):
+    parts = [Segment("▲…", "dim")] if looking else []
+    for severity in ("error", "warning"):
+        sign, style = SIGN[severity]
         number = sum(finding.severity == severity for finding in snapshot.findings)
         if number:
             parts.append(Segment(f"{sign}{number}", style))

@@ -9,16 +9,17 @@ from typing import Final
 from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, line, line_width
+from pardbg.render.draw.severity import SIGN
 from pardbg.session.navigation.marks import Mark, MarkKind
 
 SHAPES: Final[dict[MarkKind, tuple[str, str, str]]] = {
     "step": ("┴", "dim", "step ends"),
     "pause": ("‖", "held", "held"),
-    "drop": ("✗", "bad", "records lost"),
+    "drop": ("▒", "bad", "records lost"),
     "restart": ("↻", "warn", "restart"),
-    "info": ("△", "accent", "note"),
-    "warning": ("▲", "warn", "warning"),
-    "error": ("▲", "bad", "error"),
+    "info": (*SIGN["info"], "note"),
+    "warning": (*SIGN["warning"], "warning"),
+    "error": (*SIGN["error"], "error"),
     "bookmark": ("◆", "strong", "bookmark"),
 }
 """Kind -> (shape, style, what the legend calls it); the later one wins a cell."""

@@ -19,9 +19,9 @@ from pardbg.render.draw.cells import (
     width,
     wrap,
 )  # fmt: skip
+from pardbg.render.draw.severity import SIGN
 from pardbg.render.frame.empty import empty
 
-SIGN = {"error": ("✗", "bad"), "warning": ("▲", "warn"), "info": ("i", "dim")}
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 WIDE: Final = 110
 """Cells from which on the chosen finding stands beside the list; else under its line."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
 from typing import Protocol
 
 from pardbg.render.draw.cells import clean
+from pardbg.render.draw.severity import SIGN
 from pardbg.words import duration, ranks_text
-
-_MARKS: Mapping[str, str] = {"error": "✗", "warning": "!", "info": "·"}
 
 
 class RankEnd(Protocol):
@@ -59,6 +58,6 @@ def lines(ranks: Sequence[RankEnd], findings: Sequence[Said]) -> list[str]:
     if findings:
         made.append("")
     for finding in findings:
-        mark = _MARKS.get(finding.severity, "·")
+        mark = SIGN[finding.severity][0]
         made += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
     return made

@@ -8,6 +8,7 @@ from statistics import median
 from textwrap import wrap
 from typing import Any, Final
 
+from pardbg.render.draw.severity import SIGN
 from pardbg.render.reports.sections import (
     bandwidth_lines,
     loss_text,
@@ -26,7 +27,6 @@ _IDLE: Final = (
     ("warmup", "warm"), ("dependency", "dep"), ("communication", "comm"),
     ("host", "host"), ("cooldown", "cool"),
 )  # fmt: skip
-_MARKS: Final = {"error": "✗", "warning": "!", "info": "·"}
 Json = Mapping[str, Any]
 
 
@@ -83,7 +83,7 @@ def _findings(report: Json) -> list[str]:
         return _titled("Findings", ["nothing wrong was seen"])
     lines: list[str] = []
     for finding in found[:12]:
-        mark = _MARKS.get(finding["severity"], "·")
+        mark = SIGN[finding["severity"]][0]
         text, where = finding["text"], finding["where"]
         place = f" Place: {where}." if where and where not in text else ""
         lines += _wrapped(f"{mark} {text}{place} {finding['advice']}".rstrip(), "  ")

@@ -23,6 +23,8 @@ class ChromeBars:
         """``unit``: what ``,`` and ``.`` move by."""
         self._title, self._live, self._desk, self._unit = title, live, desk, unit
         self.header = Lines(id="header", ground="bar.header")
+        self.banner = Lines(id="banner")
+        """What holds ranks up; not there while nothing does."""
         self.status = Lines(id="status")
         self.hints = Lines(id="hints")
         self.message: tuple[str, str] = ("", "")
@@ -36,6 +38,9 @@ class ChromeBars:
             frame.finished if frame else False, frame is not None and not frame.whole,
         )  # fmt: skip
         self.header.show((chrome.header(self._title, snapshot, mode, cells),))
+        alarm = chrome.banner(snapshot, cells)
+        self.banner.display = bool(alarm)
+        self.banner.show((alarm,) if alarm else ())
         status = self._status_lines(frame, cells, rows)
         self.status.styles.height = len(status)
         self.status.show(status)

@@ -113,6 +113,7 @@ class MainScreen(Screen[None]):
         yield self._too_small
         yield self._bars.header
         yield self._tabs
+        yield self._bars.banner
         yield self._switcher
         yield self._bars.status
         with Horizontal(id="asking"):

@@ -189,7 +189,7 @@ def test_the_header_keeps_what_matters_when_narrow() -> None:
     live = chrome.Mode(replay=False)
     wide, narrow = (plain(chrome.header("x", made, live, cells)) for cells in (200, 60))
     assert len(narrow) == 60 and len(wide) == 200
-    shown = ("● live", "gpt-1f1b", "412 ms/step", "bubble 31.9%", "agent 0.4%", "⚠1", "lost 12")
+    shown = ("● live", "gpt-1f1b", "412 ms/step", "bubble 31.9%", "agent 0.4%", "▲1", "lost 12")
     for word in shown:
         assert word in wide
     assert "● live" in narrow and "lost 12" in narrow and "agent" not in narrow

@@ -87,3 +87,49 @@ def test_steps_are_numbered_one_way() -> None:
         assert now.step == step
         assert {row.step for row in now.ranks} <= {step, step - 1}
         assert now.steps[-1].step == now.loss_history[-1][0] == step
+
+
+HANGS = {
+    "fault-missing-rank": ("missing-rank", "r2", "all_reduce default #21", "missing_rank.py:45"),
+    "fault-group-order": ("deadlock", "r2", "all_reduce guesses #3", "group_order.py:46"),
+    "fault-p2p-cycle": ("p2p-cycle", "r1-3", "recv from 3", "p2p_cycle.py:52"),
+    "fault-mismatch-op": ("op-mismatch", "r2", "all_reduce default #21", "mismatch_op.py:37"),
+    "fault-unpaired-recv": ("unpaired-recv", "r2,3", "recv from 3", "unpaired_recv.py:37"),
+}
+"""Session -> what the banner says: kind, culprits, op, place (of ``sessions/``' own faults)."""
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_a_hang_is_said_on_every_page_with_rank_op_place_and_age(name: str) -> None:
+    """While it lasts, and after it ended the job; also where findings are still looked for."""
+    store = store_of(name)
+    stalls = [
+        t for t, said in store.controls.last(store.end_ns, 64) if said.get("event") == "stall"
+    ]
+    during = snapshot(store, stalls[-1] + 2_000_000_000, deep=False)
+    assert during.hang is not None and during.hang.until_ns is None
+    shown = plain(chrome.banner(during, 120))
+    assert len(shown) == 120
+    assert all(word in shown for word in HANGS[name]), shown
+    age = (during.t_ns - during.hang.since_ns) / 1e9
+    assert 2 < age < 8 and f" {age:.3g} s" in shown and "wait" in shown
+    after = at_end(name)
+    assert after.hang is not None and after.hang.until_ns is not None
+    assert "then the job fell apart" in plain(chrome.banner(after, 160))
+    assert HANGS[name][3] in plain(chrome.banner(after, 160))
+
+
+@pytest.mark.parametrize("name", ["ddp", "1f1b", "moe", "fault-nan", "fault-straggler"])
+def test_no_hang_is_said_where_every_rank_gets_on(name: str) -> None:
+    store = store_of(name)
+    span = store.end_ns - store.begin_ns
+    for part in range(1, 9):
+        now = snapshot(store, store.begin_ns + span * part // 8, deep=False)
+        assert now.hang is None and chrome.banner(now, 80) == ()
+
+
+def test_the_stacks_of_a_standstill_are_in_the_recording() -> None:
+    now = at_end("fault-missing-rank")
+    assert [stack.rank for stack in now.stacks] == [0, 1, 2, 3]
+    culprit = now.stacks[2].frames
+    assert any(file.endswith("missing_rank.py") and line == 45 for file, line, _ in culprit)

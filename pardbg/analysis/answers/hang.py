@@ -1,0 +1,74 @@
+"""The hang at a cursor, if there is one: what every page says first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.control import control_view
+from pardbg.analysis.base.values import Finding, Hang, RankStack
+from pardbg.analysis.findings.hangs import hangs
+from pardbg.analysis.findings.mismatches import mismatches
+from pardbg.analysis.findings.shared import bad_ends
+from pardbg.analysis.findings.sides import messages
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import seen, stall_stacks
+from pardbg.analysis.hangs.waitgraph import wait_graph
+
+_DETECTORS: Final = (mismatches, messages, hangs)
+_ORDER: Final = {"error": 0, "warning": 1}
+
+
+def hang_view(view: View) -> Hang | None:
+    """What holds ranks up at the cursor, or held them up when the job fell apart; None where
+    every rank gets on, or stands because somebody holds it."""
+    ended, ends = view.run_end, bad_ends(view)
+    if ended is not None and not ended[1]:
+        return None
+    if control_view(view).mode != "running":
+        return None
+    if not ends and (ended is not None or not _stands(view)):
+        return None
+    found = [f for detect in _DETECTORS for f in detect(view) if f.severity in _ORDER]
+    if not found:
+        return None
+    worst = min(found, key=lambda f: (_ORDER[f.severity], f.t_ns))
+    over = ends[0][1] if ends else None
+    return _hang(view, worst, over)
+
+
+def _stands(view: View) -> bool:
+    graph = wait_graph(view)
+    return bool(graph.waits or graph.issued_by_all)
+
+
+def _hang(view: View, finding: Finding, over: int | None) -> Hang:
+    since = finding.first_ns if finding.first_ns is not None else finding.t_ns
+    culprits = finding.culprits
+    where = finding.where
+    stack = stall_stacks(view).get(culprits[0]) if culprits else None
+    if where is None and stack is not None and stack[0] >= since:
+        where = place(stack[1])
+    op = finding.evidence.op if finding.evidence is not None else ""
+    if not op and finding.group is not None:
+        op = finding.group if finding.seq is None else f"{finding.group} #{finding.seq}"
+    return Hang(
+        kind=finding.kind,
+        severity=finding.severity,
+        culprits=culprits,
+        waiting=tuple(rank for rank in finding.ranks if rank not in culprits),
+        op=op,
+        where=where,
+        since_ns=since,
+        until_ns=over,
+        text=finding.text,
+    )
+
+
+def rank_stacks(view: View) -> tuple[RankStack, ...]:
+    """The newest stack of each rank that was taken at a standstill, up to the cursor."""
+    return tuple(
+        RankStack(rank, t_ns, frames, t_ns >= seen(view, rank).moved_ns)
+        for rank, (t_ns, frames, _, _) in sorted(stall_stacks(view).items())
+        if frames and rank in view.ranks
+    )
