@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from rich.segment import Segment
 
+from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.render.draw.cells import Picture, fit
 from pardbg.render.pages.overview import overview
 from pardbg.render.pages.pipeline.page import pipeline
@@ -31,10 +33,14 @@ def main() -> list[Figure]:
     return [
         _figure("timeline frame 60x200", 20.0,
                 lambda: timeline(snapshot, lanes, window, CELLS, ROWS)),
-        _figure("pipeline frame 60x200, 12 ranks", None, lambda: pipeline(snapshot, CELLS, ROWS)),
-        _figure("pipeline frame 60x200, 64 ranks", None, lambda: pipeline(many, CELLS, ROWS)),
+        _figure("pipeline frame 60x200, 12 ranks", None, lambda: _pipeline(snapshot)),
+        _figure("pipeline frame 60x200, 64 ranks", None, lambda: _pipeline(many)),
         _figure("overview frame 60x200, 64 ranks", None, lambda: overview(many, CELLS, ROWS)),
     ]  # fmt: skip
+
+
+def _pipeline(snapshot: Snapshot) -> Picture:
+    return pipeline(snapshot, CELLS, ROWS, detail=schedule_detail(snapshot.pipeline))
 
 
 def _figure(name: str, budget: float | None, draw: Callable[[], Picture]) -> Figure:

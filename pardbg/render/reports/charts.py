@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any, Final
 
 from pardbg.analysis.base.values import CAUSES, PipelineRank, PipelineStep
+from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan
 from pardbg.render.draw.svg import Svg, fits, ticks
-from pardbg.render.pages.pipeline.plan_row import Planned, lay_out, makespan
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
 from pardbg.words import binary_size, duration
 

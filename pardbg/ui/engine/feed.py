@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pardbg.analysis.base.values import Finding, LaneSpan, OutputLine, Snapshot
+from pardbg.analysis.pipeline.peaks import Peak
+from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.analysis.whatif.answer import WhatIf
 from pardbg.session.navigation.marks import Mark
 from pardbg.store.bookmarks import Bookmark
@@ -41,6 +43,10 @@ class Want:
     timeline: TimelineWant | None = None
     output: OutputWant | None = None
     whatif: bool = False
+    schedule: bool = False
+    """Plan in time, critical path and microbatches in flight."""
+    peaks: bool = False
+    """The actions that made each rank's peak of activations."""
     pipeline_of: int | None = None
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
 
@@ -54,6 +60,7 @@ class Comparison:
     by: str
     """What the two are aligned by: ``step 42`` or ``time``."""
     note: str = ""
+    schedule: ScheduleDetail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ class Frame:
     """Of the whole run as far as it was looked at, by time."""
     bookmarks: tuple[Bookmark, ...] = ()
     whatif: WhatIf | str | None = None
+    schedule: ScheduleDetail | None = None
+    peaks: Mapping[int, Peak] = field(default_factory=dict)
     other: Comparison | None = None
     """The second of two recordings that are shown together."""
 

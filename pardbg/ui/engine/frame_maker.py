@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pardbg.analysis.base.values import OutputLine, Snapshot
+from pardbg.analysis.pipeline.peaks import Peak, peaks
+from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.session.navigation.align import aligned
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Comparison, Frame, Lanes, Want
@@ -54,6 +57,8 @@ class FrameMaker:
             findings=tuple(self._places.findings),
             bookmarks=self._store.bookmarks.all(),
             whatif=eyes.whatif(self._store, snapshot.t_ns) if want.whatif else None,
+            schedule=schedule_detail(snapshot.pipeline) if want.schedule else None,
+            peaks=_peaks(snapshot) if want.peaks else {},
             other=self._beside(want, snapshot.t_ns, look is eyes.snapshot),
         )
 
@@ -84,4 +89,10 @@ class FrameMaker:
         place = aligned(self._store, t_ns, second.store)
         look = self._eyes.snapshot if whole or not self._eyes.glance else self._eyes.glance
         made = look(second.store, place.t_ns, want.pipeline_of)
-        return Comparison(second.name, made, place.by, place.note)
+        detail = schedule_detail(made.pipeline) if want.schedule else None
+        return Comparison(second.name, made, place.by, place.note, detail)
+
+
+def _peaks(snapshot: Snapshot) -> Mapping[int, Peak]:
+    last = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
+    return peaks(last) if last is not None else {}

@@ -64,7 +64,9 @@ class Page(PicturePane):
             return self.draw(frame, cells, rows)
 
         def draw(snapshot: Snapshot, width: int, height: int) -> Picture:
-            return self.draw(replace(frame, snapshot=snapshot, other=None), width, height)
+            schedule = other.schedule if snapshot is other.snapshot else frame.schedule
+            one = replace(frame, snapshot=snapshot, schedule=schedule, other=None)
+            return self.draw(one, width, height)
 
         return beside(
             frame.snapshot, other.snapshot, other.name, other.by, other.note, draw, cells, rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.memory.page import memory
-from pardbg.ui.engine.feed import Frame
+from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page
 
 
@@ -14,4 +14,7 @@ class MemoryPage(Page):
     name_ = "memory"
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        return memory(frame.snapshot, cells, rows, self.shared.rank)
+        return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)
+
+    def want(self) -> Want:
+        return Want(peaks=True)

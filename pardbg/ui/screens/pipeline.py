@@ -26,10 +26,10 @@ class PipelinePage(Page):
             coming = view is not None and view.last_complete is not None
             return whatif(frame.whatif, cells, rows, coming)
         look = PipelinePageState(self.shared.rank, at_cursor=not frame.following)
-        return pipeline(frame.snapshot, cells, rows, look)
+        return pipeline(frame.snapshot, cells, rows, look, frame.schedule)
 
     def want(self) -> Want:
-        return Want(whatif=self._whatif, pipeline_of=self.shared.rank)
+        return Want(whatif=self._whatif, schedule=not self._whatif, pipeline_of=self.shared.rank)
 
     def turn(self, by: int) -> bool:
         """To the pipeline before or after this one; False where there is one at most."""

@@ -68,6 +68,8 @@ def test_the_report_says_who_waited_for_whom_and_where_the_peak_was() -> None:
 
 
 def test_the_memory_page_says_where_the_peak_was() -> None:
-    picture = memory(snapshot(two_stages().store(), None), 150, 40)
+    made = snapshot(two_stages().store(), None)
+    assert made.pipeline is not None and made.pipeline.last_complete is not None
+    picture = memory(made, 150, 40, peaks=peaks(made.pipeline.last_complete))
     shown = ["".join(run.text for run in line) for line in picture.body]
     assert any("peak after 0F1 of step 1: 2 microbatches in flight" in line for line in shown)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.base.values import ActionSpan, Idle, PipelineRank
+from pardbg.analysis.pipeline.planned import (
+    Planned,
+    in_flight_curve,
+    lay_out,
+    makespan,
+    schedule_detail,
+)
 from pardbg.render.draw.axis import Axis, gaps, nice_step, ruler
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.pipeline.ledger import explain, figures
 from pardbg.render.pages.pipeline.page import PipelinePageState, pipeline
-from pardbg.render.pages.pipeline.plan_row import Planned, in_flight_curve, lay_out, makespan
 from pardbg.render.pages.pipeline.schedule import even, label, plan_row, seen_row, short_next
 from tests.ui.sample import MS, held, pipeline_step, snapshot_1f1b, snapshot_ddp
 
@@ -104,7 +110,8 @@ def test_the_sentence_names_the_producer() -> None:
 @pytest.mark.parametrize("ranks", [1, 4, 64])
 def test_the_page_fits_every_terminal(cells: int, rows: int, ranks: int) -> None:
     for snapshot in (snapshot_1f1b(p=ranks, m=8), held(snapshot_1f1b(p=ranks, m=8))):
-        picture = pipeline(snapshot, cells, rows, PipelinePageState(selected=ranks - 1))
+        look = PipelinePageState(selected=ranks - 1)
+        picture = pipeline(snapshot, cells, rows, look, schedule_detail(snapshot.pipeline))
         lines = [*picture.head, *picture.body, *picture.foot]
         assert max(len(plain(row)) for row in lines) <= cells
         assert len(picture.head) + len(picture.foot) < rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pardbg.analysis.base.values import MemoryRow, Snapshot
-from pardbg.analysis.pipeline.peaks import Peak, peaks
+from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.render.draw import figures as words
 from pardbg.render.draw.cells import (
     Line,
@@ -55,8 +56,14 @@ def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
     )
 
 
-def memory(snapshot: Snapshot, cells: int, rows: int, chosen: int | None = None) -> Picture:
-    """The page at ``cells`` x ``rows``."""
+def memory(
+    snapshot: Snapshot,
+    cells: int,
+    rows: int,
+    chosen: int | None = None,
+    peaks: Mapping[int, Peak] | None = None,
+) -> Picture:
+    """The page at ``cells`` x ``rows``. ``peaks``: rank -> the action of its peak."""
     if not snapshot.memory:
         return empty(cells, rows, "No memory figures yet.",
                      "They come with the first optimizer step.")  # fmt: skip
@@ -67,8 +74,7 @@ def memory(snapshot: Snapshot, cells: int, rows: int, chosen: int | None = None)
     scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
     drawn = _sharding(snapshot, cells, rows)
     density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
-    last = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
-    made = peaks(last) if last is not None else {}
+    made = peaks or {}
     body: list[Line] = []
     places: list[int] = []
     for row in snapshot.memory:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pardbg.analysis.base.values import PipelineRank, PipelineStep, PipelineView, Snapshot
-from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
+from pardbg.analysis.pipeline.critical_path import CriticalPath
+from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.render.draw import figures as words
 from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
 from pardbg.render.draw.cells import (
@@ -24,7 +24,6 @@ from pardbg.render.draw.sparks import bounds, line_chart, spark
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.pipeline import ledger
 from pardbg.render.pages.pipeline.chooser import choices, lacks
-from pardbg.render.pages.pipeline.plan_row import Planned, lay_out, makespan
 from pardbg.render.pages.pipeline.schedule import (
     duration_row,
     flight_row,
@@ -38,6 +37,9 @@ PATH_ROWS = 26
 """From so many rows on there is one for what the marks of the critical path mean."""
 GUTTER = 15
 """Cells of the marker, rank, stage and row name."""
+
+
+_NO_DETAIL = ScheduleDetail({}, None, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class _Frame:
     axis: Axis
     now_ns: int
     cells: int
-    boxes: Mapping[int, tuple[Planned, ...]]
+    detail: ScheduleDetail
     held: dict[int, str]
     look: PipelinePageState
     path: CriticalPath | None
@@ -75,9 +77,13 @@ class _Frame:
 
 
 def pipeline(
-    snapshot: Snapshot, cells: int, rows: int, look: PipelinePageState | None = None
+    snapshot: Snapshot,
+    cells: int,
+    rows: int,
+    look: PipelinePageState | None = None,
+    detail: ScheduleDetail | None = None,
 ) -> Picture:
-    """The page at ``cells`` x ``rows``."""
+    """The page at ``cells`` x ``rows``; without ``detail`` what was seen alone."""
     look = look or PipelinePageState()
     view = snapshot.pipeline
     if view is None and snapshot.live and not any(rank.step for rank in snapshot.ranks):
@@ -92,7 +98,7 @@ def pipeline(
     title = (*_title(view, cells), *choices(snapshot, cells), *lacks(view, cells))
     if step is None:
         return Picture(head=title, body=_waiting(view))
-    frame = _frame(snapshot, view, step, cells, look)
+    frame = _frame(snapshot, view, step, cells, look, detail or _NO_DETAIL)
     if rows < PATH_ROWS:
         frame = replace(frame, path=None)
     head = (*title, *_heads(frame, rows))
@@ -109,11 +115,15 @@ def pipeline(
 
 
 def _frame(
-    snapshot: Snapshot, view: PipelineView, step: PipelineStep, cells: int, look: PipelinePageState
+    snapshot: Snapshot,
+    view: PipelineView,
+    step: PipelineStep,
+    cells: int,
+    look: PipelinePageState,
+    detail: ScheduleDetail,
 ) -> _Frame:
     done = view.last_complete
     measured = done or step
-    boxes = lay_out(step, measured, view.num_stages)
     now = max(snapshot.t_ns, step.t1_ns)
     if step.complete or snapshot.control.mode == "held":
         now = min(snapshot.t_ns, step.t1_ns)  # nothing runs: nothing moves
@@ -123,14 +133,15 @@ def _frame(
         for row in step.ranks for action in row.actions
     ]  # fmt: skip
     breaks = gaps(spans, now)
-    span = max(now - step.t0_ns - sum(end - begin for begin, end in breaks), makespan(boxes), 1)
+    planned = max((row[-1].t1_ns for row in detail.boxes.values() if row), default=0.0)
+    span = max(now - step.t0_ns - sum(end - begin for begin, end in breaks), planned, 1)
     if done is not None and not breaks:
         span = max(span, done.t1_ns - done.t0_ns)
     # The breaks keep some cells of their own, taken from the others.
     span *= width / max(8, width - BREAK_CELLS * len(breaks))
     axis = Axis(step.t0_ns, span * 1.005, width, breaks)
-    path = critical_path(step if step.complete else measured, view.num_stages)
-    return _Frame(view, step, measured, axis, now, cells, boxes, snapshot.control.held, look, path)
+    held = snapshot.control.held
+    return _Frame(view, step, measured, axis, now, cells, detail, held, look, detail.path)
 
 
 def _title(view: PipelineView, cells: int) -> tuple[Line, ...]:
@@ -249,7 +260,7 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
     if density.plan:
         # The plan knows no breaks: it lies on the same scale, uninterrupted.
         whole = Axis(axis.t0_ns, axis.span_ns, axis.cells)
-        boxes = frame.boxes.get(rank.rank, ())
+        boxes = frame.detail.boxes.get(rank.rank, ())
         plan = plan_row(boxes, whole, frame.many, frame.cursor, rank.pairs)
         name = _name(rank.rank, stages, chosen, "plan")
         lines.append(_row(frame, name, plan.line(), flight))
@@ -262,7 +273,8 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
         tail = flight if first and at == 0 else ()
         lines.append(_row(frame, _name(None, "", chosen, ""), low, tail))
     if density.flight:
-        curve = flight_row(rank, axis, frame.now_ns).line()
+        in_flight = frame.detail.in_flight.get(rank.rank, ())
+        curve = flight_row(rank, in_flight, axis, frame.now_ns).line()
         lines.append(_row(frame, _name(None, "", chosen, "flight"), curve, ()))
     gap = _row(frame, (), gap_row(axis, frame.cursor).line(), ())
     return lines + [gap] * density.gap

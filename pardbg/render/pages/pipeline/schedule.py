@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from pardbg.analysis.base.values import ActionSpan, Cause, PipelineRank
 from pardbg.analysis.pipeline.dependencies import parse
+from pardbg.analysis.pipeline.planned import Planned
 from pardbg.render.draw import figures
 from pardbg.render.draw.axis import Axis, mark_breaks
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
 from pardbg.render.draw.sparks import LEVELS
-from pardbg.render.pages.pipeline.plan_row import Planned, in_flight_curve
 
 CAUSE_CHAR: dict[Cause, str] = {
     "warmup": "·", "dependency": "░", "communication": "~", "host": "╱", "cooldown": "˙",
@@ -206,11 +206,13 @@ def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = T
     return row
 
 
-def flight_row(rank: PipelineRank, axis: Axis, now_ns: int) -> Row:
-    """In-flight microbatches over the same time: a step curve under the boxes."""
+def flight_row(
+    rank: PipelineRank, curve: Sequence[tuple[int, int]], axis: Axis, now_ns: int
+) -> Row:
+    """In-flight microbatches over the same time: a step curve under the boxes. ``curve``:
+    (t_ns, microbatches) at each change."""
     row = Row(axis.cells)
     top = max(rank.max_in_flight, rank.in_flight_bound or 0, 1)
-    curve = in_flight_curve(rank)
     ends = [axis.x(t_ns) for t_ns, _ in curve[1:]] + [axis.x(now_ns)]
     for (t_ns, level), end in zip(curve, ends, strict=False):
         if level > 0:

@@ -1,4 +1,5 @@
-"""Where the planned actions would lie in time: the plan row above each seen row.
+"""What a drawn schedule has beside the actions seen: where the planned ones would lie in time, the
+critical path, and how many microbatches were in flight.
 
 The plan is a list of actions per rank; run with the mean durations measured in a step and with
 free communication it becomes comparable with what ran. That is the *implied* schedule.
@@ -11,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pardbg.analysis.base.values import PipelineRank, PipelineStep
+from pardbg.analysis.base.values import PipelineRank, PipelineStep, PipelineView
+from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, parse
 from pardbg.analysis.pipeline.simulate import compute_plan, simulate
 
@@ -29,6 +31,31 @@ class Planned:
     microbatch: int
     t0_ns: float
     t1_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDetail:
+    """Of the step that a pipeline page shows."""
+
+    boxes: Mapping[int, tuple[Planned, ...]]
+    """rank -> its plan in time."""
+    path: CriticalPath | None
+    """Of the last complete step; None before the first."""
+    in_flight: Mapping[int, tuple[tuple[int, int], ...]]
+    """rank -> (t_ns, microbatches forwarded and not yet backwarded) at each change."""
+
+
+def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
+    """None where there is no pipeline, or no action of it has run."""
+    step = (view.step or view.last_complete) if view is not None else None
+    if view is None or step is None:
+        return None
+    measured = view.last_complete or step
+    return ScheduleDetail(
+        lay_out(step, measured, view.num_stages),
+        critical_path(step if step.complete else measured, view.num_stages),
+        {rank.rank: tuple(in_flight_curve(rank)) for rank in step.ranks},
+    )
 
 
 def mean_durations(step: PipelineStep) -> dict[tuple[int, str], float]:
