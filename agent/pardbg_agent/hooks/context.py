@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.wire import NO_GROUP, NONE
 
 T = TypeVar("T")
@@ -72,8 +73,8 @@ class State:
 
     __slots__ = (
         "action", "backward", "coalescing", "counting", "forward", "fsdp", "futures", "group",
-        "issuing", "op", "open", "optimizer", "own_at", "own_ns", "own_step", "pipeline",
-        "recompute", "reduce", "sync_id", "sync_op", "tag", "unscaled",
+        "initializing", "issuing", "op", "open", "optimizer", "own_at", "own_ns", "own_step",
+        "pipeline", "recompute", "reduce", "sync_id", "sync_op", "tag", "unscaled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -114,8 +115,11 @@ class State:
         self.own_step = NONE
         self.own_at = 0
         """What of that step has come already: ops and actions."""
-        self.unscaled: float | None = None
-        """The loss that a GradScaler has just scaled for the backward that comes next."""
+        self.unscaled: tuple[float, float] | None = None
+        """The loss that a GradScaler has just scaled for the backward that comes next, and what
+        it was divided by."""
+        self.initializing = 0
+        """Depth of optimizers' step() calls that only make their state."""
 
 
 class _Local(threading.local):
@@ -170,11 +174,9 @@ class Context:
     """Since when the host may have been in a forward that no hook sees."""
     forward_seen: bool = False
     """A forward was measured since the anchor."""
-    loss: float = 0.0
-    """Sum of what backward was called on since an optimizer stepped: the loss that its gradients
-    belong to, also with gradient accumulation."""
-    loss_step: int = NONE
-    """The step in which that was."""
+    loss: BatchLoss = field(default_factory=BatchLoss)
+    """What backward was called on since an optimizer stepped: the loss that its gradients belong
+    to, also with gradient accumulation."""
     saved: Any = None
     """On sampled steps, from a forward's end to its backward's: what it saved (saved.Count)."""
     recomputed_bytes: int = 0

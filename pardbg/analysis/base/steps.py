@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Final
 
 from pardbg.analysis.base.asof import View
@@ -34,29 +33,38 @@ def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
 
 def _step_rows(view: View, last: int | None) -> tuple[StepRow, ...]:
     number = None if last is None else last + 8
-    durations: dict[int, dict[int, int]] = defaultdict(dict)
+    ended_at: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     counting = []
     for rank, process in view.ranks.items():
         ended = last_step_rows(view, process, number)
         if ended:
             counting.append(rank)
         for step, t0, t1 in ended:
-            durations[step][rank] = t1 - t0
-    complete = sorted(s for s, by_rank in durations.items() if len(by_rank) == len(counting))
+            ended_at[step][rank] = t0, t1
+    complete = sorted(s for s, by_rank in ended_at.items() if len(by_rank) == len(counting))
     if last is not None:
         complete = complete[-last:]
     if not complete:
         return ()
     losses = losses_by_step(view, complete[0], complete[-1])
-    phases = _phases(view, complete)
+    phases = _phases(view, complete, ended_at)
     return tuple(
-        StepRow(step, max(durations[step].values()), losses.get(step), phases.get(step, {}))
+        StepRow(
+            step,
+            max(t1 - t0 for t0, t1 in ended_at[step].values()),
+            losses.get(step),
+            phases.get(step, {}),
+        )
         for step in complete
     )
 
 
-def _phases(view: View, steps: Sequence[int]) -> dict[int, dict[str, int]]:
-    """step -> {phase: mean ns over ranks}."""
+Ended = Mapping[int, Mapping[int, tuple[int, int]]]
+"""step -> rank -> (begin, end)"""
+
+
+def _phases(view: View, steps: Sequence[int], ended: Ended) -> dict[int, dict[str, int]]:
+    """step -> {phase: mean ns over the ranks that count it}, at most the step in all."""
     cache = view.memo("phases")
     epoch = view.epoch
     found: dict[int, dict[str, int]] = {}
@@ -68,7 +76,7 @@ def _phases(view: View, steps: Sequence[int]) -> dict[int, dict[str, int]]:
         else:
             wanted.append(step)
     if wanted:
-        fresh, newest = _sum_phases(view, wanted[0], wanted[-1])
+        fresh, newest = _sum_phases(view, wanted[0], wanted[-1], ended)
         for step in wanted:
             found[step] = fresh.get(step, {})
             if step < steps[-1] - 1:  # records of the last steps may still be on their way
@@ -77,7 +85,7 @@ def _phases(view: View, steps: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def _sum_phases(
-    view: View, first: int, last: int
+    view: View, first: int, last: int, ended: Ended
 ) -> tuple[dict[int, dict[str, int]], dict[int, int]]:
     sums: dict[int, dict[str, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     newest: dict[int, int] = {}
@@ -86,11 +94,17 @@ def _sum_phases(
         rows = table.step_rows(first, last, visible)
         columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t0_ns", "t1_ns"))
         for step, name_id, t0, t1 in zip(*columns, strict=True):
-            by_rank = sums[step][process.name(name_id)]
-            by_rank[rank] = by_rank.get(rank, 0) + t1 - t0
             newest[step] = max(newest.get(step, 0), t1)
+            begin, end = ended.get(step, {}).get(rank, (0, 0))  # others count no such step
+            inside = min(t1, end) - max(t0, begin)
+            if inside > 0:
+                by_rank = sums[step][process.name(name_id)]
+                by_rank[rank] = by_rank.get(rank, 0) + inside
     means = {
-        step: {name: round(fmean(by_rank.values())) for name, by_rank in by_name.items()}
+        step: {
+            name: round(sum(by_rank.values()) / len(ended[step]))
+            for name, by_rank in by_name.items()
+        }
         for step, by_name in sums.items()
     }
     return means, newest

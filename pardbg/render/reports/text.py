@@ -186,14 +186,14 @@ def _steps(report: Json) -> list[str]:
     steps = [s for s in report["steps"] if s["phases"]]
     if not steps:
         return []
-    sums: dict[str, list[float]] = defaultdict(list)
+    sums: dict[str, int] = defaultdict(int)
     for step in steps:
         for phase, time in step["phases"].items():
-            sums[phase].append(time / max(step["duration_ns"], 1))
-    rows = [("phase", "of the step", "")]
-    for phase, shares in sorted(sums.items(), key=lambda item: -median(item[1])):
-        share = median(shares)
-        rows.append((phase[:20], _percent(share), _bar(share)))
+            sums[phase] += time
+    whole = max(1, sum(step["duration_ns"] for step in steps))
+    rows = [("phase", "of the steps", "")]
+    for phase, time in sorted(sums.items(), key=lambda item: -item[1]):
+        rows.append((phase, _percent(time / whole), _bar(time / whole)))
     return _titled("Phases", _table(rows[:9], left=(0, 2)))
 
 
@@ -207,7 +207,7 @@ def _collectives(report: Json) -> list[str]:
     for (group, op), ops in sorted(by_op.items(), key=lambda item: -len(item[1]))[:16]:
         rows.append(
             (
-                group[:12], op, str(len(ops)), _middle(ops, "bytes", size),
+                group, op, str(len(ops)), _middle(ops, "bytes", size),
                 _middle(ops, "skew_ns", duration), _middle(ops, "wait_ns", duration),
                 _middle(ops, "transfer_ns", duration), _middle(ops, "busbw_gbps", _short),
             )

@@ -79,15 +79,56 @@ def test_gradients_accumulate_within_a_step(c: core.Core) -> None:
 
 
 def test_the_loss_of_a_step_is_what_its_gradients_belong_to(c: core.Core) -> None:
-    """Three microbatches of a quarter, a half and one, twice: 1.75 at the end of each step."""
+    """Three microbatches of 0.25, 0.5 and 1.5, twice: their mean, 0.75, at the end of each."""
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.0)
     for _ in range(2):
-        for share in (0.25, 0.5, 1.0):
+        for share in (0.25, 0.5, 1.5):
             (weight * share).sum().backward()
         optimizer.step()
     said = [(r.step, r.a) for r in rank(c).of(Kind.METRIC, "loss")]
-    assert said == [(0, 0.25), (0, 0.75), (0, 1.75), (1, 0.25), (1, 0.75), (1, 1.75)]
+    assert said == [(0, 0.25), (0, 0.375), (0, 0.75), (1, 0.25), (1, 0.375), (1, 0.75)]
+
+
+def test_losses_that_are_divided_by_their_number_are_added(c: core.Core) -> None:
+    """Losses of 1, 2 and 3, a third of each: 2. The division by 5 of the next step is no share of
+    three: mean of 0.2, 0.4 and 0.6."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for divisor in (3, 5):
+        for loss in (1.0, 2.0, 3.0):
+            ((weight * loss).sum() / divisor).backward()
+        optimizer.step()
+    said = {r.step: r.a for r in rank(c).of(Kind.METRIC, "loss")}
+    assert said == {0: pytest.approx(2.0), 1: pytest.approx(0.4)}
+
+
+def test_the_last_microbatch_may_come_in_the_optimizers_closure(c: core.Core) -> None:
+    """Lightning's way: the backward of the last microbatch runs inside optimizer.step()."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+
+    def microbatch(loss: float) -> torch.Tensor:
+        made = (weight * loss).sum() / 2
+        made.backward()
+        return made
+
+    microbatch(1.0)
+    optimizer.step(lambda: microbatch(3.0))
+    assert [r.a for r in rank(c).of(Kind.METRIC, "loss")][-1] == 2.0
+
+
+def test_a_step_that_only_makes_an_optimizers_state_is_none(c: core.Core) -> None:
+    """What a checkpoint's load does before it fills the state in."""
+    from torch.distributed.checkpoint import state_dict
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    state_dict._init_optim_state(optimizer)
+    assert optimizer.state and rank(c).of(Kind.STEP) == []
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert [r.step for r in rank(c).of(Kind.STEP)] == [0]
 
 
 def test_a_scaled_loss_is_shown_as_it_was(c: core.Core) -> None:

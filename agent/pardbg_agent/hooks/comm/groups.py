@@ -121,7 +121,8 @@ def _torch_name(pg: Any) -> str:
 def _ranks(pg: Any) -> tuple[int, ...]:
     known = c10d._world.pg_group_ranks.get(pg)
     if known:
-        return tuple(sorted(known, key=known.__getitem__))
+        # int(): nanotron makes its groups of numpy's numbers
+        return tuple(int(rank) for rank in sorted(known, key=known.__getitem__))
     return tuple(range(pg.size()))
 
 

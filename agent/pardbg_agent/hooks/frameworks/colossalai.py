@@ -7,14 +7,14 @@ compute: the action is the compute inside. The others' are counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.training import pipeline_actions
+from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
 from pardbg_agent.hooks.training.schedule_orders import Plan, by_rank, interleaved, one_f_one_b
 
@@ -29,23 +29,25 @@ class _Run:
     splits: bool = False
     """Backward is split: an I and a W."""
     num_chunks: int = 1
+    losses: list[float] = field(default_factory=list)
+    """Of the last stage's microbatches, each divided by their number."""
 
 
 def _hook_plain(patches: Patches, module: ModuleType) -> None:
     schedule = module.OneForwardOneBackwardSchedule
-    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _plain)
+    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _plain, _log_loss)
     _hook_steps(patches, schedule, "backward_step")
 
 
 def _hook_interleaved(patches: Patches, module: ModuleType) -> None:
     schedule = module.InterleavedSchedule
-    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _interleaved)
+    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _interleaved, _log_loss)
     _hook_steps(patches, schedule, "backward_step")
 
 
 def _hook_zero_bubble(patches: Patches, module: ModuleType) -> None:
     schedule = module.ZeroBubbleVPipeScheduler
-    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _zero_bubble)
+    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _zero_bubble, _log_loss)
     _hook_steps(patches, schedule, "backward_b_step")
     for name in ("schedule_f", "schedule_b"):
         patches.around(schedule, name, "colossalai.node", _before_node, _nothing)
@@ -152,6 +154,9 @@ def _forward(made: Actions, given: Given) -> What:
 
 def _backward(made: Actions, given: Given) -> What | None:
     run = made.of_run
+    loss: Any = given.get("output_obj")
+    if step_phases.is_plain_scalar(loss):
+        run.losses.append(loss.item())
     if run.is_v and run.node is not None:
         return _of_node(made, "I" if run.splits else "B")
     planned = made.next_planned("B")
@@ -164,6 +169,12 @@ def _backward(made: Actions, given: Given) -> What | None:
 def _weight(made: Actions, given: Given) -> What | None:
     made.of_run.node = given.get("scheduled_node")
     return None if made.of_run.node is None else _of_node(made, "W")
+
+
+def _log_loss(c: _core.Core, made: Actions) -> None:
+    """The mean over the microbatches, where the last stage is."""
+    if made.of_run.losses:
+        step_phases.log_loss(c, sum(made.of_run.losses))
 
 
 MODULES: Final = {

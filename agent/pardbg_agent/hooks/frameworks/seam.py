@@ -53,16 +53,16 @@ def hook_run(
         if plan is None:
             return None
         planned = made.define(plan) if plan.order else []
-        return made, made.run_begins(planned)
+        made.run_begins(planned)
+        return made
 
-    def after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-        made, t0 = what
+    def after(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
         try:
             if ended is not None and not failed:
                 ended(c, made)
         finally:
             made.of_run = None
-            made.run_ended(t0, t1, failed)
+            made.run_ended(t1, failed)
 
     patches.around(owner, name, hook, before, after)
 

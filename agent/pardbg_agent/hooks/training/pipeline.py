@@ -145,12 +145,12 @@ def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
     planned = x.schedules.get(schedule, {}).get(schedule._has_backward)
     if planned is None:
         planned = _define(c, x, schedule)
-    return made, made.run_begins(planned)
+    made.run_begins(planned)
+    return made
 
 
-def _after_step(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-    made, t0 = what
-    made.run_ended(t0, t1, failed)
+def _after_step(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
+    made.run_ended(t1, failed)
 
 
 def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:

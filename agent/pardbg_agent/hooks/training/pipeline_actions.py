@@ -55,6 +55,8 @@ class Actions:
         """Actions that run, the innermost last."""
         self._own: tuple[int, list[str]] = (NONE, [])
         """(step, its plan) of actions outside a schedule's run."""
+        self._run_t0 = 0
+        """Since when the phase of the run goes on; 0: it does not."""
         self.of_run: Any = None
         """What a framework's adapter knows of the run; None outside of one."""
         self.counts: dict[tuple[str, int], int] = {}
@@ -81,23 +83,34 @@ class Actions:
         """The plan of all actions that come outside a schedule's run."""
         self._own = (self._own[0], self.define(plan))
 
-    def run_begins(self, planned: list[str]) -> int:
-        """A schedule begins to run; when. ``planned``: this rank's actions."""
+    def run_begins(self, planned: list[str]) -> None:
+        """A schedule begins to run. ``planned``: this rank's actions."""
         c, x = self._c, self._x
         x.labels.clear()
         step_phases.schedule_begins(c, x)
         self._forget(planned)
-        t0 = now_ns()
+        self._run_t0 = t0 = now_ns()
         step_phases.phase_begins(c, x, "pipeline", t0)
         local().pipeline += 1
-        return t0
 
-    def run_ended(self, t0: int, t1: int, failed: bool) -> None:
+    def run_ended(self, t1: int, failed: bool) -> None:
         """It ended."""
         self.flush()
         local().pipeline -= 1
-        step_phases.phase_ends(self._c, self._x, "pipeline", t0, t1, failed)
+        self.phase_pauses(t1, failed)
         step_phases.schedule_ended(self._c)
+
+    def phase_pauses(self, t: int, failed: bool = False) -> None:
+        """The phase of the run that is open ends: the run does, or the optimizer steps inside
+        it (DeepSpeed's is an instruction of the schedule)."""
+        if self._run_t0:
+            t0, self._run_t0 = self._run_t0, 0
+            step_phases.phase_ends(self._c, self._x, "pipeline", t0, t, failed)
+
+    def phase_resumes(self, t: int) -> None:
+        """The optimizer stepped; what is left of the run belongs to the next step."""
+        if local().pipeline:
+            self._run_t0 = t
 
     def _forget(self, planned: list[str]) -> None:
         """Nothing of the plan is done yet."""
@@ -239,4 +252,4 @@ def group_key(pg: Any) -> str:
 
 def ranks_of(pg: Any) -> tuple[int, ...]:
     """Global ranks of a process group in its order."""
-    return tuple(c10d.get_process_group_ranks(pg or c10d._get_default_group()))
+    return tuple(map(int, c10d.get_process_group_ranks(pg or c10d._get_default_group())))

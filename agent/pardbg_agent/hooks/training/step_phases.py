@@ -25,6 +25,7 @@ from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, spend, wait_gate
+from pardbg_agent.hooks.training.batch_loss import divisor_of
 from pardbg_agent.hooks.watch import not_finite
 from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
@@ -97,6 +98,12 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
         "torch.utils.data.dataloader",
         lambda m: patches.around(
             m._BaseDataLoaderIter, "__next__", "data", _before_data, _after_data
+        ),
+    )
+    late.when_imported(
+        "torch.distributed.checkpoint.state_dict",
+        lambda m: patches.around(
+            m, "_init_optim_state", "optimizer state", _before_state, _after_state
         ),
     )
     return [
@@ -173,21 +180,18 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 
 def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
-    if local().backward or local().action:
-        return None  # reentrant checkpointing; or a pipeline stage's own
     x = context.of(c)
+    if local().action:  # a pipeline stage's own
+        if not local().pipeline and not local().backward:
+            _see_loss(c, x, tensors)
+        return None
+    if local().backward:
+        return None  # reentrant checkpointing
     t0 = now_ns()
     _take_off(c, x, t0)
     if not x.forward_seen and 0 < x.anchor_ns < t0 - _MIN_INFERRED_NS:
         context.phase_record(c, _PHASE, _LANE, _INFERRED, "forward", x.anchor_ns, t0)
-    unscaled, local().unscaled = local().unscaled, None
-    if is_plain_scalar(tensors):
-        value = tensors.item() if unscaled is None else unscaled
-        # A closure (LBFGS) evaluates the same batch again: that is no accumulation. Nor is a step
-        # that ends without an optimizer (a parameter server's worker).
-        again = local().optimizer is not None or x.loss_step != c.step
-        x.loss, x.loss_step = value if again else x.loss + value, c.step
-        log_loss(c, x.loss)
+    _see_loss(c, x, tensors)
     if c.watches.memory is not None:
         usage.watch(c)
     phase_begins(c, x, "backward", t0)
@@ -208,10 +212,18 @@ def _after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     _anchor(c, x, t1)
 
 
+def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
+    """What backward begins from, if it is one number."""
+    unscaled, local().unscaled = local().unscaled, None
+    if is_plain_scalar(tensors):
+        value, divisor = unscaled or (tensors.item(), divisor_of(tensors))
+        log_loss(c, x.loss.add(value, divisor, c.step, local().optimizer))
+
+
 def _before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
     """``scaler.scale(loss).backward()``: the loss is what it was before."""
     if is_plain_scalar(outputs):
-        local().unscaled = outputs.item()
+        local().unscaled = outputs.item(), divisor_of(outputs)
 
 
 def _after_scale(*_: Any) -> None:
@@ -295,11 +307,22 @@ def _made(original: Any) -> Any:
     return init
 
 
+def _before_state(*_: Any, **__: Any) -> bool:
+    """A checkpoint's load makes the state that it is to fill by a step() with a learning rate of
+    0: that is no training."""
+    local().initializing += 1
+    return True
+
+
+def _after_state(*_: Any) -> None:
+    local().initializing -= 1
+
+
 def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
     if patching.compiling():
         return
     c = _core.CURRENT
-    if c is None or c.level == 0 or "optimizer" in c.guard.disabled:
+    if c is None or c.level == 0 or "optimizer" in c.guard.disabled or local().initializing:
         return
     outer = local().optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
@@ -320,6 +343,8 @@ def _enter(c: _core.Core, optimizer: Any) -> None:
     t0, x = now_ns(), context.of(c)
     _take_off(c, x, 0)
     local().optimizer = (weakref.ref(optimizer), t0)
+    if x.actions is not None:
+        x.actions.phase_pauses(t0)
     phase_begins(c, x, "optimizer", t0)
 
 
@@ -338,13 +363,15 @@ def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
     x = context.of(c)
     phase_ends(c, x, "optimizer", t0, t1)
     x.optimizers.add(optimizer)
-    x.loss = 0.0
+    x.loss.clear()
     if x.part(Steps).cycle.stepped(optimizer):
         usage.sample(c, x, t1)
         spend(c, t1)
         step_ended(c, x)
         t1 = now_ns()
     _anchor(c, x, now_ns())
+    if x.actions is not None:
+        x.actions.phase_resumes(x.anchor_ns)
     spend(c, t1)
 
 

@@ -1,0 +1,57 @@
+"""The loss of a step, from the scalars that backward began from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pardbg_agent.wire import NONE
+
+
+class BatchLoss:
+    """The losses of a step's microbatches, until an optimizer steps or another step begins.
+
+    Their mean is the loss. Programs that accumulate gradients divide each loss by the number of
+    microbatches before backward; where they do, their sum is.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[float, float]] = []
+        """(value, the number it was divided by, or 1)"""
+        self._step = NONE
+        self._closure: Any = None
+
+    def add(self, value: float, divisor: float, step: int, closure: Any) -> float:
+        """The step's loss with one more microbatch. ``closure``: what says in which optimizer's
+        step() backward was called, or None: its second evaluation (LBFGS) is of the same batch."""
+        if step != self._step:
+            self.clear()
+            self._step = step
+        if closure is not None and closure is self._closure:
+            self._parts.pop()
+        self._closure = closure
+        self._parts.append((value, divisor))
+        return self.value()
+
+    def value(self) -> float:
+        """Sum of the parts if each was divided by their number, else their mean."""
+        number = len(self._parts)
+        total = sum(value for value, _ in self._parts)
+        shares = all(abs(divisor - number) < 1e-6 * number for _, divisor in self._parts)
+        return total if shares else total / number
+
+    def clear(self) -> None:
+        """An optimizer stepped: its gradients are gone."""
+        self._parts, self._closure = [], None
+
+
+def divisor_of(loss: Any) -> float:
+    """The plain number a loss was divided by last (``loss / 4``, ``loss * 0.25``), else 1."""
+    node = getattr(loss, "grad_fn", None)
+    name = type(node).__name__
+    if name not in ("DivBackward0", "MulBackward0"):
+        return 1.0
+    other: Any = getattr(node, "_saved_other", None)
+    if getattr(other, "is_cpu", False) and other.dim() == 0 and not other.requires_grad:
+        number = float(other)
+        return number if name == "DivBackward0" else (1 / number if number else 1.0)
+    return 1.0
