@@ -1,60 +1,251 @@
-"""Numbers and rank sets in words, as findings and details say them."""
+"""Numbers as people read and write them: durations, sizes, rates, shares, counts, rank sets.
+
+The one place that formats and parses them, so that a screen, the report, ``ctl``, a finding and an
+error say the same thing in the same words: ``350 µs``, ``23.1 ms``, ``2m10s``, ``1.5 MiB`` of
+memory, ``262 kB`` of traffic, ``31.2%``, ``ranks 0–3,7``. Three significant digits at most.
+``agent/pardbg_agent/words.py`` is the subset that runs inside a rank; one test covers both.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from collections.abc import Iterable
+from typing import Final
+
+UNKNOWN: Final = "–"
+"""Shown where a value is not known."""
+MINUS: Final = "−"
+TIME_UNITS: Final = {
+    "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9, "h": 3600e9,
+}  # fmt: skip
+"""ns per unit."""
+SIZE_UNITS: Final = {
+    "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+}  # fmt: skip
+"""Bytes per unit."""
+LARGEST: Final = (1 << 63) - 1
+LONGEST_NS: Final = 1 << 60
+MAX_TEXT: Final = 40
+"""Longest text that is read as one number."""
+MAX_TERMS: Final = 8
+"""Terms of a rank set that a sentence spells out."""
+_DECIMAL: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DURATION: Final = re.compile(
+    r"(?:(\d+)h)?(?:(\d+)m(?![sui]))?(?:(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|min|h|m)?)?", re.ASCII
+)
+_SIZE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([kmgt]?i?)b?", re.ASCII)
 
 
-def duration(ns: float) -> str:
-    """``81 ms``, ``4.1 s``, ``350 µs``."""
-    for limit, unit, scale in ((1e3, "ns", 1.0), (1e6, "µs", 1e3), (1e9, "ms", 1e6)):
-        if abs(ns) < limit:
+def duration(ns: float | None) -> str:
+    """Return a time in ns as ``350 µs``, ``23.1 ms``, ``1.2 s``, ``2m10s`` or ``2h05m``."""
+    if ns is None:
+        return UNKNOWN
+    if not math.isfinite(ns):
+        return number(ns)
+    if ns < 0:
+        return MINUS + duration(-ns)
+    if ns < 999.5:
+        return f"{ns:.0f} ns"
+    for scale, unit in ((1e3, "µs"), (1e6, "ms"), (1e9, "s")):
+        if ns < 999.5 * scale and ns < 59.995e9:
             return f"{_short(ns / scale)} {unit}"
-    if abs(ns) < 120e9:
-        return f"{_short(ns / 1e9)} s"
-    return f"{ns / 60e9:.1f} min"
+    whole_s = round(ns / 1e9)
+    if whole_s < 3600:
+        return f"{whole_s // 60}m{whole_s % 60:02d}s"
+    return f"{whole_s // 3600}h{whole_s % 3600 // 60:02d}m"
 
 
-def size(num_bytes: float) -> str:
-    """``262 kB`` (powers of ten)."""
-    for limit, unit, scale in ((1e3, "B", 1.0), (1e6, "kB", 1e3), (1e9, "MB", 1e6)):
-        if abs(num_bytes) < limit:
-            return f"{_short(num_bytes / scale)} {unit}"
-    return f"{_short(num_bytes / 1e9)} GB"
+def countdown(ns: float) -> str:
+    """Return what is left of a time limit in whole seconds, rounded up: ``9 s``, ``4m59s``."""
+    return duration(max(0, -(-int(ns) // 1_000_000_000)) * 1e9) if ns > 0 else "0 s"
 
 
-def binary_size(num_bytes: float) -> str:
-    """``412 MiB`` (powers of two), as memory is given."""
-    for limit, unit in ((1 << 10, "B"), (1 << 20, "KiB"), (1 << 30, "MiB")):
-        if abs(num_bytes) < limit:
-            return f"{_short(num_bytes * 1024 / limit)} {unit}"
-    return f"{_short(num_bytes / (1 << 30))} GiB"
+def offset(ns: float, resolution_ns: float = 1e6) -> str:
+    """Return a time on a ruler, as fine as its ticks need: ``218 ms``, ``1.25 s``, ``2m03.5s``."""
+    if resolution_ns < 1e6:
+        fine = next((d for d in range(1, 6) if resolution_ns >= 10 ** (6 - d)), 6)
+        return duration(ns) if abs(ns) < 1e6 else f"{ns / 1e6:.{fine}f} ms"
+    if ns < 9_999_500_000 and resolution_ns < 1e9:
+        return f"{ns / 1e6:.0f} ms"
+    digits = 0 if resolution_ns >= 1e9 else 1 if resolution_ns >= 1e8 else 2
+    total = ns / 1e9
+    if total < 60:
+        return f"{total:.{digits}f} s"
+    return f"{int(total) // 60}m{total % 60:0{3 + digits if digits else 2}.{digits}f}s"
 
 
-def _short(value: float) -> str:
-    """Three digits at most, and no decimals that say nothing."""
-    if value == int(value) or abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}"
+def clock(wall_ns: int) -> str:
+    """Return the local time of day, ``18:22:07``."""
+    return time.strftime("%H:%M:%S", time.localtime(wall_ns / 1e9))
 
 
-def rank_set(ranks: Iterable[int]) -> str:
-    """``0-2,5``."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
+def binary_size(num_bytes: float | None) -> str:
+    """Return an amount of memory or disk in binary units, ``412 MiB``."""
+    return _scaled(num_bytes, 1024, _BINARY)
+
+
+def size(num_bytes: float | None) -> str:
+    """Return an amount of traffic in decimal units, as bandwidth is given: ``262 kB``."""
+    return _scaled(num_bytes, 1000, _DECIMAL)
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Return ``12.4 MB/s``."""
+    return UNKNOWN if bytes_per_s is None else size(bytes_per_s) + "/s"
+
+
+def busbw(gbps: float | None) -> str:
+    """Return a bandwidth given in GB/s as ``1.9 GB/s`` or ``41 MB/s``."""
+    return rate(None if gbps is None else gbps * 1e9)
+
+
+def percent(fraction: float | None, digits: int = 1) -> str:
+    """Return a fraction as ``31.2%``."""
+    if fraction is None or not math.isfinite(fraction):
+        return number(fraction)
+    return f"{fraction * 100:.{digits}f}%".replace("-", MINUS)
+
+
+def change(fraction: float, digits: int = 1, unit: str = "%") -> str:
+    """Return a relative change with its sign: ``+10.4%``, ``−3.0%``."""
+    return f"{fraction * 100:+.{digits}f}{unit}".replace("-", MINUS)
+
+
+def number(value: float | None) -> str:
+    """Return a loss or a learning rate with four significant digits; ``NaN``, ``inf``."""
+    if value is None:
+        return UNKNOWN
+    return "NaN" if math.isnan(value) else f"{value:.4g}".replace("-inf", MINUS + "inf")
+
+
+def count(value: int) -> str:
+    """Return an exact number of things, ``12,345``."""
+    return f"{value:,}"
+
+
+def short_count(value: int) -> str:
+    """Return a number of things for a narrow cell: ``128``, ``12.4k``, ``3.1M``."""
+    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale * 10 or (unit != "k" and value >= scale):
+            return _short(value / scale) + unit
+    return str(value)
+
+
+def plural(value: int, thing: str) -> str:
+    """Return ``1 rank``, ``4 ranks``."""
+    return f"{count(value)} {thing}{'' if value == 1 else 's'}"
+
+
+def rank_set(ranks: Iterable[int], dash: str = "–", most: int | None = None) -> str:
+    """Return ``0–3,7``; ``dash="-"`` for what a script reads or a person types.
+
+    ``most``: terms that are spelled out; more end in ``…`` and the number of ranks.
+    """
+    known = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for rank in known:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
         else:
-            parts.append([rank])
-    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+            runs.append([rank, rank])
+    parts = [
+        str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}{dash}{b}"
+        for a, b in runs[:most]
+    ]  # fmt: skip
+    more = f",… ({len(known)} in all)" if len(parts) < len(runs) else ""
+    return ",".join(parts) + more
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0-2``."""
-    known = sorted(set(ranks))
-    return f"rank{'s' if len(known) != 1 else ''} {rank_set(known)}"
+    """Return ``rank 3``, ``ranks 0–2``; of very many the first ones and how many they are."""
+    known = set(ranks)
+    if not known:
+        return "no rank"
+    return f"rank{'s' if len(known) != 1 else ''} {rank_set(known, most=MAX_TERMS)}"
 
 
 def waits_text(ranks: Iterable[int]) -> str:
-    """The verb that follows ``ranks_text``."""
+    """Return the verb that follows ``ranks_text``."""
     return "wait" if len(set(ranks)) != 1 else "waits"
+
+
+def whole(text: object, largest: int = LARGEST) -> int | None:
+    """Return the number that ``text`` spells in ASCII digits; None if it is anything else.
+
+    ``int`` alone raises where ``str.isdigit`` holds ("²") and takes ``" 1_000 "`` for a number.
+    """
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit():
+        return None
+    value = int(text) if len(text) <= 20 else largest + 1
+    return value if value <= largest else None
+
+
+def rank_range(text: str) -> range | None:
+    """Return the ranks of ``3`` or ``0-3`` (``0–3``); None if it is neither."""
+    first, dash, last = text.replace("–", "-").partition("-")
+    low = whole(first.strip(), 999_999)
+    high = whole(last.strip(), 999_999) if dash else low
+    if low is None or high is None or high < low:
+        return None
+    return range(low, high + 1)
+
+
+def parse_rank_set(text: str) -> tuple[int, ...]:
+    """Return the sorted ranks of ``0-3,7``. Raises ValueError, one line."""
+    ranges = [rank_range(part) for part in text.split(",")] if text.strip() else []
+    if None in ranges:
+        raise ValueError(f"no rank set: {text[:MAX_TEXT]!r}; write 0, 0-3 or 0,2")
+    return tuple(sorted({rank for part in ranges if part is not None for rank in part}))
+
+
+def parse_duration(text: str) -> int:
+    """Return ns of ``12.5`` (seconds), ``2m10s``, ``1h2m``, ``300ms``, ``40 µs`` or ``5min``.
+
+    Raises ValueError, one line that says how to write it.
+    """
+    plain = text.strip().lower().replace(" ", "").replace("μ", "µ")
+    match = _DURATION.fullmatch(plain) if len(plain) <= MAX_TEXT else None
+    if match is None or not any(match.groups()):
+        raise ValueError(f"no duration {text[:MAX_TEXT]!r}: write 90s, 2m10s, 300ms or 40us")
+    hours, minutes, value, unit = match.groups()
+    scale = TIME_UNITS["min" if unit == "m" else unit or "s"]
+    ns = (int(hours or 0) * 3600 + int(minutes or 0) * 60) * 10**9
+    ns += round(float(value or 0) * scale)
+    if ns > LONGEST_NS:
+        raise ValueError(f"{text.strip()} is longer than any run")
+    return ns
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of ``500MB``, ``2 GiB``, ``64k`` or ``4096``. Raises ValueError."""
+    plain = text.strip().lower().replace(" ", "")
+    match = _SIZE.fullmatch(plain) if len(plain) <= MAX_TEXT else None
+    if match is None or match[2] == "i":
+        raise ValueError(f"no size {text[:MAX_TEXT]!r}: write 500MB or 2GiB")
+    power = " kmgt".index(match[2][:1] or " ")
+    base = 1024.0 if match[2].endswith("i") else 1000.0
+    return round(float(match[1]) * base**power)
+
+
+def _short(value: float) -> str:
+    """Return three significant digits at most: ``1.24``, ``12.4``, ``124``."""
+    if value >= 99.95:
+        return f"{value:.0f}"
+    digits = 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def _scaled(value: float | None, base: float, units: tuple[str, ...]) -> str:
+    if value is None or not math.isfinite(value):
+        return number(value)
+    if value < 0:
+        return MINUS + _scaled(-value, base, units)
+    at = 0
+    while value >= base * 0.9995 and at < len(units) - 1:
+        value /= base
+        at += 1
+    return f"{_short(value)} {units[at]}" if at else f"{value:.0f} {units[0]}"

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from pardbg.words import binary_size
+
 Status = Literal["ok", "warn", "bad"]
 MARKS: dict[Status, str] = {"ok": "✓", "warn": "!", "bad": "✗"}
 TESTED_TORCH = "2.13"
@@ -108,8 +110,8 @@ def _shared_memory() -> Check:
     free = shutil.disk_usage(where).free
     if free < 64 << 20:
         return Check("shared memory", "warn",
-                     f"{free >> 20} MiB free in /dev/shm; each rank needs 4 MiB")  # fmt: skip
-    return Check("shared memory", "ok", f"/dev/shm, {free >> 20} MiB free")
+                     f"{binary_size(free)} free in /dev/shm; each rank needs 4 MiB")  # fmt: skip
+    return Check("shared memory", "ok", f"/dev/shm, {binary_size(free)} free")
 
 
 def _run_directory() -> Check:

@@ -14,6 +14,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from pardbg.words import duration
+
 if TYPE_CHECKING:
     from pardbg.control.language.verbs import Reply, Verb
     from pardbg.hub.run.config import RunConfig
@@ -74,7 +76,8 @@ def follow(
     notices.copy()
     recorded = handle.wait_recorded(RECORDED_TIMEOUT_S)
     if not recorded:
-        talk(f"the recording was not closed in {RECORDED_TIMEOUT_S:.0f} s and may end early")
+        limit = duration(RECORDED_TIMEOUT_S * 1e9)
+        talk(f"the recording was not closed in {limit} and may end early")
     talk(f"recorded {recorded_words(handle)}")
     return handle.exit_code()
 

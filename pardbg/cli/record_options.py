@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -12,16 +11,14 @@ import click
 
 from pardbg.control.language.level import LEVELS
 from pardbg.control.machine.exceptions import HOLD_S, MAX_HOLD_S
-from pardbg.session.navigation.goto import TravelError, duration_ns
+from pardbg.words import parse_duration, parse_size
 from pardbg_agent import wire
 
 if TYPE_CHECKING:
     from pardbg.session.rotation import PartLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.IGNORECASE)
 MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
-_POWER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +51,13 @@ class _Size(click.ParamType[int]):
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         from pardbg.session.rotation import MIN_PART_BYTES
 
-        match = _SIZE.fullmatch(str(value).strip())
-        if match is None:
-            self.fail(f"{value!r} is no size: write 500MB or 2GiB", param, ctx)
-        number, unit, binary, _ = match.groups()
-        size = round(float(number) * (1024 if binary else 1000) ** _POWER[unit.lower()])
+        try:
+            size = parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
         if size < MIN_PART_BYTES:
             self.fail(f"{value} is too small for a recording: 64KiB at least", param, ctx)
-        return int(size)
+        return size
 
 
 class _Time(click.ParamType[int]):
@@ -69,8 +65,8 @@ class _Time(click.ParamType[int]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         try:
-            made = duration_ns(str(value))
-        except TravelError:
+            made = parse_duration(str(value))
+        except ValueError:
             self.fail(f"{value!r} is no time: write 90s, 30m or 24h", param, ctx)
         if made < 1_000_000_000:
             self.fail(f"{value} is too short for a recording: 1s at least", param, ctx)
@@ -89,8 +85,8 @@ class _OnException(click.ParamType[float]):
         if word == "die" and not text:
             return 0.0
         try:
-            seconds = duration_ns(text) / 1e9 if text else HOLD_S
-        except TravelError:
+            seconds = parse_duration(text) / 1e9 if text else HOLD_S
+        except ValueError:
             seconds = -1.0
         if word != "hold" or not MIN_HOLD_S <= seconds <= MAX_HOLD_S:
             self.fail(f"{value!r}: write die, hold, or hold:TIME from 10s to 1h", param, ctx)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from pardbg.cli.common import UserError, session_path
+from pardbg.words import whole
 
 
 @click.command()
@@ -64,7 +65,8 @@ def _schedules(text: str) -> tuple[str, ...]:
 
 
 def _numbers(option: str, text: str | None, least: int, most: int) -> tuple[int, ...]:
-    words = [] if text is None else text.split(",")
-    if not all(word.strip().isdigit() and least <= int(word) <= most for word in words):
+    found = [whole(word.strip(), most) for word in ([] if text is None else text.split(","))]
+    numbers = [number for number in found if number is not None and number >= least]
+    if len(numbers) < len(found):
         raise UserError(f"{option} {text}: give numbers from {least} to {most}, as in 8,16")
-    return tuple(dict.fromkeys(int(word) for word in words))
+    return tuple(dict.fromkeys(numbers))

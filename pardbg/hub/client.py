@@ -22,6 +22,7 @@ from pardbg.hub.run.start import RunHandle
 from pardbg.hub.serve.ctrl_messages import pack, unpack
 from pardbg.hub.serve.security import KEYS_FILE, Role, secure_client
 from pardbg.store.source import Message
+from pardbg.words import duration
 from pardbg_agent.wire import Key, Msg
 
 RENEW_S: Final = 2.0
@@ -240,7 +241,7 @@ class HubControl:
             if not self._handle.alive():
                 return Reply(False, f"{self._handle.run} has ended", {})
             if time.monotonic() >= deadline:
-                return Reply(False, f"no answer from the hub in {timeout_s:.0f} s", {})
+                return Reply(False, f"no answer from the hub in {duration(timeout_s * 1e9)}", {})
 
     def _send(self, message: dict[str, Any], future: Future[Reply] | None) -> None:
         self._out.put((message, future))

@@ -28,6 +28,7 @@ from pardbg.session import pack
 from pardbg.session.summary import read_summary
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED, Limits, Store
+from pardbg.words import whole
 from pardbg_agent import wire
 
 FORMAT: Final = 2
@@ -290,7 +291,7 @@ def _key(channel: Channel) -> bytes:
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() and len(text) < 20 else 0
+    return whole(text) or 0
 
 
 def _words(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pardbg.events import fields
+from pardbg.words import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,9 @@ def plan_def(values: Mapping[Any, Any], older: PlanDef | None) -> PlanDef:
     """A plan; ranks may each send their own row, so rows of an equal older plan are kept."""
     order: dict[int, tuple[str, ...]] = {}
     for rank, _ in fields.mapping(values, "order").items():
-        if str(rank).isdigit():
-            order[int(rank)] = fields.texts(fields.mapping(values, "order"), rank)
+        number = whole(str(rank))
+        if number is not None:
+            order[number] = fields.texts(fields.mapping(values, "order"), rank)
     plan = PlanDef(
         schedule=fields.text(values, "schedule"),
         group=fields.text(values, "group"),

@@ -14,6 +14,7 @@ from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.table import Table
 from pardbg.store.totals import Totals
+from pardbg.words import whole
 from pardbg_agent import wire
 
 ISSUE_COLLECTIVE: Final = "issue"
@@ -278,8 +279,4 @@ def _parse(proc: str) -> tuple[int, str, int]:
     """``epoch.host.pid``; a host may contain dots."""
     epoch, _, rest = proc.partition(".")
     host, _, pid = rest.rpartition(".")
-    return (
-        int(epoch) if epoch.isdigit() and len(epoch) < 10 else 0,
-        host or rest,
-        int(pid) if pid.isdigit() and len(pid) < 12 else 0,
-    )
+    return whole(epoch, 10**9 - 1) or 0, host or rest, whole(pid, 10**11 - 1) or 0

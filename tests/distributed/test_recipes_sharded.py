@@ -8,10 +8,10 @@ from functools import cache
 
 import pytest
 
+from pardbg import words
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.recipes.model import Block, gpt
 from pardbg.recipes.shape import BATCH, BLOCKS, CONTEXT, EXPERTS, MOE_BLOCKS, VOCABULARY, WIDTH
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.memory.page import memory
 from pardbg.render.pages.traffic.exchange import exchange, loads
@@ -222,9 +222,9 @@ def test_the_memory_page_says_how_much_is_whole_at_once(name: str) -> None:
     peak = whole() if name == "zero2" else rest + block
     page = memory(snapshot(run(name).store, None), 120, 35)
     text = [plain(row) for row in (*page.head, *page.body, *page.foot)]
-    said = f"at most {figures.memory(peak)} of {figures.memory(whole())}"
+    said = f"at most {words.binary_size(peak)} of {words.binary_size(whole())}"
     assert any(said in row for row in text)
-    assert sum(f"gathers up to {figures.memory(peak)} beside P" in row for row in text) == N
+    assert sum(f"gathers up to {words.binary_size(peak)} beside P" in row for row in text) == N
 
 
 # -- experts
@@ -289,8 +289,8 @@ def test_the_traffic_page_shows_routing_and_load() -> None:
     text = [plain(row).split() for row in exchange(shot.traffic, range(N), 120)]
     for rank in range(N):
         sums = [sum(a for (_, peer), a in parts(rank).items() if peer == p) for p in range(N)]
-        shown = ["╲" if p == rank else figures.size(sums[p]) for p in range(N)]
-        assert text[2 + rank] == " ".join([str(rank), *shown, figures.size(sum(sums))]).split()
+        shown = ["╲" if p == rank else words.size(sums[p]) for p in range(N)]
+        assert text[2 + rank] == " ".join([str(rank), *shown, words.size(sum(sums))]).split()
     rows = [plain(row) for row in loads(shot.ranks, 120, 5)]
     for block, row in zip(MOE_BLOCKS, rows[1:], strict=True):
         for expert in range(EXPERTS):

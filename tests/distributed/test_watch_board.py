@@ -81,7 +81,7 @@ def test_who_disagrees_is_held_before_it_issues(tmp_path: Path) -> None:
 
         # Steps 0-4 were healthy and 5 had that; the third of the next training is 8.
         data = job.held("diverge: parameter 0.token.weight differs after step 8: rank 2 from")
-        assert "rank 2 from ranks 0, 1 (101 of 101 differ)" in data["reason"]
+        assert "rank 2 from ranks 0,1 (101 of 101 differ)" in data["reason"]
         job.do(Verb.CONTINUE)
 
         data = job.held("mismatch: wants all_gather float32[")

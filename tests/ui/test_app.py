@@ -108,7 +108,7 @@ async def test_where_brings_merged_stacks() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)
         await pilot.press("w")
-        await shows(app, "4 ranks 0-3  train.py:88 train_step")
+        await shows(app, "4 ranks 0–3  train.py:88 train_step")
 
 
 async def test_the_command_line_completes_runs_and_explains() -> None:

@@ -103,6 +103,19 @@ async def test_goto_every_kind_of_place(session: Path) -> None:
         await shows(app, "no action 3F0 in this run")
         await command(pilot, "goto soon")
         await shows(app, "no time 'soon'")
+        for text in (
+            "rank ²",
+            "goto step ²",
+            "goto ²",
+            "goto +²",
+            "goto ²:²²",
+            "unmark ²",
+            "/²",
+        ):
+            await command(pilot, text)
+        assert app.is_running
+        await command(pilot, "rank ²")
+        await shows(app, "no rank '²' in this run")
         await command(pilot, "goto 0:0:99")
         await shows(app, "no time")
 

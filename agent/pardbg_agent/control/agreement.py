@@ -6,10 +6,11 @@ dtype, size, in this order), with one more: what a rank does not know disagrees 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pardbg_agent.control.posts import Post
+from pardbg_agent.words import duration, ranks_text
 
 REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 """By the value of torch's RedOpType."""
@@ -152,18 +153,3 @@ def odd_ones(values: Mapping[int, object]) -> tuple[list[int], list[int]]:
         sides.setdefault(values[rank], []).append(rank)
     most = max(sides.values(), key=lambda side: (len(side), -side[0]))
     return sorted(rank for side in sides.values() if side is not most for rank in side), most
-
-
-def ranks_text(ranks: Collection[int]) -> str:
-    """``rank 3``, ``ranks 0, 1, 4``; of many the first ones."""
-    many = sorted(ranks)
-    text = ", ".join(map(str, many[:8])) + (f" and {len(many) - 8} more" if len(many) > 8 else "")
-    return f"rank{'s' if len(many) > 1 else ''} {text}"
-
-
-def duration(ns: float) -> str:
-    """``35.2 ms``"""
-    for unit, size in (("s", 1e9), ("ms", 1e6)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}"
-    return f"{ns / 1e3:.3g} us"

@@ -2,7 +2,7 @@
 
     EXPR   = METRIC ["[" FILTER "]"] ["." AGGREGATE] OP NUMBER [UNIT]  |  no-WORD[":"WORD]
     OP     = <  <=  >  >=  ==  !=
-    UNIT   = ns us ms s min | % | B kB MB GB KiB MiB GiB | MB/s GB/s
+    UNIT   = ns us ms s min h | % | B kB MB GB TB KiB MiB GiB TiB | MB/s GB/s
 
 Parsed strictly: a unit that does not fit is an error, not a guess. A metric that the session has
 no value of fails its check.
@@ -21,13 +21,20 @@ from typing import Final
 from pardbg.analysis.answers.metrics import METRICS, SEVERITIES, Metric, Number, Scope, Unit
 from pardbg.analysis.base.asof import View
 from pardbg.store.store import Store
-from pardbg.words import binary_size, duration
+from pardbg.words import (
+    SIZE_UNITS,
+    TIME_UNITS,
+    binary_size,
+    busbw,
+    count,
+    duration,
+    number,
+)
 
 UNITS: Final[dict[Unit, dict[str, float]]] = {
-    "time": {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9},
+    "time": TIME_UNITS,
     "fraction": {"%": 0.01},
-    "bytes": {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1 << 10, "MiB": 1 << 20,
-              "GiB": 1 << 30},
+    "bytes": SIZE_UNITS,
     "rate": {"GB/s": 1.0, "MB/s": 1e-3},
     "number": {},
 }  # fmt: skip
@@ -161,11 +168,11 @@ def _result(scope: Scope, check: Check) -> Result:
     if not values:
         named = f"{metric.name}[{check.filter}]" if check.filter else metric.name
         return Result(check, False, None, f"this session has no {named}")
-    count = check.aggregate == "count"
     measured = aggregate(values, check.aggregate)
-    shown = f"{measured:,.0f}" if count else show(measured, metric.unit)
+    counts = check.aggregate == "count"
+    shown = count(len(values)) if counts else show(measured, metric.unit)
     if metric.over:
-        shown += f" ({check.aggregate} of {len(values):,} {metric.over})"
+        shown += f" ({check.aggregate} of {count(len(values))} {metric.over})"
     if not math.isfinite(measured):
         return Result(check, False, measured, f"{shown}: not a number")
     # A share like 12 % is not exact in binary: what prints as equal is equal.
@@ -197,13 +204,13 @@ def aggregate(values: Sequence[Number], how: str) -> float:
 def show(value: float, unit: Unit) -> str:
     """A measured value as people write it."""
     if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else str(value)
+        return number(value)
     if unit == "time":
         return duration(value)
     if unit == "fraction":
-        return f"{100 * value:.4g}%"
+        return f"{number(100 * value)}%"
     if unit == "bytes":
         return binary_size(value)
     if unit == "rate":
-        return f"{value:.3g} GB/s"
-    return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"
+        return busbw(value)
+    return count(int(value)) if value == int(value) else number(value)

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from pardbg.analysis.base.asof import View
 from pardbg.events import fields
+from pardbg.words import whole
 
 LOG_LINES: Final = 50
 _LOOK_BACK: Final = 200
@@ -96,8 +97,9 @@ def _left(view: View, event: Mapping[str, Any], t_ns: int, name: str) -> int | N
 def _by_rank(event: Mapping[str, Any], name: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for rank, text in fields.mapping(event, name).items():
-        if str(rank).isdigit():
-            found[int(rank)] = str(text)
+        number = whole(str(rank))
+        if number is not None:
+            found[number] = str(text)
     return dict(sorted(found.items()))
 
 

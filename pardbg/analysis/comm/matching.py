@@ -248,7 +248,7 @@ def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
 
 
 def _says(values: Mapping[int, object], is_size: bool) -> str:
-    """``ranks 0-2: all_reduce SUM; rank 3: broadcast``."""
+    """``ranks 0–2: all_reduce SUM; rank 3: broadcast``."""
     by_value: dict[object, list[int]] = {}
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)

@@ -8,7 +8,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.hangs.stacks import place
-from pardbg.words import ranks_text
+from pardbg.words import plural, ranks_text
 
 
 def dropped(view: View) -> Iterable[Finding]:
@@ -21,15 +21,16 @@ def dropped(view: View) -> Iterable[Finding]:
                 severity="warning",
                 ranks=(rank,),
                 t_ns=view.t_ns,
-                text=f"{lost:,} records of rank {rank} were lost, so its figures have gaps. The "
-                f"hub was away or too slow; training was not held up by it.",
+                text=f"{plural(lost, 'record')} of rank {rank} were lost, so its figures have "
+                f"gaps. The hub was away or too slow; training was not held up by it.",
             )
     if view.store.over_limit:
         yield Finding(
             kind="records-dropped",
             severity="warning",
             t_ns=view.t_ns,
-            text=f"{view.store.over_limit:,} records beyond what is kept in memory were left out.",
+            text=f"{plural(view.store.over_limit, 'record')} beyond what is kept in memory were "
+            f"left out.",
         )
 
 
@@ -43,8 +44,8 @@ def begun_late(view: View) -> Iterable[Finding]:
             severity="info",
             ranks=tuple(missed),
             t_ns=view.begin_ns,
-            text=f"the first {most:,} records of {ranks_text(missed)} are not here: what came "
-            f"before, and sums over the whole run, are not known.",
+            text=f"the first {plural(most, 'record')} of {ranks_text(missed)} are not here: "
+            f"what came before, and sums over the whole run, are not known.",
         )
 
 
@@ -133,8 +134,8 @@ def unreadable(view: View) -> Iterable[Finding]:
             kind="unknown-data",
             severity="info",
             t_ns=view.t_ns,
-            text=f"{unknown:,} records or messages could not be read by this version; they are "
-            f"counted, not shown.",
+            text=f"{plural(unknown, 'record')} or messages could not be read by this version; they "
+            f"are counted, not shown.",
         )
     if view.store.truncated:
         yield Finding(

@@ -13,7 +13,7 @@ from pardbg.analysis.base.output import lines
 from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.shared import BadEnd
 from pardbg.events import fields
-from pardbg.words import ranks_text
+from pardbg.words import ranks_text, whole
 
 TOGETHER_NS: Final = 60_000_000
 """A signal reaches ranks within this; whose end is told first is chance."""
@@ -97,10 +97,11 @@ def _by_launcher(view: View) -> list[Told]:
 
 def _signal(word: str) -> str:
     """``SIGTERM`` of ``15``, ``SIGTERM`` or ``Signals.SIGTERM``."""
-    if not word.isdigit():
+    number = whole(word)
+    if number is None:
         return word.rpartition(".")[2]
     try:
-        return signal.Signals(int(word)).name
+        return signal.Signals(number).name
     except ValueError:
         return f"signal {word}"
 

@@ -15,7 +15,7 @@ from pardbg.analysis.findings.windows import Window, kept
 from pardbg.analysis.memory.breakdown import latest_bytes
 from pardbg.store.process import Process
 from pardbg.store.table import Array
-from pardbg.words import binary_size, duration, ranks_text
+from pardbg.words import binary_size, duration, percent, ranks_text
 
 IMBALANCE: Final = 0.25
 """Above the median of the ranks."""
@@ -170,8 +170,8 @@ def _imbalance(view: View, looked_at: Window) -> Iterable[Finding]:
         t_ns=looked_at.end_ns,
         first_ns=looked_at.begin_ns,
         text=f"rank {rank} uses {binary_size(newest[rank])} ({kinds.pop()}), "
-        f"{newest[rank] / usual - 1:.0%} above the median of the ranks ({binary_size(usual)}); "
-        f"{parts}.",
+        f"{percent(newest[rank] / usual - 1, 0)} above the median of the ranks "
+        f"({binary_size(usual)}); {parts}.",
         advice="The fullest rank decides what batch and model fit: move layers, the embedding or "
         "evaluation off it, or look for what it alone keeps.",
         evidence=Evidence(looked_at.end_ns, rank, "memory"),
@@ -223,7 +223,7 @@ def _full_device(view: View, looked_at: Window, rank: int, limit: int) -> Iterab
         culprits=(rank,),
         t_ns=looked_at.end_ns,
         text=f"rank {rank} uses {binary_size(used)} of {binary_size(limit)} "
-        f"({used / limit:.0%}): one more allocation may fail.",
+        f"({percent(used / limit, 0)}): one more allocation may fail.",
         advice=_NEAR_ADVICE,
         evidence=Evidence(looked_at.end_ns, rank, "memory"),
     )
@@ -245,8 +245,9 @@ def _full_cgroup(
         culprits=tuple(ranks) if len(ranks) == 1 else (),
         t_ns=looked_at.end_ns,
         text=f"the processes of {ranks_text(ranks)} on host {host} use {binary_size(used)} of the "
-        f"{binary_size(limit)} that their cgroup may have ({used / limit:.0%}): at its limit the "
-        f"kernel kills one. Rank {most} has the most: {binary_size(own.get(most, 0))}.",
+        f"{binary_size(limit)} that their cgroup may have ({percent(used / limit, 0)}): at "
+        f"its limit the kernel kills one. "
+        f"Rank {most} has the most: {binary_size(own.get(most, 0))}.",
         advice=_NEAR_ADVICE,
         evidence=Evidence(looked_at.end_ns, most, "memory"),
     )

@@ -11,6 +11,7 @@ from pardbg.analysis.pipeline.layout import running_action, state_at, states
 from pardbg.events import fields
 from pardbg.store.definitions import Frame, frames_of
 from pardbg.store.process import Process
+from pardbg.words import whole
 
 SILENT_NS: Final = 1_200_000_000
 """The agent's thread beats every 50 ms; so long without a beat, something holds its GIL."""
@@ -127,8 +128,9 @@ def stall_stacks(view: View) -> dict[int, Stack]:
 def _take(found: dict[int, Stack], t_ns: int, said: Mapping[str, Any]) -> None:
     source = fields.mapping(said, "source")
     for rank, word in source.items():
-        if str(rank).isdigit():
-            found[int(rank)] = (t_ns, (), "", str(word)[:200])
+        number = whole(str(rank))
+        if number is not None:
+            found[number] = (t_ns, (), "", str(word)[:200])
     parts = said.get("stacks")
     for part in parts if isinstance(parts, (list, tuple)) else ():
         if not isinstance(part, dict):

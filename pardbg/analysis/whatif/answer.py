@@ -33,6 +33,7 @@ from pardbg.analysis.whatif.backward_split import Split
 from pardbg.analysis.whatif.costs import Costs, StepCosts, costs
 from pardbg.analysis.whatif.plans import NoPlan, Plan
 from pardbg.analysis.whatif.playout import Ran, actions, ordered, run
+from pardbg.words import percent
 
 SHARES: Final = (1 / 3, 2 / 3)
 """Shares of W in B that an assumed split is tried with."""
@@ -210,9 +211,9 @@ def _split_words(measured: Costs) -> str:
     split = measured.split
     if not split.measured:
         return "I and W were not seen apart: a half of B each, and no longer than B (~)"
-    words = f"W is {split.weight_share:.0%} of a backward, as measured"
+    words = f"W is {percent(split.weight_share, 0)} of a backward, as measured"
     if split.overhead > 1:
-        words += f"; I and W take {split.overhead - 1:.0%} longer than B"
+        words += f"; I and W take {percent(split.overhead - 1, 0)} longer than B"
         words += "" if split.whole_seen else " (~)"
     return words
 

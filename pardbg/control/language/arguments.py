@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from pardbg.control.language.expr import ExprError, parse
 from pardbg.control.language.level import recording_words
 from pardbg.control.language.verbs import Verb
 from pardbg.control.language.watch_expr import WATCH_USAGE, parse_watch
+from pardbg.words import parse_duration, whole
 from pardbg_agent.wire import WATCH_KINDS
 
 USAGE: Final[dict[Verb, str]] = {
@@ -35,8 +35,7 @@ PDB: Final = {
     "u": "up", "d": "down", "h": "help", "unt": "until", "!": "exec",
 }  # fmt: skip
 """pdb's own abbreviations."""
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)?")
-_NS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, None: 1e9}
+MAX_DELAY_NS: Final = 60 * 10**9
 _Said = tuple[str | None, dict[str, Any]]
 
 
@@ -121,10 +120,11 @@ def _understand(verb: Verb, text: str) -> None:
 
 
 def _count(verb: Verb, words: Sequence[str]) -> int:
-    if not words or not (words[0].isascii() and words[0].isdigit()) or len(words[0]) > 9:
+    number = whole(words[0], 10**9 - 1) if words else None
+    if number is None:
         said = f", not {words[0]!r}" if words else ""
         raise ValueError(f"{verb.value} {USAGE[verb]}: a number of a breakpoint{said}")
-    return int(words[0])
+    return number
 
 
 def _exactly(verb: Verb, words: Sequence[str], number: int) -> None:
@@ -133,7 +133,10 @@ def _exactly(verb: Verb, words: Sequence[str], number: int) -> None:
 
 
 def _time(text: str) -> int:
-    match = _TIME.fullmatch(text)
-    if match is None or float(match[1]) * _NS[match[2]] > 60e9:
+    try:
+        delay_ns = parse_duration(text)
+    except ValueError:
+        delay_ns = MAX_DELAY_NS + 1
+    if delay_ns > MAX_DELAY_NS:
         raise ValueError(f"a delay is 50ms or 0.2s, at most 60s; got {text!r}")
-    return round(float(match[1]) * _NS[match[2]])
+    return delay_ns

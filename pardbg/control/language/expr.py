@@ -14,15 +14,16 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from pardbg.words import SIZE_UNITS, TIME_UNITS
 from pardbg_agent.wire import EXPR_MAX_DEPTH, EXPR_MAX_NODES, EXPR_NUMBERS, EXPR_TEXTS, Gate
 
 MAX_TEXT: Final = 400
 MAX_WORD: Final = 80
 FIELDS: Final = EXPR_NUMBERS | EXPR_TEXTS
 UNITS: Final = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
-    "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "b": 1.0,
-}  # fmt: skip
+    **{unit: ns / 1e9 for unit, ns in TIME_UNITS.items()},
+    **{unit.lower(): num_bytes for unit, num_bytes in SIZE_UNITS.items()},
+}
 """Times are seconds, sizes bytes."""
 _ALIASES: Final = {"microbatch": "mb", "group": "pg", "size": "bytes"}
 _TOKEN: Final = re.compile(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pardbg.words import rank_range, rank_set
+
 WORDS = ("all", "held", "waiting")
 MAX_TEXT = 1000
 MAX_UNSEEN = 1 << 16
@@ -47,7 +49,9 @@ def resolve(text: str | None, known: Known) -> tuple[int, ...]:
     for term in text.split(","):
         found.update(_term(term.strip(), text, known))
     if not found:
-        raise RankSetError(f"no rank is in '{text}' now; ranks are {spell(known.ranks)}")
+        raise RankSetError(
+            f"no rank is in '{text}' now; ranks are {rank_set(known.ranks) or 'not known'}"
+        )
     return tuple(sorted(found))
 
 
@@ -57,7 +61,7 @@ def unseen(text: str | None) -> tuple[int, ...]:
         return ()
     found: set[int] = set()
     for term in text[:MAX_TEXT].split(","):
-        numbers = _numbers(term.strip().removeprefix("rank=").strip())
+        numbers = rank_range(term.strip().removeprefix("rank=").strip())
         if numbers is None or len(numbers) > MAX_UNSEEN:
             raise RankSetError(f"no rank yet: say numbers, as in 0-3, not '{text[:40]}'")
         found.update(numbers)
@@ -70,14 +74,16 @@ def _term(term: str, text: str, known: Known) -> Iterable[int]:
     if "=" in term:
         name, _, value = (part.strip() for part in term.partition("="))
         return _named(name, value, text, known)
-    wanted = _numbers(term)
+    wanted = rank_range(term)
     if wanted is None:
         raise RankSetError(
             f"unknown rank set '{text}': use 0, 0-3, 0,2, stage=2, host=NAME, held, waiting or all"
         )
     missing = [rank for rank in wanted if rank not in known.ranks]
     if missing:
-        raise RankSetError(f"no rank {missing[0]}; ranks are {spell(known.ranks)}")
+        raise RankSetError(
+            f"no rank {missing[0]}; ranks are {rank_set(known.ranks) or 'not known'}"
+        )
     return wanted
 
 
@@ -95,7 +101,7 @@ def _named(name: str, value: str, text: str, known: Known) -> Iterable[int]:
         if value not in hosts:
             raise RankSetError(f"no host '{value}'; hosts are {', '.join(hosts) or 'not known'}")
         return [rank for rank, facts in known.ranks.items() if facts.host == value]
-    wanted = _numbers(value)
+    wanted = rank_range(value)
     if wanted is None:
         raise RankSetError(f"'{name}=' wants a number or a range, not '{value}'")
     if name == "stage":
@@ -108,35 +114,3 @@ def _named(name: str, value: str, text: str, known: Known) -> Iterable[int]:
         raise RankSetError(f"unknown axis '{name}' in '{text}'; axes seen: {axes}")
     members = (group[i] for group in groups for i in wanted if i < len(group))
     return [rank for rank in members if rank in known.ranks]
-
-
-def _numbers(text: str) -> range | None:
-    first, dash, last = text.partition("-")
-    if not _digits(first) or (dash and not _digits(last)):
-        return None
-    low = int(first)
-    high = int(last) if dash else low
-    return range(low, high + 1) if low <= high else None
-
-
-def _digits(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 6
-
-
-def spell(ranks: Iterable[int]) -> str:
-    """``0-3,7``: ranks in words, ranges folded; ``none`` if there are none."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
-
-
-def unspell(text: str) -> tuple[int, ...]:
-    """The ranks of such words. Raises ValueError."""
-    ranges = [] if text == "none" else [_numbers(part) for part in text.split(",")]
-    if None in ranges:
-        raise ValueError(f"no ranks: {text[:40]!r}")
-    return tuple(rank for part in ranges if part is not None for rank in part)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg.control.language.expr import Tree, gates, parse
-from pardbg.control.language.ranksets import spell, unspell
 from pardbg.control.language.verbs import Verb
 from pardbg.control.language.watch_expr import parse_watch
 from pardbg.control.machine.effects import Command
+from pardbg.words import duration, parse_rank_set, rank_set, ranks_text
 from pardbg_agent.wire import MAX_BREAKS
 
 EDITS: Final = (
@@ -62,7 +62,7 @@ class Breakpoint:
         """For viewers: number, condition, ranks in words, hits, ignore, once."""
         return {
             "number": self.number, "condition": self.text,
-            "ranks": "all" if self.ranks is None else spell(self.ranks),
+            "ranks": "all" if self.ranks is None else rank_set(self.ranks, "-"),
             "hits": self.num_hits, "ignore": self.ignore, "once": self.once, "by": self.by,
             "kind": self.kind, "keep": self.keep, "lease_ns": self.lease_ns,
         }  # fmt: skip
@@ -118,7 +118,7 @@ class Breakpoints:
         ExprError or BreakpointError."""
         try:
             number, words = int(said["number"]), str(said["ranks"])
-            ranks = None if words == "all" else unspell(words)
+            ranks = None if words == "all" else parse_rank_set(words)
             lease_ns, ignore = int(said["lease_ns"]), int(said["ignore"])
         except (KeyError, ValueError, TypeError) as error:
             raise BreakpointError(f"not as a hub says it: {error!r}") from None
@@ -217,7 +217,7 @@ def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str
             made = table.add(
                 expr, ranks, command.by, keep=keep, lease_ns=lease_ns, once=verb is not Verb.BREAK
             )
-        where = "" if ranks is None else f" on rank {spell(ranks)}"
+        where = "" if ranks is None else f" on {ranks_text(ranks)}"
         return f"{made.what}: {made.text}{where}"
     if verb is Verb.CONDITION:
         changed = table.change(_number(args, "number"), str(args.get("expr", "")))
@@ -233,8 +233,8 @@ def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str
         gone = table.delete(numbers)
         return f"{', '.join(named[n] for n in gone)} deleted" if gone else "none is set"
     if verb is Verb.DELAY:
-        late = _number(args, "ns") / 1e6
-        return f"rank {spell(command.ranks)} later by {late:g} ms in each step"
+        late = duration(_number(args, "ns"))
+        return f"{ranks_text(command.ranks)} later by {late} in each step"
     return f"{len(table.as_dicts())} breakpoints"
 
 

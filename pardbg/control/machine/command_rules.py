@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pardbg.control.language.expr import ExprError
-from pardbg.control.language.ranksets import spell
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import EDITS, BreakpointError, edit, words_of
 from pardbg.control.machine.delivery import Outbox
@@ -12,6 +11,7 @@ from pardbg.control.machine.exceptions import RUN
 from pardbg.control.machine.moves import Moves
 from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
 from pardbg.control.machine.state import ControlState, Mode
+from pardbg.words import countdown, ranks_text
 from pardbg_agent.wire import Msg
 
 MAX_QUEUE = 8
@@ -31,8 +31,8 @@ class CommandRules:
         """Why a command is not begun; None: it may be."""
         holder = self._control.lease.holder
         if holder not in (None, RUN, command.by):
-            left = (self._control.lease.left_ns(now) or 0) / 1e9
-            return f"{holder} holds control (lease {left:.0f} s): take it over first"
+            left = countdown(self._control.lease.left_ns(now) or 0)
+            return f"{holder} holds control (lease {left}): take it over first"
         if command.verb is Verb.CONTINUE or command.verb in EDITS:
             return (
                 "no such rank yet"
@@ -47,7 +47,7 @@ class CommandRules:
             return f"nothing is held: pause before {command.verb.value}"
         held = [view for view in self._control.of_ranks(command.ranks) if view.held]
         if held and len(dying := self._control.dying(held)) == len(held):
-            return f"rank {spell(dying)} is at its exception: continue lets it die"
+            return f"{ranks_text(dying)} stopped at an exception: continue lets it die"
         if len(self._control.queue) >= MAX_QUEUE:
             return f"{MAX_QUEUE} commands wait already: let them come to their cut"
         return None
@@ -102,7 +102,7 @@ class CommandRules:
             if v.held and not self._control.dying([v])
         ]
         if not chosen:
-            error = f"rank {spell(command.ranks)} is not held"
+            error = f"{ranks_text(command.ranks)} not held"
             self._outbox.ack(command, error)
             return
         states = [view.state for view in chosen if view.state is not None]

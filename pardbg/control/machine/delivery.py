@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg.control.language.ranksets import spell
 from pardbg.control.machine.cut import View
 from pardbg.control.machine.effects import Ack, Command, Effect, Event, ToAgent
 from pardbg.control.machine.permits import Permit
 from pardbg.control.machine.state import ControlState, Mode
+from pardbg.words import duration, ranks_text
 from pardbg_agent.wire import LEASE_NS, Msg
 
 AGAIN_NS: Final = 1_000_000_000
@@ -143,8 +143,11 @@ class Outbox:
             if first and again.proc in self._control.views:
                 silent.append((self._control.views[again.proc].rank, str(again.message["t"])))
         if silent:
-            ranks, kinds = spell(rank for rank, _ in silent), sorted({kind for _, kind in silent})
-            text = f"rank {ranks} did not answer {', '.join(kinds)} in {AGAIN_NS // 10**9} s"
+            ranks, kinds = (
+                ranks_text(rank for rank, _ in silent),
+                sorted({kind for _, kind in silent}),
+            )
+            text = f"{ranks} did not answer {', '.join(kinds)} in {duration(AGAIN_NS)}"
             self.event("resend", now, text=f"{text}: said again")
 
     def pass_lease_on(self, now: int) -> None:

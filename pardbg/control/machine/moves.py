@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from pardbg.control.language.ranksets import spell
 from pardbg.control.language.verbs import AgentState
 from pardbg.control.machine.breakpoints import Breakpoint
 from pardbg.control.machine.cut import Settlement, View
@@ -12,6 +11,7 @@ from pardbg.control.machine.delivery import Outbox
 from pardbg.control.machine.exceptions import RUN
 from pardbg.control.machine.permits import HOLD, PASS
 from pardbg.control.machine.state import ControlState, Mode
+from pardbg.words import duration, ranks_text
 from pardbg_agent.wire import LEASE_NS
 
 
@@ -80,7 +80,7 @@ class Moves:
             return
         if self._control.mode is Mode.HELD:
             self.enter(Mode.PAUSING, now)
-        self._control.reason = f"rank {spell(view.rank for view in loose)} came loose"
+        self._control.reason = f"{ranks_text(view.rank for view in loose)} came loose"
         self._outbox.event("loose", now, text=f"{self._control.reason}: held again")
         for view in loose:
             self._outbox.permit(view, PASS if view.proc in self._control.free else HOLD, now)
@@ -93,8 +93,8 @@ class Moves:
             return
         for view in over:
             view.state = None
-        ranks, lease_s = spell(view.rank for view in over), LEASE_NS // 10**9
-        text = f"rank {ranks} was not heard for {lease_s} s: it runs on by itself"
+        ranks = ranks_text(view.rank for view in over)
+        text = f"nothing heard from {ranks} for {duration(LEASE_NS)}: running on without control"
         self._outbox.event("silent", now, text=text)
 
     def at_exception(self, view: View, state: AgentState, now: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pardbg.control.language.ranksets import spell
 from pardbg.control.machine.cut import Settlement, settle
 from pardbg.control.machine.delivery import Outbox
 from pardbg.control.machine.effects import Command
@@ -12,6 +11,7 @@ from pardbg.control.machine.exceptions import RUN
 from pardbg.control.machine.moves import Moves
 from pardbg.control.machine.permits import HOLD, ONE_OP, to_step
 from pardbg.control.machine.state import ControlState, Mode
+from pardbg.words import countdown, ranks_text
 from pardbg_agent.wire import Gate
 
 REPORT_NS = 2_000_000_000
@@ -95,7 +95,7 @@ class Settling:
         if not loose:
             return
         self._moves.enter(Mode.PAUSING, now)
-        control.reason = f"rank {spell(view.rank for view in loose)} came loose"
+        control.reason = f"{ranks_text(view.rank for view in loose)} came loose"
         self._outbox.event("loose", now, text=f"{control.reason}: held again")
         for view in loose:
             self._outbox.permit(view, HOLD, now)
@@ -106,8 +106,8 @@ class Settling:
         if not control.pins.look(control.settlement, control.timeouts, now):
             return
         ranks = [control.views[proc].rank for proc in control.pins.procs if proc in control.views]
-        left = (control.pins.left_ns(now) or 0) / 1e9
-        text = f"rank {spell(ranks)} let go: {control.nearest()} times out in {left:.0f} s"
+        left = countdown(control.pins.left_ns(now) or 0)
+        text = f"{ranks_text(ranks)} let go: {control.nearest()} times out in {left}"
         procs, control.pins.procs = control.pins.procs, set()
         if control.free or control.lease.holder == RUN:  # it alone was held: everything runs on
             self._moves.run_on("released", text, now)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from pardbg.control.language.ranksets import spell
 from pardbg.control.language.verbs import AgentState
 from pardbg.control.machine.breakpoints import Breakpoints
 from pardbg.control.machine.cut import GracePeriod, Settlement, View
@@ -16,6 +15,7 @@ from pardbg.control.machine.effects import Command
 from pardbg.control.machine.exceptions import UncaughtErrors
 from pardbg.control.machine.held_ranks import HeldRanks
 from pardbg.control.machine.lease import Lease
+from pardbg.words import ranks_text
 
 
 class Mode(str, Enum):
@@ -134,7 +134,7 @@ class ControlState:
     def under_way(self) -> str:
         """Who has not come to a gate, in words."""
         ranks = [self.views[p].rank for p in self.settlement.under_way if p in self.views]
-        return f"rank {spell(ranks)} has not come to a gate yet"
+        return f"{ranks_text(ranks)} not at a gate yet"
 
     def remember_why(self, text: str) -> None:
         """One more thing stopped the ranks."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pardbg.words import duration
+
 WAIT_NS: Final = 10_000_000_000
 """After this long an evaluation is said to run still; its rank answers nobody any more."""
 MAX_TEXT: Final = 10_000
@@ -57,7 +59,7 @@ class Questions:
         for number, inquiry in list(self._known.items()):
             if now - inquiry.since_ns >= WAIT_NS:
                 for proc in list(inquiry.waiting):
-                    self._without(number, proc, f"no answer in {WAIT_NS // 10**9} s: it still runs")
+                    self._without(number, proc, f"no answer in {duration(WAIT_NS)}: it still runs")
 
     def _without(self, number: int, proc: str, why: str) -> None:
         inquiry = self._known.get(number)

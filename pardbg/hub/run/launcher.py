@@ -27,6 +27,7 @@ from pardbg.hub.run.config import ConfigError, RunConfig
 from pardbg.hub.run.jobs import Killing, write_exit
 from pardbg.hub.run.output import Pump, pipes
 from pardbg.hub.run.own_process import argv as own_process
+from pardbg.words import duration
 from pardbg_agent import wire
 
 MAX_RESTARTS: Final = 5
@@ -115,7 +116,9 @@ class Launcher:
                 return f"the hub did not start: {self._last_words()}"
             if time.monotonic() > deadline:
                 self.hub.kill()
-                return f"the hub did not start in {HUB_START_S:.0f} s: {self._last_words()}"
+                return (
+                    f"the hub did not start in {duration(HUB_START_S * 1e9)}: {self._last_words()}"
+                )
             time.sleep(0.01)
         return None
 

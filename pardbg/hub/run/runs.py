@@ -19,6 +19,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError, RunConfig
 from pardbg.hub.run.start import RunHandle
 from pardbg.session.rotation import part_path
+from pardbg.words import binary_size
 from pardbg_agent.ring import RingError, RingReader
 from pardbg_agent.wire import RUN_FILE
 
@@ -102,7 +103,7 @@ class RunRings:
         """One line for people."""
         age = max(0, round(time.time() - self.died_s))
         argv = " ".join(self.config.argv) if self.config is not None else ""
-        what = f"{self.num_rings} rings, {self.num_bytes >> 20} MiB"
+        what = f"{self.num_rings} rings, {binary_size(self.num_bytes)}"
         return f"{self.run:<28} {_clock(age):>9} ago  {what}  {_short(argv)}"
 
 

@@ -21,6 +21,7 @@ from pardbg.hub.run.config import ConfigError, RunConfig
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
 from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
+from pardbg.words import duration
 
 START_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.02
@@ -185,6 +186,6 @@ def _wait_started(handle: RunHandle) -> None:
         if time.monotonic() > deadline:
             handle.kill()
             raise LaunchError(
-                f"the run did not start in {START_TIMEOUT_S:.0f} s, see {handle.run_dir}"
+                f"the run did not start in {duration(START_TIMEOUT_S * 1e9)}, see {handle.run_dir}"
             )
         time.sleep(POLL_S)

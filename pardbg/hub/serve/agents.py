@@ -15,6 +15,7 @@ from pardbg.hub.serve.clock_sync import SAME, ClockEstimate, Offset
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.ctrl_messages import agent_state
 from pardbg.hub.serve.router import Router
+from pardbg.words import whole
 from pardbg_agent import wire
 from pardbg_agent.wire import DefKind, Key, Msg
 
@@ -77,7 +78,7 @@ class Agents:
             Msg.BYE.value: self._on_bye,
         }
         handler = handlers.get(str(message.get("t")))
-        if handler is None or proc.count(".") < 2 or not proc.rpartition(".")[2].isdigit():
+        if handler is None or proc.count(".") < 2 or whole(proc.rpartition(".")[2]) is None:
             raise Malformed("agent message")
         self._heard[proc] = now
         handler(proc, message, now)

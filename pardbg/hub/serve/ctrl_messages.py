@@ -8,6 +8,7 @@ import msgpack
 
 from pardbg.control.language.verbs import AgentState, OpenOp
 from pardbg.events.decode import Malformed, decode_map
+from pardbg.words import countdown
 
 MAX_CTRL_BYTES: Final = 4 << 20
 _MAX_HIT: Final = 300
@@ -17,7 +18,7 @@ def notice(event: dict[str, Any], run: str) -> str:
     """A control event in one line for who started the run; empty: it does not concern them."""
     kind, text = event.get("event"), str(event.get("text") or "")
     if kind in ("exception", "hit") and event.get("mode") != "running":
-        held = f" (nobody comes: in {event['lease_ns'] / 1e9:.0f} s)" if event["lease_ns"] else ""
+        held = f" (nobody comes: in {countdown(event['lease_ns'])})" if event["lease_ns"] else ""
         return f"{text}{held}; `pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
     return text if kind in ("lapsed", "released") else ""
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pardbg.control.language.expr import ExprError
 from pardbg.control.language.level import LEVELS
-from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, spell, unseen
+from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, unseen
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import BreakpointError
 from pardbg.control.machine.cut import View
@@ -27,6 +27,7 @@ from pardbg.hub.serve.levels import Levels, number_of
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.security import Role
 from pardbg.store.bookmarks import BOOKMARK, MAX_TEXT, UNMARK
+from pardbg.words import duration, plural, ranks_text
 from pardbg_agent.wire import LEASE_NS, Key, Msg
 
 QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
@@ -229,11 +230,15 @@ class Viewers:
         }  # fmt: skip
         for_ns = _seconds(args.get("for_s"))
         asked = self._levels.ask(present, level, for_ns, now)
-        while_ = f" for {for_ns / 1e9:g} s" if for_ns else ""
+        while_ = f" for {duration(for_ns)}" if for_ns else ""
         why = f": {str(args['why'])[:MAX_TEXT]}" if args.get("why") else ""
-        ranks_ = f"{len(asked)} rank" + "s" * (len(asked) != 1)
         if asked:
-            self._said("level", viewer, f"{LEVELS[level]}{while_} on {ranks_}{why}", now)
+            self._said(
+                "level",
+                viewer,
+                f"{LEVELS[level]}{while_} on {plural(len(asked), 'rank')}{why}",
+                now,
+            )
         self._answer(viewer, number, {"level": LEVELS[level], "asked": len(asked)})
 
     def _said(self, event: str, by: str, text: str, now: int) -> None:
@@ -277,7 +282,7 @@ class Viewers:
             "t": Msg.ASK.value, "id": self._number, "kind": kind, "expr": expr,
             "frame": frame if isinstance(frame, int) else 0,
         }  # fmt: skip
-        self._said("inspect", viewer, f"{kind} {expr} on rank {spell(ranks)}"[:300], now)
+        self._said("inspect", viewer, f"{kind} {expr} on {ranks_text(ranks)}"[:300], now)
         self._machine.renew(viewer, now)
         self._agents.inquiries.ask(
             self._number, procs, lambda data: self._answer(viewer, number, data), now

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pardbg.render.draw import figures
+from pardbg import words
 from pardbg.render.draw.cells import Row
 
 BREAK_CELLS = 3
@@ -93,12 +93,12 @@ def ruler(axis: Axis, cursor: int | None = None, origin_ns: int | None = None) -
     step = nice_step(axis.ns_per_cell * 14)
     for tick in _ticks(axis, origin, step):
         at = axis.x(origin + tick)
-        text = figures.offset(tick, step) if tick else "0"
+        text = words.offset(tick, step) if tick else "0"
         hidden = cursor is not None and at <= cursor <= at + len(text) + 1
         if at + len(text) + 1 <= axis.cells and not hidden and row.blank(max(at - 1, 0)):
             row.put(at, "╷" + text, "dim")
     for begin, end in axis.breaks:
-        text = f"⋯{figures.duration(end - begin)}"
+        text = f"⋯{words.duration(end - begin)}"
         at = axis.x(begin)
         room = all(row.blank(x) for x in range(at, min(at + len(text) + 1, axis.cells)))
         if room and at + len(text) < axis.cells:

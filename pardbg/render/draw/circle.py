@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pardbg import words
 from pardbg.analysis.base.values import Edge
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Row, clean, clip
 
 NODE = 5
@@ -35,7 +35,7 @@ class Links:
         """Chunk and rate, or what fits of it; of an edge at rest, what it carried in all."""
         chunk = self.chunks.get((edge.src, edge.dst))
         said = "" if chunk is None else f"c{chunk}"
-        rate = figures.rate(edge.rate_bps) if edge.rate_bps > 0 else figures.size(edge.bytes)
+        rate = words.rate(edge.rate_bps) if edge.rate_bps > 0 else words.size(edge.bytes)
         for text in (f"{said} {rate}".strip(), said or rate):
             if len(text) <= cells:
                 return text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pardbg import words
 from pardbg.analysis.base.values import Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, line_width
 
 Draw = Callable[[Snapshot, int, int], Picture]
@@ -48,17 +48,17 @@ def between(first: Snapshot, second: Snapshot, name: str, by: str, note: str, ce
 
 def differences(first: Snapshot, second: Snapshot) -> list[Line]:
     """What most people ask of two runs; a sign besides the colour."""
-    parts = [_ratio("step", first.step_ns, second.step_ns, figures.duration)]
+    parts = [_ratio("step", first.step_ns, second.step_ns, words.duration)]
     ours, theirs = _bubble(first), _bubble(second)
     if ours is not None and theirs is not None:
         by = theirs - ours
-        parts.append(_part("bubble", figures.percent(ours), figures.percent(theirs),
-                           f"{by * 100:+.1f}", by, abs(by) >= 0.005))  # fmt: skip
-    parts.append(_ratio("memory", _memory(first), _memory(second), figures.memory))
+        parts.append(_part("bubble", words.percent(ours), words.percent(theirs),
+                           words.change(by, unit=""), by, abs(by) >= 0.005))  # fmt: skip
+    parts.append(_ratio("memory", _memory(first), _memory(second), words.binary_size))
     if first.loss is not None and second.loss is not None:
         same = first.loss == second.loss
         text = "loss equal" if same else (
-            f"loss {figures.number(first.loss)} → {figures.number(second.loss)}"
+            f"loss {words.number(first.loss)} → {words.number(second.loss)}"
         )  # fmt: skip
         parts.append(line(Segment(text, "dim" if same else "accent")))
     if len(first.ranks) != len(second.ranks):
@@ -82,7 +82,7 @@ def _ratio(
     if not ours or not theirs:
         return ()
     by = theirs / ours - 1
-    return _part(what, text(ours), text(theirs), f"{by:+.1%}", by, abs(by) >= NOTABLE)
+    return _part(what, text(ours), text(theirs), words.change(by), by, abs(by) >= NOTABLE)
 
 
 def _part(what: str, ours: str, theirs: str, by: str, sign: float, notable: bool) -> Line:

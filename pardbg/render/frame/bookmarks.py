@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pardbg import words
 from pardbg.analysis.base.values import Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Picture, Segment, clip, left, line, right
 from pardbg.render.frame.empty import empty
 from pardbg.store.bookmarks import Bookmark
@@ -23,9 +23,9 @@ def bookmark_list(
             " ",
             Segment(right(str(number), 3), "key"),
             "  ",
-            Segment(right(figures.offset(mark.t_ns - snapshot.t_begin_ns, 1e7), 10), "strong"),
+            Segment(right(words.offset(mark.t_ns - snapshot.t_begin_ns, 1e7), 10), "strong"),
             "  ",
-            Segment(figures.clock(run.wall_ns + mark.t_ns - run.t0_ns), "dim"),
+            Segment(words.clock(run.wall_ns + mark.t_ns - run.t0_ns), "dim"),
             "  ",
             Segment(
                 clip(mark.text, max(8, cells - 30)), "accent" if mark.t_ns == snapshot.t_ns else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pardbg import words
 from pardbg.analysis.base.values import ControlView, RankNow, Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import (
     Line,
     Segment,
@@ -56,14 +56,14 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         (1, _part(snapshot)),
         (5, (Segment(_size(snapshot)),)),
         (2, (Segment(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
-        (3, (Segment(f"{figures.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
+        (3, (Segment(f"{words.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
         (4, _bubble(snapshot)),
         (2 if snapshot.not_finite else 7, _loss(snapshot)),
         (8, _agent(snapshot.ranks)),
         (2, _trouble(snapshot, mode.looking)),
     ]
     wall = snapshot.run.wall_ns + snapshot.t_ns - snapshot.run.t0_ns
-    clock = line(Segment(f"{figures.clock(wall)} ", "dim"))
+    clock = line(Segment(f"{words.clock(wall)} ", "dim"))
     room = cells - line_width(brand) - line_width(clock)
     body = _fill([(rank, part) for rank, part in ranked if line_width(part)], room)
     made = spread((*brand, *body), clock, cells)
@@ -103,11 +103,11 @@ def banner(snapshot: Snapshot | None, cells: int) -> Line:
     if snapshot is None or hang is None:
         return ()
     age = (hang.until_ns or snapshot.t_ns) - hang.since_ns
-    who = f"r{figures.rank_set(hang.culprits)}" if hang.culprits else ""
-    waits = f"r{figures.rank_set(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
+    who = f"r{words.rank_set(hang.culprits)}" if hang.culprits else ""
+    waits = f"r{words.rank_set(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
     parts = [
         f"{SIGN[hang.severity][0]} {hang.kind}",
-        f"{who} {figures.duration(age)}".lstrip() if age >= 1e9 else who,
+        f"{who} {words.duration(age)}".lstrip() if age >= 1e9 else who,
         clean(hang.op),
         clean(hang.where or ""),
         "then the job fell apart" if hang.until_ns is not None else waits if hang.waiting else "",
@@ -120,10 +120,10 @@ def banner(snapshot: Snapshot | None, cells: int) -> Line:
 def _size(snapshot: Snapshot) -> str:
     run = snapshot.run
     nodes = len({rank.node for rank in snapshot.ranks})
-    where = figures.plural(run.num_hosts, "host")
+    where = words.plural(run.num_hosts, "host")
     if nodes > run.num_hosts:  # several launchers on one machine
-        where = figures.plural(nodes, "node")
-    parts = [figures.plural(len(snapshot.ranks), "rank"), where]
+        where = words.plural(nodes, "node")
+    parts = [words.plural(len(snapshot.ranks), "rank"), where]
     return "·".join([*parts, run.backend] if run.backend else parts)
 
 
@@ -138,23 +138,23 @@ def _bubble(snapshot: Snapshot) -> Line:
     step = view.last_complete if view else None
     if step is None:
         return ()
-    return line(Segment("bubble ", "dim"), Segment(figures.percent(step.bubble_fraction), "warn"))
+    return line(Segment("bubble ", "dim"), Segment(words.percent(step.bubble_fraction), "warn"))
 
 
 def _loss(snapshot: Snapshot) -> Line:
     broken = snapshot.not_finite
     if broken is not None:
-        whose = f" r{figures.rank_set(broken.ranks)}" if broken.ranks else ""
+        whose = f" r{words.rank_set(broken.ranks)}" if broken.ranks else ""
         text = f"loss {broken.value} since step {broken.since_step}{whose}"
         return line(Segment(text, "bad"))
     if snapshot.loss is None:
         return ()
-    return line(Segment("loss ", "dim"), Segment(figures.number(snapshot.loss)))
+    return line(Segment("loss ", "dim"), Segment(words.number(snapshot.loss)))
 
 
 def _agent(ranks: Sequence[RankNow]) -> Line:
     costs = [rank.agent_overhead for rank in ranks if rank.agent_overhead is not None]
-    return line(Segment("agent ", "dim"), Segment(figures.percent(max(costs)))) if costs else ()
+    return line(Segment("agent ", "dim"), Segment(words.percent(max(costs)))) if costs else ()
 
 
 def _trouble(snapshot: Snapshot, looking: bool) -> Line:
@@ -165,15 +165,15 @@ def _trouble(snapshot: Snapshot, looking: bool) -> Line:
         if number:
             parts.append(Segment(f"{sign}{number}", style))
     if snapshot.dropped_records:
-        parts.append(Segment(f"lost {figures.count(snapshot.dropped_records)}", "bad"))
+        parts.append(Segment(f"lost {words.short_count(snapshot.dropped_records)}", "bad"))
     if snapshot.unknown_records:
-        parts.append(Segment(f"unknown {figures.count(snapshot.unknown_records)}", "warn"))
+        parts.append(Segment(f"unknown {words.short_count(snapshot.unknown_records)}", "warn"))
     stale = [rank.rank for rank in snapshot.ranks if rank.state == "stale"]
     gone = [rank.rank for rank in snapshot.ranks if rank.state == "lost"]
     if stale:
-        parts.append(Segment(f"stale r{figures.rank_set(stale)}", "warn"))
+        parts.append(Segment(f"stale r{words.rank_set(stale)}", "warn"))
     if gone:
-        parts.append(Segment(f"gone r{figures.rank_set(gone)}", "bad"))
+        parts.append(Segment(f"gone r{words.rank_set(gone)}", "bad"))
     if snapshot.run.truncated:
         parts.append(Segment("file cut off", "warn"))
     return tuple(run for part in parts for run in (part, Segment(" ")))[:-1]
@@ -209,7 +209,7 @@ def control_line(
     parts = [Segment(" "), Segment(_held_words(control), "held")]
     if control.lease_ns is not None:
         low = control.lease_ns < 4e9
-        parts += [Segment(" · ", "faint"), Segment(f"lease {figures.seconds(control.lease_ns)}",
+        parts += [Segment(" · ", "faint"), Segment(f"lease {words.countdown(control.lease_ns)}",
                                           "warn" if low else "dim")]  # fmt: skip
     parts += [Segment(" · ", "faint"), Segment(_pending(control.pending), "dim")]
     if control.mode == "held" and control.reason:  # a breakpoint, a watch: why comes first
@@ -228,17 +228,17 @@ def control_line(
 def _held_words(control: ControlView) -> str:
     number = len(control.held)
     if control.mode == "pausing":
-        return f"pausing · {figures.plural(number, 'rank')} held so far"
+        return f"pausing · {words.plural(number, 'rank')} held so far"
     if control.mode == "stepping":
         return "stepping"
     if control.waiting:  # no cut: they are inside ops that a held one has not issued
         waits = f"{len(control.waiting)} wait{'s' * (len(control.waiting) == 1)} for it"
-        return f"held · {figures.plural(number, 'rank')}, {waits}"
-    return f"held at a cut · {figures.plural(number, 'rank')}"
+        return f"held · {words.plural(number, 'rank')}, {waits}"
+    return f"held at a cut · {words.plural(number, 'rank')}"
 
 
 def _pending(number: int) -> str:
-    return "nothing pending" if number == 0 else figures.plural(number, "op") + " pending"
+    return "nothing pending" if number == 0 else words.plural(number, "op") + " pending"
 
 
 def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:

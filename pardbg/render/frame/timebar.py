@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pardbg import words
 from pardbg.analysis.base.values import Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, line, line_width
 from pardbg.render.draw.severity import SIGN
 from pardbg.session.navigation.marks import Mark, MarkKind
@@ -57,11 +57,11 @@ def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     at_ns = snapshot.t_ns if state.awaited_ns is None else state.awaited_ns
     here = min(max(at_ns - begin, 0), total)
     fine = 1e7 if total < 120e9 else 1e9
-    start = line(" ", *_sign(state), Segment(f" {figures.offset(here, 1e7)} ", "strong"))
+    start = line(" ", *_sign(state), Segment(f" {words.offset(here, 1e7)} ", "strong"))
     step = f"  step {snapshot.step}" if snapshot.step is not None else ""
     if state.awaited_ns is not None:
-        step = f"  shown: {figures.offset(snapshot.t_ns - begin, fine)}"
-    end = line(Segment(f" {figures.offset(total, fine)}", "dim"), Segment(step, "strong"), " ")
+        step = f"  shown: {words.offset(snapshot.t_ns - begin, fine)}"
+    end = line(Segment(f" {words.offset(total, fine)}", "dim"), Segment(step, "strong"), " ")
     room = cells - line_width(start) - line_width(end)
     if room < 10:
         return fit(start, cells)
@@ -100,7 +100,7 @@ def _near(snapshot: Snapshot, state: Playing, reach_ns: int) -> Mark | None:
 def _sign(state: Playing) -> Line:
     if state.loaded < 1:
         word = "wait" if state.awaited_ns is not None else "loaded"
-        return line(Segment(f"… {word} {state.loaded:.0%}", "warn"))
+        return line(Segment(f"… {word} {words.percent(state.loaded, 0)}", "warn"))
     if not state.replay:
         return line(Segment("◂ look back", "held"))
     arrow = "◀ back" if state.speed < 0 else "▶ play"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pardbg import words
 from pardbg.analysis.base.values import Arrival, CollectiveRow, P2PRow, Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.bars import Column, choose, rule
 from pardbg.render.draw.cells import (
     Line,
@@ -102,8 +102,8 @@ def _title(
     skews = sorted(r.skew_ns for r in snapshot.collectives if r.skew_ns is not None)
     note = ""
     if skews and not p2p:
-        note = f"   skew: median {figures.duration(skews[len(skews) // 2])}"
-        note += f", largest {figures.duration(skews[-1])}"
+        note = f"   skew: median {words.duration(skews[len(skews) // 2])}"
+        note += f", largest {words.duration(skews[-1])}"
     return fit(
         line(
             "  ",
@@ -160,12 +160,12 @@ def _cell(column: Column, row: CollectiveRow) -> Line:
                     "dim" if verdict(row) == "matched" else "warn"),)  # fmt: skip
     text, style = {
         "pg": (clean(row.axis or row.group), "dim"), "seq": (str(row.seq), ""),
-        "op": (operation(row, column.size), "strong"), "bytes": (figures.size(row.bytes), ""),
+        "op": (operation(row, column.size), "strong"), "bytes": (words.size(row.bytes), ""),
         "last": ("" if row.last_rank is None else f"r{row.last_rank}", ""),
-        "skew": (figures.duration(row.skew_ns), "warn" if _skewed(row) else ""),
-        "wait": (figures.duration(row.wait_ns), "dim"),
-        "transfer": (figures.duration(row.transfer_ns), ""),
-        "busbw": (figures.busbw(row.busbw_gbps), "dim"),
+        "skew": (words.duration(row.skew_ns), "warn" if _skewed(row) else ""),
+        "wait": (words.duration(row.wait_ns), "dim"),
+        "transfer": (words.duration(row.transfer_ns), ""),
+        "busbw": (words.busbw(row.busbw_gbps), "dim"),
         "in words": (clean(row.detail), "bad" if bad else "dim"),
     }[column.title]  # fmt: skip
     return (Segment(column.cell(text), style),)
@@ -188,7 +188,7 @@ def verdict(row: CollectiveRow) -> str:
     """``MISSING 2`` where ranks are missing, ``waits for 2`` while they may come yet."""
     if row.missing:
         verb = "waits for" if row.verdict == "incomplete" else "MISSING"
-        return f"{verb} {figures.rank_set(row.missing)}"
+        return f"{verb} {words.rank_set(row.missing)}"
     if row.verdict == "matched":
         return "straggler" if _skewed(row) and row.last_rank is not None else "matched"
     return row.verdict.upper() if row.verdict != "incomplete" else row.verdict
@@ -205,10 +205,10 @@ def _p2p_cell(column: Column, row: P2PRow, snapshot: Snapshot) -> Line:
     text, style = {
         "pg": (clean(row.group), "dim"), "edge": (f"{row.src} → {row.dst}", "strong"),
         "what": (clean(row.label), ""), "n": (str(row.order), "dim"),
-        "bytes": (figures.size(row.bytes), ""),
-        "sent": ("not sent" if sent is None else figures.offset(sent, 1e7), "dim"),
-        "receiver waited": (figures.duration(waited) if waited else "·", ""),
-        "under way": (figures.duration(under_way), "dim" if row.done_ns else "warn"),
+        "bytes": (words.size(row.bytes), ""),
+        "sent": ("not sent" if sent is None else words.offset(sent, 1e7), "dim"),
+        "receiver waited": (words.duration(waited) if waited else "·", ""),
+        "under way": (words.duration(under_way), "dim" if row.done_ns else "warn"),
         "verdict": _p2p_verdict(row),
     }[column.title]  # fmt: skip
     return (Segment(column.cell(text), style),)
@@ -260,7 +260,7 @@ def _closer(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: i
 def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[Line, ...]:
     """One op over time, a line per rank: when it came, how long it waited, when it was done."""
     name = f"{operation(row)} {clean(row.axis or row.group)} #{row.seq}"
-    facts = f"{figures.size(row.bytes)} {clean(row.dtype)}"
+    facts = f"{words.size(row.bytes)} {clean(row.dtype)}"
     head = line(" ", rule(f"{name}  {facts}", cells - 2, clip(clean(row.detail), cells // 2)))
     times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]
     if not times:
@@ -275,9 +275,7 @@ def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[L
     lines = [_arrival(a, begin, max(end - begin, 1), last, row, size) for a in shown]
     if len(shown) < len(row.arrivals):
         rest = len(row.arrivals) - len(shown)
-        lines.append(
-            line(Segment(f"  … {figures.plural(rest, 'rank')} that came earlier", "faint"))
-        )
+        lines.append(line(Segment(f"  … {words.plural(rest, 'rank')} that came earlier", "faint")))
     return (head, *lines)
 
 
@@ -305,10 +303,10 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
 
 
 def _came(a: Arrival, begin: int) -> str:
-    came = "+" + figures.duration((a.issued_ns or begin) - begin)
+    came = "+" + words.duration((a.issued_ns or begin) - begin)
     if a.completed_ns is None or a.issued_ns is None:
         return f"{came:<9} in it"
-    return f"{came:<9} {figures.duration(a.completed_ns - a.issued_ns):>8} {a.source}"
+    return f"{came:<9} {words.duration(a.completed_ns - a.issued_ns):>8} {a.source}"
 
 
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:
@@ -319,7 +317,7 @@ def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: in
             "  ● came   ░ waits for the last   ━ data moves", "dim")),))  # fmt: skip
     facts = [
         ("edge", f"{row.src} → {row.dst} on {clean(row.group)}"), ("what", clean(row.label)),
-        ("number", str(row.order)), ("tag", str(row.tag)), ("bytes", figures.size(row.bytes)),
+        ("number", str(row.order)), ("tag", str(row.tag)), ("bytes", words.size(row.bytes)),
         ("send issued", _at(row.send_ns, snapshot)), ("receive issued", _at(row.recv_ns, snapshot)),
         ("done", _at(row.done_ns, snapshot)), ("verdict", row.verdict),
     ]  # fmt: skip
@@ -331,4 +329,4 @@ def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: in
 
 
 def _at(t_ns: int | None, snapshot: Snapshot) -> str:
-    return "not yet" if t_ns is None else figures.offset(t_ns - snapshot.t_begin_ns, 1e6)
+    return "not yet" if t_ns is None else words.offset(t_ns - snapshot.t_begin_ns, 1e6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pardbg import words
 from pardbg.analysis.base.values import Evidence, Finding, Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -64,7 +64,7 @@ def _counts(found: Sequence[Finding]) -> str:
     """``1 error, 2 warnings, 1 note``, those there are."""
     names = (("error", "error"), ("warning", "warning"), ("info", "note"))
     numbers = ((sum(f.severity == s for f in found), name) for s, name in names)
-    return ", ".join(figures.plural(number, name) for number, name in numbers if number)
+    return ", ".join(words.plural(number, name) for number, name in numbers if number)
 
 
 def _hint(finding: Finding) -> Line:
@@ -129,9 +129,9 @@ def _full(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
 def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     if finding.culprits:
-        facts.append(("culprit", f"rank {figures.rank_set(finding.culprits)}"))
+        facts.append(("culprit", f"rank {words.rank_set(finding.culprits)}"))
     if finding.ranks and finding.ranks != finding.culprits:
-        facts.append(("ranks", figures.rank_set(finding.ranks)))
+        facts.append(("ranks", words.rank_set(finding.ranks)))
     if finding.group is not None:
         number = "" if finding.seq is None else f" #{finding.seq}"
         facts.append(("op", _op(finding.evidence) or f"{clean(finding.group)}{number}"))
@@ -139,7 +139,7 @@ def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
         facts.append(("place", clean(finding.where)))
     facts.append(("time", _time(snapshot, finding)))
     if finding.cost_ns_per_step is not None:
-        facts.append(("costs", f"{figures.duration(finding.cost_ns_per_step)} per step"))
+        facts.append(("costs", f"{words.duration(finding.cost_ns_per_step)} per step"))
     return facts
 
 
@@ -149,7 +149,7 @@ def _op(evidence: Evidence | None) -> str:
 
 def _time(snapshot: Snapshot, finding: Finding) -> str:
     def at(t_ns: int) -> str:
-        return figures.offset(max(0, t_ns - snapshot.t_begin_ns), 1e8)
+        return words.offset(max(0, t_ns - snapshot.t_begin_ns), 1e8)
 
     first = finding.first_ns
     if first is None or first >= finding.t_ns:

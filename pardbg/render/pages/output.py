@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pardbg import words
 from pardbg.analysis.base.values import OutputLine, Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, line
 from pardbg.render.frame.empty import empty
 
@@ -22,16 +22,14 @@ def output(
             return empty(cells, rows, f"No line contains “{clean(contains)}”.", "esc clears it.")
         return empty(cells, rows, "The job has printed nothing yet.")
     shown = f"  filter “{clean(contains)}” · esc clears it" if contains else "  / filters"
-    head = (
-        line(Segment(f"  {figures.plural(len(lines), 'line')}", "dim"), Segment(shown, "faint")),
-    )
+    head = (line(Segment(f"  {words.plural(len(lines), 'line')}", "dim"), Segment(shown, "faint")),)
     body = tuple(output_line(entry, snapshot, cells) for entry in lines)
     return Picture(head, body, follow=True)
 
 
 def output_line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:
     """When, who, and what was printed."""
-    when = figures.offset(max(0, entry.t_ns - snapshot.t_begin_ns), 1e7)
+    when = words.offset(max(0, entry.t_ns - snapshot.t_begin_ns), 1e7)
     who = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""
     text = clean(_ESCAPES.sub("", entry.text))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from pardbg import words
 from pardbg.analysis.base.values import OutputLine, RankNow, Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.bars import Bar, Column, bars, choose, rule
 from pardbg.render.draw.cells import (
     Line,
@@ -111,9 +111,9 @@ def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
         "node": "" if rank.node is None else f"n{rank.node}",
         "stage": ",".join(map(str, rank.stages)),
         "step": "" if rank.step is None else str(rank.step),
-        "memory": figures.memory(rank.memory_bytes), "lag": figures.duration(rank.lag_ns),
-        "lost": figures.count(rank.dropped_records) if rank.dropped_records else "·",
-        "agent": figures.percent(rank.agent_overhead),
+        "memory": words.binary_size(rank.memory_bytes), "lag": words.duration(rank.lag_ns),
+        "lost": words.short_count(rank.dropped_records) if rank.dropped_records else "·",
+        "agent": words.percent(rank.agent_overhead),
         "clock": _clock(rank.clock_error_ns),
     }.get(column.title)  # fmt: skip
     if text is not None:
@@ -126,7 +126,7 @@ def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
     if column.title == "now":
         return _now(rank, now_ns, column.size)
     if column.title == "step ms":
-        return (Segment(column.cell(figures.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
+        return (Segment(column.cell(words.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
     if column.title == "trend":
         return (Segment(_trend(rank.step_ns, column.size), "spark"),)
     if column.title == "history":
@@ -136,7 +136,7 @@ def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
 
 def _logged(rank: RankNow) -> str:
     """``staleness 3``: the newest of what the program logs, but the loss."""
-    return clean(" · ".join(f"{name} {figures.number(value)}" for name, value in rank.metrics[:4]))
+    return clean(" · ".join(f"{name} {words.number(value)}" for name, value in rank.metrics[:4]))
 
 
 def _trend(values: Sequence[int], cells: int) -> str:
@@ -153,7 +153,7 @@ def _now(rank: RankNow, now_ns: int, cells: int) -> Line:
     text = clean(rank.now) or rank.state
     since = ""
     if rank.since_ns is not None and rank.state in ("waiting", "held", "stale"):
-        since = " " + figures.duration(max(0, now_ns - rank.since_ns))
+        since = " " + words.duration(max(0, now_ns - rank.since_ns))
     text = clip(text, cells - 2 - width(since))
     return line(Segment(f"{sign} ", style), Segment(text, style if rank.state != "running" else ""),
                 Segment(since, "dim"))  # fmt: skip
@@ -175,7 +175,7 @@ def _split(rank: RankNow, cells: int) -> Line:
 def _clock(error_ns: int | None) -> str:
     if error_ns is None:
         return "?"
-    return "same" if error_ns == 0 else f"±{figures.duration(error_ns)}"
+    return "same" if error_ns == 0 else f"±{words.duration(error_ns)}"
 
 
 def _below(snapshot: Snapshot, cells: int, rows: int) -> tuple[Line, ...]:
@@ -208,11 +208,11 @@ def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
     times = [(row.step, row.duration_ns) for row in snapshot.steps]
     if times:
         middle = median(value for _, value in times)
-        chart = by_step(times, size, height, "spark", figures.duration, middle)
-        panels.append(("step time", f"median {figures.duration(middle)}", chart))
+        chart = by_step(times, size, height, "spark", words.duration, middle)
+        panels.append(("step time", f"median {words.duration(middle)}", chart))
     losses = snapshot.loss_history
     if losses:
-        chart = by_step(losses, size, height, "loss", figures.number)
+        chart = by_step(losses, size, height, "loss", words.number)
         panels.append(("loss", _course(losses), chart))
     phases = _phases(snapshot)
     if phases:
@@ -231,7 +231,7 @@ def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
 
 def _course(losses: Sequence[tuple[int, float]]) -> str:
     """``5.746 → NaN``."""
-    return " → ".join(figures.number(value) for _, value in (losses[0], losses[-1]))
+    return " → ".join(words.number(value) for _, value in (losses[0], losses[-1]))
 
 
 def _phases(snapshot: Snapshot) -> list[Bar]:
@@ -242,6 +242,6 @@ def _phases(snapshot: Snapshot) -> list[Bar]:
     order += sorted(set(phases) - set(order))
     total = max([*phases.values(), 1])
     return [
-        Bar(clip(clean(name), 12), phases[name] / total, figures.duration(phases[name]), "compute")
+        Bar(clip(clean(name), 12), phases[name] / total, words.duration(phases[name]), "compute")
         for name in order[:8]
     ]

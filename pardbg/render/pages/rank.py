@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pardbg import words
 from pardbg.analysis.base.values import Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, left, line
 from pardbg.render.draw.plots import by_step
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
@@ -20,13 +20,13 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
                     f"{'' if now.node is None else f' · node {now.node}'}"),
         ("stages", ",".join(map(str, now.stages)) or "no pipeline"),
         ("step", "–" if now.step is None else str(now.step)),
-        ("last step", figures.duration(now.step_ns[-1] if now.step_ns else None)),
-        ("memory", figures.memory(now.memory_bytes)),
-        ("newest record", f"{figures.duration(now.lag_ns)} old"),
+        ("last step", words.duration(now.step_ns[-1] if now.step_ns else None)),
+        ("memory", words.binary_size(now.memory_bytes)),
+        ("newest record", f"{words.duration(now.lag_ns)} old"),
         ("records lost", str(now.dropped_records)),
-        ("agent's share", figures.percent(now.agent_overhead, 2)),
+        ("agent's share", words.percent(now.agent_overhead, 2)),
         ("clock", _clock(now.clock_error_ns)),
-        *((clean(name)[:17], figures.number(value)) for name, value in now.metrics[:8]),
+        *((clean(name)[:17], words.number(value)) for name, value in now.metrics[:8]),
         *_pipeline(snapshot, number), *_memory(snapshot, number),
     ]  # fmt: skip
     body = [line(Segment("  " + left(name, 18), "dim"), Segment(text)) for name, text in facts]
@@ -35,7 +35,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         last = now.step if now.step is not None else 0
         times = [(last - at, ns) for at, ns in enumerate(reversed(now.step_ns))][::-1]
         body += [(), line(Segment("  step time", "dim"))]
-        body += by_step(times, max(8, cells - 4), height, "spark", figures.duration)
+        body += by_step(times, max(8, cells - 4), height, "spark", words.duration)
     return Picture(body=tuple(body))
 
 
@@ -44,7 +44,7 @@ def _clock(error_ns: int | None) -> str:
         return "not aligned yet: order against other ranks is not known"
     if error_ns == 0:
         return "the hub's own"
-    return f"aligned to ±{figures.duration(error_ns)}"
+    return f"aligned to ±{words.duration(error_ns)}"
 
 
 def _pipeline(snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
@@ -55,12 +55,12 @@ def _pipeline(snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
         return []
     window = max(1, row.busy_ns + sum(row.idle_ns.values()))
     idle = ", ".join(
-        f"{CAUSE_WORD[cause]} {figures.percent(ns / window)}"
+        f"{CAUSE_WORD[cause]} {words.percent(ns / window)}"
         for cause, ns in row.idle_ns.items()
         if ns
     )
     return [
-        ("busy", f"{figures.percent(row.busy_ns / window)} of step {step.step}"),
+        ("busy", f"{words.percent(row.busy_ns / window)} of step {step.step}"),
         ("idle", idle or "none"),
         ("in flight", f"{row.in_flight} now, {row.max_in_flight} at most"),
     ]
@@ -74,7 +74,7 @@ def _memory(snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
         ("parameters", row.parameters_bytes), ("gradients", row.gradients_bytes),
         ("optimizer", row.optimizer_bytes), ("activations", row.activations_bytes),
     )  # fmt: skip
-    return [(name, figures.memory(value)) for name, value in parts if value is not None]
+    return [(name, words.binary_size(value)) for name, value in parts if value is not None]
 
 
 def lines(picture: Picture) -> tuple[Line, ...]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pardbg import words
 from pardbg.analysis.base.values import LaneSpan, Snapshot
 from pardbg.analysis.pipeline.dependencies import parse
-from pardbg.render.draw import figures
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, fit, left, line
 from pardbg.render.frame.empty import empty
@@ -66,7 +66,7 @@ def timeline(
             body.append(())
             places.append(rank)
     origin = snapshot.t_begin_ns
-    across, cell = figures.duration(axis.span_ns), figures.duration(axis.ns_per_cell)
+    across, cell = words.duration(axis.span_ns), words.duration(axis.ns_per_cell)
     title = f"  {across} across · {cell} a column"
     head = (
         line(Segment(title, "dim")),

@@ -12,7 +12,7 @@ from pardbg.analysis.base.values import CAUSES, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan
 from pardbg.render.draw.svg import Svg, fits, ticks
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
-from pardbg.words import binary_size, duration
+from pardbg.words import binary_size, count, duration, number, percent
 
 WIDTH: Final = 1000.0
 LEFT: Final = 64.0
@@ -109,8 +109,8 @@ def ledger(steps: Sequence[Json]) -> str:
         for part, style, word in parts:
             share = total[part] / max(window, 1)
             width = share * room
-            svg.rect(x, top, width, 20, style, f"{word}: {100 * share:.1f}%")
-            said = f"{100 * share:.1f}%"
+            svg.rect(x, top, width, 20, style, f"{word}: {percent(share)}")
+            said = f"{percent(share)}"
             if part == "busy" and fits(f"busy {said}", width):
                 said = f"busy {said}"
             if fits(said, width):
@@ -168,8 +168,8 @@ def _loss_line(
         for step, value in losses[::every]
     ]
     svg.path(points, "loss")
-    svg.text(LEFT + room + 6, base - 136, f"{high:.4g}", "t loss")
-    svg.text(LEFT + room + 6, base - 6, f"{low:.4g}", "t loss")
+    svg.text(LEFT + room + 6, base - 136, number(high), "t loss")
+    svg.text(LEFT + room + 6, base - 6, number(low), "t loss")
     svg.text(LEFT + room + 6, base - 70, "loss", "t loss")
 
 
@@ -220,7 +220,7 @@ def last_ranks(rows: Sequence[Json], ranks: Sequence[int]) -> str:
         y, width = at * 22 + 2, waits[rank] / top * room
         svg.text(LEFT - 8, y + 13, f"rank {rank}", "t", "end")
         svg.rect(LEFT, y, width, 16, "late", f"{duration(waits[rank])} of waiting")
-        often = "once" if times[rank] == 1 else f"{times[rank]:,} times"
+        often = "once" if times[rank] == 1 else f"{count(times[rank])} times"
         said = f"last {often}, the others waited {duration(waits[rank])}"
         svg.text(LEFT + width + 8, y + 12, said if times[rank] else "never last", "t dim")
     return svg.markup()

@@ -7,6 +7,7 @@ import math
 from pardbg.analysis.answers.checks import show
 from pardbg.analysis.answers.diff import Diff, Row
 from pardbg.render.draw.cells import clean, clip, left, right
+from pardbg.words import change as signed
 
 _MARKS = {"more": "▲", "less": "▼", "same": "=", "few": "?", "only a": "A", "only b": "B"}
 
@@ -51,10 +52,10 @@ def change(row: Row) -> str:
     if not (math.isfinite(row.a) and math.isfinite(row.b)):
         return "" if str(row.a) == str(row.b) else "not finite"
     if row.unit == "fraction":
-        return f"{100 * (row.b - row.a):+.1f} pt"
+        return signed(row.b - row.a, unit=" pt")
     if row.a == 0:
         return "" if row.b == 0 else "from 0"
-    return f"{100 * (row.b / row.a - 1):+.1f}%"
+    return signed(row.b / row.a - 1)
 
 
 def _noise(row: Row) -> str:
@@ -62,8 +63,10 @@ def _noise(row: Row) -> str:
     if row.low is None or row.high is None or not row.a:
         return ""
     if row.unit == "fraction":
-        return f"  [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
-    return f"  [{100 * row.low / row.a:+.1f}, {100 * row.high / row.a:+.1f}]"
+        low, high = row.low, row.high
+    else:
+        low, high = row.low / row.a, row.high / row.a
+    return f"  [{signed(low, unit='')}, {signed(high, unit='')}]"
 
 
 def _times(number: int) -> str:

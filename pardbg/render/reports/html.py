@@ -14,7 +14,7 @@ from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
 from pardbg.render.reports.html_style import PATTERNS, STYLE
 from pardbg.render.reports.sections import finite_losses, not_finite_text
-from pardbg.words import duration, size
+from pardbg.words import busbw, count, duration, number, percent, plural, size
 
 MAX_FINDINGS: Final = 40
 MAX_ROWS: Final = 64
@@ -40,7 +40,7 @@ def page(report: Json, step: PipelineStep | None, source: str) -> str:
 
 def _head(report: Json, source: str) -> str:
     run, ranks = report["run"], report["ranks"]
-    parts = [_count(len(ranks), "rank")]
+    parts = [plural(len(ranks), "rank")]
     if run["num_hosts"] > 1:
         parts.append(f"{run['num_hosts']} hosts")
     if run["backend"]:
@@ -58,22 +58,22 @@ def _facts(report: Json) -> str:
     facts: list[tuple[str, str]] = []
     if steps:
         middle = median(s["duration_ns"] for s in steps)
-        facts.append((duration(middle), f"median of {_count(len(steps), 'step')}"))
+        facts.append((duration(middle), f"median of {plural(len(steps), 'step')}"))
     if pipeline is not None and pipeline["bubble_fraction"] is not None:
         implied = pipeline["implied_fraction"]
-        beside = "" if implied is None else f" · implied {_percent(implied)}"
-        facts.append((_percent(pipeline["bubble_fraction"]), f"bubble{beside}"))
+        beside = "" if implied is None else f" · implied {percent(implied)}"
+        facts.append((percent(pipeline["bubble_fraction"]), f"bubble{beside}"))
     if losses := finite_losses(report):
-        facts.append((f"{losses[-1]:.4g}", f"loss, from {losses[0]:.4g}"))
+        facts.append((number(losses[-1]), f"loss, from {number(losses[0])}"))
     if broken := not_finite_text(report):
         facts.append((report["loss_not_finite"]["value"], f"loss: {broken}"))
     skews = [r["skew_ns"] for r in report["collectives"] if r["skew_ns"] is not None]
     if skews:
         facts.append(
-            (duration(median(skews)), f"median skew of {_count(len(skews), 'collective')}")
+            (duration(median(skews)), f"median skew of {plural(len(skews), 'collective')}")
         )
     found = [f["severity"] for f in report["findings"]]
-    errors = f", {_count(found.count('error'), 'error')}" if "error" in found else ""
+    errors = f", {plural(found.count('error'), 'error')}" if "error" in found else ""
     facts.append((str(len(found)), f"finding{'' if len(found) == 1 else 's'}{errors}"))
     made = "".join(f'<div class="fact"><b>{_e(b)}</b><span>{_e(s)}</span></div>' for b, s in facts)
     return f'<div class="facts">{made}</div>'
@@ -99,7 +99,7 @@ def _pipeline(report: Json, step: PipelineStep | None) -> str:
         return ""
     shape = f"{pipeline['num_stages']} stages, {pipeline['num_microbatches']} microbatches"
     said = [
-        f"{word} {_percent(pipeline[key])}"
+        f"{word} {percent(pipeline[key])}"
         for word, key in (("measured", "bubble_fraction"), ("implied", "implied_fraction"),
                           ("bound", "bound_fraction"))
         if pipeline[key] is not None
@@ -113,7 +113,7 @@ def _pipeline(report: Json, step: PipelineStep | None) -> str:
         body += _figure(charts.schedule(step, pipeline["num_stages"]), caption, keys)
     free = [s for s in pipeline["steps"] if not s["held_ns"]] or pipeline["steps"]
     if free:
-        caption = f"Where the window of {_count(len(free), 'complete step')} went. "
+        caption = f"Where the window of {plural(len(free), 'complete step')} went. "
         keys = [_key("busy", "compute"), *_idle_keys()]
         body += "<p></p>" + _figure(charts.ledger(free), caption, keys)
     return _section("Pipeline", body, f"{named} · {shape}")
@@ -133,7 +133,7 @@ def _steps(report: Json) -> str:
             shares[phase].append(ns / max(step["duration_ns"], 1))
     ordered = sorted(shares.items(), key=lambda item: -median(item[1]))
     if ordered:
-        said = ", ".join(f"{name} {_percent(median(part))}" for name, part in ordered[:8])
+        said = ", ".join(f"{name} {percent(median(part))}" for name, part in ordered[:8])
         body += f'<p class="dim">Of a step, mean over ranks: {_e(said)}.</p>'
     return _section("Steps", body)
 
@@ -144,16 +144,16 @@ def _collectives(report: Json) -> str:
         by_op[row["group"], row["op"]].append(row)
     if not by_op:
         return ""
-    heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "GB/s", "not matched")
+    heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw", "not matched")
     rows = []
     for (group, op), ops in sorted(by_op.items(), key=lambda item: -len(item[1]))[:MAX_ROWS]:
         odd = sum(row["verdict"] != "matched" for row in ops)
         rows.append(
             (
-                group, op, f"{len(ops):,}", _middle(ops, "bytes", size),
+                group, op, count(len(ops)), _middle(ops, "bytes", size),
                 _middle(ops, "skew_ns", duration), _middle(ops, "wait_ns", duration),
                 _middle(ops, "transfer_ns", duration),
-                _middle(ops, "busbw_gbps", lambda v: f"{v:.3g}"), f"{odd:,}" if odd else "",
+                _middle(ops, "busbw_gbps", busbw), count(odd) if odd else "",
             )
         )  # fmt: skip
     body = _table(heads, rows, left=2)
@@ -174,7 +174,7 @@ def _p2p(report: Json) -> str:
         return ""
     rows = [
         (
-            f"{src} → {dst}", f"{len(ops):,}", _middle(ops, "bytes", size),
+            f"{src} → {dst}", count(len(ops)), _middle(ops, "bytes", size),
             size(sum(op["bytes"] for op in ops)), _middle(ops, "transfer_ns", duration),
         )
         for (src, dst), ops in sorted(edges.items())[:MAX_ROWS]
@@ -196,8 +196,8 @@ def _memory(report: Json) -> str:
 def _ranks(report: Json) -> str:
     rows = [
         (
-            str(r["rank"]), r["host"], str(r["pid"]), r["state"], f"{r['num_steps']:,}",
-            f"{r['dropped_records']:,}", _percent(r["agent_overhead_fraction"], 2),
+            str(r["rank"]), r["host"], str(r["pid"]), r["state"], count(r['num_steps']),
+            count(r['dropped_records']), percent(r["agent_overhead_fraction"], 2),
         )
         for r in report["ranks"][:MAX_ROWS]
     ]  # fmt: skip
@@ -212,7 +212,7 @@ def _foot(report: Json, source: str) -> str:
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["wall_ns"] / 1e9))
     when = f"Run of {begun}. " if run["wall_ns"] else ""
     said = (
-        f"{when}{run['num_records']:,} records from {source}. Collectives: times of unlike "
+        f"{when}{count(run['num_records'])} records from {source}. Collectives: times of unlike "
         f"sources are not mixed; figures marked – are not known."
     )
     return f"<footer>{_e(said)}</footer>"
@@ -247,14 +247,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> st
 def _middle(rows: Iterable[Json], name: str, show: Callable[[float], str]) -> str:
     values = [row[name] for row in rows if row[name] is not None]
     return show(median(values)) if values else "–"
-
-
-def _percent(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:.{digits}f}%"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def _e(text: str) -> str:

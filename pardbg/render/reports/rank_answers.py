@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from pardbg.render.draw.figures import rank_set
+from pardbg.words import rank_set
 
 MAX_ROWS = 30
 """Differing tensors listed."""

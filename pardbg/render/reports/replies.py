@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pardbg import words
 from pardbg.control.language.verbs import Verb
-from pardbg.render.draw import figures as words
 
 NOTHING_NEXT = "—"
 
@@ -50,16 +50,16 @@ def _status(data: dict[str, Any]) -> str:
 
 
 def _headline(data: dict[str, Any]) -> str:
-    words = [str(data.get("mode", "running"))]
-    if data.get("lease_ns") is not None and words[0] != "running":
-        words.append(f"lease {data['lease_ns'] / 1e9:.0f} s")
+    parts = [str(data.get("mode", "running"))]
+    if data.get("lease_ns") is not None and parts[0] != "running":
+        parts.append(f"lease {words.countdown(data['lease_ns'])}")
     if data.get("pending"):
-        words.append(f"{data['pending']} op{'s' * (data['pending'] != 1)} pending")
+        parts.append(f"{words.plural(data['pending'], 'op')} pending")
     if data.get("timeout_ns") is not None:
-        words.append(f"an op times out in {data['timeout_ns'] / 1e9:.0f} s")
+        parts.append(f"an op times out in {words.countdown(data['timeout_ns'])}")
     if data.get("reason"):
-        words.append(str(data["reason"]))
-    return " · ".join(words)
+        parts.append(str(data["reason"]))
+    return " · ".join(parts)
 
 
 def _ranks(data: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any, Final
 
-from pardbg.words import duration, ranks_text, size
+from pardbg.words import busbw, duration, number, percent, ranks_text, size
 
 WIDTH: Final = 80
 MAX_ROWS: Final = 32
@@ -24,12 +24,12 @@ def path_lines(path: Json | None) -> list[str]:
     if whole <= 0:
         return []
     ranks = sorted(path["ranks"], key=lambda row: -row["compute_ns"])
-    most = ", ".join(f"rank {r['rank']} {r['compute_ns'] / whole:.0%}" for r in ranks[:4])
+    most = ", ".join(f"rank {r['rank']} {percent(r['compute_ns'] / whole, 0)}" for r in ranks[:4])
     return [
         f"critical path of step {path['step']} ({duration(whole)}): compute "
-        f"{path['compute_ns'] / whole:.0%} ({most}),",
-        f"  tensors on their way {path['tensor_ns'] / whole:.0%} in {path['hops']} hops, host "
-        f"{path['host_ns'] / whole:.0%}",
+        f"{percent(path['compute_ns'] / whole, 0)} ({most}),",
+        f"  tensors on their way {percent(path['tensor_ns'] / whole, 0)} in {path['hops']} hops, "
+        f"host {percent(path['host_ns'] / whole, 0)}",
     ]
 
 
@@ -98,11 +98,9 @@ def bandwidth_lines(rows: Sequence[Json]) -> list[str]:
         return []
     lines = [f"{'group':<14}{'op':<16}{'up to':>9}{'number':>8}{'transfer':>11}{'busbw':>12}"]
     for row in sorted(rows, key=lambda r: -r["number"] * r["up_to_bytes"])[:MAX_ROWS]:
-        rate = row["busbw_gbps"]
-        busbw = "–" if rate is None else f"{size(rate * 1e9)}/s"
         lines.append(
             f"{row['group'][:13]:<14}{row['op'][:15]:<16}{size(row['up_to_bytes']):>9}"
-            f"{row['number']:>8}{duration(row['transfer_ns']):>11}{busbw:>12}"
+            f"{row['number']:>8}{duration(row['transfer_ns']):>11}{busbw(row['busbw_gbps']):>12}"
         )
     return lines
 
@@ -124,5 +122,5 @@ def not_finite_text(report: Json) -> str:
 def loss_text(report: Json) -> str:
     """``5.7461 → 4.6558``, and since when it is not finite; empty without a loss."""
     losses = finite_losses(report)
-    parts = [f"{losses[0]:.4f} → {losses[-1]:.4f}"] if losses else []
+    parts = [f"{number(losses[0])} → {number(losses[-1])}"] if losses else []
     return ", ".join([*parts, *filter(None, [not_finite_text(report)])])

@@ -18,7 +18,7 @@ from pardbg.render.reports.sections import (
     stage_lines,
     wait_lines,
 )
-from pardbg.words import binary_size, duration, size
+from pardbg.words import binary_size, busbw, count, duration, percent, plural, size
 
 WIDTH: Final = 80
 MAX_RANKS: Final = 32
@@ -41,7 +41,7 @@ def text(report: Json) -> str:
 
 def _run(report: Json) -> list[str]:
     run, ranks = report["run"], report["ranks"]
-    parts = [run["name"] or "run", _count(len(ranks), "rank")]
+    parts = [run["name"] or "run", plural(len(ranks), "rank")]
     nodes = len({rank.get("node") for rank in ranks})
     if max(nodes, run["num_hosts"]) > 1:  # several launchers may share a host
         parts.append(f"{nodes} nodes" if nodes > run["num_hosts"] else f"{run['num_hosts']} hosts")
@@ -50,7 +50,7 @@ def _run(report: Json) -> list[str]:
     steps = report["steps"]
     if steps:
         middle = median(s["duration_ns"] for s in steps)
-        parts.append(f"{_count(len(steps), 'step')} of {duration(middle)}")
+        parts.append(f"{plural(len(steps), 'step')} of {duration(middle)}")
     parts.append(duration(run["duration_ns"]))
     code = run["exit_code"]
     parts.append(_ended(report) if code is None else f"exit code {code}")
@@ -99,7 +99,7 @@ def _ranks(report: Json) -> list[str]:
             (
                 str(rank["rank"]), rank["host"][:18], str(rank["pid"]), rank["state"],
                 str(rank["num_steps"]), str(rank["dropped_records"]),
-                _percent(rank["agent_overhead_fraction"], 2),
+                percent(rank["agent_overhead_fraction"], 2),
             )
         )  # fmt: skip
     lines = _table(rows, left=(1, 3)) + _more(report["ranks"])
@@ -113,17 +113,19 @@ def _pipeline(report: Json) -> list[str]:
     measured, implied = pipeline["bubble_fraction"], pipeline["implied_fraction"]
     title = f"Pipeline  {pipeline['schedule'] or 'without a schedule object'}"
     shape = f"{pipeline['num_stages']} stages, {pipeline['num_microbatches']} microbatches"
-    lines = [f"{shape}, {_count(len(pipeline['steps']), 'complete step')}"]
+    lines = [f"{shape}, {plural(len(pipeline['steps']), 'complete step')}"]
     if pipeline["num_older_steps"]:
-        lines[0] += f" (the newest; {pipeline['num_older_steps']:,} older ones are not in here)"
+        lines[0] += (
+            f" (the newest; {count(pipeline['num_older_steps'])} older ones are not in here)"
+        )
     if measured is None:
         return _titled(title, lines)
     said = [
-        f"bubble {_percent(measured)}", f"implied {_percent(implied)}",
-        f"bound {_percent(pipeline['bound_fraction'])}",
+        f"bubble {percent(measured)}", f"implied {percent(implied)}",
+        f"bound {percent(pipeline['bound_fraction'])}",
     ]  # fmt: skip
     if implied is not None:
-        said.append(f"excess {_percent(measured - implied)}")
+        said.append(f"excess {percent(measured - implied)}")
     free = [step for step in pipeline["steps"] if not step["held_ns"]]
     held = len(pipeline["steps"]) - len(free)
     if free and held:
@@ -142,7 +144,7 @@ def _others(report: Json) -> list[str]:
     rows = [("pipeline", "ranks", "bubble")]
     for one in pipelines[:MAX_RANKS]:
         ranks = ",".join(map(str, one["ranks"]))
-        rows.append((one["label"], ranks, _percent(one["bubble_fraction"])))
+        rows.append((one["label"], ranks, percent(one["bubble_fraction"])))
     known = [one for one in pipelines if one["bubble_fraction"] is not None]
     worst = max(known, key=lambda one: float(one["bubble_fraction"]), default=None)
     said = f"the figures above are those of {pipelines[0]['label']}"
@@ -173,8 +175,8 @@ def _idle_table(steps: Sequence[Json]) -> list[str]:
         peak, bound = flight[rank]
         rows.append(
             (
-                str(rank), _percent(total["busy"] / window), _bar(total["busy"] / window),
-                *(_percent(total[cause] / window) for cause, _ in _IDLE),
+                str(rank), percent(total["busy"] / window), _bar(total["busy"] / window),
+                *(percent(total[cause] / window) for cause, _ in _IDLE),
                 f"{peak}/{bound}" if bound is not None else str(peak),
             )
         )  # fmt: skip
@@ -193,7 +195,7 @@ def _steps(report: Json) -> list[str]:
     whole = max(1, sum(step["duration_ns"] for step in steps))
     rows = [("phase", "of the steps", "")]
     for phase, time in sorted(sums.items(), key=lambda item: -item[1]):
-        rows.append((phase, _percent(time / whole), _bar(time / whole)))
+        rows.append((phase, percent(time / whole), _bar(time / whole)))
     return _titled("Phases", _table(rows[:9], left=(0, 2)))
 
 
@@ -203,13 +205,13 @@ def _collectives(report: Json) -> list[str]:
         by_op[row["group"], row["op"]].append(row)
     if not by_op:
         return []
-    rows = [("group", "op", "number", "bytes", "skew", "wait", "transfer", "GB/s")]
+    rows = [("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw")]
     for (group, op), ops in sorted(by_op.items(), key=lambda item: -len(item[1]))[:16]:
         rows.append(
             (
                 group, op, str(len(ops)), _middle(ops, "bytes", size),
                 _middle(ops, "skew_ns", duration), _middle(ops, "wait_ns", duration),
-                _middle(ops, "transfer_ns", duration), _middle(ops, "busbw_gbps", _short),
+                _middle(ops, "transfer_ns", duration), _middle(ops, "busbw_gbps", busbw),
             )
         )  # fmt: skip
     lines = _table(rows, left=(0, 1))
@@ -261,7 +263,7 @@ def _memory(report: Json) -> list[str]:
         return []
     rows = [("rank", *(title for _, title in names))]
     for row in known[:MAX_RANKS]:
-        rows.append((str(row["rank"]), *(_bytes(row[name]) for name, _ in names)))
+        rows.append((str(row["rank"]), *(binary_size(row[name]) for name, _ in names)))
     lines = _table(rows) + _more(known)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
@@ -301,22 +303,6 @@ def _bar(share: float) -> str:
     return "█" * filled + "░" * (16 - filled)
 
 
-def _percent(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:.{digits}f}%"
-
-
-def _bytes(value: int | None) -> str:
-    return "–" if value is None else binary_size(value)
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}"
-
-
 def _middle(rows: Iterable[Json], name: str, show: Callable[[float], str]) -> str:
     values = [row[name] for row in rows if row[name] is not None]
     return show(median(values)) if values else "–"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pardbg.session.importers import flight_recorder, kineto
 from pardbg.session.importers.build import ForeignError, Imported, write
+from pardbg.words import binary_size
 
 MAX_JSON_BYTES: Final = 2 << 30
 MAX_PICKLE_BYTES: Final = 256 << 20
@@ -118,7 +119,7 @@ def _content(path: Path) -> Any:
 def _bounded(file: Any, limit: int, path: Path) -> bytes:
     data: bytes = file.read(limit + 1)
     if len(data) > limit:
-        raise ForeignError(f"{path} is larger than {limit >> 20} MiB: that is not read")
+        raise ForeignError(f"{path} is larger than {binary_size(limit)}: that is not read")
     return data
 
 

@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pardbg.events import fields
+from pardbg.words import MAX_TEXT, parse_duration, whole
 
 Kind = Literal[
     "time", "by", "share", "begin", "end", "wall", "step", "finding", "bookmark", "action"
 ]
-_DURATION: Final = re.compile(
-    r"(?:(\d+)h)?(?:(\d+)m(?![su]))?(?:(\d+(?:\.\d*)?|\.\d+)(s|ms|us|µs|ns)?)?"
-)
-_WALL: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d{1,9})?))?")
-_ACTION: Final = re.compile(r"(\d+)([A-Za-z_]+)(\d*)")
-_SCALE: Final = {None: 1e9, "s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1.0}
+_WALL: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d{1,9})?))?", re.ASCII)
+_ACTION: Final = re.compile(r"(\d{1,6})([A-Za-z_]+)(\d{0,6})", re.ASCII)
 _DAY_NS: Final = 86_400 * 10**9
-_LONGEST_NS: Final = 1 << 60
 FORMS: Final = "step 42, 2B5, finding 3, mark 1, 18:22:07.3, 2m03s, +250ms, 40% or end"
 
 
@@ -50,7 +46,8 @@ def parse(text: str) -> Target:
     if word in ("step", "finding"):
         return Target("step" if word == "step" else "finding", _whole(rest, word))
     if word in ("mark", "bookmark"):
-        return Target("bookmark", int(rest)) if rest.isdecimal() else _named_mark(rest)
+        number = whole(rest)
+        return _named_mark(rest) if number is None else Target("bookmark", number)
     if text.endswith("%"):
         return Target("share", share=_share(text[:-1]))
     if text[:1] in ("+", "-", "−"):
@@ -66,17 +63,13 @@ def parse(text: str) -> Target:
 
 
 def duration_ns(text: str) -> int:
-    """``12.5``, ``2m03s``, ``1h2m``, ``300ms`` or ``40us``, in ns."""
-    text = text.strip().lower().replace(" ", "")
-    match = _DURATION.fullmatch(text)
-    if not text or match is None or not any(match.groups()):
-        raise TravelError(f"no time {text!r}: write {FORMS}")
-    hours, minutes, number, unit = match.groups()
-    value = (int(hours or 0) * 3600 + int(minutes or 0) * 60) * 10**9
-    value += round(float(number or 0) * _SCALE[unit])
-    if value > _LONGEST_NS:
-        raise TravelError(f"{text} is longer than any run")
-    return value
+    """Return the ns of ``12.5``, ``2m03s`` or ``300ms``. Raises TravelError."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        if "longer" in str(error):
+            raise TravelError(str(error)) from None
+        raise TravelError(f"no time {text[:MAX_TEXT]!r}: write {FORMS}") from None
 
 
 def wall_near(run: Mapping[str, Any], target: Target, begin_ns: int, end_ns: int) -> int:
@@ -103,9 +96,10 @@ def _wall(match: re.Match[str]) -> Target:
 
 
 def _whole(text: str, what: str) -> int:
-    if not text.isdecimal() or len(text) > 12:
+    number = whole(text, 10**12 - 1)
+    if number is None:
         raise TravelError(f"which {what}? write `goto {what} 3`")
-    return int(text)
+    return number
 
 
 def _named_mark(text: str) -> Target:

@@ -10,6 +10,7 @@ from pardbg.session.navigation.travel import every_rank_stepped, first_step_end
 from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import SecondRecording
+from pardbg.words import percent
 
 POLL_MS = 30
 OPENING_S = 0.4
@@ -47,7 +48,7 @@ class Loader:
     @property
     def so_far(self) -> str:
         """The same in words, for an answer that more reading may change."""
-        return "" if self.share >= 1 else f" ({self.share:.0%} of the recording is read)"
+        return "" if self.share >= 1 else f" ({percent(self.share, 0)} of the recording is read)"
 
     def bounds(self) -> tuple[int, int]:
         """Begin and end of the session, as far as they are known; the cursor is told, too."""

@@ -41,6 +41,7 @@ from pardbg.ui.widgets.chrome import Tabs
 from pardbg.ui.widgets.lines import Lines
 from pardbg.ui.widgets.picture import PicturePane
 from pardbg.ui.widgets.prompt import Prompt
+from pardbg.words import percent
 
 if TYPE_CHECKING:
     from pardbg.ui.engine.cursor import TimeCursor
@@ -152,7 +153,7 @@ class MainScreen(Screen[None]):
                 screen.redraw()
 
     def take_loading(self, share: float) -> None:
-        self.shared.loading = f"reading the recording … {share:.0%}"
+        self.shared.loading = f"reading the recording … {percent(share, 0)}"
         self.page.redraw()
 
     def on_resize(self, event: events.Resize) -> None:

@@ -14,6 +14,7 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.landmarks import Journey
 from pardbg.ui.main.main_view import NOTE, Callbacks, Handlers, MainView
+from pardbg.words import whole
 
 
 class TimeActions:
@@ -147,9 +148,10 @@ class TimeActions:
         known = frame.bookmarks if frame is not None else ()
         if not known:
             raise command_line.CommandError("no bookmark in this run (m sets one)")
-        if not argument.isdecimal() or not 1 <= int(argument) <= len(known):
+        number = whole(argument, len(known))
+        if not number:
             raise command_line.CommandError(f"which bookmark? 1 to {len(known)} (`:marks`)")
-        self._app.mark(Bookmark(known[int(argument) - 1].t_ns, ""))
+        self._app.mark(Bookmark(known[number - 1].t_ns, ""))
 
     def _marks(self, _argument: str) -> None:
         def draw(cells: int, rows: int) -> Picture:

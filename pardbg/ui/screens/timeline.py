@@ -7,6 +7,7 @@ from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.timeline import Window, columns, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
+from pardbg.words import whole
 
 _LEAST_NS, _MOST_NS = 1_000, 24 * 3600 * 1_000_000_000
 
@@ -26,8 +27,9 @@ class TimelinePage(Page):
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         window = Window(frame.lanes_t0_ns, frame.lanes_t1_ns)
         lanes = frame.lanes
-        if self.contains.isdigit():
-            lanes = {rank: row for rank, row in lanes.items() if rank == int(self.contains)}
+        wanted = whole(self.contains)
+        if wanted is not None:
+            lanes = {rank: row for rank, row in lanes.items() if rank == wanted}
         elif self.contains:
             lanes = {
                 rank: {name: spans for name, spans in row.items() if self.contains in name}

@@ -12,7 +12,7 @@ from pardbg_agent.control.gate import GateControl
 from pardbg_agent.control.medians import FIRST, LEAST_NS, MAX_THINGS, STEP, WINDOW, Medians
 from pardbg_agent.control.watches import NO_WATCHES, Watches, watches_of
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, MAX_BREAKS, Gate
-from pardbg_agent.words import duration, size, times_median, took
+from pardbg_agent.words import times_median, took
 from tests.unit.agent.test_gate import World, until
 
 MS = 1_000_000
@@ -222,11 +222,6 @@ def test_old_samples_go_and_new_things_beyond_a_number_are_left_out() -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert [duration(n) for n in (900, 1500, 312_400_000, 1_250_000_000)] == [
-        "900 ns", "1.5 us", "312 ms", "1.25 s"
-    ]  # fmt: skip
-    assert [size(n) for n in (0, 1023, 1536, 3 << 30)] == ["0 B", "1023 B", "1.5 KiB", "3 GiB"]
-    assert size(1010 << 10) == "1010 KiB"
     assert times_median(312 * MS, (25 * MS, 32)) == "12.5 × the median 25 ms of 32"
     assert took("2F4", 312 * MS, (25 * MS, 32)) == "2F4 took 312 ms, 12.5 × the median 25 ms of 32"
     assert isinstance(Watches(), Watches)

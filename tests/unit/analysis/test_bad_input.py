@@ -14,6 +14,7 @@ import pytest
 
 from pardbg.analysis.answers.report import report
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.values import Finding
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
@@ -165,3 +166,27 @@ def test_nobody_is_called_missing_from_a_group_that_may_be_another() -> None:
     assert [(f.kind, f.culprits) for f in waits_for_rank_1(defined=False)] == [
         ("unknown-group", ())
     ]
+
+
+def test_digits_that_are_no_numbers_are_left_out() -> None:
+    """``"²".isdigit()`` holds and ``int("²")`` raises: as a rank, a pid, an epoch, in a plan, in
+    what is held and in the stacks of a stall."""
+    messages = list(whole("1f1b"))
+    t_ns = messages[len(messages) // 2].received_ns
+
+    def said(key: bytes, fields_: dict[str, Any]) -> None:
+        messages.append(Message(key, msgpack.packb(fields_), t_ns))
+
+    plan = next(fields(m) for m in messages if fields(m).get("k") == "plan")
+    said(b"D", {**plan, "order": {**plan["order"], "²": ["0F0"], "9" * 5000: ["0F0"]}})
+    said("D².h.²".encode(), {"k": "process", "proc": "².h.²", "rank": "²"})
+    said(b"C", {"n": 1 << 40, "t_ns": t_ns, "event": "status", "mode": "held",
+                "held": {"²": "0F0"}, "waiting": {"²": "recv", "1": "recv"}})  # fmt: skip
+    said(b"C", {"n": (1 << 40) + 1, "t_ns": t_ns, "event": "stall", "source": {"²": "ring"},
+                "stacks": [{"ranks": ["²"], "inside": {"²": "x"}, "frames": []}]})  # fmt: skip
+    store = Store()
+    store.apply_all(messages)
+    store.settle()
+    view = View(store, t_ns)
+    assert "1f1b" in text(report(store)).lower() and list(findings(view)) is not None
+    assert list(control_view(view).waiting) == [1]

@@ -115,7 +115,7 @@ def test_a_rank_that_does_not_mind_sigterm_is_no_failure() -> None:
     trace.end(30_100, code=1)
     text, worse = interrupt_said(trace)
     assert worse == []
-    assert text == "the run was ended by SIGTERM to the launcher; ranks 0-2 went with it."
+    assert text == "the run was ended by SIGTERM to the launcher; ranks 0–2 went with it."
 
 
 def test_a_rank_that_left_early_is_the_cause_of_lost_connections() -> None:
@@ -146,7 +146,7 @@ def test_one_bug_on_all_ranks_is_one_finding() -> None:
     found = said(trace)
     assert list(found) == ["exception"]
     assert found["exception"].culprits == (0, 1, 2)
-    assert "ranks 0-2 raised" in found["exception"].text
+    assert "ranks 0–2 raised" in found["exception"].text
     assert "rank 1 was first" in found["exception"].text
 
 
@@ -174,7 +174,7 @@ def test_a_hang_that_ended_in_timeouts_still_names_who_was_missing() -> None:
     found = said(trace)
     assert list(found) == ["missing-rank"]
     assert (found["missing-rank"].culprits, found["missing-rank"].severity) == ((2,), "error")
-    assert "ranks 0-1 waited 30 s in all_reduce world #0 for rank 2" in found["missing-rank"].text
+    assert "ranks 0,1 waited 30 s in all_reduce world #0 for rank 2" in found["missing-rank"].text
 
 
 def interrupt_said(trace: Trace) -> tuple[str, list[str]]:
@@ -199,7 +199,7 @@ def test_an_interrupted_job_is_not_called_wrong(how: str) -> None:
     trace.end(90, code=1)
     text, worse = interrupt_said(trace)
     assert worse == []
-    assert text == "the run was ended by Ctrl-C (SIGINT); ranks 0-2 went with it."
+    assert text == "the run was ended by Ctrl-C (SIGINT); ranks 0–2 went with it."
 
 
 def test_a_failure_before_the_interrupt_is_still_the_failure() -> None:
@@ -248,7 +248,7 @@ def test_a_job_that_a_viewer_ended_is_a_note_that_says_who() -> None:
         ends(trace, proc, 50, "killed", -15)
     trace.end(60, code=143)
     text, worse = interrupt_said(trace)
-    assert worse == [] and "kill by view-1a2b; ranks 0-2" in text
+    assert worse == [] and "kill by view-1a2b; ranks 0–2" in text
 
 
 def test_the_launcher_knows_of_an_interrupt_that_ranks_handle() -> None:

@@ -61,7 +61,7 @@ def test_a_clock_that_jumped_is_said_from_then_on() -> None:
     assert list(snapshot(store, ns(3)).findings) == []
     (found,) = snapshot(store, ns(5)).findings
     assert (found.kind, found.severity, found.ranks) == ("clock-uncertain", "warning", (1,))
-    assert "rank 1 jumped back by 60.0 s, within the 2 ms before" in found.text
+    assert "rank 1 jumped back by 1m00s, within the 2 ms before" in found.text
 
 
 def test_an_uncertain_clock_is_as_of_the_cursor() -> None:

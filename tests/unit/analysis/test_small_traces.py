@@ -17,7 +17,6 @@ from pardbg.analysis.memory.breakdown import zero_bytes
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
 from pardbg.render.reports.text import WIDTH, text
 from pardbg.store import Store
-from pardbg.words import binary_size, duration, ranks_text, size
 from pardbg_agent import wire
 from tests.unit.analysis.test_schedule import two_ranks
 from tests.unit.trace_builder import MS, Trace, ns
@@ -54,14 +53,6 @@ def test_intervals() -> None:
     assert subtract([(0, 10)], [(2, 3), (5, 20)]) == [(0, 2), (3, 5)]
     assert intersect([(0, 4), (6, 9)], [(3, 7)]) == [(3, 4), (6, 7)]
     assert total([(0, 4), (6, 9)]) == 7
-
-
-def test_words() -> None:
-    assert [duration(t) for t in (500, 81e6, 4.12e9, 350_000)] == [
-        "500 ns", "81 ms", "4.1 s", "350 µs",
-    ]  # fmt: skip
-    assert size(262_144) == "262 kB" and binary_size(412 << 20) == "412 MiB"
-    assert ranks_text((3,)) == "rank 3" and ranks_text((0, 1, 2, 5)) == "ranks 0-2,5"
 
 
 @pytest.mark.parametrize(

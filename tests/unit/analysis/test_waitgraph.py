@@ -54,7 +54,7 @@ def test_who_has_not_issued_it_is_waited_for() -> None:
     assert blamed(at(trace, 2002)) == [((2,), (0, 1))]
     said = found(trace, 2002)["missing-rank"]
     assert (said.severity, said.culprits, said.ranks) == ("warning", (2,), (0, 1))
-    assert "ranks 0-1 wait 2.0 s in all_reduce world #0 for rank 2" in said.text
+    assert "ranks 0,1 wait 2 s in all_reduce world #0 for rank 2" in said.text
 
 
 def test_only_the_last_of_a_chain_is_to_blame() -> None:
@@ -66,7 +66,7 @@ def test_only_the_last_of_a_chain_is_to_blame() -> None:
     view = at(trace, 3000)
     assert blamed(view) == [((3,), (0, 1, 2))]
     said = found(trace, 3000)["missing-rank"]
-    assert said.culprits == (3,) and "Ranks 0-1 wait in turn" in said.text
+    assert said.culprits == (3,) and "Ranks 0,1 wait in turn" in said.text
 
 
 def test_two_groups_in_another_order_are_a_deadlock_and_the_odd_rank_is_named() -> None:
@@ -79,7 +79,7 @@ def test_two_groups_in_another_order_are_a_deadlock_and_the_odd_rank_is_named() 
     stall(trace, 2100, r0=WAITING, r1=WAITING, r2=WAITING, r3=WAITING)
     said = found(trace, 2200)["deadlock"]
     assert (said.severity, said.culprits, said.ranks) == ("error", (2,), (0, 1, 2, 3))
-    assert "ranks 0-1,3 in all_reduce a #0; rank 2 in all_reduce b #0" in said.text
+    assert "ranks 0,1,3 in all_reduce a #0; rank 2 in all_reduce b #0" in said.text
     assert said.where == "train.py:90 in step"
 
 

@@ -50,7 +50,7 @@ def test_words(verb: Verb, text: str, expected: Any) -> None:
         (Verb.DELAY, "2 5000s", "at most 60s"),
         (Verb.WATCH, "", "watch nan|mismatch|diverge|slow>K"),
         (Verb.WATCH, "loss", "cannot watch 'loss': nan, mismatch, diverge, slow>5"),
-        (Verb.WATCH, "memory>20ms", "no unit 'ms' in 'memory>20ms': B, kB, MB, GB, KiB"),
+        (Verb.WATCH, "memory>20ms", "no unit 'ms' in 'memory>20ms': B, kB, MB, GB, TB, KiB"),
     ],
 )
 def test_mistakes_get_one_line(verb: Verb, text: str, says: str) -> None:

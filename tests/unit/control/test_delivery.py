@@ -190,7 +190,9 @@ def test_a_rank_that_fell_silent_is_not_said_to_be_held() -> None:
         world.machine.tick(world.now)
     world._deliver()
     assert sorted(world.machine.held()) == [0, 1]
-    assert texts(world, "silent") == ["rank 2 was not heard for 10 s: it runs on by itself"]
+    assert texts(world, "silent") == [
+        "nothing heard from rank 2 for 10 s: running on without control"
+    ]
     silent.closed, silent.held = False, 0
     silent.program.insert(silent.at, "busy")
     world.ranks.append(silent)

@@ -160,7 +160,7 @@ def test_the_run_itself_holds_a_rank_that_raised_and_anybody_may_command() -> No
     assert status["waiting"] == {0: "waits in all_reduce dp #0 for rank 1"}
     stepped = world.ack(world.command("step"))
     assert stepped is not None
-    assert stepped.error == "rank 1 is at its exception: continue lets it die"
+    assert stepped.error == "rank 1 stopped at an exception: continue lets it die"
     assert world.ranks[1].held, "no verb but continue lets it die"
     answer = world.ack(world.command("continue", by="view-b"))
     assert answer is not None and answer.ok
@@ -233,7 +233,7 @@ def test_who_follows_the_job_is_told() -> None:
     event = {"event": "exception", "mode": "pausing", "lease_ns": 600 * SEC,
              "text": "rank 1 raised ValueError: x: continue lets it die"}  # fmt: skip
     assert notice(event, "ddp-1") == (
-        "rank 1 raised ValueError: x: continue lets it die (nobody comes: in 600 s); "
+        "rank 1 raised ValueError: x: continue lets it die (nobody comes: in 10m00s); "
         "`pardbg ctl ddp-1 where`, `continue`, or `pardbg watch ddp-1`"
     )
     assert notice({**event, "event": "pause"}, "ddp-1") == ""
@@ -258,7 +258,7 @@ def test_the_hub_holds_tells_who_follows_and_a_viewer_that_is_there_counts(run_d
     try:
         agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
         early = viewer.command("break", "0-1", expr="step==99")  # as a .pardbgrc does
-        assert early["data"]["text"] == "breakpoint 1: step==99 on rank 0-1"
+        assert early["data"]["text"] == "breakpoint 1: step==99 on ranks 0,1"
         assert "no rank yet" in viewer.command("break", "stage=2", expr="step==99")["error"]
         agent.hello()
         agent.state(None, int(Gate.EXCEPTION), next="exception ValueError: x", held_since_ns=7)

@@ -369,10 +369,10 @@ def test_a_deadline_answers_with_who_is_under_way_and_the_pause_goes_on() -> Non
     world.settle(ms=500)
     ack = world.ack(7)
     assert isinstance(ack, Ack) and not ack.ok
-    assert ack.error == "no cut yet: rank 1 has not come to a gate yet; it goes on"
+    assert ack.error == "no cut yet: rank 1 not at a gate yet; it goes on"
     assert world.machine.mode is Mode.PAUSING
     waits = [event["text"] for event in world.events if event["event"] == "wait"]
-    assert waits[0] == "rank 1 has not come to a gate yet"
+    assert waits[0] == "rank 1 not at a gate yet"
 
 
 def test_states_that_come_out_of_order_are_ignored() -> None:

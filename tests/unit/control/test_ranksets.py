@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, spell, unseen
+from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, unseen
 
 KNOWN = Known(
     ranks={
@@ -45,7 +45,7 @@ def test_a_set_names_its_ranks(text: str | None, ranks: tuple[int, ...]) -> None
     ("text", "words"),
     [
         ("culprits", "unknown rank set 'culprits': use 0, 0-3"),
-        ("4", "no rank 4; ranks are 0-3"),
+        ("4", "no rank 4; ranks are 0–3"),
         ("3-0", "unknown rank set"),
         ("-1", "unknown rank set"),
         ("stage=9", "no rank is in 'stage=9' now"),
@@ -61,11 +61,6 @@ def test_what_makes_no_sense_is_one_line(text: str, words: str) -> None:
         resolve(text, KNOWN)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_ranks_in_words() -> None:
-    assert spell([3, 0, 1, 2, 7]) == "0-3,7"
-    assert spell([]) == "none"
 
 
 def test_before_any_rank_is_there_numbers_are_known() -> None:

@@ -103,7 +103,7 @@ def test_the_op_that_differs_is_held_before_it_is_issued(
         dist.all_reduce(torch.zeros(8))
 
     assert hits(c, program) == [(
-        "wants all_reduce sum float32[8] on default #1, ranks 0, 2, 3 came with"
+        "wants all_reduce sum float32[8] on default #1, ranks 0,2,3 came with"
         " broadcast float32[4] root 0", "all_reduce default #1",
     )]  # fmt: skip
 
@@ -111,9 +111,9 @@ def test_the_op_that_differs_is_held_before_it_is_issued(
 @pytest.mark.parametrize(
     ("theirs", "said"),
     [
-        ({"num": 9}, "ranks 0, 2, 3 came with all_reduce float32[9]"),
-        ({"dtype": "int32"}, "ranks 0, 2, 3 came with all_reduce int32[8]"),
-        ({"op": "reduce", "root": 0}, "ranks 0, 2, 3 came with reduce float32[8] root 0"),
+        ({"num": 9}, "ranks 0,2,3 came with all_reduce float32[9]"),
+        ({"dtype": "int32"}, "ranks 0,2,3 came with all_reduce int32[8]"),
+        ({"op": "reduce", "root": 0}, "ranks 0,2,3 came with reduce float32[8] root 0"),
     ],
 )
 def test_size_dtype_and_op(
@@ -320,9 +320,9 @@ def test_gradients_come_first_then_parameters(c: core.Core, peers: dict[int, Pee
         step(model, optimizer)
 
     assert hits(c, program) == [
-        ("gradient 0.bias differs in step 1, the first one looked at: rank 2 from ranks 0, 1, 3"
+        ("gradient 0.bias differs in step 1, the first one looked at: rank 2 from ranks 0,1,3"
          " (2 of 4 differ)", "optimizer.step 1"),
-        ("parameter 1.bias differs after step 2, the first one looked at: rank 0 from ranks 1, 2, 3"
+        ("parameter 1.bias differs after step 2, the first one looked at: rank 0 from ranks 1–3"
          " (1 of 4 differ)", "step 3"),
     ]  # fmt: skip
 
@@ -343,7 +343,7 @@ def test_said_once_and_only_by_the_last_to_come(c: core.Core, peers: dict[int, P
                 peers[rank].sums("parameter", NAMES, number, other(whole, 0) if apart else whole)
     said = hits(c, lambda: [step(model, optimizer) for _ in range(4)])
     assert [text for text, _ in said] == [
-        "parameter 0.weight differs after step 2: rank 2 from ranks 0, 1, 3 (1 of 4 differ)"
+        "parameter 0.weight differs after step 2: rank 2 from ranks 0,1,3 (1 of 4 differ)"
     ]
 
 

@@ -118,4 +118,4 @@ def test_the_hub_switches_levels_and_keeps_bookmarks_for_any_viewer(tmp_path: Pa
     store = load(tmp_path / "s.mcap")
     assert [(m.t_ns, m.text) for m in store.bookmarks.all()] == [(123, "here")]
     said = [e["text"] for _, e in store.controls.last(None, 99) if e["event"] == "level"]
-    assert said == ["summary for 0.3 s on 1 rank: too much", "back to full"]
+    assert said == ["summary for 300 ms on 1 rank: too much", "back to full"]

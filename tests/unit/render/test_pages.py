@@ -147,7 +147,7 @@ def test_equal_stacks_share_a_line() -> None:
     }}  # fmt: skip
     lines = [plain(row).strip() for row in tree(stacks_of(data), 100)]
     assert lines == [
-        "├ 3 ranks 0-2  train.py:12 <module>",
+        "├ 3 ranks 0–2  train.py:12 <module>",
         "├ 2 ranks 0,1  train.py:88 train_step",
         "├ 1 rank 2  data.py:5 __next__",
     ]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from itertools import pairwise
 
-from pardbg.render.draw import figures
+from pardbg import words
 from pardbg.render.draw.cells import plain
 from pardbg.render.draw.plots import Scale, Series, by_step, plot
 
@@ -20,7 +20,7 @@ def rows_of(chart: list[tuple[object, ...]]) -> list[str]:
 def test_five_values_are_five_points_on_axes_with_ticks_and_units() -> None:
     chart = by_step(
         [(0, 10 * MS), (1, 20 * MS), (2, 30 * MS), (3, 20 * MS), (4, 10 * MS)],
-        40, 12, "spark", figures.duration,
+        40, 12, "spark", words.duration,
     )  # fmt: skip
     rows = rows_of(chart)
     assert [len(row) for row in rows] == [40] * 12
@@ -32,19 +32,19 @@ def test_five_values_are_five_points_on_axes_with_ticks_and_units() -> None:
 
 
 def test_what_is_not_finite_stands_at_the_top_where_it_happened() -> None:
-    rows = rows_of(by_step([(0, 3.0), (1, 2.0), (2, float("nan"))], 30, 10, "loss", figures.number))
+    rows = rows_of(by_step([(0, 3.0), (1, 2.0), (2, float("nan"))], 30, 10, "loss", words.number))
     assert "".join(rows).count("●") == 2
     assert rows[0].count("✗") == 1 and rows[0].index("✗") > rows[0].index("●")
 
 
 def test_nothing_is_drawn_between_two_values() -> None:
-    rows = rows_of(by_step([(0, 1.0), (9, 2.0)], 40, 10, "x", figures.number))
+    rows = rows_of(by_step([(0, 1.0), (9, 2.0)], 40, 10, "x", words.number))
     inside = "".join(row.split("│")[-1].split("┤")[-1] for row in rows[:-2])
     assert sorted(inside.split()) == ["●", "●"]
 
 
 def test_a_level_is_a_broken_line_behind_the_points() -> None:
-    rows = rows_of(by_step([(0, 1.0), (1, 3.0)], 40, 11, "x", figures.number, 2.0))
+    rows = rows_of(by_step([(0, 1.0), (1, 3.0)], 40, 11, "x", words.number, 2.0))
     (level,) = (row for row in rows if "╌" in row)
     assert rows.index(level) == 4  # nine rows for 3 to 1: 2 lies in the middle one
     assert set(level.split("┤")[1]) == {"╌"}
@@ -52,7 +52,7 @@ def test_a_level_is_a_broken_line_behind_the_points() -> None:
 
 def test_log_axes_give_each_power_of_ten_the_same_room() -> None:
     points = tuple((10.0**at, 10.0**at) for at in range(4))
-    size, rate = Scale(figures.size, log=True), Scale(figures.busbw, log=True)
+    size, rate = Scale(words.size, log=True), Scale(words.busbw, log=True)
     rows = rows_of(plot([Series(points, "x")], 50, 14, size, rate))
     places = sorted((row.index("●"), y) for y, row in enumerate(rows) if "●" in row)
     steps = [(b[0] - a[0], a[1] - b[1]) for a, b in pairwise(places)]
@@ -63,10 +63,10 @@ def test_log_axes_give_each_power_of_ten_the_same_room() -> None:
 
 def test_many_values_are_dots_and_no_room_is_no_chart() -> None:
     many = [(at, float(at % 7)) for at in range(500)]
-    assert "●" not in "".join(rows_of(by_step(many, 60, 10, "x", figures.number)))
-    assert by_step(many, 10, 10, "x", figures.number) == []
-    assert by_step(many, 60, 3, "x", figures.number) == []
-    assert by_step([], 60, 10, "x", figures.number) == []
+    assert "●" not in "".join(rows_of(by_step(many, 60, 10, "x", words.number)))
+    assert by_step(many, 10, 10, "x", words.number) == []
+    assert by_step(many, 60, 3, "x", words.number) == []
+    assert by_step([], 60, 10, "x", words.number) == []
 
 
 def test_plotext_is_imported_with_the_first_chart_only() -> None:

@@ -13,7 +13,7 @@ def test_who_waits_for_a_rank_that_is_held_alone_and_for_how_long() -> None:
         "waiting": {3: "waits in recv from 2 for rank 2", 1: "waits in send to 2 for rank 2"},
     }  # fmt: skip
     assert text(Verb.STATUS, data).splitlines() == [
-        "held · lease 59 s · 2 ops pending · an op times out in 25 s",
+        "held · lease 59 s · 2 ops pending · an op times out in 26 s",
         "    1  waits in send to 2 for rank 2",
         "    2  SEND_F 2→3 mb0",
         "    3  waits in recv from 2 for rank 2",

@@ -50,7 +50,7 @@ def test_differences_are_marked_by_sign_and_said_in_figures() -> None:
     said = [plain(part) for part in differences(ours, theirs)]
     assert said == ["step 100 ms → 150 ms ▲ +50.0%", "memory 100 MiB → 150 MiB ▲ +50.0%"]
     back = [plain(part) for part in differences(theirs, ours)]
-    assert back[0] == "step 150 ms → 100 ms ▼ -33.3%"
+    assert back[0] == "step 150 ms → 100 ms ▼ −33.3%"
     same = [plain(part) for part in differences(ours, ours)]
     assert same[0] == "step 100 ms ≈ 100 ms"
     text = plain(between(ours, theirs, "slow.mcap", "step 2", "", 100))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import msgpack
@@ -166,19 +165,23 @@ def test_bad_maps(payload: bytes) -> None:
 def test_garbage_never_raises() -> None:
     """Definitions and hub messages with fields of any type, and pure noise."""
     rng = random.Random(1)
-    odd = [None, -1, 1 << 63, 0.5, "x", b"y", [], [1, None], {}, {"a": 1}, True, "9" * 50]
+    odd = [None, -1, 1 << 63, 0.5, "x", b"y", [], [1, None], {}, {"a": 1}, True, "9" * 50,
+           "²", {"²": "3"}, {"①": ["F0"], "9" * 5000: 1}]  # fmt: skip
     keys = [
         "k", "id", "s", "op", "rank", "ranks", "order", "proc", "t_ns", "n", "key", "root",
         "num_stages", "offset_ns", "stage", "zero", "mode", "held", "lease_ns", "event", "text",
-        "where", "reason", "code", "start_ns", "schedule", "group",
+        "where", "reason", "code", "start_ns", "schedule", "group", "source", "stacks",
     ]  # fmt: skip
+    procs = [b"", b"0.h.1", "².h.²".encode()]
     kinds = [kind.value for kind in wire.DefKind]
     store = Store()
     for _ in range(3000):
         values = {key: rng.choice(odd) for key in rng.sample(keys, 8)}
         values["k"] = rng.choice(kinds)
-        key = rng.choice([b"D", b"O", b"C", b"S", b"R"]) + rng.choice([b"", b"0.h.1", b"0.h.2"])
-        payload = msgpack.packb(values) if rng.random() < 0.9 else os.urandom(40)
+        if rng.random() < 0.2:
+            values["event"] = "stall"
+        key = rng.choice([b"D", b"O", b"C", b"S", b"R"]) + rng.choice(procs)
+        payload = msgpack.packb(values) if rng.random() < 0.9 else rng.randbytes(40)
         store.apply(Message(key, payload, rng.randrange(1 << 40)))
     feed(store, 0, 10, proc="0.h.1")
     for kind in range(16):

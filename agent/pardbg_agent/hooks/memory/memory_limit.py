@@ -17,6 +17,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import of
 from pardbg_agent.identity import read_text
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
+from pardbg_agent.words import whole
 
 EVERY_NS: Final = 5_000_000_000
 NO_LIMIT: Final = 1 << 60
@@ -107,8 +108,7 @@ def _directories(text: str, root: str) -> Iterator[tuple[int, str]]:
 
 def _number(text: str) -> int:
     """0 for ``max`` and what else is no number."""
-    word = text.strip()
-    return int(word) if word.isdigit() else 0
+    return whole(text.strip()) or 0
 
 
 def _record(c: _core.Core, t: int, limit: int, used: int) -> None:

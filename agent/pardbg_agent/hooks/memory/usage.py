@@ -14,7 +14,7 @@ from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit
 from pardbg_agent.hooks.tensors import local_part
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
-from pardbg_agent.words import size
+from pardbg_agent.words import binary_size
 
 EVERY: Final = 50
 """Steps between two countings of parameters, gradients and optimizer state."""
@@ -109,9 +109,10 @@ def watch(c: _core.Core) -> None:
     before = known.above == (asked.number, True)
     known.above = asked.number, now > asked.limit
     if now > asked.limit and not before:
-        said = ", ".join(f"{name} {size(part)}" for name, part in parts.items())
+        said = ", ".join(f"{name} {binary_size(part)}" for name, part in parts.items())
         said = f" ({said})" if said else ""
-        c.gate.stop(asked.number, f"{size(now)} allocated{said}, more than {size(asked.limit)}")
+        limit = binary_size(asked.limit)
+        c.gate.stop(asked.number, f"{binary_size(now)} allocated{said}, more than {limit}")
 
 
 def _record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None:

@@ -34,6 +34,7 @@ from pardbg_agent.hooks.context import LOCAL
 from pardbg_agent.hooks.patching import spend
 from pardbg_agent.hooks.watch import mismatch, probes
 from pardbg_agent.hooks.watch.mismatch import Comparing
+from pardbg_agent.words import ranks_text
 
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASK: Final = (1 << 64) - 1
@@ -169,7 +170,7 @@ def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], s
     when = f"in step {step}" if kind == "gradient" else f"after step {step}"
     first = ", the first one looked at" if step == replica.first else ""
     return (
-        f"{what} {when}{first}: {agreement.ranks_text(odd)} from {agreement.ranks_text(most)}"
+        f"{what} {when}{first}: {ranks_text(odd)} from {ranks_text(most)}"
         f" ({len(apart)} of {length} differ)"
     )
 

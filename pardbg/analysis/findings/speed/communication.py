@@ -17,7 +17,7 @@ from pardbg.analysis.comm.overlap import Overlap, overlap, records
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.shared import first
 from pardbg.analysis.findings.windows import Window, kept, often, rows_by_step
-from pardbg.words import duration, ranks_text, size
+from pardbg.words import duration, percent, ranks_text, rate, size
 from pardbg_agent import wire
 
 Group = tuple[int, str]
@@ -88,11 +88,11 @@ def _exposed(view: View, looked_at: Window) -> Iterable[Finding]:
         seq=largest.seq,
         t_ns=first(largest),
         first_ns=looked_at.begin_ns,
-        text=f"for {duration(cost)} of a step ({share:.0%}) ranks stand still while data moves: "
-        f"communication that no compute hides. The longest is {largest.op} of "
+        text=f"for {duration(cost)} of a step ({percent(share, 0)}) ranks stand still while data "
+        f"moves: communication that no compute hides. The longest is {largest.op} of "
         f"{size(largest.bytes)} in {largest.group}"
         f"{_transfer(largest)}. Hidden behind compute, a step would be {duration(win)} "
-        f"({win_share:.0%}) shorter at best.",
+        f"({percent(win_share, 0)}) shorter at best.",
         advice="Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), "
         "send less of it, or let more compute lie between two.",
         cost_ns_per_step=round(win),
@@ -309,7 +309,7 @@ class _Waits:
 
 
 def _rate(num_bytes: float, ns: float) -> str:
-    return f"{size(num_bytes / ns * 1e9)}/s" if ns > 0 else "–"
+    return rate(num_bytes / ns * 1e9 if ns > 0 else None)
 
 
 def _how_many(view: View, since_ns: int) -> int:

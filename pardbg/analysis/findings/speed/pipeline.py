@@ -15,7 +15,7 @@ from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.schedule import pipeline_step
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import costs
-from pardbg.words import duration, ranks_text
+from pardbg.words import duration, percent, ranks_text
 
 UNEVEN: Final = 0.2
 """A rank's work above the mean of all ranks."""
@@ -98,8 +98,8 @@ def _uneven(
         group=layout.group or None,
         t_ns=newest.t0_ns,
         first_ns=steps[0].t0_ns,
-        text=f"rank {rank} (stage {stages}) computes {more:.0%} more than the ranks do on average, "
-        f"and the others wait for it.{would}",
+        text=f"rank {rank} (stage {stages}) computes {percent(more, 0)} more than the ranks do on "
+        f"average, and the others wait for it.{would}",
         advice="Move layers to the ranks that have less to do, or give it a faster device if its "
         "share is even.",
         cost_ns_per_step=saved,
@@ -129,8 +129,8 @@ def _too_few(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) -
         t_ns=newest.t0_ns,
         first_ns=steps[0].t0_ns,
         text=f"{m} microbatch{'es are' if m > 1 else ' is'} few for {ranks} ranks: even with equal "
-        f"stages {bound:.0%} of the pipeline idles (measured {measured:.0%}); {wanted} would "
-        f"leave {then:.0%}.",
+        f"stages {percent(bound, 0)} of the pipeline idles (measured {percent(measured, 0)}); "
+        f"{wanted} would leave {percent(then, 0)}.",
         advice="More microbatches per step (smaller ones, or more gradient accumulation), or a "
         "schedule with several stages per rank; `pardbg whatif` says what each would bring.",
         cost_ns_per_step=round(window * (1 - (1 - bound) / (1 - then))),
@@ -159,9 +159,9 @@ def _excess(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) ->
         group=layout.group or None,
         t_ns=newest.t0_ns,
         first_ns=over[0].t0_ns,
-        text=f"the pipeline idles {excess:.0%} more than its schedule implies "
-        f"({implied + excess:.0%}, implied {implied:.0%}): mostly {_CAUSE_WORDS[cause]} "
-        f"({share:.0%} of the window, most on {ranks_text([rank])}).",
+        text=f"the pipeline idles {percent(excess, 0)} more than its schedule implies "
+        f"({percent(implied + excess, 0)}, implied {percent(implied, 0)}): mostly "
+        f"{_CAUSE_WORDS[cause]} ({percent(share, 0)} of the window, most on {ranks_text([rank])}).",
         advice=_CAUSE_ADVICE[cause],
         cost_ns_per_step=round(length * (1 - (1 - implied - excess) / (1 - implied))),
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),

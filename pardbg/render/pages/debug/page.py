@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pardbg import words
 from pardbg.analysis.base.values import RankNow, Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
@@ -106,12 +106,12 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
         parts += [Segment("  by ", "dim"), Segment(_VIEWER.sub(r"\1", clean(control.controller)))]
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
-        parts += [Segment("  lease ", "dim"), Segment(figures.seconds(control.lease_ns), style)]
+        parts += [Segment("  lease ", "dim"), Segment(words.countdown(control.lease_ns), style)]
     if control.timeout_ns is not None:
         style = "bad" if control.timeout_ns < 60e9 else "warn"
-        limit = figures.seconds(control.timeout_ns)
+        limit = words.countdown(control.timeout_ns)
         parts += [Segment("  first timeout in ", "dim"), Segment(limit, style)]
-    pending = figures.plural(control.pending, "pending op") if control.pending else "no pending op"
+    pending = words.plural(control.pending, "pending op") if control.pending else "no pending op"
     parts += [Segment(f"  {pending}", "warn" if control.pending else "dim")]
     reason = clean(control.reason)
     short = line_width(parts) + width(reason) + 2 <= cells
@@ -172,7 +172,7 @@ def _nexts(snapshot: Snapshot) -> dict[int, str]:
 
 def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, room: int) -> Line:
     sign, style = SIGNS[rank.state]
-    since = "" if rank.since_ns is None else figures.duration(
+    since = "" if rank.since_ns is None else words.duration(
         max(0, snapshot.t_ns - rank.since_ns))  # fmt: skip
     stages = ",".join(map(str, rank.stages))
     text = clip(clean(rank.now) or rank.state, now_size - 2)
@@ -192,7 +192,7 @@ def _stacks(look: DebugPageState, snapshot: Snapshot, cells: int) -> list[Line]:
         return [line(" ", rule("stacks", cells - 2)), line(Segment(f"  {text}", "faint"))]
     age = ""
     if look.stacks_ns is not None:
-        age = f"{figures.duration(max(0, snapshot.t_ns - look.stacks_ns))} ago"
+        age = f"{words.duration(max(0, snapshot.t_ns - look.stacks_ns))} ago"
     return [line(" ", rule("stacks", cells - 2, age)), *tree(look.stacks, cells)]
 
 
@@ -209,7 +209,7 @@ def _log(snapshot: Snapshot, look: DebugPageState, cells: int, limit: int) -> li
     keep = max(1, limit - 1 - (len(console) + 1 if console else 0))
     lines: list[Line] = [line(" ", rule("audit trail", cells - 2))]
     for t_ns, text in trail[-keep:]:
-        when = figures.offset(max(0, t_ns - snapshot.t_begin_ns), 1e7)
+        when = words.offset(max(0, t_ns - snapshot.t_begin_ns), 1e7)
         for at, part in enumerate(wrap(_brief(text), cells - 13, 2)):
             stamp = f" {when:>9}  " if at == 0 else " " * 12
             lines.append(line(Segment(stamp, "faint"), Segment(part)))

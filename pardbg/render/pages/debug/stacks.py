@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pardbg import words
 from pardbg.analysis.hangs.stacks import is_user
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
+from pardbg.words import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,9 @@ def stacks_of(data: Mapping[str, Any]) -> dict[int, Stack]:
     for rank, value in per_rank.items():
         threads = value.get("stacks", []) if isinstance(value, Mapping) else value
         stack = _main_thread(threads)
-        if stack and str(rank).lstrip("-").isdigit():
-            found[int(rank)] = stack
+        number = whole(str(rank))
+        if stack and number is not None:
+            found[number] = stack
     return found
 
 
@@ -100,7 +102,7 @@ def _branch(spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line])
             break
         spots.append(after)
         node = child
-    who = f"{figures.plural(len(node.ranks), 'rank')} {figures.rank_set(node.ranks)}"
+    who = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
     start = f" {indent}├ "
     room = cells - width(start) - width(who) - 4
     lines.append(line(Segment(start, "faint"), Segment(who, "accent"), Segment("  "),

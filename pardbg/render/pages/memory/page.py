@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pardbg import words
 from pardbg.analysis.base.values import MemoryRow, Snapshot
 from pardbg.analysis.pipeline.peaks import Peak
-from pardbg.render.draw import figures as words
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -110,7 +110,7 @@ def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
         right(word if each > len(word) else SHORT[word], each) for _, word in CATEGORIES if each
     )
     total = "resident set" if first.total_kind == "rss" else "allocated"
-    ends = "0" + right(words.memory(scale.top), scale.bar - 1)
+    ends = "0" + right(words.binary_size(scale.top), scale.bar - 1)
     return (
         (),
         line(Segment(left(" rank", GUTTER), "dim"), Segment(ends, "faint"),
@@ -125,7 +125,7 @@ def _rank(
     name = line(mark, Segment(left(f"r{row.rank}", GUTTER - 1), "strong" if chosen else ""))
     drawn = stack(row, scale.bar, scale.top, mark_expected=density == 1)
     figures = line(
-        *_figures(row, scale), Segment(right(words.memory(row.total_bytes), 13), "strong")
+        *_figures(row, scale), Segment(right(words.binary_size(row.total_bytes), 13), "strong")
     )
     main = line(name, drawn, figures)
     lines = [fit(selected(main), cells, "+sel") if chosen and density == 1 else main]
@@ -146,7 +146,7 @@ def _figures(row: MemoryRow, scale: _Scale) -> list[Segment]:
     values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
               row.activations_bytes, row.unattributed_bytes)  # fmt: skip
     return [
-        Segment(right(words.memory(value), scale.figures), "dim" if letter == "U" else "")
+        Segment(right(words.binary_size(value), scale.figures), "dim" if letter == "U" else "")
         for (letter, _), value in zip(CATEGORIES, values, strict=True)
     ]
 
@@ -176,13 +176,17 @@ def _expected(row: MemoryRow, scale: _Scale) -> Line:
     drawn = Row(scale.bar)
     at = min(scale.bar - 1, round(row.expected_bytes / scale.top * scale.bar))
     have = sum(value for letter, value in parts(row) if letter in "PGO")
-    text = f"expected P+G+O {words.memory(row.expected_bytes)}"
+    text = f"expected P+G+O {words.binary_size(row.expected_bytes)}"
     off = have / row.expected_bytes - 1 if row.expected_bytes else 0.0
     style = "warn" if abs(off) > 0.1 else "dim"
-    note = f", have {words.memory(have)} ({off:+.0%})" if abs(off) > 0.01 else ", as measured"
+    note = (
+        f", have {words.binary_size(have)} ({words.change(off, 0)})"
+        if abs(off) > 0.01
+        else ", as measured"
+    )
     if len(text + note) + 2 > max(at, scale.bar - at):
-        text = f"expected {words.memory(row.expected_bytes)}"
-        note = "" if style == "dim" else f" {off:+.0%}"
+        text = f"expected {words.binary_size(row.expected_bytes)}"
+        note = "" if style == "dim" else f" {words.change(off, 0)}"
     start = at + 2 if at + 2 + len(text + note) <= scale.bar else at - 1 - len(text + note)
     drawn.put(max(0, start), text, "dim")
     drawn.put(max(0, start) + len(text), note, style)
@@ -196,7 +200,7 @@ def _history(row: MemoryRow, size: int) -> Line:
     if len(values) < 2:
         return (Segment(_moves(row).lstrip(), "dim"),)
     low, high = min(values), max(values)
-    span = f"  {words.memory(low)} – {words.memory(high)}"
+    span = f"  {words.binary_size(low)} – {words.binary_size(high)}"
     return line(Segment(spark(values, len(values)), "spark"), Segment(span, "faint"),
                 Segment(_moves(row), "dim"))  # fmt: skip
 
@@ -205,10 +209,10 @@ def _moves(row: MemoryRow) -> str:
     """What the bar cannot say: it stands for the moment between two steps."""
     said = ""
     if row.gathered_peak_bytes:
-        said += f"   a step gathers up to {words.memory(row.gathered_peak_bytes)} beside P"
+        said += f"   a step gathers up to {words.binary_size(row.gathered_peak_bytes)} beside P"
     least, peak = row.activations_least_bytes, row.activations_peak_bytes
     if least is not None and peak is not None and least < 0.9 * peak:
-        said += f"   activations {words.memory(least)} to {words.memory(peak)}, by step"
+        said += f"   activations {words.binary_size(least)} to {words.binary_size(peak)}, by step"
     return said
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pardbg import words
 from pardbg.analysis.base.values import ShardingView, Stretch, UnitRow
-from pardbg.render.draw import figures
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
@@ -25,8 +25,8 @@ def sharding(view: ShardingView, cells: int, rows: int) -> list[Line]:
     axis = Axis(view.t0_ns, view.t1_ns - view.t0_ns, max(10, cells - gutter - 2))
     head = f"whole on rank {view.rank} in step {view.step}"
     peak = (
-        f"at most {figures.memory(view.peak_bytes)} of {figures.memory(view.whole_bytes)}"
-        f" = {view.peak_bytes / max(1, view.whole_bytes):.0%}"
+        f"at most {words.binary_size(view.peak_bytes)} of {words.binary_size(view.whole_bytes)}"
+        f" = {words.percent(view.peak_bytes / max(1, view.whole_bytes), 0)}"
     )
     lines = [
         line(" ", rule(f"parameters {head}" if cells >= 100 else head, cells - 2, peak)),
@@ -74,7 +74,7 @@ def _unit(unit: UnitRow, axis: Axis, gutter: int) -> Line:
         for stretch in stretches:
             _fill(drawn, axis, stretch, char, style)
     name = right(clip(clean(unit.name), gutter - 13), gutter - 12)
-    size = right(figures.memory(unit.bytes), 10)
+    size = right(words.binary_size(unit.bytes), 10)
     return line(Segment(name, ""), Segment(size + "  ", "dim"), drawn.line())
 
 
@@ -98,6 +98,6 @@ def _sum(view: ShardingView, axis: Axis, gutter: int, height: int) -> list[Line]
     for row in reversed(range(height)):
         parts = [min(8, max(0, level - 8 * row)) for level in eighths]
         text = "".join(LEVELS[part - 1] if part else " " for part in parts)
-        label = "together" if row == 0 else figures.memory(view.whole_bytes) if row == 2 else ""
+        label = "together" if row == 0 else words.binary_size(view.whole_bytes) if row == 2 else ""
         lines.append(line(Segment(right(label, gutter - 2) + "  ", "dim"), Segment(text, "spark")))
     return lines

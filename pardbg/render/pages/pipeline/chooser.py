@@ -3,8 +3,8 @@ without a schedule lacks."""
 
 from __future__ import annotations
 
+from pardbg import words
 from pardbg.analysis.base.values import PipelineName, PipelineView, Snapshot
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Segment, crop, line, line_width
 
 _KEYS = " [ ]"
@@ -59,7 +59,7 @@ def _row(names: tuple[PipelineName, ...], shown: int, first: int, last: int) -> 
         parts += [
             Segment(" ▸" if here else "  ", "accent"),
             Segment(names[index].label, "strong" if here else "dim"),
-            Segment(f" {figures.percent(names[index].bubble_fraction)}", "warn" if here else "dim"),
+            Segment(f" {words.percent(names[index].bubble_fraction)}", "warn" if here else "dim"),
         ]
     parts += [Segment("  …", "faint")] if last < len(names) else []
     return line(*parts)

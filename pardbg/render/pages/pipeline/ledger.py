@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from pardbg import words
 from pardbg.analysis.base.values import (
     CAUSES,
     ActionSpan,
@@ -15,7 +16,6 @@ from pardbg.analysis.base.values import (
     PipelineView,
 )  # fmt: skip
 from pardbg.analysis.pipeline.critical_path import CriticalPath
-from pardbg.render.draw import figures as words
 from pardbg.render.draw.cells import Line, Segment, left, line, line_width, right
 from pardbg.render.draw.sparks import stacked
 from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR, CAUSE_SHORT, CAUSE_WORD
@@ -71,7 +71,7 @@ def figures(rank: PipelineRank, cells: int) -> Line:
 
 
 def _busy(share: float, cells: int = 4) -> Segment:
-    return Segment(right(f"{share * 100:.0f}%", cells), "strong")
+    return Segment(right(words.percent(share, 0), cells), "strong")
 
 
 def _loud(cause: Cause, share: dict[Cause, float]) -> str:
@@ -82,17 +82,17 @@ def path_words(path: CriticalPath) -> Line:
     """What the step's length rests on, in one line."""
     whole = max(path.window_ns, 1)
     most = sorted(path.by_rank().items(), key=lambda item: -item[1])[:4]
-    ranks = ", ".join(f"r{rank} {ns / whole:.0%}" for rank, ns in most)
+    ranks = ", ".join(f"r{rank} {words.percent(ns / whole, 0)}" for rank, ns in most)
     return line(
         Segment("• ", "accent"),
         Segment(f"critical path of step {path.step}: compute ", "dim"),
-        Segment(f"{path.compute_ns / whole:.0%}", "strong"),
+        Segment(words.percent(path.compute_ns / whole, 0), "strong"),
         Segment(f" ({ranks})", "dim"),
         Segment("  tensors on their way ", "dim"),
-        Segment(f"{path.tensor_ns / whole:.0%}", "strong"),
+        Segment(words.percent(path.tensor_ns / whole, 0), "strong"),
         Segment(f" in {path.hops} hops", "dim"),
         Segment("  host ", "dim"),
-        Segment(f"{path.host_ns / whole:.0%}", "strong"),
+        Segment(words.percent(path.host_ns / whole, 0), "strong"),
     )
 
 
@@ -104,7 +104,7 @@ def flight(rank: PipelineRank, cells: int) -> Line:
     figure = f" {rank.in_flight}/{bound}" if bound else f" {rank.in_flight}"
     if cells < 100:
         return line(Segment(full[:5], "flight"), Segment(figure, "warn" if over else "dim"))
-    held = f"  {words.memory(rank.activation_bytes)}" if rank.activation_bytes else ""
+    held = f"  {words.binary_size(rank.activation_bytes)}" if rank.activation_bytes else ""
     return line(
         Segment("in flight ", "faint"),
         Segment(full, "flight"),
@@ -197,6 +197,6 @@ def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
         return []
     return [
         Segment(", which took "),
-        Segment(f"{over * 100:.0f}% longer", "bad"),
+        Segment(f"{words.percent(over, 0)} longer", "bad"),
         Segment(" than its stage's median"),
     ]

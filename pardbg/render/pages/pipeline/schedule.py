@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from pardbg import words
 from pardbg.analysis.base.values import ActionSpan, Cause, PipelineRank
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.analysis.pipeline.planned import Planned
-from pardbg.render.draw import figures
 from pardbg.render.draw.axis import Axis, mark_breaks
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
 from pardbg.render.draw.sparks import LEVELS
@@ -197,7 +197,7 @@ def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = T
         style = token(action.kind, action.microbatch)
         style = style + ".low" if action.t1_ns is not None else style.rsplit(".", 1)[0] + ".now"
         row.fill(start, end, " ", style)
-        text = figures.duration(ended - action.t0_ns)
+        text = words.duration(ended - action.t0_ns)
         forms = (text, text.split(" ")[0], text.split(".")[0].split(" ")[0])
         fitting = next((form for form in forms if len(form) < end - start), "")
         row.put(start, fitting if words_in else "", style)

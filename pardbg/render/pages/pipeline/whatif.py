@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pardbg import words
 from pardbg.analysis.whatif.answer import Option, WhatIf
-from pardbg.render.draw import figures
 from pardbg.render.draw.cells import Line, Picture, Segment, crop, left, line, right
 from pardbg.render.draw.sparks import thin
 from pardbg.render.frame.empty import empty
@@ -40,7 +40,7 @@ def shape(option: Option) -> str:
 
 
 def _verdict(answer: WhatIf, cells: int) -> tuple[Line, ...]:
-    took = figures.duration(answer.step_ns)
+    took = words.duration(answer.step_ns)
     ran = line(
         Segment(" now  ", "dim"), Segment(answer.schedule, "strong"),
         Segment(f" p={answer.num_ranks} m={answer.num_microbatches}  "), Segment(took, "strong"),
@@ -48,10 +48,10 @@ def _verdict(answer: WhatIf, cells: int) -> tuple[Line, ...]:
     )  # fmt: skip
     model = line(
         Segment(" model ", "dim"),
-        Segment(f"says {figures.duration(answer.predicted_ns)} of that run "),
-        Segment(f"({answer.error:+.1%})", "strong"),
+        Segment(f"says {words.duration(answer.predicted_ns)} of that run "),
+        Segment(f"({words.change(answer.error)})", "strong"),
         Segment("; a win must be more than "),
-        Segment(f"{answer.margin:.1%}", "strong"),
+        Segment(words.percent(answer.margin), "strong"),
     )
     return tuple(crop(one, cells) for one in (ran, model, _advice(answer), _more(answer)) if one)
 
@@ -66,8 +66,8 @@ def _advice(answer: WhatIf) -> Line:
     gain = 1 - best.step_ns / answer.predicted_ns
     return line(
         Segment(" best ", "dim"), Segment(shape(best), "good"), Segment("  "),
-        Segment(figures.duration(best.step_ns), "strong"),
-        Segment(f"/step, {gain:.0%} less"),
+        Segment(words.duration(best.step_ns), "strong"),
+        Segment(f"/step, {words.percent(gain, 0)} less"),
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def _more(answer: WhatIf) -> Line:
         return ()
     return line(
         Segment(" more ", "dim"), Segment(shape(best), "good"), Segment("  "),
-        Segment(figures.duration(best.step_ns), "strong"),
+        Segment(words.duration(best.step_ns), "strong"),
         Segment("/step at best: if smaller microbatches cost no efficiency"),
     )  # fmt: skip
 
@@ -100,8 +100,8 @@ def _row(answer: WhatIf, option: Option, slowest: float, cells: int) -> Line:
     style = "strong" if option.runs_now else "good" if mark == "★" else ""
     name = option.schedule + (" equal" if option.equal else "")
     change = option.step_ns / answer.predicted_ns - 1
-    said = "now" if option.runs_now else f"{change:+.0%}".replace("-", "−")
-    step = ("~" if option.assumed else "") + figures.duration(option.step_ns)
+    said = "now" if option.runs_now else words.change(change, 0)
+    step = ("~" if option.assumed else "") + words.duration(option.step_ns)
     drawn: Line = ()
     if cells >= 110:
         drawn = (Segment("  "), Segment(thin(option.step_ns / slowest, _BAR), "busy"))
@@ -110,9 +110,9 @@ def _row(answer: WhatIf, option: Option, slowest: float, cells: int) -> Line:
         Segment(right(str(option.num_virtual), 2), "dim"),
         Segment(right(str(option.num_microbatches), 4), "dim"),
         Segment(right(step, 9), "strong"), drawn, Segment(right(said, 6), style or "dim"),
-        Segment(right(figures.percent(option.bubble_fraction), 8), "warn"),
+        Segment(right(words.percent(option.bubble_fraction), 8), "warn"),
         Segment(right(str(option.in_flight), 8)),
-        Segment(right(figures.memory(option.activation_bytes), 10)),
+        Segment(right(words.binary_size(option.activation_bytes), 10)),
     )  # fmt: skip
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from pardbg import words
 from pardbg.analysis.base.values import RankNow, TrafficView
-from pardbg.render.draw import figures
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right
 from pardbg.render.draw.sparks import LEVELS
+from pardbg.words import whole
 
 MOST_RANKS = 16
 _NAME, _CELL = 10, 11
@@ -31,7 +32,7 @@ def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
     edges = {(e.src, e.dst): e for e in view.edges if e.source == source}
     rates = any(edge.rate_bps > 0 for edge in edges.values())
     amounts = {pair: e.rate_bps if rates else float(e.bytes) for pair, e in edges.items()}
-    what = f"per second, last {figures.duration(view.window_ns)}" if rates else "in all"
+    what = f"per second, last {words.duration(view.window_ns)}" if rates else "in all"
     mean = sum(amounts.values()) / max(1, len(amounts))
     header = "".join(right(str(rank), _CELL) for rank in ranks)
     lines = [
@@ -63,7 +64,7 @@ def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Segmen
 
 
 def _words(amount: float, rates: bool) -> str:
-    return figures.rate(amount) if rates else figures.size(amount)
+    return words.rate(amount) if rates else words.size(amount)
 
 
 def loads(ranks: Sequence[RankNow], cells: int, rows: int) -> list[Line]:
@@ -84,8 +85,9 @@ def _groups(ranks: Sequence[RankNow]) -> Mapping[str, dict[int, float]]:
     for rank in ranks:
         for name, value in rank.metrics:
             key, _, part = name.rpartition("/")
-            if key and part.isdigit() and len(part) < 6:
-                found[key][int(part)] = value
+            number = whole(part, 99_999)
+            if key and number is not None:
+                found[key][number] = value
     return {key: dict(sorted(parts.items())) for key, parts in found.items() if len(parts) > 1}
 
 
@@ -98,5 +100,5 @@ def _parts(parts: Mapping[int, float], gap: str) -> list[Segment]:
         level = LEVELS[max(0, min(7, round(value / top * 8) - 1))]
         style = "warn" if value > 1.5 * mean else ""
         runs += [Segment(f" {gap}{part}{gap}", "faint"), Segment(level, "spark"),
-                 Segment(left(figures.number(value), 4), style)]  # fmt: skip
+                 Segment(left(words.number(value), 4), style)]  # fmt: skip
     return runs

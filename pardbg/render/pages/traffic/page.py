@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pardbg import words
 from pardbg.analysis.base.values import Edge, RingStep, Snapshot, TrafficView
-from pardbg.render.draw import figures
 from pardbg.render.draw.bars import Column, choose, rule
 from pardbg.render.draw.cells import (
     Line,
@@ -76,12 +76,12 @@ def traffic(
 
 def _title(view: TrafficView, cells: int) -> Line:
     groups = "  ".join(
-        f"{clean(g.axis or g.name)} ({figures.plural(len(g.ranks), 'rank')}, {clean(g.backend)}) "
-        f"{figures.count(g.num_ops)} ops {figures.size(g.bytes)}"
+        f"{clean(g.axis or g.name)} ({words.plural(len(g.ranks), 'rank')}, {clean(g.backend)}) "
+        f"{words.short_count(g.num_ops)} ops {words.size(g.bytes)}"
         for g in view.groups[:3]
     )
     made = line("  ", Segment(groups, "strong"))
-    rates = f"   rates over {figures.duration(view.window_ns)}"
+    rates = f"   rates over {words.duration(view.window_ns)}"
     for more in (
         line(Segment("   observed ", "dim"), Segment("━━", "observed"),
              Segment("  modelled ring ", "dim"), Segment("┄┄", "modelled")),
@@ -142,9 +142,9 @@ def _where(step: RingStep | None, cells: int) -> list[Line]:
         sizes = sorted({move.bytes for move in step.moves}, reverse=True)
         src, dst = step.slowest
         lines.append(fit(line(
-            Segment("  a chunk is ", "dim"), Segment(figures.size(sizes[0])),
+            Segment("  a chunk is ", "dim"), Segment(words.size(sizes[0])),
             Segment("   slowest link ", "dim"), Segment(f"{src}▶{dst} "),
-            Segment(f"{figures.rate(step.slowest_bps)} while it sends", "dim"),
+            Segment(f"{words.rate(step.slowest_bps)} while it sends", "dim"),
         ), cells))  # fmt: skip
     return lines
 
@@ -199,9 +199,9 @@ def _cell(column: Column, edge: Edge, top: float) -> Line:
         plain_style = "observed" if edge.source == "observed" else "modelled"
         return (Segment(thin(share, column.size), plain_style),)
     text, style = {
-        "rate": (figures.rate(edge.rate_bps), ""), "bytes": (figures.size(edge.bytes), "dim"),
+        "rate": (words.rate(edge.rate_bps), ""), "bytes": (words.size(edge.bytes), "dim"),
         "what": (clip(clean(edge.label), column.size), ""),
-        "ops": (figures.count(edge.num_ops), "dim"), "source": (edge.source, "dim"),
+        "ops": (words.short_count(edge.num_ops), "dim"), "source": (edge.source, "dim"),
         "now": ("● moving" if edge.active else "", "active"),
     }[column.title]  # fmt: skip
     return (Segment(column.cell(text), style),)
@@ -218,10 +218,10 @@ def _ops(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:
                 "  ",
                 Segment(f"{clean(group)[:12]:<12} ", "dim"),
                 Segment(f"{clean(op)[:16]:<16} ", "strong"),
-                Segment(f"{figures.count(number):>7}  "),
-                Segment(f"{figures.size(num_bytes):>8}  "),
+                Segment(f"{words.short_count(number):>7}  "),
+                Segment(f"{words.size(num_bytes):>8}  "),
                 Segment(thin(num_bytes / top, max(4, min(30, cells - 72))), "spark"),
-                Segment(f"  {figures.busbw(busbw):>10}", "dim"),
+                Segment(f"  {words.busbw(busbw):>10}", "dim"),
             )
         )
     return tuple(lines)
