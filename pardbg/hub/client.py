@@ -74,6 +74,8 @@ class LiveSource:
         self._ended = False
         self.history: dict[str, Any] = {}
         """What the hub said of the history it sent: messages, bytes, dropped."""
+        self.notice = ""
+        """Why nothing comes, where the hub said so: it is asked again and again."""
         self.malformed = 0
 
     @property
@@ -144,6 +146,11 @@ class LiveSource:
             return False
         if message.get("t") != Msg.ACK or message.get("re") != self._request:
             return False
+        if not message.get("ok"):
+            self.notice = str(message.get("error") or "the hub refuses this viewer")
+            self._kept = []  # the history, once it comes, has it
+            return False
+        self.notice = ""
         self._hub = str(message.get("hub"))
         self.history = message.get("history") or {}
         return True
@@ -188,11 +195,13 @@ class HubControl:
     def __init__(self, run_dir: Path, *, script: bool = False) -> None:
         self._handle = RunHandle(Path(run_dir))
         self._script = script
+        self._lock = threading.Lock()
+        """Of what follows: any thread asks, and the socket's thread answers."""
         self._numbers = itertools.count(1)
-        self._out: queue.SimpleQueue[tuple[dict[str, Any], Future[Reply] | None] | None] = (
-            queue.SimpleQueue()
-        )
+        self._out: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._waiting: dict[int, Future[Reply]] = {}
+        self._ended = ""
+        """Why nothing is sent any more; empty: it is."""
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="pardbg-control", daemon=True)
@@ -224,40 +233,87 @@ class HubControl:
         self._closed = True
         if not self._script:
             self.leave()
-        self._out.put(None)
-        self._wake()
+        self._put(None)
         self._thread.join(2.0)
 
     def _ask(self, message: dict[str, Any], timeout_s: float) -> Reply:
         if self._closed:
             return Reply(False, "control is closed", {})
         future: Future[Reply] = Future()
-        self._send(message, future)
+        number = self._send(message, future)
         deadline = time.monotonic() + timeout_s
-        while True:
-            wait([future], timeout=min(0.5, max(0.01, deadline - time.monotonic())))
-            if future.done():
-                return future.result()
-            if not self._handle.alive():
-                return Reply(False, f"{self._handle.run} has ended", {})
-            if time.monotonic() >= deadline:
-                return Reply(False, f"no answer from the hub in {duration(timeout_s * 1e9)}", {})
+        try:
+            while True:
+                wait([future], timeout=min(0.5, max(0.01, deadline - time.monotonic())))
+                if future.done():
+                    return future.result()
+                if not self._handle.alive():
+                    return Reply(False, f"{self._handle.run} has ended", {})
+                if time.monotonic() >= deadline:
+                    took = duration(timeout_s * 1e9)
+                    return Reply(False, f"no answer from the hub in {took}", {})
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
 
-    def _send(self, message: dict[str, Any], future: Future[Reply] | None) -> None:
-        self._out.put((message, future))
-        self._wake()
+    def _send(self, message: dict[str, Any], future: Future[Reply] | None) -> int:
+        """Hand it to the thread; its number. They reach the hub in rising order."""
+        with self._lock:
+            number = next(self._numbers)
+            if self._ended:
+                if future is not None:
+                    future.set_result(Reply(False, self._ended, {}))
+                return number
+            if future is not None:
+                self._waiting[number] = future
+            self._out.put({**message, "id": number})
+            self._wake()
+        return number
+
+    def _put(self, message: dict[str, Any] | None) -> None:
+        with self._lock:
+            if not self._ended:
+                self._out.put(message)
+                self._wake()
 
     def _wake(self) -> None:
-        if self._thread.is_alive():
-            with contextlib.suppress(OSError):
-                os.write(self._wake_w, b"w")
+        """With the lock held: the pipe's numbers are ours until ``_end``."""
+        with contextlib.suppress(BlockingIOError):  # full: it wakes up anyway
+            os.write(self._wake_w, b"w")
 
     # -- inside the thread
 
     def _run(self) -> None:
+        why = "control is closed"
+        try:
+            self._serve()
+        except Exception as error:  # noqa: BLE001 - whoever asks must hear of it at once
+            why = f"this viewer's control has failed: {type(error).__name__}: {error}"
+        finally:
+            self._end(why)
+
+    def _end(self, why: str) -> None:
+        """Nobody waits for an answer that cannot come, and the pipe is not written any more."""
+        with self._lock:
+            self._ended = why
+            waiting, self._waiting = self._waiting, {}
+            os.close(self._wake_r)
+            os.close(self._wake_w)
+        for future in waiting.values():
+            future.set_result(Reply(False, why, {}))
+
+    def _serve(self) -> None:
         config = self._handle.config
         context: zmq.Context[Any] = zmq.Context()
         socket = _socket(context, zmq.DEALER, config.ctrl, config.dir, "control")
+        try:
+            self._exchange(socket)
+        finally:
+            socket.close(linger=200)
+            context.term()
+
+    def _exchange(self, socket: zmq.Socket[bytes]) -> None:
+        """Send and receive until ``close``."""
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake_r, zmq.POLLIN)
@@ -274,23 +330,15 @@ class HubControl:
                 renewed = time.monotonic()
                 with contextlib.suppress(zmq.Again):
                     socket.send(pack({"t": Msg.LEASE.value}), zmq.NOBLOCK)
-        socket.close(linger=200)
-        context.term()
-        os.close(self._wake_r)
-        os.close(self._wake_w)
 
     def _send_all(self, socket: zmq.Socket[bytes]) -> bool:
         """False: close."""
         while not self._out.empty():
-            item = self._out.get()
-            if item is None:
+            message = self._out.get()
+            if message is None:
                 return False
-            message, future = item
-            number = next(self._numbers)
-            if future is not None:
-                self._waiting[number] = future
             with contextlib.suppress(zmq.Again):
-                socket.send(pack({**message, "id": number}), zmq.NOBLOCK)
+                socket.send(pack(message), zmq.NOBLOCK)
         return True
 
     def _receive_all(self, socket: zmq.Socket[bytes]) -> None:
@@ -304,7 +352,8 @@ class HubControl:
         number = message.get("re")
         if message.get("t") != Msg.ACK or not isinstance(number, int):
             return
-        future = self._waiting.pop(number, None)
+        with self._lock:
+            future = self._waiting.pop(number, None)
         if future is not None:
             data = message.get("data") or message.get("history") or {}
             error = message.get("error")

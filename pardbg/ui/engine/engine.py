@@ -113,6 +113,8 @@ class Engine:
             self._read_on()
         else:
             self._loader.read_live()
+            if self._loader.notice:
+                self._tell_once(self._loader.notice)
         if not self._loader.opened:
             if self._ended.is_set() or not self._loader.open():
                 return

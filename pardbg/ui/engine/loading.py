@@ -46,6 +46,11 @@ class Loader:
         return 1.0 if self._source.finished else float(getattr(self._source, "progress", 1.0))
 
     @property
+    def notice(self) -> str:
+        """Why nothing comes, where the source knows."""
+        return str(getattr(self._source, "notice", ""))
+
+    @property
     def so_far(self) -> str:
         """The same in words, for an answer that more reading may change."""
         return "" if self.share >= 1 else f" ({percent(self.share, 0)} of the recording is read)"
