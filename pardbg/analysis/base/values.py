@@ -187,8 +187,7 @@ class CollectiveRow:
     last_rank: int | None
     wait_ns: int | None
     """Sum over ranks of (last arrival - own arrival)."""
-    transfer_ns: int | None
-    """Last completion - last arrival."""
+    transfer_ns: int | None  # last completion - last arrival
     busbw_gbps: float | None
     verdict: Verdict
     missing: tuple[int, ...]
@@ -225,6 +224,7 @@ class P2PRow:
     part: int = 0
     parts: int = 0
     chunk: int = -1
+    key: tuple[int, str] = (0, "")  # (epoch, key) of the group
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,7 @@ def _row(
         part=sent_in.part if sent_in is not None else 0,
         parts=sent_in.parts if sent_in is not None else 0,
         chunk=sent_in.chunk if sent_in is not None else wire.NONE,
+        key=edge[:2],
     )
 
 

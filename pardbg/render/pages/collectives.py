@@ -30,17 +30,21 @@ _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
 
 @dataclass(frozen=True, slots=True)
 class CollectivesPageState:
-    key: tuple[str, int, int] | None = None
+    key: RowKey | None = None
     """The selected row (`key_of`); None follows the newest."""
     contains: str = ""
     p2p: bool = False
 
 
-def key_of(row: CollectiveRow | P2PRow) -> tuple[str, int, int]:
+RowKey = tuple[tuple[int, str], str, int, int, int, int]
+"""(epoch, group key), group name, then seq, or order, src, dst and tag."""
+
+
+def key_of(row: CollectiveRow | P2PRow) -> RowKey:
     """What names a row while the list grows."""
     if isinstance(row, CollectiveRow):
-        return (row.group, row.seq, -1)
-    return (row.group, row.order * 4096 + row.src, row.dst)
+        return (row.key, row.group, row.seq, -1, -1, 0)
+    return (row.key, row.group, row.order, row.src, row.dst, row.tag)
 
 
 def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:

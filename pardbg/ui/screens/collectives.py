@@ -5,6 +5,7 @@ from __future__ import annotations
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.collectives import (
     CollectivesPageState,
+    RowKey,
     collectives,
     detail,
     key_of,
@@ -21,7 +22,7 @@ class CollectivesPage(Page):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._key: tuple[str, int, int] | None = None
+        self._key: RowKey | None = None
         self._p2p = False
 
     @property

@@ -165,8 +165,12 @@ def test_bad_maps(payload: bytes) -> None:
 def test_garbage_never_raises() -> None:
     """Definitions and hub messages with fields of any type, and pure noise."""
     rng = random.Random(1)
-    odd = [None, -1, 1 << 63, 0.5, "x", b"y", [], [1, None], {}, {"a": 1}, True, "9" * 50,
-           "²", {"²": "3"}, {"①": ["F0"], "9" * 5000: 1}]  # fmt: skip
+    odd = [
+        None, -1, 1 << 63, 0.5, "x", b"y", [], [1, None], {}, {"a": 1}, True, "9" * 50,
+        "²", "٣", "１", "", " 1", "0x1", "1_0", "-0", float("nan"), float("inf"), -(1 << 63),
+        "0.h.²", ["²"], {"²": "3"},
+        {"①": ["F0"], "9" * 5000: 1},
+    ]  # fmt: skip
     keys = [
         "k", "id", "s", "op", "rank", "ranks", "order", "proc", "t_ns", "n", "key", "root",
         "num_stages", "offset_ns", "stage", "zero", "mode", "held", "lease_ns", "event", "text",

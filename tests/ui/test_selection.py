@@ -1,0 +1,68 @@
+"""What is chosen stays chosen while lists grow and are sorted anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pardbg.analysis.base.values import P2PRow, Snapshot
+from pardbg.render.pages.traffic.page import ordered
+from pardbg.ui.app import PardbgApp
+from tests.ui import sample
+from tests.ui.fakes import FakeStore, app_on, shows, until
+
+
+def busiest(app: PardbgApp) -> tuple[int, int]:
+    """Source and destination of the first edge listed."""
+    frame = app.main.shared.frame
+    assert frame is not None
+    first = ordered(frame.snapshot.traffic)[0]
+    return first.src, first.dst
+
+
+def with_rates(base: Snapshot, *rates: float) -> Snapshot:
+    """Edges 0-1, 1-2, 2-3, 3-0 at these rates."""
+    edges = tuple(
+        replace(edge, rate_bps=rate * 1e6)
+        for edge, rate in zip(base.traffic.edges, rates, strict=True)
+    )
+    return replace(base, traffic=replace(base.traffic, edges=edges))
+
+
+async def test_an_edge_stays_chosen_when_another_one_becomes_busier() -> None:
+    base = sample.snapshot_ddp()
+    app = app_on(with_rates(base, 40, 30, 20, 10), start="traffic")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "1 ┄┄▶  2")
+        await pilot.press("down")
+        page = app.main.pages["traffic"]
+        assert page._chosen == (1, 2, "modelled")  # type: ignore[attr-defined]
+        store = app._store
+        assert isinstance(store, FakeStore)
+        store.show(with_rates(base, 10, 20, 30, 40))  # 3-0, 2-3, 1-2, 0-1
+        await until(lambda: busiest(app) == (3, 0), "the new order")
+        frame = app.main.shared.frame
+        assert frame is not None
+        assert page._at(frame) == 2  # type: ignore[attr-defined]
+        await pilot.press("up")
+        assert page._chosen == (2, 3, "modelled")  # type: ignore[attr-defined]
+
+
+def p2p(tag: int, epoch: int, num_bytes: int) -> P2PRow:
+    return P2PRow("pp", 0, 1, 5, tag, num_bytes, "", 10, 11, 12, "matched", key=(epoch, "g1"))
+
+
+async def test_messages_that_differ_in_tag_or_epoch_alone_are_chosen_apart() -> None:
+    """Three rows with the same group, ranks and order. Going up from the newest reaches each."""
+    rows = (p2p(0, 0, 1000), p2p(7, 0, 2000), p2p(0, 1, 3000))
+    base = replace(sample.snapshot_1f1b(), collectives=(), p2p=rows)
+    app = app_on(base, start="collectives")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(lambda: app.main.shared.frame is not None, "a frame")
+        page = app.main.pages["collectives"]
+        seen = []
+        for _ in range(3):
+            await pilot.press("up")
+            frame = app.main.shared.frame
+            assert frame is not None
+            seen.append(page.draw(frame, 120, 30).focus)
+        assert seen == [1, 0, 0]
