@@ -83,6 +83,16 @@ plan.B             | #c08d4f -            | #9a6420 -            | yellow -
 plan.I             | #b87f9d -            | #96466f -            | magenta -
 plan.W             | #9aa65c -            | #66722a -            | green -
 plan.X             | #6b7683 -            | #5d6874 -            | white -
+ahead.F            | #3d6287 -            | #7fa3c6 -            | blue -
+ahead.B            | #7a5c36 -            | #c09a68 -            | bright_black -
+ahead.I            | #77546a -            | #b98da4 -            | magenta -
+ahead.W            | #656d40 -            | #98a16a -            | green -
+ahead              | #566270 -            | #929ca7 -            | bright_black -
+next.F             | #7fbdfb - bold       | #0f529a - bold       | bright_blue - bold
+next.B             | #ffb964 - bold       | #8a5200 - bold       | bright_yellow - bold
+next.I             | #f0a9cd - bold       | #8a2f60 - bold       | bright_magenta - bold
+next.W             | #d3e178 - bold       | #565f10 - bold       | bright_green - bold
+next               | #cdd5de - bold       | #2c343d - bold       | bright_white - bold
 idle.warmup        | #47525f #161d25      | #a3acb5 #eff1f3      | bright_black -
 idle.cooldown      | #47525f #161d25      | #a3acb5 #eff1f3      | bright_black -
 idle.dependency    | #9c8a55 #1d2026      | #8a7431 #f3efe2      | yellow -

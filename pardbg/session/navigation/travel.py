@@ -11,12 +11,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import Finding
+from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.schedule import newest_step
+from pardbg.analysis.pipeline.ticks.grid import tick_ends
 from pardbg.session.navigation.goto import Target, TravelError, wall_near
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 
-UNITS: Final = ("step", "action", "op", "finding", "bookmark")
+UNITS: Final = ("step", "action", "op", "tick", "finding", "bookmark")
 """What one press of a key moves by, in the order they are offered."""
 _NEAR: Final = 64
 """Actions that may overlap on one rank: rows are sorted by end, we look for begins."""
@@ -47,6 +51,8 @@ def beside(
         places = (Found(mark.t_ns, mark.text) for mark in store.bookmarks.all())
     elif unit == "step":
         places = _steps_near(store, t_ns, rank)
+    elif unit == "tick":
+        places = _ticks_near(store, t_ns, rank)
     elif unit == "op":
         places = _ops_near(store, t_ns, rank)
     else:
@@ -58,7 +64,7 @@ def beside(
         before = [place for place in places if place.t_ns < t_ns]
         found = max(before, key=lambda place: place.t_ns, default=None)
     if found is None:
-        whose = f" of rank {rank}" if unit in ("action", "op") else ""
+        whose = f" of rank {rank}" if unit in ("action", "op", "tick") else ""
         raise TravelError(f"no {unit}{whose} {'after' if by > 0 else 'before'} this moment")
     return found
 
@@ -141,6 +147,20 @@ def _steps_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
         end = step_end(store, number)
         if end is not None:
             yield Found(end, f"step {number}, at its end")
+
+
+def _ticks_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
+    """Ends of ticks of the rank's pipeline (else of the first one) in the steps around."""
+    now, whole = View(store, t_ns), View(store, None)
+    found = layouts(whole)
+    layout = next((one for one in found if rank in one.ranks), found[0] if found else None)
+    if layout is None:
+        return
+    here = newest_step(now, layout)
+    for step in (0,) if here is None else range(max(0, here - 1), here + 2):
+        ends = tick_ends(whole, layout, step)
+        for tick, end_ns in ends:
+            yield Found(end_ns, f"tick {tick}, step {step}")
 
 
 def _step_end(store: Store, t_ns: int, number: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from pardbg.analysis.base.values import Finding, LaneSpan, OutputLine, Snapshot
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.analysis.pipeline.planned import ScheduleDetail
+from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant
 from pardbg.analysis.whatif.answer import WhatIf
 from pardbg.session.navigation.marks import Mark
 from pardbg.store.bookmarks import Bookmark
@@ -47,6 +48,7 @@ class Want:
     """Plan in time, critical path and microbatches in flight."""
     peaks: bool = False
     """The actions that made each rank's peak of activations."""
+    ticks: TicksWant | None = None
     pipeline_of: int | None = None
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
 
@@ -94,6 +96,8 @@ class Frame:
     whatif: WhatIf | str | None = None
     schedule: ScheduleDetail | None = None
     peaks: Mapping[int, Peak] = field(default_factory=dict)
+    ticks: Ticks | None = None
+    """The pipelines by tick."""
     other: Comparison | None = None
     """The second of two recordings that are shown together."""
 
@@ -116,6 +120,7 @@ class Analysis:
     """Findings at a moment, without the rest of a snapshot."""
     whatif: Callable[[Any, int | None], WhatIf | str | None] = lambda _store, _t_ns: None
     """Other schedules by the steps up to a moment."""
+    ticks: Callable[[Any, int | None, TicksWant], Ticks | None] = lambda _store, _t_ns, _want: None
 
     @staticmethod
     def real() -> Analysis:
@@ -125,6 +130,7 @@ class Analysis:
         from pardbg.analysis.base.asof import View
         from pardbg.analysis.base.output import lines
         from pardbg.analysis.findings import findings
+        from pardbg.analysis.pipeline.ticks.cell import ticks_shown
         from pardbg.analysis.whatif.answer import kept_whatif
 
         return Analysis(
@@ -136,6 +142,7 @@ class Analysis:
             lambda store, t_ns, rank: snapshot(store, t_ns, rank, deep=False),
             lambda store, t_ns: findings(View(store, t_ns)),
             lambda store, t_ns: kept_whatif(View(store, t_ns)),
+            ticks_shown,
         )
 
 

@@ -59,6 +59,7 @@ class FrameMaker:
             whatif=eyes.whatif(self._store, snapshot.t_ns) if want.whatif else None,
             schedule=schedule_detail(snapshot.pipeline) if want.schedule else None,
             peaks=_peaks(snapshot) if want.peaks else {},
+            ticks=eyes.ticks(self._store, snapshot.t_ns, want.ticks) if want.ticks else None,
             other=self._beside(want, snapshot.t_ns, look is eyes.snapshot),
         )
 

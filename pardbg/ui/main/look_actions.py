@@ -26,13 +26,16 @@ class LookActions:
             **shows,
             "next_screen": lambda _: self._turn_page(1),
             "previous_screen": lambda _: self._turn_page(-1),
-            "up": lambda _: self._view.page.move(-1),
-            "down": lambda _: self._view.page.move(1),
+            "up": lambda _: self._move(-1),
+            "down": lambda _: self._move(1),
             "page_up": lambda _: self._scroll(-1),
             "page_down": lambda _: self._scroll(1),
             "detail": self._detail,
             "escape": self._escape,
             "other": self._other,
+            "grid": self._grid,
+            "cell_before": lambda _: self._cell(-1),
+            "cell_after": lambda _: self._cell(1),
             "turn_back": lambda _: self._turn(-1),
             "turn_on": lambda _: self._turn(1),
             "filter": self._ask_filter,
@@ -51,6 +54,10 @@ class LookActions:
         names = list(self._view.pages)
         self._view.show_page(names[(names.index(self._view.active) + by) % len(names)])
 
+    def _move(self, by: int) -> None:
+        self._view.page.move(by)
+        self._view.want_page()
+
     def _scroll(self, pages: int) -> None:
         self._view.page.scroll_rows(pages * self._view.page.room)
 
@@ -62,6 +69,7 @@ class LookActions:
             return
         found = page.detail(frame, 80, 20) if frame else None
         if found is None:
+            view.want_page()  # it may look at something else now
             return
 
         def draw(cells: int, rows: int) -> Picture:
@@ -77,12 +85,24 @@ class LookActions:
         else:
             self._view.page.follow()
             self._view.page.redraw()
+            self._view.want_page()
 
     def _other(self, _argument: str) -> None:
         if self._view.page.other():
             self._view.want_page()
         else:
             self._view.say("p switches on 2 Pipeline, 4 Collectives and 5 Traffic")
+
+    def _grid(self, _argument: str) -> None:
+        if not self._view.page.grid():
+            self._view.say("g draws ticks instead of time on 2 Pipeline, where a pipeline runs")
+        self._view.want_page()
+        self._view.paint()
+
+    def _cell(self, by: int) -> None:
+        if not self._view.page.cell(by):
+            self._view.say("h and l go along the cells of 2 Pipeline by ticks (g)")
+        self._view.want_page()
 
     def _ask_filter(self, argument: str) -> None:
         if argument:

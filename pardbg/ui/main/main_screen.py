@@ -91,7 +91,7 @@ class MainScreen(Screen[None]):
         self.control = ControlActions(self, desk)
         self._time = TimeActions(self, cursor, callbacks)
         self._look = LookActions(self, self._time.jump_to)
-        self._bars = ChromeBars(title, self.live, desk, lambda: self._time.unit)
+        self._bars = ChromeBars(title, self.live, desk, lambda: self._time.moves_by)
         self.handlers: Handlers = {
             **self.control.handlers(),
             **self._time.handlers(),
@@ -203,7 +203,8 @@ class MainScreen(Screen[None]):
         self.app.push_screen(Panel(title, draw))
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
-        self.page.choose(event.index)
+        self.page.pick(event.index, event.x)
+        self.want_page()
 
     def on_tabs_chosen(self, event: Tabs.Chosen) -> None:
         self.show_page(SCREENS[event.number - 1][1])

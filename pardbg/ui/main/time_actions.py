@@ -23,7 +23,7 @@ class TimeActions:
     def __init__(self, view: MainView, cursor: TimeCursor, app: Callbacks) -> None:
         self._view, self._cursor, self._app = view, cursor, app
         self.unit = UNITS[0]
-        """What ``,`` and ``.`` move by."""
+        """What ``,`` and ``.`` move by where a page has no unit of its own."""
 
     def handlers(self) -> Handlers:
         """By action id."""
@@ -93,7 +93,12 @@ class TimeActions:
     def _go(self, goto: str = "", by: int = 0) -> None:
         frame = self._view.shared.frame
         step = frame.snapshot.step if frame is not None else None
-        self._app.go(Journey(goto, self.unit, by, self._view.shared.rank, step))
+        self._app.go(Journey(goto, self.moves_by, by, self._view.shared.rank, step))
+
+    @property
+    def moves_by(self) -> str:
+        """What ``,`` and ``.`` move by now."""
+        return self._view.page.unit or self.unit
 
     def jump_to(self, evidence: Evidence) -> None:
         """To the moment, the rank and the screen that show something."""
@@ -116,6 +121,7 @@ class TimeActions:
             self.unit = argument
         else:
             raise command_line.CommandError(f"no unit {argument!r}: {', '.join(UNITS)}")
+        self._view.page.unit = ""
         whose = f" of rank {self._view.shared.rank}" if self.unit in ("action", "op") else ""
         self._view.say(f", and . move by {self.unit}{whose}")
 

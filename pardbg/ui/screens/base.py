@@ -29,6 +29,8 @@ class Page(PicturePane):
     """A page. Subclasses draw; they may select rows of their own, zoom, and open a detail."""
 
     name_ = ""
+    unit = ""
+    """What ``,`` and ``.`` move by here, where the page has a unit of its own."""
     twofold = False
     """Of two runs the page shows both, one over the other."""
 
@@ -65,7 +67,7 @@ class Page(PicturePane):
 
         def draw(snapshot: Snapshot, width: int, height: int) -> Picture:
             schedule = other.schedule if snapshot is other.snapshot else frame.schedule
-            one = replace(frame, snapshot=snapshot, schedule=schedule, other=None)
+            one = replace(frame, snapshot=snapshot, schedule=schedule, other=None, ticks=None)
             return self.draw(one, width, height)
 
         return beside(
@@ -103,6 +105,18 @@ class Page(PicturePane):
     def other(self) -> bool:
         """Switch to the page's other form; False where it has none."""
         return False
+
+    def grid(self) -> bool:
+        """Ticks instead of time, or back; False where there are none."""
+        return False
+
+    def cell(self, by: int) -> bool:
+        """To the cell before or after the chosen one; False where there are no cells."""
+        return False
+
+    def pick(self, index: int, x: int) -> None:
+        """Column ``x`` of a row was clicked."""
+        self.choose(index)
 
     def turn(self, by: int) -> bool:
         """To what the page shows one of several of, +1 on or -1 back; False where it does not."""

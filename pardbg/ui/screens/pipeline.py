@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.pipeline.page import PipelinePageState, pipeline
+from pardbg.render.pages.pipeline.tick_page import TickLook, cell_at, tick_page
 from pardbg.render.pages.pipeline.whatif import whatif
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared
 
 
 class PipelinePage(Page):
-    """The schedule as planned and as seen; or what other schedules would take."""
+    """The schedule as planned and as seen, by time or by tick; or what other schedules would
+    take."""
 
     name_ = "pipeline"
     twofold = True
@@ -19,17 +22,98 @@ class PipelinePage(Page):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._whatif = False
+        self._chosen: dict[bool, bool] = {}
+        """Held or not -> by tick or not, where the reader chose; else by tick while held."""
+        self._cell: str | None = None
+        """The action of the tick grid that is looked at, on the selected rank."""
+        self._was_by_tick = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         if self._whatif:
             view = frame.snapshot.pipeline
             coming = view is not None and view.last_complete is not None
             return whatif(frame.whatif, cells, rows, coming)
+        by_tick = self._by_tick(frame)
+        if by_tick != self._was_by_tick:
+            self._was_by_tick, self.unit = by_tick, "tick" if by_tick else ""
+        if by_tick and frame.ticks is not None and frame.ticks.grids:
+            return tick_page(frame.snapshot, frame.ticks, cells, rows, self._look)
         look = PipelinePageState(self.shared.rank, at_cursor=not frame.following)
         return pipeline(frame.snapshot, cells, rows, look, frame.schedule)
 
+    @property
+    def _look(self) -> TickLook:
+        return TickLook(self.shared.rank, self._cell)
+
+    def _by_tick(self, frame: Frame) -> bool:
+        held = frame.snapshot.control.mode in HELD_MODES
+        return self._chosen.get(held, held)
+
     def want(self) -> Want:
-        return Want(whatif=self._whatif, schedule=not self._whatif, pipeline_of=self.shared.rank)
+        ticks = TicksWant(self.shared.rank, self._cell, self._chosen.get(False, False))
+        return Want(
+            whatif=self._whatif, schedule=not self._whatif, ticks=ticks,
+            pipeline_of=self.shared.rank,
+        )  # fmt: skip
+
+    def grid(self) -> bool:
+        frame = self.shared.frame
+        if frame is None or frame.snapshot.pipeline is None:
+            return False
+        held = frame.snapshot.control.mode in HELD_MODES
+        self._chosen[held] = not self._by_tick(frame)
+        self._whatif = False
+        self.redraw()
+        return True
+
+    def cell(self, by: int) -> bool:
+        frame = self.shared.frame
+        if frame is None or frame.ticks is None or not self._by_tick(frame):
+            return False
+        rows = [row for grid in frame.ticks.grids for row in grid.rows]
+        row = next((row for row in rows if row.rank == self.shared.rank), None)
+        if row is None or not row.cells:
+            return False
+        texts = [cell.action for cell in row.cells]
+        if self._cell in texts:
+            at = min(max(texts.index(self._cell) + by, 0), len(texts) - 1)
+        else:  # the newest one that ran
+            at = max((i for i, c in enumerate(row.cells) if c.span is not None), default=0)
+        self._cell = texts[at]
+        self.redraw()
+        return True
+
+    def pick(self, index: int, x: int) -> None:
+        """A click on a cell chooses it."""
+        frame = self.shared.frame
+        if frame is not None and frame.ticks is not None and self._by_tick(frame):
+            found = cell_at(frame.snapshot, frame.ticks, self.size.width, self._look, index, x)
+            self._cell = found.action if found is not None else None
+        super().pick(index, x)
+
+    def move(self, by: int) -> None:
+        """Of another rank another cell: the one of the same tick, or the nearest before."""
+        frame, before = self.shared.frame, self.shared.rank
+        super().move(by)
+        if self._cell is not None and frame is not None and frame.ticks is not None:
+            rows = {row.rank: row for grid in frame.ticks.grids for row in grid.rows}
+            old, new = rows.get(before), rows.get(self.shared.rank)
+            tick = next((c.tick for c in old.cells if c.action == self._cell), 1) if old else 1
+            near = min(new.cells, key=lambda c: abs(c.tick - tick), default=None) if new else None
+            self._cell = near.action if near is not None else None
+            self.redraw()
+
+    def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
+        """By ticks, enter looks at a cell first; its answer stands under the grid."""
+        if frame.ticks is not None and self._by_tick(frame) and self._cell is None:
+            self.cell(0)
+            return None
+        return super().detail(frame, cells, rows)
+
+    def follow(self) -> None:
+        """Back to the newest; no cell is looked at any more."""
+        self._cell = None
+        super().follow()
 
     def turn(self, by: int) -> bool:
         """To the pipeline before or after this one; False where there is one at most."""
@@ -48,6 +132,8 @@ class PipelinePage(Page):
 
     def ranks(self) -> list[int]:
         frame = self.shared.frame
+        if frame is not None and frame.ticks is not None and self._by_tick(frame):
+            return [row.rank for grid in frame.ticks.grids for row in grid.rows]
         view = frame.snapshot.pipeline if frame else None
         step = view.step or view.last_complete if view else None
         return [row.rank for row in step.ranks] if step else super().ranks()

@@ -13,11 +13,11 @@ class PicturePane(Lines):
     """Shows a `Picture`; keeps its focus row in view and says how much lies beyond."""
 
     class Clicked(Message):
-        """A body row was clicked; ``index`` is the picture's ``rows`` entry."""
+        """A body row was clicked in column ``x``; ``index`` is the picture's ``rows`` entry."""
 
-        def __init__(self, index: int) -> None:
+        def __init__(self, index: int, x: int) -> None:
             super().__init__()
-            self.index = index
+            self.index, self.x = index, x
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -98,4 +98,4 @@ class PicturePane(Lines):
     def on_click(self, event: events.Click) -> None:
         row = event.y - len(self._picture.head) + self._top
         if 0 <= event.y - len(self._picture.head) < self.room and row < len(self._picture.rows):
-            self.post_message(self.Clicked(self._picture.rows[row]))
+            self.post_message(self.Clicked(self._picture.rows[row], event.x))

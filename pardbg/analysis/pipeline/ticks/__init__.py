@@ -1,0 +1,1 @@
+"""A pipeline by ticks: its grid, and one cell of it."""

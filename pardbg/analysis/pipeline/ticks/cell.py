@@ -1,0 +1,176 @@
+"""One cell of the tick grid: how long the action took beside others of its kind, what came in and
+went out, and who waited for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.control import control_view
+from pardbg.analysis.pipeline.dependencies import parse, producer, twin
+from pardbg.analysis.pipeline.layout import Layout, layouts, step_rows
+from pardbg.analysis.pipeline.receives import completions
+from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
+from pardbg.analysis.pipeline.ticks.grid import TickGrid, tick_grids
+from pardbg.store.store import Store
+from pardbg_agent import wire
+
+HELD_MODES: Final = ("held", "stepping")
+"""Of control: ranks stand at their gates."""
+_STEPS: Final = 8
+"""Newest steps that a median is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class TicksWant:
+    """What the reader looks at."""
+
+    rank: int
+    """Its pipeline comes first where there are very many."""
+    action: str | None = None
+    """The chosen cell's, ``2B5``."""
+    always: bool = False
+    """Also while no rank is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One tensor into or out of an action."""
+
+    bytes: int
+    peer: int
+    """The rank at the other end."""
+    ns: int | None
+    """From issue to completion on this rank, holds left out; None: not complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellDetail:
+    """One action of the step that is shown."""
+
+    rank: int
+    action: str
+    tick: int
+    duration_ns: int | None
+    """None: has not ended."""
+    median_ns: int | None
+    """Of the same stage and kind over the newest steps."""
+    num_like_it: int
+    """How many that median is of."""
+    received: tuple[Transfer, ...]
+    sent: tuple[Transfer, ...]
+    needs: str | None
+    """The action on another rank whose output it takes."""
+    waited_ns: int
+    """How long its rank waited for that."""
+    waiters: tuple[tuple[int, str, int], ...]
+    """(rank, action, ns) of those that waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """What the tick page draws."""
+
+    grids: tuple[TickGrid, ...]
+    cell: CellDetail | None = None
+
+
+def ticks_shown(store: Store, t_ns: int | None, want: TicksWant) -> Ticks | None:
+    """The grids at the cursor, and the chosen cell; None where nobody is held, unless wanted."""
+    view = View(store, t_ns)
+    if not want.always and control_view(view).mode not in HELD_MODES:
+        return None
+    grids = tick_grids(view, want.rank)
+    return Ticks(grids, cell_detail(view, grids, want) if want.action is not None else None)
+
+
+def cell_detail(view: View, grids: Sequence[TickGrid], want: TicksWant) -> CellDetail | None:
+    """None where the action is in no pipeline of the rank."""
+    for grid in grids:
+        for row in grid.rows:
+            if row.rank == want.rank:
+                found = next((c for c in row.cells if c.action == want.action), None)
+                if found is not None:
+                    layout = layouts(view)[grid.index]
+                    return _detail(view, layout, grid.step, row.rank, found.action, found.tick)
+    return None
+
+
+def _detail(
+    view: View, layout: Layout, step: int, rank: int, action: str, tick: int
+) -> CellDetail | None:
+    parsed = parse(action)
+    if parsed is None:
+        return None
+    span = next((s for s in step_rows(view, layout, step)[rank] if s.text == action), None)
+    took = None
+    if span is not None and span.t1_ns is not None:
+        took = span.t1_ns - span.t0_ns
+    like = _durations(view, layout, rank, parsed.stage, parsed.kind)
+    came, went = _transfers(view, rank, step, parsed.stage, parsed.kind, parsed.microbatch)
+    waited, waiters = _waits(view, layout, step, rank, action)
+    return CellDetail(
+        rank, action, tick, took, round(median(like)) if like else None, len(like),
+        came, went, producer(action, layout.num_stages), waited, waiters,
+    )  # fmt: skip
+
+
+def _durations(view: View, layout: Layout, rank: int, stage: int, kind: str) -> list[int]:
+    """ns of the rank's actions of this kind in the newest steps."""
+    newest = newest_step(view, layout)
+    last = -1 if newest is None else newest
+    return [
+        span.t1_ns - span.t0_ns
+        for step in range(max(0, last - _STEPS + 1), last + 1)
+        for span in step_rows(view, layout, step)[rank]
+        if span.t1_ns is not None and (span.stage, span.kind) == (stage, kind)
+    ]
+
+
+def _transfers(
+    view: View, rank: int, step: int, stage: int, kind: str, mb: int
+) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...]]:
+    """(received, sent): the rank's labelled sends and receives of this stage and microbatch. A
+    forward's carry F; a backward's, whole or of the input alone, carry B."""
+    process = view.ranks.get(rank)
+    label = {"F": "F", "B": "B", "I": "B"}.get(kind)
+    if process is None or label is None:
+        return (), ()
+    table, visible = view.rows(process, "issue_p2p")
+    rows = table.step_rows(step, step, visible)
+    rows = rows[(table.col("stage")[rows] == stage) & (table.col("microbatch")[rows] == mb)]
+    done = completions(view, rank, step)
+    names = ("name_id", "flags", "peer", "a", "t0_ns", "group_id", "seq")
+    made: tuple[list[Transfer], list[Transfer]] = ([], [])
+    for name, flags, peer, size, t0, group, seq in zip(
+        *(table.col(c)[rows].tolist() for c in names), strict=True
+    ):
+        op = process.ops.get(name)
+        if op is not None and op.reduce == label:
+            end = done.get((group, seq))
+            sent = bool(flags & int(wire.Flag.SEND))
+            made[sent].append(Transfer(size, peer, None if end is None else end - t0))
+    return tuple(made[0]), tuple(made[1])
+
+
+def _waits(
+    view: View, layout: Layout, step: int, rank: int, action: str
+) -> tuple[int, tuple[tuple[int, str, int], ...]]:
+    """(ns the rank waited before it, those that waited for it)."""
+    made = pipeline_step(view, layout, step)
+    waited, waiters = 0, []
+    for row in made.ranks if made is not None else ():
+        begins = sorted((a.t0_ns, a.text) for a in row.actions)
+        for idle in row.idles:
+            if idle.cause != "dependency" or idle.producer is None:
+                continue
+            after = next((text for t0, text in begins if t0 >= idle.t1_ns), row.next_action)
+            length = idle.t1_ns - idle.t0_ns
+            if row.rank == rank and after == action:
+                waited += length
+            elif after is not None and idle.producer in (action, twin(action)):
+                waiters.append((row.rank, after, length))
+    return waited, tuple(waiters)

@@ -1,0 +1,324 @@
+"""The pipeline page by ticks: what ran, what comes next and who waits, however long it took.
+
+Drawn while ranks are held, and whenever the reader asks (``g``), live and in replay. All pipelines
+of the run stand one over the other, the selected rank's is the one that the words are about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks, Transfer
+from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
+from pardbg.control.language.tick_words import Words, did, short
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Row,
+    Segment,
+    clip,
+    fit,
+    left,
+    line,
+    line_width,
+    spread,
+)
+from pardbg.render.pages.pipeline.schedule import token
+from pardbg.render.pages.pipeline.tick_row import Window, grid_row, gutter, ruler, window
+from pardbg.words import duration, size
+
+NAME = 11
+"""Cells of the mark, rank and stages."""
+_WIDE = 100
+_KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
+_SHORT = {"F": "fwd", "B": "bwd", "I": "bwd input", "W": "weight"}
+_ORDER = {
+    "plan": "", "step before": "no plan: what is to come is as in the step before",
+    "seen": "no plan: actions as seen",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TickLook:
+    """How the reader looks at the grid."""
+
+    selected: int | None = None
+    """The rank."""
+    cursor: str | None = None
+    """The action of the chosen cell, on that rank."""
+
+
+def tick_page(
+    snapshot: Snapshot, ticks: Ticks, cells: int, rows: int, look: TickLook | None = None
+) -> Picture:
+    """The page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
+    look = look or TickLook()
+    grids = ticks.grids
+    chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
+    tail = _tail(snapshot, cells)
+    seen = window(grids, cells - NAME - tail - 1, _in_view(chosen, look))
+    head = [_title(snapshot, chosen, cells)]
+    said = _said(ticks, chosen, look, cells, rows)
+    foot: list[Line] = [()] * (rows >= 30) + [_legend(chosen, cells)] if rows >= 20 else []
+    numbers = line(" " * NAME, *ruler(seen, chosen.tick, chosen.num_ticks).line())
+    more = _more(seen, chosen)
+    head += [()] * (rows >= 30) + [
+        fit(spread(fit(numbers, cells - line_width(more)), more, cells), cells)
+    ]
+    room = rows - len(head) - len(foot) - len(said)
+    body: list[Line] = []
+    places: list[int] = []
+    for grid in grids:
+        lines, whose = _grid(grid, seen, look, tail, _height(grids, room), len(grids) > 1)
+        body += lines
+        places += whose
+    if len(body) <= room:  # the words stand right under the grid
+        body += said
+    else:
+        foot = [*said, *foot]
+    focus = places.index(look.selected) if look.selected in places else None
+    return Picture(tuple(head), tuple(body), tuple(foot), focus=focus, rows=tuple(places))
+
+
+def _in_view(grid: TickGrid, look: TickLook) -> int:
+    """The tick that must be seen."""
+    for row in grid.rows:
+        for cell in row.cells:
+            if row.rank == look.selected and cell.action == look.cursor:
+                return cell.tick
+    return grid.tick
+
+
+def cell_at(
+    snapshot: Snapshot, ticks: Ticks, cells: int, look: TickLook, rank: int, x: int
+) -> TickCell | None:
+    """The action drawn at column ``x`` of a rank's row."""
+    grids = ticks.grids
+    chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
+    seen = window(grids, cells - NAME - _tail(snapshot, cells) - 1, _in_view(chosen, look))
+    tick = seen.first + (x - NAME) // seen.width
+    row = next((r for g in grids for r in g.rows if r.rank == rank), None)
+    if row is None or x < NAME:
+        return None
+    return next((cell for cell in row.cells if cell.tick == tick), None)
+
+
+def _tail(snapshot: Snapshot, cells: int) -> int:
+    """Cells of the gutter at the right: the same whatever stands in it, so that no cell moves."""
+    if snapshot.control.mode == "running":  # no gates, only who waits
+        return 9 if cells < _WIDE else 13
+    return 34 if cells >= 160 else 26 if cells >= _WIDE else 18
+
+
+def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
+    view = snapshot.pipeline
+    name = (view.schedule if view is not None else "") or "no schedule"
+    shape = ""
+    if view is not None:
+        shape = f"p={view.num_ranks} m={view.num_microbatches}"
+        shape += f" v={view.num_virtual}" if view.num_virtual > 1 else ""
+    start = line(
+        " ", Segment(name if cells >= _WIDE else name.removeprefix("Schedule"), "strong"),
+        Segment(f"  {shape}  ", "dim"), Segment("by tick", "accent"),
+        Segment("  g: by time" if cells >= _WIDE else "", "faint"),
+    )  # fmt: skip
+    end = line(
+        Segment("step ", "dim"), Segment(str(grid.step), "strong"), Segment("  tick ", "dim"),
+        Segment(str(grid.tick), "held"), Segment(f" of {grid.num_ticks} ", "dim"),
+    )  # fmt: skip
+    return spread(start, end, cells)
+
+
+def _more(seen: Window, grid: TickGrid) -> Line:
+    """How many ticks lie beyond the edges."""
+    before, after = seen.first - 1, grid.num_ticks - (seen.first + seen.number - 1)
+    text = "  ".join([f"◀ {before}"] * (before > 0) + [f"{after} ▶"] * (after > 0))
+    return (Segment(f" {text} ", "accent"),) if text else ()
+
+
+def _height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
+    """(lines of a row, blank lines after it): the richest that fits."""
+    number = sum(len(grid.rows) for grid in grids)
+    extra = 2 * len(grids) if len(grids) > 1 else 0
+    for tall, gap in ((3, 1), (2, 1), (1, 1), (1, 0)):
+        if number * (tall + gap) - gap + extra <= room:
+            return tall, gap
+    return 1, 0
+
+
+def _grid(
+    grid: TickGrid, seen: Window, look: TickLook, tail: int, height: tuple[int, int], named: bool
+) -> tuple[list[Line], list[int]]:
+    """The lines of a pipeline, and which rank each shows."""
+    tall, gap = height
+    lines: list[Line] = []
+    places: list[int] = []
+    if named:
+        lines.append(_heading(grid))
+        places.append(grid.rows[0].rank)
+    for row in grid.rows:
+        chosen = row.rank == look.selected
+        cursor = look.cursor if chosen else None
+        drawn = grid_row(row, grid, seen, cursor)
+        name = _name(row, chosen)
+        lines.append(line(name, *drawn.line(), gutter(row, grid.many_stages, tail)))
+        for low in range(tall - 1):
+            unit, ns = _unit(row) if low == 0 else ("", 0)
+            lines.append(
+                line(Segment(f"{unit:>{NAME - 1}} ", "faint"), *_lower(row, seen, ns).line())
+            )
+        lines += [()] * gap
+        places += [row.rank] * (tall + gap)
+    return lines, places
+
+
+def _unit(row: TickRow) -> tuple[str, int]:
+    """In what the row's actions are told: (unit, its ns)."""
+    spans = [cell.span for cell in row.cells if cell.span is not None]
+    longest = max((s.t1_ns - s.t0_ns for s in spans if s.t1_ns is not None), default=0)
+    return ("µs", 1000) if longest < 10**6 else ("ms", 10**6) if longest < 10**10 else ("s", 10**9)
+
+
+def _lower(row: TickRow, seen: Window, unit_ns: int) -> Row:
+    """The boxes' second line: each action's own time, where it fits; 0: empty."""
+    drawn = Row(seen.cells)
+    for cell in row.cells:
+        if cell.span is None or not seen.shows(cell.tick) or cell.state in ("plan", "next"):
+            continue
+        at, body = seen.x(cell.tick) + 1, seen.width - 1
+        bright = cell.state in ("last", "running")
+        style = f"action.{cell.kind}.now" if bright else token(cell.kind, cell.microbatch) + ".low"
+        drawn.fill(at, at + body, " ", style)
+        if cell.span.t1_ns is not None and unit_ns:
+            text = str(round((cell.span.t1_ns - cell.span.t0_ns) / unit_ns))
+            drawn.put(at, text if len(text) <= body else "", style)
+    return drawn
+
+
+def _heading(grid: TickGrid) -> Line:
+    return line(
+        " ", Segment(grid.label, "title"), Segment(f"  step {grid.step}  tick ", "dim"),
+        Segment(str(grid.tick), "held"), Segment(f" of {grid.num_ticks}", "dim"),
+    )  # fmt: skip
+
+
+def _name(row: TickRow, chosen: bool) -> Line:
+    stages = ",".join(map(str, row.stages))
+    stage = f"s{stages}" if len(stages) < 5 else stages
+    return line(
+        Segment("▸" if chosen else " ", "accent"),
+        Segment(left(f"r{row.rank}", 4), "strong" if chosen else ""),
+        Segment(left(stage, NAME - 5), "dim"),
+    )
+
+
+# -- under the grid
+
+
+def words(grid: TickGrid) -> Words:
+    """The grid's last tick, who waits, and the next."""
+    waits = {row.rank: row.waits_for for row in grid.rows if row.waits_for is not None}
+    coming = {row.rank: row.coming for row in grid.rows if row.coming is not None}
+    ran = {row.rank: row.ran for row in grid.rows}
+    if not grid.tick and not any(ran.values()):
+        return did("no tick yet", {}, waits, coming, grid.many_stages)
+    return did(f"tick {grid.tick}", ran, waits, coming, grid.many_stages)
+
+
+def _said(ticks: Ticks, grid: TickGrid, look: TickLook, cells: int, rows: int) -> list[Line]:
+    """What the tick did, what is in flight, and the chosen cell."""
+    lines: list[Line] = [()] if rows >= 20 else []
+    lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)
+    lines.append(_flight(grid, cells))
+    cell = ticks.cell
+    if cell is not None and (cell.rank, cell.action) == (look.selected, look.cursor):
+        lines += [()] * (rows >= 30) + _inspected(cell, grid.many_stages, cells)
+    return lines
+
+
+def _wrapped(parts: Words, cells: int, most: int) -> list[Line]:
+    """The words over lines, broken between them."""
+    lines: list[list[Segment]] = [[]]
+    used = 0
+    for text, style in parts:
+        if used + len(text.rstrip()) > cells and used:
+            if len(lines) == most:
+                lines[-1].append(Segment(" …", "faint"))
+                break
+            lines.append([])
+            used, text = 0, text.lstrip(" ·;")
+        lines[-1].append(Segment(text, style))
+        used += len(text)
+    return [fit(line("  ", *row), cells + 2) for row in lines]
+
+
+def _flight(grid: TickGrid, cells: int) -> Line:
+    parts: list[Segment] = [Segment("  in flight ", "dim")]
+    for row in grid.rows:
+        bound = row.in_flight_bound
+        full = "■" * min(row.in_flight, 9) + "□" * max(0, min(bound or 0, 9) - row.in_flight)
+        number = f"{row.in_flight}/{bound}" if bound is not None else str(row.in_flight)
+        bar = full if cells >= 60 + 16 * len(grid.rows) else ""
+        parts += [Segment(f"r{row.rank} ", "dim"), Segment(f"{bar} " if bar else "", "flight"),
+                  Segment(f"{number}  ")]  # fmt: skip
+        if line_width(parts) > cells - 20:
+            parts.append(Segment("… ", "faint"))
+            break
+    parts += [Segment(" done ", "dim"), Segment(f"{grid.num_done} of {grid.num_actions}")]
+    return fit(parts, cells)
+
+
+def _inspected(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
+    """The chosen cell: duration beside the median, bytes in and out, who waited for it."""
+    head: list[Segment] = [
+        Segment("  ┌ ", "accent"), Segment(f"r{cell.rank} {cell.action} ", "strong"),
+        Segment(f"tick {cell.tick} ", "dim"),
+    ]  # fmt: skip
+    if cell.duration_ns is None:
+        head.append(Segment("has not run", "dim"))
+    else:
+        head.append(Segment(duration(cell.duration_ns), "strong"))
+    if cell.median_ns is not None:
+        text = f"  median {duration(cell.median_ns)} of {cell.num_like_it}"
+        head.append(Segment(text, "dim"))
+    parts: list[Segment] = [Segment("  └ ", "accent")]
+    for word, arrow, moved in (("in", "◂", cell.received), ("out", "▸", cell.sent)):
+        parts += [Segment(f"{word} ", "dim"), Segment(_moved(moved, arrow), ""), Segment("  ")]
+    if cell.waited_ns and cell.needs:
+        parts.append(Segment(f"waited {duration(cell.waited_ns)} for {cell.needs}  "))
+    who = ", ".join(f"r{rank} {short(action, many_stages)} {duration(ns)}"
+                    for rank, action, ns in cell.waiters)  # fmt: skip
+    parts += [Segment("waited for by ", "dim"), Segment(who or "nobody", "warn" if who else "")]
+    return [fit(head, cells), fit(parts, cells)]
+
+
+def _moved(transfers: tuple[Transfer, ...], arrow: str) -> str:
+    if not transfers:
+        return "nothing"
+    total = sum(moved.bytes for moved in transfers)
+    peers = ",".join(f"r{rank}" for rank in sorted({moved.peer for moved in transfers}))
+    took = max((moved.ns or 0 for moved in transfers), default=0)
+    tail = f" ({duration(took)})" if took else ""
+    return f"{size(total)} {arrow} {peers}{tail}"
+
+
+def _legend(grid: TickGrid, cells: int) -> Line:
+    kinds = sorted({cell.kind for row in grid.rows for cell in row.cells if cell.kind in _KINDS},
+                   key="FBIW".index)  # fmt: skip
+    parts: list[Segment] = [Segment("  ")]
+    for kind in kinds:
+        word = (_KINDS if cells >= _WIDE else _SHORT)[kind]
+        parts += [Segment(kind, f"plan.{kind}"), Segment(f" {word}  ", "dim")]
+    first = kinds[0] if kinds else "F"
+    parts += [
+        Segment(" done ", f"action.{first}.even"), Segment(" "),
+        Segment(" last ", f"action.{first}.now"), Segment(" "),
+        Segment("▕", "accent"), Segment("next", f"next.{first}"), Segment("▏", "accent"),
+        Segment(" plan", f"ahead.{first}"), Segment("  ◂ waits for", "warn"),
+    ]  # fmt: skip
+    note = _ORDER[grid.source]
+    room = cells - line_width(parts) - 3
+    if note and room > 20:
+        parts.append(Segment(f"  {clip(note, room)}", "dim"))
+    return fit(parts, cells)

@@ -1,0 +1,125 @@
+"""Rows of the tick grid: every cell has the same width, and nothing else is ever drawn in them.
+
+A cell is a gap and a body. The body of what ran is filled; of the last tick it is bright; what
+comes next stands between two edges; the rest of the plan is dim. Gates and waits stand in a gutter
+of their own at the right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
+from pardbg.control.language.tick_words import short
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line, line_width
+from pardbg.render.pages.pipeline.schedule import HELD, short_next, token
+
+WIDEST = 6
+"""Maximum width of a cell: a longer row is harder to follow, not easier."""
+EDGES = "▕▏"
+CURSOR = "[]"
+NOBODY = "·"
+"""No action in this tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The ticks that fit: all rows of all grids show the same ones."""
+
+    first: int
+    """From 1."""
+    number: int
+    """How many ticks."""
+    width: int
+    """Cells per tick, the gap before its body among them."""
+
+    @property
+    def cells(self) -> int:
+        return self.number * self.width + 1  # and an edge after the last
+
+    def x(self, tick: int) -> int:
+        """The column of a tick's gap."""
+        return (tick - self.first) * self.width
+
+    def shows(self, tick: int) -> bool:
+        return self.first <= tick < self.first + self.number
+
+
+def window(grids: tuple[TickGrid, ...], room: int, at: int) -> Window:
+    """As many ticks as fit in ``room`` cells, with ``at`` and, before it, most of them in view."""
+    most = max((grid.num_ticks for grid in grids), default=1)
+    labels = (
+        len(short(cell.action, grid.many_stages))
+        for grid in grids for row in grid.rows for cell in row.cells
+    )  # fmt: skip
+    least = max(3, max(labels, default=2) + 1)
+    width = min(max(least, (room - 1) // max(most, 1)), max(WIDEST, least))
+    number = max(1, min(most, (room - 1) // width))
+    first = min(max(1, at - number * 2 // 3), most - number + 1)
+    return Window(first, number, width)
+
+
+def ruler(seen: Window, tick: int, num_ticks: int) -> Row:
+    """The ticks' numbers, as many as fit; the last tick's always."""
+    row = Row(seen.cells)
+    if seen.shows(tick):
+        row.put(seen.x(tick) + 1, str(tick), "held")
+    step = 1 if seen.width >= len(str(num_ticks)) + 2 else 2 if seen.width >= 3 else 5
+    for number in range(seen.first, min(num_ticks, seen.first + seen.number - 1) + 1):
+        at, text = seen.x(number) + 1, str(number)
+        free = all(row.blank(x) for x in range(at - 1, min(at + len(text) + 1, row.size)))
+        if (number - 1) % step == 0 and number != tick and free and at + len(text) <= row.size:
+            row.put(at, text, "dim" if number < tick else "faint")
+    return row
+
+
+def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | None) -> Row:
+    """One rank's cells; ``cursor`` is the action that the reader chose."""
+    drawn = Row(seen.cells)
+    taken = {cell.tick for cell in row.cells}
+    for tick in range(seen.first, min(grid.tick, seen.first + seen.number - 1) + 1):
+        if tick not in taken:
+            drawn.put(seen.x(tick) + 1, NOBODY, "faint")
+    for cell in row.cells:
+        if seen.shows(cell.tick):
+            _cell(drawn, cell, grid.many_stages, seen)
+    for cell in row.cells:  # edges stand in the gaps, on whichever side of a filled body
+        if seen.shows(cell.tick):
+            at = seen.x(cell.tick)
+            marks = CURSOR if cell.action == cursor else EDGES if cell.state == "next" else ""
+            if marks:
+                style = "strong" if marks is CURSOR else "accent"
+                drawn.put(at, marks[0], style)
+                drawn.put(at + seen.width, marks[1], style)
+    return drawn
+
+
+def _cell(drawn: Row, cell: TickCell, many_stages: bool, seen: Window) -> None:
+    at, body = seen.x(cell.tick) + 1, seen.width - 1
+    text = short(cell.action, many_stages)
+    kind = cell.kind if cell.kind in "FBIW" else "X"
+    if cell.state in ("plan", "next"):
+        style = f"{'next' if cell.state == 'next' else 'ahead'}.{kind}"
+        drawn.put(at, text[:body], style)
+        return
+    style = token(cell.kind, cell.microbatch)
+    if cell.state in ("last", "running"):
+        style = f"action.{kind}.now"
+    drawn.fill(at, at + body, " ", style)
+    drawn.put(at, text[:body], style)
+    if cell.state == "running" and len(text) < body:
+        drawn.put(at + body - 1, "▸", style)
+
+
+def gutter(row: TickRow, many_stages: bool, cells: int) -> Line:
+    """Where the rank is held and whom it waits for, in exactly ``cells`` cells."""
+    parts: list[Segment] = [Segment("┊ ", "faint")]
+    if row.gate:
+        text = clean(short_next(row.gate, many_stages))
+        parts.append(Segment(f"{HELD} {clip(text, max(8, cells - 12))} ", "held"))
+    if row.waits_for is not None:
+        whose = f" r{row.waits_rank}" if row.waits_rank is not None else ""
+        text = f"◂ {row.waits_for}"
+        room = cells - line_width(parts)
+        parts.append(Segment(text + whose if len(text + whose) <= room else text, "warn"))
+    return fit(line(*parts), cells)

@@ -1,0 +1,68 @@
+"""The tick grid on the Pipeline page: g, cells, and back and forth by tick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ui.fakes import shows, text_of, until
+from tests.ui.test_travel import at_ms, recorded, showing
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    return recorded(tmp_path / "made.mcap")
+
+
+async def test_by_tick_back_and_forth_and_by_time_again(session: Path) -> None:
+    """Ticks of a step: 0F0 | 0F1 1F0 | 1B0 | 0B0 1F1 | 1B1 | 0B1, each whole at 10, 20, 40, 60, 70
+    and 90 ms."""
+    async with showing(session) as (app, pilot):
+        await shows(app, "bubble")
+        await pilot.press("g")
+        await shows(app, "by tick")
+        await shows(app, ", . tick")
+        await pilot.press("home")
+        await until(lambda: at_ms(app) == 0, "the begin")
+        for tick, end in ((1, 10), (2, 20), (3, 40), (4, 60), (5, 70), (6, 90)):
+            await pilot.press("full_stop")
+            await until(lambda end=end: at_ms(app) == end, f"tick {tick}")  # type: ignore[misc]
+            await shows(app, f"tick {tick} of 6")
+        await shows(app, "tick 6 ran r0 B1")
+        await pilot.press("full_stop")  # the next step's first
+        await until(lambda: at_ms(app) == 110, "tick 1 of step 1")
+        await shows(app, "step 1  tick 1 of 6")
+        await pilot.press("comma", "comma")
+        await until(lambda: at_ms(app) == 70, "back")
+        await shows(app, "tick 5 ran r1 B1")
+        await pilot.press("g")
+        await shows(app, "plan")
+        assert "by tick" not in text_of(app)
+
+
+async def test_a_cell_is_chosen_by_keys_and_looked_at(session: Path) -> None:
+    async with showing(session) as (app, pilot):
+        await shows(app, "bubble")
+        await pilot.press("g")
+        await shows(app, "by tick")
+        await pilot.press("enter")
+        await shows(app, "┌ r0 0B1 tick 6")
+        await pilot.press("h")
+        await shows(app, "┌ r0 0B0 tick 4 20 ms")
+        await pilot.press("j")  # rank 1 in the same tick
+        await shows(app, "┌ r1 1F1 tick 4 10 ms")
+        await pilot.press("l", "l", "l")  # the last one stays
+        await shows(app, "┌ r1 1B1 tick 5")
+        await shows(app, "waited for by r0 B1")
+        await pilot.press("escape")
+        await until(lambda: "┌ r" not in text_of(app), "nothing chosen")
+
+
+async def test_keys_of_the_grid_say_where_they_work(session: Path) -> None:
+    async with showing(session) as (app, pilot):
+        await shows(app, "bubble")
+        await pilot.press("h")
+        await shows(app, "h and l go along the cells")
+        await pilot.press("1", "g")
+        await shows(app, "g draws ticks instead of time")

@@ -1,0 +1,162 @@
+"""The tick grid: the partial order as columns, what ran last, what comes next and who waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
+from pardbg.analysis.pipeline.ticks.grid import TickGrid, tick_ends, tick_grids, tick_numbers
+from pardbg.session.reader import load
+from pardbg_agent import wire
+from tests.unit.trace_builder import Trace, ns
+
+SESSIONS = Path(__file__).parents[3] / "sessions"
+PLAN = {0: ["0F0", "0F1", "0B0", "0B1"], 1: ["1F0", "1B0", "1F1", "1B1"]}
+"""1F1B of two ranks and microbatches. By ticks:
+
+    1   2   3   4   5   6
+    F0  F1      B0      B1      B0 needs 1B0 (3), B1 needs 1B1 (5)
+        F0  B0  F1  B1
+"""
+
+
+def stepped(until: int = 99, *, plan: bool = True) -> Trace:
+    """The first ``until`` ticks, one each 1000 ms and 10 ms long, as somebody stepped them."""
+    trace = Trace(2)
+    if plan:
+        trace.plan("Schedule1F1B", PLAN, 2)
+    trace.hub(wire.Key.CONTROL, 0, event="cut", mode="held", held={"0": "0F0", "1": "RECV_F mb0"})
+    ticks = (("0F0",), ("0F1", "1F0"), ("1B0",), ("0B0", "1F1"), ("1B1",), ("0B1",))
+    for number, actions in enumerate(ticks[:until]):
+        t = 1000.0 * (number + 1)
+        trace.hub(wire.Key.CONTROL, t, event="tick", mode="stepping")
+        for text in actions:
+            trace.ranks[int(text[0])].action(text, t + 5, t + 15)
+        trace.hub(wire.Key.CONTROL, t + 50, event="cut", mode="held", held={"0": "x", "1": "y"})
+    return trace.flush()
+
+
+def picture(grid: TickGrid) -> list[str]:
+    """One character a cell: ``=`` done, ``*`` last, ``>`` running, ``?`` next, ``-`` planned."""
+    signs = {"done": "=", "last": "*", "running": ">", "next": "?", "plan": "-"}
+    rows = []
+    for row in grid.rows:
+        at = {cell.tick: signs[cell.state] for cell in row.cells}
+        rows.append("".join(at.get(tick, ".") for tick in range(1, grid.num_ticks + 1)))
+    return rows
+
+
+def one(trace: Trace, t: float | None = None) -> TickGrid:
+    (grid,) = tick_grids(View(trace.store(), None if t is None else ns(t)))
+    return grid
+
+
+@pytest.mark.parametrize(
+    ("ticks", "expected"),
+    [
+        (1, ["*?.-.-", ".?---."]),
+        (2, ["=*.-.-", ".*?--."]),
+        (3, ["==.?.-", ".=*?-."]),
+        (4, ["==.*.-", ".==*?."]),
+        (5, ["==.=.?", ".===*."]),
+        (6, ["==.=.*", ".====."]),
+    ],
+)
+def test_each_tick_moves_the_wavefront_by_a_column(ticks: int, expected: list[str]) -> None:
+    grid = one(stepped(ticks))
+    assert picture(grid) == expected
+    assert (grid.tick, grid.num_ticks) == (ticks, 6)
+
+
+def test_who_cannot_move_says_for_whom_it_waits() -> None:
+    rows = one(stepped(2)).rows  # next of rank 0 is B0, which needs 1B0
+    assert (rows[0].waits_for, rows[0].waits_rank) == ("1B0", 1)
+    assert rows[1].waits_for is None and rows[1].coming == "1B0"
+    assert rows[0].ran == ("0F1",) and rows[0].gate == "x"
+    assert (rows[0].in_flight, rows[0].in_flight_bound) == (2, 2)
+
+
+def test_the_same_moment_later_is_the_same_grid() -> None:
+    """Time that ranks were held changes nothing."""
+    trace = stepped(4)
+    store = trace.store()
+    trace.hub(wire.Key.CONTROL, 900_000, event="", mode="held", held={"0": "x", "1": "y"})
+    later = trace.store()
+    assert tick_grids(View(store, None)) == tick_grids(View(later, None))
+
+
+def test_back_in_time_shows_the_tick_of_that_moment() -> None:
+    trace = stepped()
+    assert picture(one(trace, 2500)) == ["=*.-.-", ".*?--."]
+    assert picture(one(trace, 4016)) == ["==.*.-", ".==*?."]
+    ends = tick_ends(View(trace.store(), None), layouts(View(trace.store(), None))[0], 0)
+    assert ends == [(k, ns(1000 * k + 15)) for k in range(1, 7)]
+
+
+def test_without_a_plan_the_order_is_the_step_before_s() -> None:
+    trace = stepped(plan=False)
+    for text, t in (("0F0", 9000), ("0F1", 9020)):
+        trace.ranks[0].action(text, t, t + 10, step=1)
+    trace.ranks[1].action("1F0", 9020, 9030, step=1)
+    grid = one(trace.flush())
+    assert (grid.step, grid.source) == (1, "step before")
+    # nobody stepped since the pause: what ran since the last verb is not known to be one tick
+    assert [r.coming for r in grid.rows] == [None, "1B0"]
+    assert grid.num_ticks == 6 and grid.num_done == 3
+
+
+def test_a_record_that_is_late_is_inferred_from_what_needs_it() -> None:
+    trace = Trace(2)
+    trace.plan("Schedule1F1B", PLAN, 2)
+    trace.ranks[1].action("1F0", 10, 20)  # 0F0 has run: its output was here
+    # tick 2 is not whole (0F1 is missing), so tick 1 is the last one
+    assert picture(one(trace.flush())) == ["*?.-.-", ".=?--."]
+
+
+def test_1f1b_of_four_ranks_by_hand() -> None:
+    """p=4, m=8: rank r warms up with 4-r forwards, then one backward and one forward in turn."""
+    store = load(SESSIONS / "1f1b.mcap")
+    layout = layouts(View(store, None))[0]
+    ticks = tick_numbers(layout.order, 4)
+    row = {r: [ticks[text] for text in layout.order[r]] for r in range(4)}
+    # F0..F3, then B0 F4 B1 F5 B2 F6 B3 F7 from tick 8 on, then every second one
+    assert row[0] == [1, 2, 3, 4, *range(8, 17), 18, 20, 22]
+    assert row[1] == [2, 3, 4, *range(7, 18), 19, 21]
+    assert row[2] == [3, 4, *range(6, 19), 20]
+    assert row[3] == list(range(4, 20))
+
+
+@pytest.mark.parametrize(
+    "name", ["1f1b", "gpipe", "interleaved", "zb", "zbv", "dualpipev", "looped-bfs", "mp", "3d"]
+)
+def test_every_schedule_has_a_grid_in_which_order_holds(name: str) -> None:
+    store = load(SESSIONS / f"{name}.mcap")
+    middle = (store.begin_ns + 3 * store.end_ns) // 4
+    grids = tick_grids(View(store, middle))
+    assert grids and all(grid.num_done for grid in grids)
+    for grid in grids:
+        for row in grid.rows:
+            ticks = [cell.tick for cell in row.cells]
+            assert ticks == sorted(set(ticks))  # one action a tick, in the rank's order
+        actions = {cell.action: cell.tick for row in grid.rows for cell in row.cells}
+        for text, tick in actions.items():
+            if text[1] == "F" and text[0] != "0":
+                assert actions[f"{int(text[0]) - 1}{text[1:]}"] < tick
+
+
+def test_a_cell_says_duration_bytes_and_who_waited() -> None:
+    store = load(SESSIONS / "1f1b.mcap")
+    middle = (store.begin_ns + 3 * store.end_ns) // 4
+    shown = ticks_shown(store, middle, TicksWant(1, "1B1", always=True))
+    assert shown is not None and shown.cell is not None
+    cell = shown.cell
+    assert cell.duration_ns is not None and cell.median_ns is not None
+    assert 0.5 < cell.duration_ns / cell.median_ns < 2
+    assert [t.peer for t in cell.received] == [2] and [t.peer for t in cell.sent] == [0]
+    assert cell.received[0].bytes == cell.sent[0].bytes > 0
+    assert cell.needs == "2B1"
+    assert ticks_shown(store, middle, TicksWant(1)) is None  # nobody is held
