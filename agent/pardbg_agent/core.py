@@ -20,12 +20,13 @@ import contextlib
 import errno
 import json
 import math
+import operator
 import os
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 from pardbg_agent import active, clock, identity, wire
 from pardbg_agent.control.gate import GateControl
@@ -44,6 +45,10 @@ LEVELS: Final = ("off", "summary", "full")
 ENV_BUDGET: Final = "PARDBG_BUDGET"
 BUDGET_STEPS: Final = 5
 """Steps in a row over the budget before the level is lowered."""
+MAX_REFUSED: Final = 64
+"""Arguments that are complained about."""
+MAX_GAPS: Final = 32
+"""Times without records of ops that are told one by one."""
 SMALLEST_RING: Final = 1024
 """Records; below that the agent rather stays off."""
 
@@ -96,8 +101,12 @@ class Core:
         self.loss: float | None = None
         """The newest loss known, for breakpoints."""
         self.level = level_from_env() if run is not None else OFF
-        self.was_off = self.level == OFF
-        """At some time nothing was counted here: numbers of ops are not the other ranks'."""
+        self.unrecorded: list[list[int]] = [] if self.level == FULL else [[0, 0]]
+        """[from, to] ns, to = 0 where it lasts: ops were counted, and not recorded one by one. The
+        PROCESS definition says it, so that nobody takes them for ops that were never issued."""
+        self._hook_lost = False
+        self._refused: set[str] = set()
+        """Arguments of the program that were said to make no sense."""
         self.pipeline = Progress()
         self.pollers: list[Any] = []
         """Zero-argument functions that look for completed ops (Work.is_completed) without
@@ -137,10 +146,30 @@ class Core:
         if level == self.level:
             return
         self.level = level
-        self.was_off |= level == OFF
+        if level < FULL:
+            self._record_no_more()
+        elif not self._hook_lost and self.unrecorded:
+            self.unrecorded[-1][1] = clock.now_ns()
+            self._say_unrecorded()
         self.defs.identify(level=LEVELS[level])
         if why:
             self.defs.put(DefKind.NOTE, key="level", value=f"{LEVELS[level]}: {why}")
+
+    def not_recorded(self) -> None:
+        """From now on ops are missing in the records: a hook failed."""
+        self._hook_lost = True
+        self._record_no_more()
+
+    def _record_no_more(self) -> None:
+        gaps = self.unrecorded
+        if not gaps or gaps[-1][1]:
+            gaps.append([clock.now_ns(), 0])
+            if len(gaps) > MAX_GAPS:  # the oldest two become one
+                gaps[0][1] = gaps.pop(1)[1]
+            self._say_unrecorded()
+
+    def _say_unrecorded(self) -> None:
+        self.defs.identify(unrecorded=[list(gap) for gap in self.unrecorded])
 
     def step_end(self, t1: int | None = None, n: int | None = None) -> None:
         """A training step ended: its STEP record with the agent's cost in it; counts on.
@@ -170,8 +199,18 @@ class Core:
         if slow is not None:
             self.gate.stop(watch.number, took(f"step {step}", t1 - t0, slow))
 
-    def explicit_step(self, n: int | None) -> None:
+    def refuse(self, call: str, why: str) -> None:
+        """An argument of one of the program's calls makes no sense: say so once, and go on."""
+        if call not in self._refused and len(self._refused) < MAX_REFUSED:
+            self._refused.add(call)
+            complain(f"{call}: {why}; left out")
+
+    def explicit_step(self, n: Any) -> None:
         """pardbg_agent.step(): the program itself says where steps end. It is a gate too."""
+        if n is not None and not isinstance(n, SupportsIndex):
+            self.refuse("step(n)", f"{type(n).__name__} is no whole number")
+            n = None
+        n = None if n is None else operator.index(n)
         self.explicit_steps = True
         self.step_end(n=n)
         if self.gate.closed:
@@ -181,17 +220,25 @@ class Core:
         self, name: str, place: tuple[int, int, int], t0: int, t1: int | None, failed: bool = False
     ) -> None:
         """pardbg_agent.span ended, or began (``t1`` None). ``place``: part, parts, chunk."""
+        if not all(type(number) is int for number in place):
+            self.refuse(f"span({str(name)[:40]!r})", "part, parts and chunk are whole numbers")
+            place = (0, 0, -1)
         part, parts, chunk = place
         kind, t1 = (Kind.SPAN_BEGIN, t0) if t1 is None else (Kind.SPAN, t1)
         self.record(
-            kind, Lane.USER, Flag.FAILED if failed else 0, self.defs.name(name), t0, t1,
+            kind, Lane.USER, Flag.FAILED if failed else 0, self.defs.name(str(name)), t0, t1,
             self.step, 0, wire.NO_GROUP, wire.NONE, chunk, wire.NONE, part, parts,
         )  # fmt: skip
 
     def log(self, numbers: dict[str, Any]) -> None:
         """pardbg_agent.log: one METRIC each."""
         t = clock.now_ns()
-        known = {name: float(value) for name, value in numbers.items()}
+        known = {}
+        for name, value in numbers.items():
+            try:
+                known[name] = float(value)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                self.refuse(f"log({name}=…)", f"{type(error).__name__}: {error}")
         self.loss = known.get("loss", self.loss)
         for name, value in known.items():
             self.record_f(
@@ -290,6 +337,8 @@ def start(run: RunSettings) -> Core:
     core.status.gate(0, 0, who.start_ns)
     core.status.health(who.start_ns, 0, 0, 0, core.level, 0)
     defs.process = who.fields(LEVELS[core.level])
+    if core.unrecorded:
+        defs.process["unrecorded"] = [list(gap) for gap in core.unrecorded]
     defs.on_identify = core._identified
     defs.put(DefKind.PROCESS, **defs.process)
     if run.data and run.ctrl:

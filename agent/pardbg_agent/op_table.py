@@ -91,27 +91,39 @@ class OpTable:
     ) -> int:
         """An op goes to the backend now: call it before the call into the backend, and after
         the gate. Returns the token for ``completed``."""
-        if p2p:
-            edge = (group_key, peer, tag, send)
-            if order < 0:
-                counter = self._order.get(edge)
-                if counter is None:
-                    counter = self._order.setdefault(edge, itertools.count())
-                order = next(counter)
-            self._edges[edge] = order + 1
-        else:
-            self._collectives[group_key] = seq + 1
+        order = self.passed(group_key, seq, p2p, send, peer, tag, order)
         self._newest = token = self._token()
         pending = self._open
         pending[token] = (
             group_key, group_id, op, seq, p2p, send, peer, tag, order, name_id, t0,
         )  # fmt: skip
-        if len(pending) > 1:
-            self._show()
-        else:
-            flags = _P2P | _SEND if send else _P2P if p2p else 0
-            self._status(name_id, seq, group_id, peer, flags, t0, 1)
+        try:
+            if len(pending) > 1:
+                self._show()
+            else:
+                flags = _P2P | _SEND if send else _P2P if p2p else 0
+                self._status(name_id, seq, group_id, peer, flags, t0, 1)
+        except BaseException:
+            del pending[token]  # nobody will have the token
+            raise
         return token
+
+    def passed(
+        self, group_key: str, seq: int, p2p: bool, send: bool, peer: int, tag: int, order: int = -1
+    ) -> int:
+        """An op goes to the backend that is only counted: numbers must stay the other ranks'.
+        Returns the message's order on its edge; -1 for a collective."""
+        if not p2p:
+            self._collectives[group_key] = seq + 1
+            return order
+        edge = (group_key, peer, tag, send)
+        if order < 0:
+            counter = self._order.get(edge)
+            if counter is None:
+                counter = self._order.setdefault(edge, itertools.count())
+            order = next(counter)
+        self._edges[edge] = order + 1
+        return order
 
     def completed(self, token: int) -> bool:
         """The op is complete (or failed, or was never issued after all). False: it already was."""

@@ -27,9 +27,11 @@ from pardbg_agent import clock, wire
 from pardbg_agent.control import evaluate, inspect
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.state_message import ControlState
+from pardbg_agent.control.time_limit import TimeLimit
 from pardbg_agent.control.watches import NO_WATCHES, watches_of
 from pardbg_agent.ring import RingReader
 from pardbg_agent.wire import Key, Msg
+from pardbg_agent.words import duration
 
 if TYPE_CHECKING:
     from pardbg_agent.core import Core
@@ -65,6 +67,8 @@ class Sender:
         self._link: _Link | None = None
         self._thread = threading.Thread(target=self._run, name="pardbg", daemon=True)
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waking = threading.Lock()
+        """Held while the pipe is written or closed: its numbers are soon somebody else's."""
         self._stop_at_ns = 0
         self._flushed = threading.Event()
         self._flush_wanted = 0
@@ -78,6 +82,8 @@ class Sender:
             collections.deque()
         )
         """What the held thread found, to be sent from here."""
+        self._limit = TimeLimit()
+        """Of what a person has the held thread run."""
         self._obeyed = -1
         """Id of the newest PERMIT or RUN that was obeyed."""
         self.bad_messages = 0
@@ -95,8 +101,10 @@ class Sender:
 
     def wake(self) -> None:
         """Have the thread look now. Any thread; a full pipe means it will anyway."""
-        with contextlib.suppress(OSError):
-            os.write(self._wake_w, b"w")
+        with self._waking:
+            if self._wake_w >= 0:
+                with contextlib.suppress(OSError):
+                    os.write(self._wake_w, b"w")
 
     def flush(self, timeout_s: float) -> None:
         """Send what is in the ring now; wait for it, bounded."""
@@ -113,6 +121,11 @@ class Sender:
         self._stop_at_ns = clock.now_ns() + int(timeout_s * 0.7e9)
         self.wake()
         self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            with self._waking:
+                os.close(self._wake_r)
+                os.close(self._wake_w)
+                self._wake_r = self._wake_w = -1
 
     @property
     def alive(self) -> bool:
@@ -154,6 +167,7 @@ class Sender:
         self._answer()
         if core.gate.holding:
             core.gate.check_lease()
+        self._limit.check()
         for poll in core.pollers:
             core.guard.call("poller", poll)
         if self._control.active or core.gate.holding:
@@ -178,14 +192,21 @@ class Sender:
         link.ctrl({"t": Msg.HELLO.value, **fields})
 
     def _take(self, raw: bytes) -> None:
-        """One CTRL message; a malformed one is counted and dropped."""
+        """One CTRL message; one that is no message is counted and dropped. What its handler
+        raises (a field is missing, or the handler is wrong) is reported once per kind."""
         try:
             message = msgpack.unpackb(raw, max_map_len=256, max_array_len=4096)
             handler = self._HANDLERS.get(message.get("t"))
-            if handler is not None:
-                handler(self, message)
-        except Exception:  # noqa: BLE001 - whatever came: counted, dropped
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
             self.bad_messages += 1
+            return
+        if handler is None:
+            return
+        try:
+            handler(self, message)
+        except Exception as error:  # noqa: BLE001 - the guard; the next one may do
+            self.bad_messages += 1
+            self._core.guard.failed(f"control {message['t']}", error)
 
     def _welcome(self, message: dict[str, Any]) -> None:
         link = self._link
@@ -276,9 +297,14 @@ class Sender:
                 self._answers.append((message, {**found, "ok": True}))
             except Exception as error:  # noqa: BLE001 - the training's thread must come back
                 self._answers.append((message, {"ok": False, "error": str(error)[:500]}))
+
+        def limited(innermost: Any) -> None:
+            if not self._limit.run(lambda: work(innermost)):
+                error = f"ended: it took more than {duration(self._limit.limit_ns)}"
+                self._answers.append((message, {"ok": False, "error": error}))
             self.wake()
 
-        if not self._core.gate.ask(work):
+        if not self._core.gate.ask(limited):
             error = "it is not held at a gate: it runs, or waits in an op"
             self._ack(message, ok=False, error=error)
 

@@ -56,6 +56,8 @@ class Process:
         self.model: ModelDef | None = None
         self.stages: dict[int, int] = {}
         """stage -> bytes of its parameters."""
+        self.unrecorded: tuple[tuple[int, int], ...] = ()
+        """(from, to) ns by its own clock, to = 0 where it lasts: ops were not recorded."""
         self.clocks = Clocks()
         self.started_ns: int | None = None
         """Start by the hub's clock: the PROCESS definition's, else the first record's."""
@@ -115,6 +117,15 @@ class Process:
             return self._gaps[-1][1]
         at = bisect_right(self._gaps, (t_ns, 1 << 62))
         return self._gaps[at - 1][1] if at else 0
+
+    def unrecorded_since(self, t_ns: int, now_ns: int) -> bool:
+        """Ops of a time between the two may be missing in its records: its level was lower, or a
+        hook had failed."""
+        shift = self.offset_ns
+        return any(
+            begin + shift <= now_ns and (not end or end + shift >= t_ns)
+            for begin, end in self.unrecorded
+        )
 
     @property
     def offset_ns(self) -> int:

@@ -28,6 +28,7 @@ from pardbg_agent import wire
 
 _MAX_PLANS: Final = 1024
 _MAX_DEFINITION_BYTES: Final = 512 << 20
+_MAX_GAPS: Final = 64
 _MAX_TEXT: Final = 4096
 PART: Final = "part"
 """CONTROL event at the begin of each further file of a recording in parts, and the NOTE of which
@@ -312,6 +313,12 @@ class Store:
         rank = fields.integer_or_none(values, "rank")
         if rank is not None and 0 <= rank < 1 << 20:
             process.rank = rank
+        gaps = values.get("unrecorded")
+        if isinstance(gaps, list):
+            process.unrecorded = tuple(
+                (gap[0], gap[1]) for gap in gaps[:_MAX_GAPS]
+                if isinstance(gap, list) and len(gap) == 2 and all(type(n) is int for n in gap)
+            )  # fmt: skip
         process.world_size = fields.integer_or_none(process.facts, "world_size")
         process.host = fields.text(process.facts, "host", process.host)
         process.pid = fields.integer(process.facts, "pid", process.pid)

@@ -14,13 +14,15 @@ import linecache
 import os
 import pprint
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pardbg_agent.control.inspect import is_own
+from pardbg_agent.control.time_limit import TimeIsUp
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
 MAX_TEXT: Final = 8_000
@@ -192,15 +194,32 @@ def _brief(value: Any) -> str:
 
 def _exec(at: FrameType, expr: str) -> dict[str, Any]:
     """A statement; what it prints is the answer. New names last only in a module's own frame."""
-    out = io.StringIO()
+    out = OwnOutput(sys.stdout)
 
     def run() -> None:
         code = compile(expr, "<pardbg>", "single")
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(cast(io.TextIOBase, out)):
             exec(code, at.f_globals, at.f_locals)  # noqa: S102 - what --allow-eval allows
 
     _, raised = _try(run)
-    return {"text": raised or out.getvalue().rstrip() or "done", "raised": bool(raised)}
+    return {"text": raised or out.text.rstrip() or "done", "raised": bool(raised)}
+
+
+class OwnOutput:
+    """``sys.stdout`` for a while: what this thread prints is kept, others print as always."""
+
+    def __init__(self, others: Any) -> None:
+        self._others, self._ident = others, threading.get_ident()
+        self._own = io.StringIO()
+
+    @property
+    def text(self) -> str:
+        """What this thread has printed."""
+        return self._own.getvalue()
+
+    def __getattr__(self, name: str) -> Any:
+        mine = threading.get_ident() == self._ident
+        return getattr(self._own if mine else self._others, name)
 
 
 def _measure(value: Any) -> dict[str, Any]:
@@ -218,6 +237,8 @@ def _try(work: Callable[[], Any], otherwise: Any = "") -> tuple[Any, str]:
     """(result, "") or (``otherwise``, the exception in one line)."""
     try:
         return work(), ""
+    except TimeIsUp:
+        raise
     except BaseException as error:  # noqa: BLE001 - what a person typed must not end the rank
         return otherwise, f"{type(error).__name__}: {error}".splitlines()[0][:500]
 

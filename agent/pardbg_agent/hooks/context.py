@@ -73,7 +73,8 @@ class State:
 
     __slots__ = (
         "action", "backward", "coalescing", "counting", "forward", "fsdp", "futures", "group",
-        "initializing", "issuing", "op", "open", "optimizer", "own_at", "own_ns", "own_step",
+        "initializing", "issuing", "numbered", "op", "open", "optimizer", "own_at", "own_ns",
+        "own_step",
         "pipeline", "recompute", "reduce", "sync_id", "sync_op", "tag", "unscaled",
     )  # fmt: skip
 
@@ -91,6 +92,8 @@ class State:
         self.issuing: list[Any] = []
         """Ops between a group's public pre-hook and post-hook; more than one only where a backend
         issues ops itself."""
+        self.numbered = False
+        """The op that is being begun has its number."""
         self.coalescing = False
         """Between a backend's group start and end no gate may hold."""
         self.futures: list[tuple[Op, Any]] = []

@@ -79,7 +79,7 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
     unrecorded = tuple(
         r for r in absent
         if reached.get(r, -1) >= first.seq or r not in view.ranks
-        or is_unrecorded(view.ranks[r], first.t0_ns)
+        or is_unrecorded(view.ranks[r], first.t0_ns, view.t_ns)
     )  # fmt: skip
     missing = tuple(r for r in absent if r not in unrecorded)
     verdict, detail, culprits = _verdict(view, first, parts, missing, unrecorded)

@@ -157,12 +157,12 @@ def is_undefined(group: GroupDef) -> bool:
     return not group.ranks and not group.backend and group.name.startswith("#")
 
 
-def is_unrecorded(process: Process, t_ns: int) -> bool:
-    """What the process issued at ``t_ns`` cannot be told: its records begin later, or groups that
-    it used were never defined."""
+def is_unrecorded(process: Process, t_ns: int, now_ns: int) -> bool:
+    """What the process has issued since ``t_ns`` cannot be told at ``now_ns``: its records begin
+    later, its ops were not recorded for a time, or groups that it used were never defined."""
     if process.missed_before and (process.first_ns is None or process.first_ns > t_ns):
         return True
-    return bool(process.undefined_groups)
+    return bool(process.undefined_groups) or process.unrecorded_since(t_ns, now_ns)
 
 
 def _completions(

@@ -127,7 +127,9 @@ def _numbered(view: View, edge: Edge, parts: Sequence[Issue], before: _Before) -
 def _has_gaps(view: View, edge: Edge) -> bool:
     for rank in edge[2:4]:
         process = view.ranks.get(rank)
-        if process is not None and (process.lost(None) or process.missed_before):
+        if process is not None and (
+            process.lost(None) or process.missed_before or process.unrecorded_since(0, view.t_ns)
+        ):
             return True
     return False
 

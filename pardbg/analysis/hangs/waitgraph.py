@@ -282,7 +282,7 @@ class _Reached:
             known = (
                 rank for rank in group.ranks
                 if rank in self._view.ranks
-                and not is_unrecorded(self._view.ranks[rank], self._view.t_ns)
+                and not is_unrecorded(self._view.ranks[rank], self._view.t_ns, self._view.t_ns)
             )  # fmt: skip
             found = tuple(rank for rank in known if self.collectives(rank, group) <= seq)
             self._absent[key] = found
@@ -306,7 +306,10 @@ class _Reached:
     def edge(self, rank: int, group: GroupDef, peer: int, tag: int, send: bool) -> int | None:
         """Ops that ``rank`` issued on the edge; None where records were lost."""
         process = self._view.ranks[rank]
-        if process.lost(self._view.t_ns) or process.missed_before or process.undefined_groups:
+        now = self._view.t_ns
+        if process.lost(now) or process.missed_before or process.undefined_groups:
+            return None
+        if process.unrecorded_since(0, now):
             return None
         _, visible = self._view.rows(process, "issue_p2p")
         return sum(

@@ -199,10 +199,28 @@ def test_the_programs_own_words(core: Core) -> None:
     assert core.step == 8
 
 
-def test_a_bad_number_never_reaches_the_program(core: Core) -> None:
-    pardbg_agent.log(loss="not a number")
-    assert core.guard.errors == 1
-    assert said(core)[-1]["k"] == "error"
+def test_a_bad_argument_is_said_once_and_the_call_goes_on(
+    core: Core, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of two numbers the good one is kept, in the same call and in those that follow; 5 is a name
+    as good as any."""
+    for loss in ("not a number", "again", 2.0):
+        pardbg_agent.log(loss=loss, lr=1.0)
+    with pardbg_agent.span(5, part="x"):  # type: ignore[arg-type]
+        pass
+    pardbg_agent.step("two")  # type: ignore[arg-type]
+    pardbg_agent.step(3)
+    found = records(core)
+    assert [row[0] for row in found if row[0] != Kind.SPAN_BEGIN] == [
+        Kind.METRIC, Kind.METRIC, Kind.METRIC, Kind.METRIC, Kind.SPAN, Kind.STEP, Kind.STEP,
+    ]  # fmt: skip
+    names = {d["id"]: d["s"] for d in said(core) if d["k"] == "name"}
+    assert [names[row[3]] for row in found[:4]] == ["lr", "lr", "loss", "lr"]
+    assert (core.guard.errors, core.guard.disabled) == (0, set())
+    told = capfd.readouterr().err.splitlines()
+    assert [line.partition(":")[2].partition(":")[0] for line in told] == [
+        " log(loss=…)", " span('5')", " step(n)"
+    ]  # fmt: skip
 
 
 def test_the_programs_words_do_nothing_when_nobody_watches() -> None:

@@ -130,3 +130,21 @@ def test_what_was_asked_cannot_keep_a_released_rank_for_longer_than_itself() -> 
     go_on.set()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_what_other_threads_print_meanwhile_is_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The statement has another thread print, and prints itself."""
+
+    def prints() -> None:
+        print("of the program", flush=True)
+
+    def both() -> None:
+        other = threading.Thread(target=prints)
+        other.start()
+        other.join()
+        print("of the question")
+
+    assert both is not None
+    answer = evaluate.answer("exec", "both()", 0, sys._getframe())
+    assert answer["text"] == "of the question"
+    assert capsys.readouterr().out == "of the program\n"

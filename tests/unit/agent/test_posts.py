@@ -62,6 +62,22 @@ def test_a_post_is_found_as_it_was_posted(node: Node) -> None:
     assert node.seen(0, 1) == {}
 
 
+def test_a_fence_follows_each_post(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is posted is on the board before the fence, so before the look that comes after."""
+    mine, seen = node.join(0), list[object]()
+    node.join(1)
+
+    def fence(_: Posts) -> None:
+        sums = next(iter(node.others[1].of((0,), 1))).sums(9, 1)
+        seen.append((node.seen(1, 0), None if sums is None else sums.values))
+
+    monkeypatch.setattr(Posts, "_fence", fence)
+    mine.post(GROUP, 42, 1000, SUM)
+    mine.post_sums(9, 1, -1, [5])
+    there = {0: posts.post_of(0, 1000, SUM)}
+    assert seen == [(there, None), (there, (5,))]
+
+
 def test_boards_are_found_whenever_they_come(node: Node) -> None:
     node.join(0)
     assert node.seen(0, 1, 2) == {}

@@ -8,6 +8,7 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.values import CollectiveRow, P2PRow, Snapshot
 from pardbg.analysis.comm.matching import busbw_factor
 from pardbg.analysis.comm.traffic import ring_bytes
+from pardbg_agent import wire
 from pardbg_agent.wire import Flag
 from tests.unit.trace_builder import MS, Proc, Trace, ns
 
@@ -139,6 +140,24 @@ def test_missing_rank() -> None:
     (finding,) = look(trace, 4000).findings
     assert (finding.kind, finding.ranks, finding.culprits) == ("missing-rank", (0, 1), (2,))
     assert finding.severity == "warning"  # it may still come
+
+
+def test_a_rank_whose_ops_are_not_recorded_is_not_missing() -> None:
+    """From 1 ms on rank 2 says that its ops are only counted."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 0.1, 0.2)
+    for proc in trace.ranks[:2]:
+        proc.collective("world", "all_reduce", 0.9, None)
+    quiet = trace.ranks[2]
+    quiet.define(wire.DefKind.PROCESS, rank=2, unrecorded=[[ns(1), 0], "x", [1]])
+    quiet.phase("data", 1, 4000)
+    row = look(trace, 4000).collectives[-1]
+    assert (row.seq, row.verdict, row.missing) == (1, "incomplete", ())
+    assert look(trace, 4000).findings == ()
+    quiet.define(wire.DefKind.PROCESS, rank=2, unrecorded=[[ns(0.3), ns(0.4)]])
+    trace.flush()
+    assert look(trace, 4000).collectives[-1].missing == (2,), "recorded again since 0.4 ms"
 
 
 def test_a_rank_that_died_is_an_error() -> None:

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
+from pardbg_agent.hooks.comm import collectives
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import Rank, make_run, read_rank
 
@@ -228,12 +229,68 @@ def test_ctrl_c_at_a_gate_is_the_programs(watched: Path, monkeypatch: pytest.Mon
     assert c.ops.num_open == 0 and c.guard.errors == 0
 
 
-def test_level_off_records_nothing(watched: Path) -> None:
-    c = core.CURRENT
+def test_level_off_records_nothing_and_counts_on(watched: Path) -> None:
+    """Two collectives and a send while it is off: what comes next has the numbers of the other
+    ranks, who recorded them all. And it is said when nothing was recorded."""
+    c, before = core.CURRENT, core.clock.now_ns()
     assert c is not None
+    dist.all_reduce(torch.zeros(2))
     c.set_level(core.OFF)
     dist.all_reduce(torch.zeros(2))
-    assert ops(watched) == [] and c.ops.snapshot()["issued"] == {}
+    dist.broadcast(torch.zeros(2), src=0)
+    dist.send(torch.zeros(2), dst=0)
+    (key,) = c.ops.snapshot()["issued"]
+    assert c.ops.snapshot()["issued"] == {key: 3} and c.ops.num_on_edge(key, 0, 0, True) == 1
+    c.set_level(core.FULL)
+    dist.all_reduce(torch.zeros(2))
+    dist.send(torch.zeros(2), dst=0)
+    assert [(name, seq) for name, seq, *_ in ops(watched)] == [
+        ("all_reduce", 0), ("all_reduce", 3), ("send", 1)
+    ]  # fmt: skip
+    ((begin, end),) = rank(watched).defined("process")[-1]["unrecorded"]
+    assert before < begin < end < core.clock.now_ns()
+    assert c.guard.errors == 0
+
+
+def test_an_op_whose_hook_failed_is_counted_on_and_said_to_be_unrecorded(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook of all_reduce fails once, before or after the op had its number: a broadcast that
+    follows two all_reduces is the group's third collective all the same."""
+    c = core.CURRENT
+    assert c is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(c.ops, "issued", lambda *args: 1 / 0)
+        dist.all_reduce(torch.zeros(2))
+    dist.all_reduce(torch.zeros(2))
+    dist.broadcast(torch.zeros(2), src=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(collectives, "_sign", lambda *args: 1 / 0)
+        dist.barrier()  # fails before it has a number
+    dist.broadcast(torch.zeros(2), src=0)
+    assert [(name, seq) for name, seq, *_ in ops(watched)] == [("broadcast", 2), ("broadcast", 4)]
+    ((_, end),) = rank(watched).defined("process")[-1]["unrecorded"]
+    assert end == 0, "it lasts"
+    c.set_level(core.SUMMARY)
+    c.set_level(core.FULL)
+    assert [to for _, to in rank(watched).defined("process")[-1]["unrecorded"]] == [0]
+
+
+@pytest.mark.parametrize("what", ["record", "status"])
+def test_an_op_is_not_open_for_ever_where_its_hook_fails(
+    watched: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """After it was issued: at its record, or as the status block is written."""
+    c = core.CURRENT
+    assert c is not None
+    with monkeypatch.context() as patch:
+        if what == "record":
+            patch.setattr(c, "record", lambda *args: 1 / 0)
+        else:
+            patch.setattr(c.ops, "_status", lambda *args: 1 / 0)
+        dist.all_reduce(torch.zeros(2), async_op=True)
+    assert c.guard.errors >= 1
+    assert c.ops.num_open == 0 and c.ops.snapshot()["open"] == []
 
 
 def test_uninstall_restores_everything(

@@ -68,7 +68,7 @@ class Dispatcher:
 
 def make_kernel(spec: Spec, redispatch: Any) -> Any:
     """The kernel of one op. Whatever the hook does, the op is issued exactly once."""
-    begin, ends = make_begin(spec), _ends(spec)
+    begin, count, ends = make_begin(spec), make_count(spec), _ends(spec)
     hook, below = f"c10d.{spec.torch_name}", _below
 
     @unseen
@@ -76,13 +76,17 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
         entered = now_ns()
         rest = below.get(keyset.raw_repr()) or _rest(keyset)
         c = _core.CURRENT or _core.ensure()
-        op = None
+        op, state = None, LOCAL.state
         if c.level and hook not in c.guard.disabled:
-            state = LOCAL.state
+            state.numbered = False
             try:
                 op = begin(c, args, state)
             except Exception as error:  # noqa: BLE001 - the guard
-                c.guard.failed(hook, error)
+                lost(c, hook, error)
+                if not state.numbered:
+                    count(c, args, state)
+        else:
+            count(c, args, state)
         if op is None:
             return redispatch(rest, *args)
         try:
@@ -105,10 +109,41 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
             c.hook_ns += t0 - entered + now_ns() - t1 + KERNEL_NS
             c.hook_calls += 1
         except Exception as error:  # noqa: BLE001 - the guard
-            c.guard.failed(hook, error)
+            lost(c, hook, error)
+            c.ops.completed(op.token)  # nothing else may say it
         return result
 
     return kernel
+
+
+def lost(c: _core.Core, hook: str, error: BaseException) -> None:
+    """An op's hook failed and is off: from now on this rank's ops are not all in its records."""
+    c.guard.failed(hook, error)
+    c.guard.call("unrecorded", c.not_recorded)
+
+
+def make_count(spec: Spec) -> Any:
+    """What is left of an op's hook at level off, or when it failed: the numbers of this rank stay
+    those of the others."""
+    tensors_of, group_at, peer_at, tag_at = spec.tensors, spec.group, spec.root, spec.tag
+
+    def number(c: _core.Core, args: Args, state: State) -> None:
+        tensor, _, _ = tensors_of(args)
+        if tensor is not None and tensor.is_meta:
+            return  # not a real op
+        pg = _unbox(args[group_at]) if state.group is None else state.group
+        group, peer, tag = groups.group_of(context.of(c), pg), NONE, 0
+        if spec.p2p:
+            tag = args[tag_at]
+            peer = group.ranks[args[peer_at]] if peer_at >= 0 and args[peer_at] >= 0 else NONE
+        seq = c.ops.next_seq(group.key, spec.p2p)
+        c.ops.passed(group.key, seq, spec.p2p, spec.send, peer, tag)
+
+    def count(c: _core.Core, args: Args, state: State) -> None:
+        if c.run is not None:
+            c.guard.call("c10d.count", number, c, args, state)
+
+    return count
 
 
 _below: dict[int, Any] = {}
@@ -204,13 +239,14 @@ def _begin_collective(spec: Spec) -> Any:
         bad = probes.look(c, tensor) if probed and on_cpu and a >= _PROBED else None
         flags = _ASYNC if len(args) <= async_at or args[async_at] else 0
         seq = next_seq()
+        state.numbered = True
         t0 = now_ns()
         token = c.ops.issued(group_key, group_id, op_name, seq, False, False, root, 0, name_id, t0)
         op: Op = _new_op(
             Op, (token, name_id, t0, c.step, seq, group_id, flags, NONE, NONE, root, a, b, on_cpu)
         )
         if bad is not None:
-            probes.tell(c, op, bad)
+            c.guard.call("probe", probes.tell, c, op, bad)
         return op
 
     return begin
@@ -256,13 +292,14 @@ def _begin_p2p(spec: Spec) -> Any:
             )  # fmt: skip
         bad = probes.look(c, tensor) if send and on_cpu and a >= _PROBED else None
         seq = next_seq()
+        state.numbered = True
         t0 = now_ns()
         token = c.ops.issued(group_key, group_id, op_name, seq, True, send, peer, tag, name_id, t0)
         op: Op = _new_op(
             Op, (token, name_id, t0, c.step, seq, group_id, flags, stage, mb, peer, a, b, on_cpu)
         )
         if bad is not None:
-            probes.tell(c, op, bad)
+            c.guard.call("probe", probes.tell, c, op, bad)
         return op
 
     return begin
@@ -360,14 +397,14 @@ _MONITORED = Spec(
 
 def monitored(original: Any) -> Any:
     """gloo's ``ProcessGroup.monitored_barrier``: no dispatcher op and no Work, only this method."""
-    begin, hook = make_begin(_MONITORED), "monitored_barrier"
+    begin, count, hook = make_begin(_MONITORED), make_count(_MONITORED), "monitored_barrier"
 
     @unseen
     @functools.wraps(original)
     def barrier(self: Any, *args: Any, **kwargs: Any) -> Any:
         c, op = _core.CURRENT, None
-        if c is not None and c.level and hook not in c.guard.disabled:
-            op = c.guard.call(hook, _enter, c, begin, self)
+        if c is not None:
+            op = _enter_or_count(c, hook, begin, count, self)
         if c is None or op is None:
             return original(self, *args, **kwargs)
         refused = True
@@ -379,6 +416,21 @@ def monitored(original: Any) -> Any:
         return result
 
     return barrier
+
+
+def _enter_or_count(c: _core.Core, hook: str, begin: Any, count: Any, pg: Any) -> Op | None:
+    state = LOCAL.state
+    state.numbered = False
+    if c.level:
+        op: Op | None = c.guard.call(hook, _enter, c, begin, pg)
+        if op is not None:
+            return op
+        c.guard.call("unrecorded", c.not_recorded)
+    if not state.numbered:
+        state.group = pg
+        count(c, (pg, False), state)
+        state.group = None
+    return None
 
 
 def _enter(c: _core.Core, begin: Any, pg: Any) -> Op:

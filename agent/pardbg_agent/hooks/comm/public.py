@@ -173,7 +173,7 @@ def _spec(op: str, coalesced: bool = False, **fields: Any) -> Spec:
 class _Kind:
     """One HookOpName: how its records look."""
 
-    __slots__ = ("begin", "begin_many", "both", "hook", "spec")
+    __slots__ = ("begin", "begin_many", "both", "count", "hook", "spec")
 
     def __init__(
         self, op: str, *, both: bool = False, many: bool = False, coalesced: bool = False,
@@ -184,6 +184,7 @@ class _Kind:
         self.both = both
         """In place, or a message: one list of tensors is what goes in and what comes out."""
         self.begin = self.begin_many = collectives.make_begin(self.spec)
+        self.count = collectives.make_count(self.spec)
         if many:  # the same name for coalesced ones
             self.begin_many = collectives.make_begin(_spec(op, True, **fields))
 
@@ -235,15 +236,32 @@ def _before(watch: Watch, args: Any) -> None:
     entered = now_ns()
     c = _core.CURRENT or _core.ensure()
     kind = _KINDS.get(args.name.value)
-    if kind is None or not c.level or kind.hook in c.guard.disabled:
+    if kind is None:
         return
-    try:
-        op = _begin(c, watch, kind, args)
-        if op is not None:
-            issuing.append((watch, op, kind))
-    except Exception as error:  # noqa: BLE001 - the guard
-        c.guard.failed(kind.hook, error)
+    state = LOCAL.state
+    state.numbered = False
+    if c.level and kind.hook not in c.guard.disabled:
+        try:
+            op = _begin(c, watch, kind, args)
+            if op is not None:
+                issuing.append((watch, op, kind))
+            state.numbered = True
+        except Exception as error:  # noqa: BLE001 - the guard
+            collectives.lost(c, kind.hook, error)
+    if not state.numbered:
+        c.guard.call("c10d.count", _count, c, watch, kind, args)
     c.hook_ns += now_ns() - entered
+
+
+def _count(c: _core.Core, watch: Watch, kind: _Kind, args: Any) -> None:
+    """The op's number, where nothing else of it is kept."""
+    state, tensors = local(), args.input_tensors or args.output_tensors
+    put = (tensors, tensors[0] if tensors else None, 0, 0, args.root, state.tag, args.async_op)
+    outer = state.group
+    state.group = watch.ref() if outer is None else outer
+    if state.group is not None:
+        kind.count(c, put, state)
+    state.group = outer
 
 
 def _begin(c: _core.Core, watch: Watch, kind: _Kind, args: Any) -> Op | None:

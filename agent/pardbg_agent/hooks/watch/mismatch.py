@@ -7,7 +7,7 @@ right after, and holds a rank that disagrees: it has not issued, and those insid
 
 Left alone, as two ranks may rightly count them differently: ops of groups without a name (made by
 hand), ops inside a backend's coalescing, receives on an edge that has had one from anybody, and all
-ops of a rank whose level was ``off`` at some time, since its own numbers stood still then.
+ops of a rank whose numbers could not be counted on.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def kinds_of(watches: Watches) -> int:
 
 def comparable(c: _core.Core) -> bool:
     """Do this rank's numbers mean what the others' do?"""
-    return not c.was_off and c.identity.rank >= 0
+    return "c10d.count" not in c.guard.disabled and c.identity.rank >= 0
 
 
 def _num_tensors(op: Any) -> int:

@@ -1,0 +1,59 @@
+"""The agent's thread: what it keeps and what it says of itself. (With a hub: tests/distributed.)"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from pardbg_agent import core as core_module
+from pardbg_agent.core import Core
+from pardbg_agent.sender import Sender
+from pardbg_agent.wire import Msg
+
+
+@pytest.fixture
+def core(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
+    """A core whose hub is not there."""
+    monkeypatch.setattr(core_module, "CURRENT", None)
+    monkeypatch.setattr(core_module, "_parked", None)
+    ends = {name: f"ipc://{run_dir}/{name}" for name in ("data", "ctrl")}
+    (run_dir / "run.json").write_text(
+        json.dumps({"v": 1, "run": "r", "ring_dir": str(run_dir / "rings"), **ends})
+    )
+    monkeypatch.setenv("PARDBG", str(run_dir))
+    yield core_module.ensure()
+    core_module.shutdown(0.1)
+
+
+def test_attach_and_detach_again_and_again_leave_no_descriptor(core: Core) -> None:
+    core_module.shutdown(0.2)
+    before = os.listdir("/proc/self/fd")
+    for _ in range(5):
+        assert core_module.ensure() is core and core.sender is not None
+        core_module.shutdown(0.2)
+        assert not core.sender.alive
+        core.sender.wake()  # a thread that comes late writes into nobody's file
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+def test_what_a_handler_raises_is_reported_once_and_the_next_message_is_taken(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    sender: Sender = core.sender
+    monkeypatch.setitem(Sender._HANDLERS, Msg.LEVEL.value, wrong)
+    level = msgpack.packb({"t": Msg.LEVEL.value, "level": 0})
+    sender._take(level)
+    sender._take(level)
+    sender._take(b"\xc1")
+    sender._take(msgpack.packb({"t": Msg.LEASE.value, "lease_ns": 10}))
+    (told,) = [d for d in map(msgpack.unpackb, core.defs.payloads) if d["k"] == "error"]
+    assert told["where"] == "control level" and "ZeroDivisionError: a bug" in told["text"]
+    assert (sender.bad_messages, core.guard.errors) == (3, 2)
