@@ -35,7 +35,7 @@ from pardbg_agent.control.watches import NO_WATCHES, Watch
 from pardbg_agent.defs import Defs
 from pardbg_agent.failures import UncaughtErrors
 from pardbg_agent.guard import Guard
-from pardbg_agent.op_table import OpTable, Sums
+from pardbg_agent.op_table import OpTable, Sums, Unrecorded
 from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
 from pardbg_agent.words import took
@@ -47,8 +47,6 @@ BUDGET_STEPS: Final = 5
 """Steps in a row over the budget before the level is lowered."""
 MAX_REFUSED: Final = 64
 """Arguments that are complained about."""
-MAX_GAPS: Final = 32
-"""Times without records of ops that are told one by one."""
 SMALLEST_RING: Final = 1024
 """Records; below that the agent rather stays off."""
 
@@ -101,10 +99,7 @@ class Core:
         self.loss: float | None = None
         """The newest loss known, for breakpoints."""
         self.level = level_from_env() if run is not None else OFF
-        self.unrecorded: list[list[int]] = [] if self.level == FULL else [[0, 0]]
-        """[from, to] ns, to = 0 where it lasts: ops were counted, and not recorded one by one. The
-        PROCESS definition says it, so that nobody takes them for ops that were never issued."""
-        self._hook_lost = False
+        self.unrecorded = Unrecorded(lambda gaps: defs.identify(unrecorded=gaps), self.level < FULL)
         self._refused: set[str] = set()
         """Arguments of the program that were said to make no sense."""
         self.pipeline = Progress()
@@ -147,29 +142,12 @@ class Core:
             return
         self.level = level
         if level < FULL:
-            self._record_no_more()
-        elif not self._hook_lost and self.unrecorded:
-            self.unrecorded[-1][1] = clock.now_ns()
-            self._say_unrecorded()
+            self.unrecorded.begins(clock.now_ns())
+        else:
+            self.unrecorded.ends(clock.now_ns())
         self.defs.identify(level=LEVELS[level])
         if why:
             self.defs.put(DefKind.NOTE, key="level", value=f"{LEVELS[level]}: {why}")
-
-    def not_recorded(self) -> None:
-        """From now on ops are missing in the records: a hook failed."""
-        self._hook_lost = True
-        self._record_no_more()
-
-    def _record_no_more(self) -> None:
-        gaps = self.unrecorded
-        if not gaps or gaps[-1][1]:
-            gaps.append([clock.now_ns(), 0])
-            if len(gaps) > MAX_GAPS:  # the oldest two become one
-                gaps[0][1] = gaps.pop(1)[1]
-            self._say_unrecorded()
-
-    def _say_unrecorded(self) -> None:
-        self.defs.identify(unrecorded=[list(gap) for gap in self.unrecorded])
 
     def step_end(self, t1: int | None = None, n: int | None = None) -> None:
         """A training step ended: its STEP record with the agent's cost in it; counts on.
@@ -337,8 +315,7 @@ def start(run: RunSettings) -> Core:
     core.status.gate(0, 0, who.start_ns)
     core.status.health(who.start_ns, 0, 0, 0, core.level, 0)
     defs.process = who.fields(LEVELS[core.level])
-    if core.unrecorded:
-        defs.process["unrecorded"] = [list(gap) for gap in core.unrecorded]
+    defs.process["unrecorded"] = core.unrecorded.gaps
     defs.on_identify = core._identified
     defs.put(DefKind.PROCESS, **defs.process)
     if run.data and run.ctrl:

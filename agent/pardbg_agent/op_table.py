@@ -202,6 +202,41 @@ def _as_state(op: Issued) -> list[Any]:
     return [op.group, op.op, op.seq, peer, op.send, op.tag, order, op.since_ns]
 
 
+MAX_GAPS: Final = 32
+"""Times without records that are told one by one."""
+
+
+class Unrecorded:
+    """When ops were counted and not recorded one by one: at lower levels, and since a hook failed.
+    It is told, so that nobody takes them for ops that were never issued."""
+
+    def __init__(self, tell: Callable[[list[list[int]]], None], from_start: bool = False) -> None:
+        self._tell = tell
+        self._gaps: list[list[int]] = [[0, 0]] if from_start else []
+        self._for_good = False
+
+    @property
+    def gaps(self) -> list[list[int]]:
+        """[from, to] in ns, to = 0 where it lasts."""
+        return [list(gap) for gap in self._gaps]
+
+    def begins(self, t_ns: int, for_good: bool = False) -> None:
+        """From now on; ``for_good``: a hook failed."""
+        self._for_good |= for_good
+        if self._gaps and not self._gaps[-1][1]:
+            return
+        self._gaps.append([t_ns, 0])
+        if len(self._gaps) > MAX_GAPS:  # the oldest two become one
+            self._gaps[0][1] = self._gaps.pop(1)[1]
+        self._tell(self.gaps)
+
+    def ends(self, t_ns: int) -> None:
+        """They are recorded again, unless a hook failed."""
+        if self._gaps and not self._gaps[-1][1] and not self._for_good:
+            self._gaps[-1][1] = t_ns
+            self._tell(self.gaps)
+
+
 MOST: Final = 1 << 16
 """Ops of a step that are counted; a step with more has its oldest ones missing from the sums."""
 _KEPT: Final = int(Flag.P2P | Flag.SEND)

@@ -74,8 +74,7 @@ class State:
     __slots__ = (
         "action", "backward", "coalescing", "counting", "forward", "fsdp", "futures", "group",
         "initializing", "issuing", "numbered", "op", "open", "optimizer", "own_at", "own_ns",
-        "own_step",
-        "pipeline", "recompute", "reduce", "sync_id", "sync_op", "tag", "unscaled",
+        "own_step", "pipeline", "recompute", "reduce", "sync_id", "sync_op", "tag", "unscaled",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -119,7 +119,7 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
 def lost(c: _core.Core, hook: str, error: BaseException) -> None:
     """An op's hook failed and is off: from now on this rank's ops are not all in its records."""
     c.guard.failed(hook, error)
-    c.guard.call("unrecorded", c.not_recorded)
+    c.guard.call("unrecorded", c.unrecorded.begins, now_ns(), True)
 
 
 def make_count(spec: Spec) -> Any:
@@ -425,7 +425,7 @@ def _enter_or_count(c: _core.Core, hook: str, begin: Any, count: Any, pg: Any) -
         op: Op | None = c.guard.call(hook, _enter, c, begin, pg)
         if op is not None:
             return op
-        c.guard.call("unrecorded", c.not_recorded)
+        c.guard.call("unrecorded", c.unrecorded.begins, now_ns(), True)
     if not state.numbered:
         state.group = pg
         count(c, (pg, False), state)
