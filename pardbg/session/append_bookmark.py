@@ -1,17 +1,19 @@
 """Bookmarks put into a session that was recorded: one more small chunk at the file's end.
 
-A bookmark is a CONTROL message like those a live run records, so a file is read in one way. The
-file is never changed in place: a copy with the new chunk is written beside it, forced to the disk
-and takes its name, so that at every moment the name has a whole session behind it.
+A bookmark is a CONTROL message like those a live run records, so a file is read in one way, by
+older versions too. The chunk takes the place of the file's summary, which is written anew behind
+it: some kilobytes, however long the recording is. What was recorded is never written over, so it
+is whole whatever happens in the middle; a file that then ends without a summary reads as one that
+was cut off, and `pardbg repair` makes a new one.
 """
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import os
-import shutil
 import time
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -35,27 +37,37 @@ def add_bookmarks(path: Path, marks: Sequence[Bookmark], t_ns: int) -> None:
 
     ``t_ns``: the session's newest time. Raises SessionError, one line for the user.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.marks")
     try:
-        if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        if not os.access(path, os.W_OK):
             raise SessionError(f"{path.name} is read-only: the bookmark is here until you leave")
-        with open(path, "rb") as old, open(fresh, "xb") as new:
-            summary = read_summary(old)
+        with open(path, "r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another viewer of the same file waits
+            summary = read_summary(file)
             if summary is None or not summary.known or summary.statistics is None:
                 raise SessionError(
                     f"{path.name} has no whole summary: `pardbg repair` it to keep bookmarks"
                 )
-            shutil.copymode(path, fresh)
-            _copy(old, new, summary.data_end)
-            _append(new, summary, [_map(mark, t_ns) for mark in marks], t_ns)
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(fresh, path)
+            begin = summary.data_end
+            _replace_end(file, begin, _end(summary, [_map(mark, t_ns) for mark in marks], t_ns))
     except OSError as error:
         raise SessionError(f"cannot keep the bookmark: {error.strerror or error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)
+
+
+def _replace_end(file: BinaryIO, begin: int, end: bytes) -> None:
+    """Write ``end`` from offset ``begin`` on, to the disk; put back what was there if that fails
+    (a full disk)."""
+    number = file.fileno()
+    size = os.fstat(number).st_size
+    before = os.pread(number, size - begin, begin)
+    try:
+        if os.pwrite(number, end, begin) < len(end):
+            raise OSError("no space left on the device")
+        os.ftruncate(number, begin + len(end))
+    except OSError:
+        os.pwrite(number, before, begin)
+        os.ftruncate(number, size)
+        raise
+    os.fsync(number)
 
 
 def _map(mark: Bookmark, t_ns: int) -> dict[str, Any]:
@@ -64,18 +76,9 @@ def _map(mark: Bookmark, t_ns: int) -> dict[str, Any]:
             "wall_ns": time.time_ns()}  # fmt: skip
 
 
-def _copy(old: BinaryIO, new: BinaryIO, count: int) -> None:
-    old.seek(0)
-    while count > 0:
-        block = old.read(min(count, 8 << 20))
-        if not block:
-            raise SessionError("the file became shorter while it was copied")
-        new.write(block)
-        count -= len(block)
-
-
-def _append(file: BinaryIO, summary: Summary, maps: Sequence[dict[str, Any]], t_ns: int) -> None:
-    """The chunk, the end of the data, and the summary with the chunk in it."""
+def _end(summary: Summary, maps: Sequence[dict[str, Any]], t_ns: int) -> bytes:
+    """Return the chunk, the end of the data, and the summary with the chunk in it, as they stand
+    from ``summary.data_end`` on."""
     statistics = summary.statistics
     assert statistics is not None
     channel, fresh = _channel(summary)
@@ -88,10 +91,23 @@ def _append(file: BinaryIO, summary: Summary, maps: Sequence[dict[str, Any]], t_
             channel_id=channel.id, log_time=log_ns, publish_time=t_ns,
             sequence=(statistics.message_count + number) & 0xFFFFFFFF, data=msgpack.packb(fields),
         ).write(builder)  # fmt: skip
+    made = _Placed(summary.data_end)
     container.write_chunk(
-        file, summary, container.built(builder), {channel.id: len(maps)}, log_ns, log_ns
+        made, summary, container.built(builder), {channel.id: len(maps)}, log_ns, log_ns
     )
-    container.write_summary(file, summary)
+    container.write_summary(made, summary)
+    return made.getvalue()
+
+
+class _Placed(BytesIO):
+    """Bytes that will stand at an offset of a file, and tell offsets of that file."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self._offset = offset
+
+    def tell(self) -> int:
+        return self._offset + super().tell()
 
 
 def _channel(summary: Summary) -> tuple[Channel, bool]:

@@ -43,7 +43,7 @@ MAX_CHUNK_BYTES: Final = 64 << 20
 """Chunks are about 1 MiB; a larger one than this is damage or malice."""
 MAX_CHANNELS: Final = 1 << 16
 _MAGIC: Final = bytes((137, 77, 67, 65, 80, 48, 13, 10))
-_DAMAGED: Final = (
+DAMAGED: Final = (
     McapError, struct.error, ValueError, KeyError, OverflowError, zstandard.ZstdError,
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ class SessionError(Exception):
     """A file that cannot be opened as a session: one line, what and what to do."""
 
 
-class _Bounded:
+class Bounded:
     """A file whose reads never take more than a whole chunk, whatever a length field says."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -77,7 +77,7 @@ class SessionSource:
         self._finished = False
         self._keys: dict[int, bytes] = {}
         reader = StreamReader(
-            _Bounded(file),  # type: ignore[arg-type]
+            Bounded(file),  # type: ignore[arg-type]
             emit_chunks=True,
             record_size_limit=MAX_CHUNK_BYTES,
         )
@@ -123,7 +123,7 @@ class SessionSource:
                 messages += self._take(record)
                 if messages:
                     break
-        except (StopIteration, *_DAMAGED):
+        except (StopIteration, *DAMAGED):
             return messages + self._end(truncated=True)
         return messages
 
@@ -154,12 +154,12 @@ class SessionSource:
             return self._take(record)
         except StopIteration:
             return self._end(truncated=False)
-        except _DAMAGED:  # cut off or damaged here: what came before is good
+        except DAMAGED:  # cut off or damaged here: what came before is good
             return self._end(truncated=True)
 
     def _take(self, record: Any) -> list[Message]:
         if isinstance(record, Chunk):
-            return list(messages_of(_unpack(record), self._keys))
+            return list(messages_of(unpack_chunk(record), self._keys))
         return list(messages_of([record], self._keys))
 
     def _end(self, truncated: bool) -> list[Message]:
@@ -246,7 +246,7 @@ def _check_magic(path: Path, file: BinaryIO) -> None:
     file.seek(0)
 
 
-def _unpack(chunk: Chunk) -> list[Any]:
+def unpack_chunk(chunk: Chunk) -> list[Any]:
     """The records of a chunk, its size checked before it is unpacked and its CRC after."""
     if chunk.uncompressed_size > MAX_CHUNK_BYTES:
         raise ValueError("chunk too large")

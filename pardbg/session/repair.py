@@ -177,7 +177,7 @@ class _Repair:
                 self._take_chunk(at, end)
             else:
                 self._take_other(opcode, self.data[at + _HEAD : end])
-        except reader._DAMAGED:
+        except reader.DAMAGED:
             return None
         if not self._begins_record(end):
             # Not a chunk, whose CRC would have said so: its length may be what is damaged.
@@ -189,7 +189,7 @@ class _Repair:
         return rest < _HEAD or 1 <= self.data[at] <= Opcode.DATA_END or rest == len(reader._MAGIC)
 
     def _take_chunk(self, at: int, end: int) -> None:
-        for record in reader._unpack(self._chunk(at, end)):
+        for record in reader.unpack_chunk(self._chunk(at, end)):
             if isinstance(record, Channel) and len(self.keys) < reader.MAX_CHANNELS:
                 self.keys[record.id] = reader._key(record)
         self.chunks.append((at, end))
@@ -238,8 +238,8 @@ class _Repair:
             if length > reader.MAX_CHUNK_BYTES + 4096 or end > len(self.data):
                 continue
             try:
-                reader._unpack(self._chunk(at, end))
-            except reader._DAMAGED:
+                reader.unpack_chunk(self._chunk(at, end))
+            except reader.DAMAGED:
                 continue
             return at
         return None
@@ -248,10 +248,10 @@ class _Repair:
 
     def _messages(self, begin: int, end: int) -> list[Message]:
         """Of a chunk; none where its CRC is good and its content makes no sense all the same."""
-        records = reader._unpack(self._chunk(begin, end))
+        records = reader.unpack_chunk(self._chunk(begin, end))
         try:
             found = list(reader.messages_of(records, self.keys))
-        except reader._DAMAGED:
+        except reader.DAMAGED:
             self.done.lost.append((begin, end))
             return []
         known = [m for m in found if m.key and m.key[:1] in b"RDOCS"]

@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from mcap.data_stream import RecordBuilder
-from mcap.exceptions import McapError
 from mcap.records import Channel, Chunk
 from mcap.records import Message as McapMessage
-from mcap.stream_reader import CRCValidationError, StreamReader, breakup_chunk
-from zstandard import ZstdError
+from mcap.stream_reader import StreamReader
 
 from pardbg import __version__
 from pardbg.session import container, pack
 from pardbg.session.reader import (
+    DAMAGED,
     FORMAT,
+    MAX_CHUNK_BYTES,
     PACK_ENCODING,
     PACK_KEY,
     PACK_TOPIC,
     PROFILE,
     RUN_METADATA,
+    Bounded,
     messages_of,
+    unpack_chunk,
 )
 from pardbg.store.source import Message
 from pardbg_agent import wire
@@ -49,9 +50,6 @@ _CHANNEL: Final = Channel(
     metadata={"key": PACK_KEY.decode(), "proc": ""},
 )  # fmt: skip
 """In every chunk, so that each can be read alone."""
-_DAMAGED: Final = (
-    McapError, CRCValidationError, ZstdError, ValueError, KeyError, struct.error, OSError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +161,15 @@ def whole_messages(path: Path) -> Iterator[Message]:
     keys: dict[int, bytes] = {}
     try:
         with open(path, "rb") as file:
-            for record in StreamReader(file, emit_chunks=True, record_size_limit=1 << 30).records:
+            reader = StreamReader(
+                Bounded(file),  # type: ignore[arg-type]
+                emit_chunks=True,
+                record_size_limit=MAX_CHUNK_BYTES,
+            )
+            for record in reader.records:
                 if isinstance(record, Chunk):
-                    yield from messages_of(breakup_chunk(record, validate_crc=True), keys)
-    except _DAMAGED:
+                    yield from messages_of(unpack_chunk(record), keys)
+    except (*DAMAGED, OSError):
         return
 
 

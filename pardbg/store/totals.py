@@ -27,6 +27,10 @@ class OpKey:
     send: bool
 
 
+OTHER: Final = OpKey(-1, -1, -1, False)
+"""Nobody's key: ops of more kinds than are told apart, so that none counts under another's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Mark:
     row: int
@@ -45,6 +49,11 @@ class Totals:
         self._keys: list[OpKey] = []
         self._marks: list[_Mark] = [_Mark(0, np.zeros(0, np.int64), np.zeros(0, np.int64))]
         self._last = self._marks[0]
+
+    @property
+    def overflowed(self) -> bool:
+        """Some ops are under OTHER: the number of a key is a lower bound."""
+        return len(self._keys) > _MAX_CODES
 
     def as_of(self, visible: int) -> list[tuple[OpKey, int, int]]:
         """(key, number, bytes) over the run's rows up to ``visible`` of the table."""
@@ -117,8 +126,10 @@ class Totals:
     def _code(self, packed: int) -> int:
         code = self._codes.get(packed)
         if code is None:
-            if len(self._keys) >= _MAX_CODES:  # hostile or odd: everything more is one line
-                return _MAX_CODES - 1
+            if len(self._keys) >= _MAX_CODES:
+                if not self.overflowed:
+                    self._keys.append(OTHER)
+                return _MAX_CODES
             code = self._codes[packed] = len(self._keys)
             self._keys.append(unpack(packed))
         return code

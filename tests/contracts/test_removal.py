@@ -12,7 +12,6 @@ ALLOWED = {
     "hub/removal.py": "the one place",
     # files with a name of their own that the same function has just made
     "cli/common.py": "a fresh file or folder beside the output, made by the same function",
-    "session/append_bookmark.py": "a fresh copy of the session, made by the same function",
     "session/writer.py": "a resumed session takes its own place",
     "ui/commands/prompt_history.py": "the console's history takes its own place",
     "hub/run/config.py": "a JSON file takes its own place",

@@ -127,9 +127,12 @@ def _numbered(view: View, edge: Edge, parts: Sequence[Issue], before: _Before) -
 def _has_gaps(view: View, edge: Edge) -> bool:
     for rank in edge[2:4]:
         process = view.ranks.get(rank)
-        if process is not None and (
-            process.lost(None) or process.missed_before or process.unrecorded_since(0, view.t_ns)
-        ):
+        if process is None:
+            continue
+        lost = process.lost(None) or process.missed_before
+        if lost or process.unrecorded_since(0, view.t_ns):
+            return True
+        if process.totals["issue_p2p"].overflowed:
             return True
     return False
 

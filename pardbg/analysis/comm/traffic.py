@@ -15,6 +15,8 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
+from pardbg.store.totals import OTHER
+from pardbg.words import UNKNOWN
 
 WINDOW_NS: Final = 2_000_000_000
 _RING_TWICE: Final = ("all_reduce",)
@@ -44,6 +46,7 @@ def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> Tra
     _add_parts(view, sums, recent_row)
     _add_collectives(view, sums, recent_row)
     _add_summed(view, sums, recent_row)
+    _add_other(view, sums)
     _mark_active(view, sums)
     seconds = min(WINDOW_NS, max(view.t_ns - view.begin_ns, 1)) / 1e9
     messages = p2p_rows(view)
@@ -84,6 +87,8 @@ def _as_of(
     totals = process.totals[name]
     earlier = {key: size for key, _, size in totals.as_of(before)}
     for key, number, size in totals.as_of(visible):
+        if key == OTHER:
+            continue
         recent = size - earlier.get(key, 0)
         yield key.name_id, key.group_id, key.send, key.peer, number, size, recent
 
@@ -141,6 +146,17 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
             part.num_bytes += size
             part.recent_bytes += recent
             _add_ring(sums, group.ranks, name, number, size, recent)
+
+
+def _add_other(view: View, sums: _Sums) -> None:
+    """Ops of more kinds (op, group, peer, tag) than a process's are told apart: one row."""
+    for process in view.ranks.values():
+        for name in ("issue", "issue_p2p"):
+            for key, number, size in process.totals[name].as_of(view.rows(process, name)[1]):
+                if key == OTHER:
+                    part = sums.ops["", UNKNOWN, "other ops"]
+                    part.num_ops += number
+                    part.num_bytes += size
 
 
 def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:

@@ -311,6 +311,8 @@ class _Reached:
             return None
         if process.unrecorded_since(0, now):
             return None
+        if process.totals["issue_p2p"].overflowed:
+            return None
         _, visible = self._view.rows(process, "issue_p2p")
         return sum(
             number

@@ -143,7 +143,7 @@ def test_a_chunk_that_says_or_holds_too_much(
     bomb = zstandard.ZstdCompressor(write_content_size=stated != 1000).compress(bytes(64 << 20))
     chunk = Chunk("zstd", bomb, 0, 0, 0, stated)
     with pytest.raises((ValueError, zstandard.ZstdError)):
-        reader._unpack(chunk)
+        reader.unpack_chunk(chunk)
 
 
 def test_a_record_that_says_it_is_huge(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_record_that_says_it_is_huge(tmp_path: Path) -> None:
 
 
 def test_reads_are_bounded() -> None:
-    file = reader._Bounded(io.BytesIO(b"abc"))
+    file = reader.Bounded(io.BytesIO(b"abc"))
     assert file.read(1 << 62) == b"abc"
 
 
