@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import time
 import uuid
@@ -58,6 +59,20 @@ def run_dir() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="pdb-", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def small_tmpfs(run_dir: Path) -> Iterator[Path]:
+    """2 MB of memory as a file system, for root."""
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", str(run_dir)], check=False
+        ).returncode
+    ):
+        pytest.skip("needs root and mount(2)")
+    yield run_dir
+    subprocess.run(["umount", "-l", str(run_dir)], check=True)
 
 
 @pytest.fixture

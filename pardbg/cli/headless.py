@@ -74,20 +74,34 @@ def follow(
             notices.copy()
             passing.wait(POLL_S)
     notices.copy()
-    recorded = handle.wait_recorded(RECORDED_TIMEOUT_S)
-    if not recorded:
-        limit = duration(RECORDED_TIMEOUT_S * 1e9)
-        talk(f"the recording was not closed in {limit} and may end early")
-    talk(f"recorded {recorded_words(handle)}")
+    handle.wait_recorded(RECORDED_TIMEOUT_S)
+    talk(recorded_words(handle))
     return handle.exit_code()
 
 
 def recorded_words(handle: RunHandle) -> str:
-    """The session's file, or its files."""
+    """What there is of the recording, and what it lacks. One line."""
     parts = handle.parts()
-    if len(parts) == 1:
-        return str(parts[0])
-    return f"{parts[0]} … {parts[-1].name} ({len(parts)} files, each opens alone)"
+    name = str(parts[0])
+    if len(parts) > 1:
+        name = f"{name} … {parts[-1].name} ({len(parts)} files, each opens alone)"
+    said, last = handle.recorded(), parts[-1]
+    if not last.is_file() or not last.stat().st_size:
+        why = str(said.get("error") or "") if said else "the hub was lost"
+        return f"NOT recorded: {why or f'{last} is not there any more'}"
+    if said is None:
+        ago = max(0.0, handle.ended_s() - last.stat().st_mtime)
+        return (
+            f"recorded {name} IN PART: the hub was lost and the file ends {ago:.0f} s before the "
+            f"job; what its ranks did last: pardbg postmortem {handle.run} -o S.mcap"
+        )
+    if said.get("error"):
+        how_long = duration(int(said.get("missing_ns", 0)))
+        return (
+            f"recorded {name} IN PART: {said['error']}; the last {how_long} are missing "
+            f"({said.get('messages')} messages)"
+        )
+    return f"recorded {name}"
 
 
 @contextmanager
@@ -162,7 +176,7 @@ def farewell(run_dir: Path) -> int:
     if code:
         talk(f"{handle.name} ended with exit code {code}")
     last = handle.parts()[-1]
-    talk(f"recorded {recorded_words(handle)}; see it again with `pardbg replay {last}`")
+    talk(f"{recorded_words(handle)}; see it again with `pardbg replay {last}`")
     return code
 
 

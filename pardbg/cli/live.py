@@ -246,7 +246,7 @@ def _start(
     from pardbg.hub.run.runs import tidy
     from pardbg.hub.run.start import LaunchError, start_run
 
-    session = _session_target(output, name)
+    session = _session_target(output, name, how.force)
     tidy()
     adopt_orphans()
     try:
@@ -316,8 +316,9 @@ def _list_recipes() -> None:
             click.echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
 
 
-def _session_target(output: Path | None, name: str) -> Path:
-    """Where the recording goes; refused before anything starts if it cannot be written."""
+def _session_target(output: Path | None, name: str, force: bool) -> Path:
+    """Where the recording goes: an empty file, or with ``force`` one that is there. Refused before
+    anything starts if it cannot be written."""
     from pardbg.cli.headless import default_session_path
 
     path = output if output is not None else default_session_path(name)
@@ -327,9 +328,25 @@ def _session_target(output: Path | None, name: str) -> Path:
         raise UserError(f"cannot make {path.parent}: {error.strerror}; choose another -o") from None
     if path.is_dir():
         raise UserError(f"{path} is a directory; give -o a file name such as {path / 'run.mcap'}")
-    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UserError(f"cannot write {path}: permission denied; choose another -o")
-    return path.resolve()
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no file that can be recorded to; choose another -o")
+    path = path.resolve()
+    _refuse_if_written(path)
+    if path.exists() and path.stat().st_size and not force:
+        raise UserError(f"{path} exists: give another -o, or --force to replace it")
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another -o") from None
+    return path
+
+
+def _refuse_if_written(path: Path) -> None:
+    from pardbg.hub.run.runs import list_runs
+
+    for found in list_runs():
+        if path == found.session.resolve():
+            raise UserError(f"{found.run} is being recorded to {path}: choose another -o")
 
 
 def _find(name: str | None) -> Any:

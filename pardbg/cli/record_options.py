@@ -30,6 +30,8 @@ class Recording:
     allow_eval: bool = False
     on_exception_s: float = 0.0
     """How long a rank that raised waits for somebody; 0: it dies at once."""
+    force: bool = False
+    """Replace a session file that is there."""
 
     @property
     def attentive(self) -> bool:
@@ -97,9 +99,10 @@ ON_EXCEPTION: Final = _OnException()
 
 
 def recording_options(command: F) -> F:
-    """``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval`` and
+    """``--force``, ``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval`` and
     ``--on-exception``."""
     options = (
+        click.option("--force", is_flag=True, help="Replace the file of -o if it is there."),
         click.option("--level", type=click.Choice(LEVELS[1:]),
                      help="How much ranks record; summary: sums per step, and full detail for a "
                           "while around findings."),
@@ -121,7 +124,7 @@ def recording_options(command: F) -> F:
 
 def recording(
     level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
-    allow_eval: bool, on_exception: float,
+    allow_eval: bool, on_exception: float, force: bool,
 ) -> Recording:  # fmt: skip
     """The options' values together; refuses what makes no sense."""
     from pardbg.session.rotation import PartLimits
@@ -129,4 +132,4 @@ def recording(
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time: when to begin a new file")
     limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
-    return Recording(limits, level, allow_eval, on_exception)
+    return Recording(limits, level, allow_eval, on_exception, force)

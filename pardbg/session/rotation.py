@@ -70,6 +70,14 @@ class Parts:
     def num_messages(self) -> int:
         return self._writer.num_messages
 
+    @property
+    def num_written(self) -> int:
+        return self._writer.num_written
+
+    @property
+    def written_ns(self) -> int:
+        return self._writer.written_ns
+
     def write(self, key: bytes, payload: bytes, received_ns: int) -> None:
         self._writer.write(key, payload, received_ns)
 

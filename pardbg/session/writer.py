@@ -83,6 +83,10 @@ class SessionWriter:
     def __init__(self, path: Path, facts: RunFacts) -> None:
         self.path = path
         self.num_messages = 0
+        self.num_written = 0
+        """Of them, in whole chunks in the file."""
+        self.written_ns = 0
+        """When the newest of those was received."""
         self._to_wall = facts.wall_ns - facts.t_ns
         self._waiting: list[Message] = []
         self._waiting_bytes = 0
@@ -135,6 +139,8 @@ class SessionWriter:
                 begin + self._to_wall, end + self._to_wall,
             )  # fmt: skip
         self._file.flush()
+        self.num_written += len(messages)
+        self.written_ns = messages[-1].received_ns if messages else self.written_ns
 
     def close(self, code: int | None = None, hub_restarts: int = 0) -> None:
         """End the file properly: metadata, index, summary."""

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -274,20 +273,6 @@ def test_without_an_owner_the_hub_goes_on_alone(tmp_path: Path) -> None:
         assert handle.exit_code(default=-1) in (9, -1)  # if the hub saw it before init did
     assert said(tmp_path / "s.mcap") == STEPS
     assert "launcher_lost" in events(list(whole_messages(tmp_path / "s.mcap")))
-
-
-@pytest.fixture
-def small_tmpfs(run_dir: Path) -> Iterator[Path]:
-    """2 MB of memory as a file system, for root."""
-    if (
-        os.geteuid()
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", str(run_dir)], check=False
-        ).returncode
-    ):
-        pytest.skip("needs root and mount(2)")
-    yield run_dir
-    subprocess.run(["umount", "-l", str(run_dir)], check=True)
 
 
 def test_a_full_runtime_directory_never_costs_the_job(

@@ -22,7 +22,13 @@ from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.numbers import divergence, nan_origin
-from pardbg.analysis.findings.run_facts import clocks, nothing_seen, restarts, several_jobs
+from pardbg.analysis.findings.run_facts import (
+    clocks,
+    nothing_seen,
+    recorder_lost,
+    restarts,
+    several_jobs,
+)
 from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
 from pardbg.analysis.findings.speed.pipeline import pipelines
@@ -36,6 +42,7 @@ Detector = Callable[[View], Iterable[Finding]]
 DETECTORS: Final[tuple[Detector, ...]] = (
     ends,
     restarts,
+    recorder_lost,
     several_jobs,
     nothing_seen,
     clocks,

@@ -37,6 +37,30 @@ def restarts(view: View) -> Iterable[Finding]:
     )
 
 
+_LOST: Final = {"hub_restart": "the hub", "launcher_lost": "the launcher"}
+
+
+def recorder_lost(view: View) -> Iterable[Finding]:
+    """A process of pardbg's was killed meanwhile: the job did not notice, the recording may."""
+    seen: list[tuple[int, str]] = []
+    controls = view.store.controls
+    for index in range(controls.count(view.t_ns)):
+        t_ns, event = controls.at(index)
+        who = _LOST.get(fields.text(event, "event"))
+        if who is not None:
+            seen.append((t_ns, who))
+    if seen:
+        counts = {who: [w for _, w in seen].count(who) for _, who in seen}
+        times = ", ".join(who if n == 1 else f"{who} {n} times" for who, n in counts.items())
+        yield Finding(
+            kind="recorder-lost",
+            severity="info",
+            t_ns=seen[-1][0],
+            text=f"{times} of pardbg's was killed while the job ran; the recording goes on after "
+            "it, and records that are missing are counted (records-missing).",
+        )
+
+
 def _ended_before(view: View) -> str:
     """What ended the round before, as far as its ranks said it or the hub saw it."""
     processes = [p for p in view.store.procs.values() if p.epoch == view.epoch - 1]

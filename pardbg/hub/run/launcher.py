@@ -35,6 +35,8 @@ HUB_START_S: Final = 15.0
 HUB_END_S: Final = 20.0
 """How long the hub may take to write the rest after the job's end."""
 TICK_S: Final = 0.2
+RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)
+"""Written when the disk is full, too."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class Launcher:
     def run(self) -> None:
         """Start both, look after them, leave exit.json."""
         self._catch_signals()
-        for name in (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE):
+        for name in RESERVED:
             files.reserve(self.dir / name)
         self._say_launch()
         self._start_hub()

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
@@ -58,6 +58,15 @@ class RunHandle:
         found = files.read_json(self.run_dir / files.PART_FILE) or {}
         every = [part_path(self.session, n) for n in range(1, int(found.get("part", 1)) + 1)]
         return [path for path in every if path.exists()] or [self.session]
+
+    def recorded(self) -> dict[str, Any] | None:
+        """What the hub said of the recording when it closed it; None if it never did."""
+        return files.read_json(self.run_dir / files.RECORDED_FILE)
+
+    def ended_s(self) -> float:
+        """When the job ended (or now), on the wall clock, in seconds."""
+        wall = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("wall_ns")
+        return wall / 1e9 if isinstance(wall, int) else time.time()
 
     def ended(self) -> bool:
         """The job has ended (its recording may still be closed)."""

@@ -76,6 +76,9 @@ class Collector:
         """``n`` of the newest hub message."""
         self.write_error: str | None = None
         """Why nothing is recorded any more (disk full); the run goes on without."""
+        self.missing = 0
+        """Messages that are not in the file, since then."""
+        self.missing_since_ns = 0
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
         self._definitions, self._recent = definitions, recent
@@ -103,6 +106,8 @@ class Collector:
                 self.writer.write(key, payload, self._now())
             except OSError as error:
                 self.stop_recording(error)
+        elif self.write_error:
+            self.missing += 1
         if key[:1] == Key.DEFINITION.value:
             fields = self._definitions.add(key, payload)
             if fields is not None:
@@ -135,6 +140,8 @@ class Collector:
         """The file cannot be written any more: keep what is in it, go on without."""
         self.write_error = f"recording stopped: {error.strerror or error}"
         if self.writer is not None:
+            self.missing += self.writer.num_messages - self.writer.num_written
+            self.missing_since_ns = self.writer.written_ns
             self.writer.abandon()
             self.writer = None
 

@@ -418,12 +418,29 @@ class Hub:
             self._collector.define(
                 k=DefKind.END.value, proc=None, t_ns=now, code=self.code, told=self._told
             )
-        writer, self._collector.writer = self._collector.writer, None
-        if writer is not None:
+        collector = self._collector
+        if collector.writer is not None:
             try:
-                writer.close(self.code, self._resumed.restarts)
+                collector.writer.close(self.code, self._resumed.restarts)
             except OSError as error:
-                print(f"session not closed: {error}", flush=True)
+                collector.stop_recording(error)
+            collector.writer = None
+        self._say_recorded(now)
+
+    def _say_recorded(self, now: int) -> None:
+        """For those who tell the user what there is of the recording."""
+        collector = self._collector
+        if collector.write_error:
+            print(collector.write_error, flush=True)
+        since = collector.missing_since_ns or self.config.t_ns
+        with contextlib.suppress(OSError):
+            files.write_json(
+                self.config.dir / files.RECORDED_FILE,
+                {
+                    "error": collector.write_error or "", "messages": collector.missing,
+                    "missing_ns": now - since if collector.write_error else 0,
+                },
+            )  # fmt: skip
 
     _closed = False
     _told: Sequence[Any] = ()
