@@ -67,7 +67,7 @@ class Definitions:
             kind = str(fields.get("k"))
             self._keep(key, kind, fields, payload)
             self._learn(key[1:].decode("ascii"), kind, fields)
-        except (Malformed, ValueError, TypeError, KeyError):
+        except (Malformed, ValueError, TypeError, LookupError, AttributeError, OverflowError):
             self.malformed += 1
             return None
         return fields

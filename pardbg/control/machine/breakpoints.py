@@ -120,7 +120,7 @@ class Breakpoints:
             number, words = int(said["number"]), str(said["ranks"])
             ranks = None if words == "all" else parse_rank_set(words)
             lease_ns, ignore = int(said["lease_ns"]), int(said["ignore"])
-        except (KeyError, ValueError, TypeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise BreakpointError(f"not as a hub says it: {error!r}") from None
         highest, self._number = self._number, number - 1
         try:

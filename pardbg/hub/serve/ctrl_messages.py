@@ -61,7 +61,7 @@ def agent_state(proc: str, message: dict[str, Any]) -> AgentState:
             hit_text=str(message["hit"][1])[:_MAX_HIT] if message.get("hit") else "",
             hits={int(n): int(count) for n, count in (message.get("hits") or {}).items()},
         )
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise Malformed(f"state: {error!r}") from error
 
 

@@ -54,6 +54,8 @@ LINGER_MS: Final = 1_000
 GAP_NS: Final = 1_000 * MS
 PULL_HWM: Final = 256
 PUB_HWM: Final = 2_000
+_NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""What a field of the wrong type or size leads to; infinity is no integer."""
 _TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
 _VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 
@@ -247,11 +249,14 @@ class Hub:
     def _from_agent(self, proc: str, message: dict[str, Any], role: Role) -> None:
         try:
             self._agents.message(proc, message, time.monotonic_ns())
-        except (ValueError, TypeError, KeyError) as error:
+        except _NONSENSE as error:
             raise Malformed(f"{proc}: {error!r}") from error
 
     def _from_viewer(self, viewer: str, message: dict[str, Any], role: Role) -> None:
-        self._viewers.message(viewer, message, role, time.monotonic_ns())
+        try:
+            self._viewers.message(viewer, message, role, time.monotonic_ns())
+        except _NONSENSE as error:
+            raise Malformed(f"{viewer}: {error!r}") from error
 
     def _carry_out(self) -> None:
         """What the control machine wants done."""

@@ -57,7 +57,7 @@ class Resumed:
                 fields = decode_map(message.payload)
                 if fields.get("k") == DefKind.END and fields.get("proc"):
                     self.ended[str(fields["proc"])] = str(fields.get("reason"))
-        except (Malformed, ValueError, TypeError):
+        except (Malformed, ValueError, TypeError, LookupError, AttributeError, OverflowError):
             return
 
     def _numbered(self, kind: bytes, payload: bytes) -> None:

@@ -1,0 +1,74 @@
+"""Texts that people and files give: expressions, watches, goto, rank sets, verbs, rc lines."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pardbg.control.language.arguments import inspect_words, verb_meant, verb_words
+from pardbg.control.language.expr import parse
+from pardbg.control.language.ranksets import Known, RankFacts, resolve
+from pardbg.control.language.verbs import Verb
+from pardbg.control.language.watch_expr import parse_watch
+from pardbg.session.navigation import goto
+from tests.siege.stores import where
+from tests.siege.values import NUMBERS, TEXTS
+
+WORDS = (
+    "mb", "==", "3", "and", "or", "not", "(", ")", "stage", "<", ">", ">=", "+", "-", "*", "/", "%",
+    "1e6", "1e999", "2B3", "op", "all_reduce", '"x"', "'", "in", "0-3", "0-", "-1", "0-99999999999",
+    "tp=0", "stage=2", "host=n1", "all", "held", "waiting", "culprit", ",", "nan", "mismatch",
+    "slow>3x", "skew>5ms", "memory>80%", "diverge", "every", "10", "step", "finding", "end", "50%",
+    "+3s", "-2ms", "12:00", "25:99", "mark", "on", "ignore", "999999999999999999999", "\x00", "λ",
+    "0" * 300, "((((", "not " * 50, "!", "ms", "1h", "hold", "full", "30s", "_", ".", "[", "]",
+)  # fmt: skip
+MAX_S = 0.5
+RANKS = Known({rank: RankFacts(rank) for rank in range(8)})
+
+
+def text(rng: random.Random) -> str:
+    pool = [*WORDS, *TEXTS, *map(str, NUMBERS)]
+    glue = rng.choice((" ", " ", "", ","))
+    made = glue.join(rng.choice(pool) for _ in range(rng.choice((1, 2, 3, 5, 9))))
+    if rng.random() < 0.02:
+        made *= rng.choice((50, 500))
+    return made
+
+
+def _verb(said: str, rng: random.Random) -> Any:
+    words = said.split()
+    verb = verb_meant(rng.choice(list(Verb)), words)
+    return verb_words(verb, words)
+
+
+READERS: dict[str, Callable[[str, random.Random], Any]] = {
+    "expression": lambda said, rng: parse(said),
+    "watch": lambda said, rng: parse_watch(said),
+    "goto": lambda said, rng: goto.parse(said),
+    "duration": lambda said, rng: goto.duration_ns(said),
+    "rank set": lambda said, rng: resolve(said, RANKS),
+    "verb": _verb,
+    "inspect": lambda said, rng: inspect_words(rng.choice(("p", "list", "tensor", "compare")), said),
+}  # fmt: skip
+
+
+def run(seed: int, count: int) -> tuple[int, list[str], float]:
+    """(texts, what went wrong, slowest in s)"""
+    rng, bad, slowest = random.Random(seed), [], 0.0
+    names = list(READERS)
+    for number in range(count):
+        name, said = names[number % len(names)], text(rng)
+        begun = time.perf_counter()
+        try:
+            READERS[name](said, rng)
+        except ValueError:  # what every reader of texts refuses with, and who asked says in a line
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+            bad.append(f"{name} {said[:60]!r}: {where(error)}")
+        took = time.perf_counter() - begun
+        slowest = max(slowest, took)
+        if took > MAX_S:
+            bad.append(f"{name} {said[:60]!r}: {took:.1f} s")
+    return count, bad, slowest
