@@ -29,13 +29,14 @@ ENOUGH = 20
 def hellos(rank: int) -> dict[str, Any]:
     proc = f"0.n0.{4_000_000 + rank}"
     return {"v": 1, "t": "hello", "proc": proc, "rank": rank, "world_size": 2, "host": "n0",
-            "pid": 4_000_000 + rank, "epoch": 0, "boot_id": "b", "ring": "r", "defs": "d"}  # fmt: skip
+            "pid": 4_000_000 + rank, "epoch": 0, "boot_id": "b", "ring": "r"}  # fmt: skip
 
 
 def state(rng: random.Random, rank: int) -> dict[str, Any]:
     return {
         "v": 1, "t": "state", "sn": rng.randrange(1 << 20), "re": rng.randrange(9), "rank": rank,
-        "held": rng.choice((0, 1, 2, 4, 64)), "next": "all_reduce dp #0", "step": 3, "plan": ["0F0"],
+        "held": rng.choice((0, 1, 2, 4, 64)), "next": "all_reduce dp #0", "step": 3,
+        "plan": ["0F0"],
         "open": [["dp", "all_reduce", 3, None, False, 0, 5, 1]], "issued": {"dp": 4},
         "p2p": [["pp", 1, 0, True, 3]], "done": ["0F0"], "closed": True, "held_since_ns": 5,
         "hit": [1, "2B3"], "hits": {"1": 3}, "t_ns": 7,
@@ -64,7 +65,7 @@ ARGS = {
 
 
 def from_viewer(rng: random.Random) -> dict[str, Any]:
-    kind = rng.choice([m for m in Msg])
+    kind = rng.choice(list(Msg))
     verbs = [verb.value for verb in Verb if verb is not Verb.WHERE]
     chosen = "command" if rng.random() < 0.7 else kind.value
     return {

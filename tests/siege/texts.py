@@ -13,6 +13,7 @@ from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.control.language.verbs import Verb
 from pardbg.control.language.watch_expr import parse_watch
 from pardbg.session.navigation import goto
+from pardbg.words import parse_duration, parse_size
 from tests.siege.stores import where
 from tests.siege.values import NUMBERS, TEXTS
 
@@ -47,10 +48,11 @@ READERS: dict[str, Callable[[str, random.Random], Any]] = {
     "expression": lambda said, rng: parse(said),
     "watch": lambda said, rng: parse_watch(said),
     "goto": lambda said, rng: goto.parse(said),
-    "duration": lambda said, rng: goto.duration_ns(said),
+    "duration": lambda said, rng: parse_duration(said),
+    "size": lambda said, rng: parse_size(said),
     "rank set": lambda said, rng: resolve(said, RANKS),
     "verb": _verb,
-    "inspect": lambda said, rng: inspect_words(rng.choice(("p", "list", "tensor", "compare")), said),
+    "inspect": lambda said, rng: inspect_words(rng.choice(("p", "list", "tensor")), said),
 }  # fmt: skip
 
 

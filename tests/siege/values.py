@@ -18,8 +18,9 @@ NUMBERS: tuple[Any, ...] = (
 )  # fmt: skip
 TEXTS = (
     "", "x", "0", "0.n0.1", "../../etc/passwd", "\x1b]0;owned\x07", "\x1b[2J\x1b[31mred", "a\nb\rc",
-    "=1+1", "é" * 50, "x" * 5000, "\ud800".encode("utf-8", "replace").decode(), "‮txet", "F", "B",
-    "%s%n", "<script>", "[bold]x[/]", "NaN", "1F0", "held", "all", "world", "\x00", "9" * 400,
+    "=1+1", "é" * 50, "x" * 5000, "<script>",
+    "\ud800".encode("utf-8", "replace").decode(), "\u202etxet", "F", "B",
+    "%s%n", "[bold]x[/]", "NaN", "1F0", "held", "all", "world", "\x00", "9" * 400,
 )  # fmt: skip
 
 
