@@ -10,11 +10,16 @@ import os
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pardbg_agent import active
 
-__all__ = ["attach", "breakpoint", "detach", "log", "span", "step"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pardbg_agent.hooks.training.program_actions import ProgramAction
+
+__all__ = ["action", "attach", "breakpoint", "detach", "log", "plan", "span", "step"]
 __version__ = "0.1.0"
 
 
@@ -84,6 +89,41 @@ def span(name: str, part: int = 0, parts: int = 0, chunk: int = -1) -> _Span | _
     receives inside. ``part`` of ``parts``, from 1, and ``chunk``, from 0: what an algorithm of
     many messages is at, as in ``span("reduce-scatter", part=2, parts=6, chunk=1)``."""
     return _NO_SPAN if active.CORE is None else _Span(name, (part, parts, chunk))
+
+
+def action(kind: str, stage: int, mb: int = -1, module: Any = None) -> ProgramAction | _NoSpan:
+    """``with pardbg_agent.action("F", stage=1, mb=3): y = net(x)``: what a hand-written pipeline
+    computes, without the wait for its input. ``kind``: F forward, B backward, I and W backward in
+    two parts; ``stage`` counts over all virtual stages of the pipeline, from 0. The actions are
+    drawn, measured and stepped through like those of torch's own schedules. With ``module``, the
+    bytes that its forward saves are counted in sampled steps."""
+    core = active.CORE
+    if core is None or not core.level:
+        return _NO_SPAN
+    from pardbg_agent.hooks.training import program_actions
+
+    return core.guard.call("action", program_actions.action, kind, stage, mb, module) or _NO_SPAN
+
+
+def plan(
+    schedule: str,
+    ranks: Sequence[int],
+    microbatches: int = 0,
+    chunks: int = 1,
+    order: Mapping[int, Sequence[str]] | None = None,
+) -> None:
+    """The schedule that this rank's ``action`` calls follow, said once or in each step:
+    ``plan("1f1b", ranks=[0, 1, 2, 3], microbatches=8)``. ``ranks``: the pipeline's global ranks in
+    its order; ``chunks``: stages per rank. "1f1b", "gpipe" and "interleaved" (Megatron-LM's) are
+    known; of any other schedule say ``order``, ``{rank: ["0F0", "0F1", "0B0", …]}``."""
+    core = active.CORE
+    if core is None or not core.level:
+        return
+    from pardbg_agent.hooks.training import program_actions
+
+    core.guard.call(
+        "plan", program_actions.plan, core, schedule, ranks, microbatches, chunks, order
+    )
 
 
 def log(**numbers: Any) -> None:

@@ -7,6 +7,7 @@ through, because it asks ``core.CURRENT`` on each call.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,9 @@ class Patches:
 
 def around(original: Any, hook: str, before: Before, after: After) -> Any:
     """``original`` with hooks around it. An exception of a hook never leaves it; the gate's wait
-    is inside ``before``, so KeyboardInterrupt passes."""
+    is inside ``before``, so KeyboardInterrupt passes. ``before`` gets the arguments by their
+    places, as far as the call's form allows."""
+    names = _names(original)
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +69,11 @@ def around(original: Any, hook: str, before: Before, after: After) -> Any:
             return original(*args, **kwargs)
         begun = now_ns()
         try:
-            what = before(c, *args, **kwargs)
+            if kwargs:
+                placed, rest = _placed(names, args, kwargs)
+                what = before(c, *placed, **rest)
+            else:
+                what = before(c, *args)
         except Exception as error:  # noqa: BLE001 - the guard
             c.guard.failed(hook, error)
             what = None
@@ -89,6 +96,27 @@ def around(original: Any, hook: str, before: Before, after: After) -> Any:
         return result
 
     return watched
+
+
+def _names(function: Any) -> tuple[str, ...]:
+    """Parameters that may be given by place or by name, in order."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+
+def _placed(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call with its leading named arguments in their places."""
+    rest = dict(kwargs)
+    for name in names[len(args) :]:
+        if name not in rest:
+            break
+        args = (*args, rest.pop(name))
+    return args, rest
 
 
 def spend(c: _core.Core, since: int) -> None:

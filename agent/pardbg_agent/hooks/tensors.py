@@ -114,7 +114,29 @@ def local_part(value: Any) -> Any:
     for inside in ("_local_tensor", "elem"):
         if type(value) is not torch.Tensor:
             value = getattr(value, inside, value)
-    return value
+    if getattr(value, "layout", torch.strided) is torch.strided:
+        return value
+    values = getattr(value, "_values", None) or getattr(value, "values", None)  # sparse, nested
+    return values() if callable(values) else value if values is None else values
+
+
+def bytes_of(tensor: Any) -> int:
+    """Bytes that a tensor has on this rank, of whatever kind: of a sparse one its values and their
+    places; 0 where that is not known."""
+    try:
+        return int(local_part(tensor).nbytes) + sum(int(part.nbytes) for part in _places(tensor))
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return 0
+
+
+def _places(tensor: Any) -> tuple[Any, ...]:
+    """Where a sparse tensor's values are."""
+    layout = getattr(tensor, "layout", torch.strided)
+    if layout is torch.sparse_coo:
+        return (tensor._indices(),)
+    if layout is torch.sparse_csr:
+        return tensor.crow_indices(), tensor.col_indices()
+    return ()
 
 
 def _tensor(value: Any) -> torch.Tensor | None:

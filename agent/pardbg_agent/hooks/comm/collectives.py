@@ -20,7 +20,7 @@ from torch.library import Library
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.comm import groups, works
+from pardbg_agent.hooks.comm import groups, op_arguments, works
 from pardbg_agent.hooks.comm.op_arguments import REDUCE, SPECS, Args, Parts, Spec
 from pardbg_agent.hooks.context import LOCAL, Context, Group, Op, Signature, State
 from pardbg_agent.hooks.patching import unseen, wait_gate
@@ -205,7 +205,10 @@ def _begin_collective(spec: Spec) -> Any:
     reduces, probed = spec.reduces, probes.probed(spec)
 
     def begin(c: _core.Core, args: Args, state: State) -> Op | None:
-        tensor, a, b = tensors_of(args)
+        try:
+            tensor, a, b = tensors_of(args)
+        except (RuntimeError, NotImplementedError):  # sparse and nested tensors
+            tensor, a, b = op_arguments.whatever(args)
         if tensor is None:
             on_cpu, dtype = True, None
         else:
@@ -258,7 +261,10 @@ def _begin_p2p(spec: Spec) -> Any:
     flags = _P2P | _ASYNC | (_SEND if send else 0)
 
     def begin(c: _core.Core, args: Args, state: State) -> Op | None:
-        tensor, a, b = tensors_of(args)
+        try:
+            tensor, a, b = tensors_of(args)
+        except (RuntimeError, NotImplementedError):  # sparse and nested tensors
+            tensor, a, b = op_arguments.whatever(args)
         if tensor is None:
             on_cpu, dtype = True, None
         else:

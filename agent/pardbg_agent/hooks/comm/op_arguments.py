@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
+
+from pardbg_agent.hooks.tensors import bytes_of
+
 REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 """By the value of torch's RedOpType."""
 
@@ -46,6 +50,14 @@ def num_bytes(tensors: Tensors) -> int:
     if len(tensors) == 1:
         return int(tensors[0].nbytes)
     return sum(t.nbytes for t in tensors)
+
+
+def whatever(args: Args) -> tuple[Any, int, int]:
+    """(one tensor, bytes in, bytes out) of an op whose tensors have no single storage."""
+    found = [t for arg in args for t in (arg if isinstance(arg, (list, tuple)) else (arg,))
+             if isinstance(t, torch.Tensor)]  # fmt: skip
+    total = sum(map(bytes_of, found))
+    return (found[0] if found else None), total, total
 
 
 def _in_place(args: Args) -> tuple[Any, int, int]:

@@ -12,7 +12,7 @@ from pardbg_agent import identity
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit
-from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.hooks.tensors import bytes_of
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
 from pardbg_agent.words import binary_size
 
@@ -178,7 +178,7 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
 
 def _bytes(tensor: Any) -> int:
     """Bytes on this rank."""
-    return int(local_part(tensor).nbytes)
+    return bytes_of(tensor)
 
 
 def _whole(p: Any, shards: int) -> int:

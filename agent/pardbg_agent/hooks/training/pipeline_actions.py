@@ -71,7 +71,7 @@ class Actions:
             self._defined[key] = plan
             self._c.defs.put(
                 DefKind.PLAN, schedule=plan.schedule, ranks=list(plan.ranks),
-                group=plan.group or f"pipeline:{','.join(map(str, plan.ranks))}",
+                group=plan.group or _group_of(plan.ranks),
                 num_stages=plan.num_stages, num_microbatches=plan.num_microbatches,
                 num_virtual=max(1, plan.num_stages // max(1, len(plan.ranks))),
                 order={str(rank): list(row) for rank, row in plan.order.items()},
@@ -242,6 +242,14 @@ def of(c: _core.Core) -> Actions:
         x.actions = Actions(c, x)
     made: Actions = x.actions
     return made
+
+
+def _group_of(ranks: tuple[int, ...]) -> str:
+    """Key of a process group of these ranks, else a name that says them."""
+    for pg, known in list(c10d._world.pg_group_ranks.items()):
+        if sorted(known) == sorted(ranks):
+            return group_key(pg)
+    return f"pipeline of ranks {','.join(map(str, ranks))}"
 
 
 def group_key(pg: Any) -> str:

@@ -21,6 +21,7 @@ from pardbg_agent.control.posts import Other, Others, Post, Posts
 from pardbg_agent.control.watches import Watches
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import Group
+from pardbg_agent.hooks.tensors import bytes_of
 from pardbg_agent.identity import job_name
 from pardbg_agent.wire import NONE
 
@@ -96,7 +97,7 @@ def comparable(c: _core.Core) -> bool:
 
 
 def _num_tensors(op: Any) -> int:
-    one = 0 if op.tensor is None else int(op.tensor.nbytes)
+    one = 0 if op.tensor is None else bytes_of(op.tensor)
     if not one or one in (op.in_bytes, op.out_bytes):
         return 1
     return next((n // one for n in (op.in_bytes, op.out_bytes) if n and n % one == 0), 0)

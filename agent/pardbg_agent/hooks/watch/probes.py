@@ -105,7 +105,7 @@ def look(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     if c.level < 2 or not known.on or known.told >= MAX_TOLD or not known.affordable:
         return None
     t0 = now_ns()
-    if type(tensor) is not torch.Tensor:
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return None
     found: tuple[int, int] | None = c.guard.call(_HOOK, not_finite, tensor)
     known.spent_ns += now_ns() - t0
