@@ -32,8 +32,12 @@ MAX_POLL: Final = 5_000
 """Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
 
 
+def _name() -> str:
+    return f"view-{uuid.uuid4().hex[:12]}"
+
+
 def _socket(
-    context: zmq.Context[Any], kind: int, endpoint: str, run_dir: Path, role: Role
+    context: zmq.Context[Any], kind: int, endpoint: str, run_dir: Path, role: Role, name: str = ""
 ) -> zmq.Socket[bytes]:
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 100)
@@ -41,7 +45,7 @@ def _socket(
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     secure_client(socket, files.read_json(run_dir / KEYS_FILE), role)
     if kind == zmq.DEALER:
-        socket.setsockopt(zmq.IDENTITY, f"view-{uuid.uuid4().hex[:12]}".encode())
+        socket.setsockopt(zmq.IDENTITY, (name or _name()).encode())
         socket.setsockopt(zmq.RCVHWM, 10_000)
     else:
         socket.setsockopt(zmq.RCVHWM, 20_000)
@@ -197,6 +201,8 @@ class HubControl:
         self._script = script
         self._lock = threading.Lock()
         """Of what follows: any thread asks, and the socket's thread answers."""
+        self.name = _name()
+        """What the audit trail calls this viewer."""
         self._numbers = itertools.count(1)
         self._out: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._waiting: dict[int, Future[Reply]] = {}
@@ -305,7 +311,7 @@ class HubControl:
     def _serve(self) -> None:
         config = self._handle.config
         context: zmq.Context[Any] = zmq.Context()
-        socket = _socket(context, zmq.DEALER, config.ctrl, config.dir, "control")
+        socket = _socket(context, zmq.DEALER, config.ctrl, config.dir, "control", self.name)
         try:
             self._exchange(socket)
         finally:

@@ -74,6 +74,8 @@ class FakeStore:
 class FakePort:
     """Records what was asked; answers once ``release`` is set."""
 
+    name = "view-1a2b"
+
     def __init__(self, reply: Reply | None = None, wait: bool = False) -> None:
         self.asked: list[tuple[str, str | None]] = []
         self.reply = reply or Reply(True, None, {})

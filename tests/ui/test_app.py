@@ -21,7 +21,7 @@ WORDS = {
     "collectives": ("p2p", "1 → 2", "F mb3"),
     "traffic": ("observed", "12.4 MB/s"),
     "memory": ("resident set", "expected", "394 MiB"),
-    "debug": ("audit trail", "stacks", "since"),
+    "debug": ("console", "stacks", "since"),
     "findings": ("slow-stage", "Move a layer"),
     "output": ("step 39 loss", "UserWarning"),
 }

@@ -123,16 +123,40 @@ async def test_up_and_down_stay_within_the_frames() -> None:
         assert "in frame 1" in text_of(app)
 
 
-async def test_a_long_answer_is_shown_over_the_page() -> None:
-    """At 80x24 the console has room for four lines; a listing has eleven."""
+async def test_the_console_shows_the_newest_answer_keeps_indentation_and_scrolls() -> None:
+    """At 80x24 a listing of eleven lines does not fit: its end is in view, its begin a key away."""
     listing = "\n".join(f"{n:>5}     code of line {n}" for n in range(1, 12))
     port = FakePort(Reply(True, None, {"answers": {0: {"ok": True, "text": listing}}}))
     app = app_on(sample.snapshot_1f1b(), port)
     async with app.run_test(size=(80, 24)) as pilot:
         await ready(app)
         await pilot.press("colon", *"list", "enter")
-        await shows(app, "11     code of line 11")
-        assert " 1     code of line 1" in text_of(app) and "esc closes" in text_of(app)
-        await pilot.press("escape")
-        await until(lambda: "esc closes" not in text_of(app), "closed")
-        await shows(app, "code of line 11")  # and in the console, its end
+        await shows(app, "   11     code of line 11")
+        assert "code of line 1 " not in text_of(app)
+        await pilot.press("pageup", "pageup")
+        await shows(app, "    1     code of line 1")
+        await pilot.press("colon", *"list", "enter")
+        await shows(app, "   11     code of line 11")
+
+
+async def test_a_colon_over_a_popup_opens_the_prompt() -> None:
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        await pilot.press("question_mark")
+        await shows(app, "esc closes")
+        await pilot.press("colon", *"findings", "enter")
+        await until(lambda: app.main.active == "findings", "the page that was typed")
+        assert "esc closes" not in text_of(app)
+
+
+async def test_comparing_errors_says_that_they_are_errors() -> None:
+    said = {"ok": True, "raised": True, "text": "NameError: name 'loss' is not defined"}
+    port = FakePort(Reply(True, None, {"answers": {0: said, 1: said}}))
+    app = app_on(sample.snapshot_1f1b(), port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("colon", *"compare", "space", *"loss", "enter")
+        await shows(app, "1 ✗ NameError: name 'loss' is not defined")
+        await shows(app, "nothing to compare: no rank has a value")
+        assert "equal" not in text_of(app)

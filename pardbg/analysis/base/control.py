@@ -52,6 +52,12 @@ class Breakpoint:
     watch: bool = False
 
 
+_MOVING: Final = ("pause", "continue", "step", "tick", "next", "op", "until")
+_OUTCOMES: Final = ("cut", "running", "wait", "loose", "released", "hit")
+_SOON_NS: Final = 2_000_000_000
+"""A breakpoint that is hit so soon after a verb is what came of it."""
+
+
 def control_view(view: View) -> ControlView:
     events: list[tuple[int, Any]] = view.store.controls.last(view.t_ns, _LOOK_BACK)
     t_ns, newest = _newest_state(events)
@@ -66,9 +72,7 @@ def control_view(view: View) -> ControlView:
         reason=fields.text(newest, "reason"),
         held=_by_rank(newest, "held") if mode != "running" else {},
         pending=fields.integer(newest, "pending", 0),
-        log=tuple((t, _line(event)) for t, event in events if fields.text(event, "event"))[
-            -LOG_LINES:
-        ],
+        log=trail(events)[-LOG_LINES:],
         waiting=_by_rank(newest, "waiting"),
         timeout_ns=_left(view, newest, t_ns, "timeout_ns"),
         breaks=_breaks(newest),
@@ -116,6 +120,34 @@ def _breaks(event: Mapping[str, Any]) -> tuple[Breakpoint, ...]:
     )  # fmt: skip
 
 
+def trail(events: list[tuple[int, Any]]) -> tuple[tuple[int, str], ...]:
+    """A line per verb, with what came of it: ``tick by view-1a2b → held at a cut``; other events
+    have a line of their own."""
+    lines: list[tuple[int, str]] = []
+    verb = False
+    """The newest line is of a verb that moves ranks."""
+    for t_ns, event in events:
+        name = fields.text(event, "event")
+        if not name:
+            continue
+        came = _outcome(event, name) if name in _OUTCOMES else ""
+        late = name == "hit" and bool(lines) and t_ns - lines[-1][0] > _SOON_NS
+        if came and verb and not late:
+            begun, text = lines[-1]
+            if came not in text:
+                lines[-1] = begun, f"{text} → {came}"
+            continue
+        lines.append((t_ns, _line(event)))
+        verb = name in _MOVING
+    return tuple(lines)
+
+
+def _outcome(event: Mapping[str, Any], name: str) -> str:
+    """What an event that follows a verb says; a cut that says nothing more is what was asked."""
+    text = fields.text(event, "text") or fields.text(event, "reason")
+    return text or {"cut": "held at a cut"}.get(name, name)
+
+
 def _line(event: Mapping[str, Any]) -> str:
     """``pause by view-1a2b: all ranks``."""
     parts = [fields.text(event, "event")]
@@ -123,7 +155,7 @@ def _line(event: Mapping[str, Any]) -> str:
     reason = fields.text(event, "reason")
     if by:
         parts.append(f"by {by}")
-    if text or reason:
+    if (text or reason) and (text or reason) != parts[0].split(" ")[0]:
         parts[-1] += ":"
         parts.append(text or reason)
     return " ".join(parts)

@@ -122,6 +122,11 @@ class Reply:
 class ControlPort(Protocol):
     """What the TUI, the console and ``pardbg ctl`` need of a live hub."""
 
+    @property
+    def name(self) -> str:
+        """What the audit trail calls this viewer."""
+        ...
+
     def command(
         self, verb: Verb, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
     ) -> Reply:

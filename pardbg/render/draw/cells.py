@@ -39,6 +39,8 @@ class Picture:
     """The newest line is last: keep the end in view."""
     rows: tuple[int, ...] = ()
     """Per body line: the index of the thing it shows (a rank, a row), for the mouse; or empty."""
+    head_rows: tuple[int, ...] = ()
+    """The same per line of the head; -1: nothing to choose."""
 
 
 @lru_cache(maxsize=4096)

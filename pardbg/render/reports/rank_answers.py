@@ -21,10 +21,24 @@ def answers(data: Mapping[str, Any], *, compare: bool = False) -> list[str]:
     good = {rank: said for rank, said in by_rank.items() if said.get("ok")}
     lines = [f"rank {rank}: {said.get('error') or 'no answer'}"
              for rank, said in by_rank.items() if not said.get("ok")]  # fmt: skip
+    raised = {rank: said for rank, said in good.items() if said.get("raised")}
+    if compare and raised:
+        good = {rank: said for rank, said in good.items() if rank not in raised}
+        lines = [*_raised(raised), *lines]
+        if not good:
+            return [*lines, "nothing to compare: no rank has a value"]
     if compare and good:
         hashed = any("hashes" in said for said in good.values())
         return [*(_hashes(good) if hashed else _beside(good)), *lines]
     return [*_texts(good), *lines]
+
+
+def _raised(raised: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Ranks on which there is no value but an exception: errors are not equal values."""
+    return [
+        f"{rank:>5} ✗ {' '.join(str(said.get('text', '')).split())}"
+        for rank, said in sorted(raised.items())
+    ]
 
 
 def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:

@@ -41,6 +41,11 @@ class Controller:
         return self._port is not None
 
     @property
+    def you(self) -> str:
+        """This viewer's name in the audit trail; empty where it has no control."""
+        return self._port.name if self._port is not None else ""
+
+    @property
     def under_way(self) -> str:
         """What the hub was asked and has not answered yet; empty: nothing."""
         with self._lock:

@@ -13,6 +13,7 @@ from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant
 from pardbg.analysis.whatif.answer import WhatIf
 from pardbg.session.navigation.marks import Mark
+from pardbg.session.source_files import Place, SourceLines
 from pardbg.store.bookmarks import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
@@ -49,6 +50,8 @@ class Want:
     peaks: bool = False
     """The actions that made each rank's peak of activations."""
     ticks: TicksWant | None = None
+    source: Place | None = None
+    """The line of a file to show."""
     pipeline_of: int | None = None
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
 
@@ -98,6 +101,8 @@ class Frame:
     peaks: Mapping[int, Peak] = field(default_factory=dict)
     ticks: Ticks | None = None
     """The pipelines by tick."""
+    source: SourceLines | None = None
+    """Lines around ``Want.source``."""
     other: Comparison | None = None
     """The second of two recordings that are shown together."""
 

@@ -10,6 +10,7 @@ from pardbg.analysis.base.values import OutputLine, Snapshot
 from pardbg.analysis.pipeline.peaks import Peak, peaks
 from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.session.navigation.align import aligned
+from pardbg.session.source_files import SourceLines, source_around
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Comparison, Frame, Lanes, Want
 from pardbg.ui.engine.landmarks import Places
@@ -27,6 +28,7 @@ class FrameMaker:
     ) -> None:
         self._store, self._eyes, self._cursor = store, eyes, cursor
         self._loader, self._places = loader, places
+        self._source_read: SourceLines | None = None
 
     def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
         """The frame at the cursor; in a ``hurry`` without findings."""
@@ -60,6 +62,7 @@ class FrameMaker:
             schedule=schedule_detail(snapshot.pipeline) if want.schedule else None,
             peaks=_peaks(snapshot) if want.peaks else {},
             ticks=eyes.ticks(self._store, snapshot.t_ns, want.ticks) if want.ticks else None,
+            source=self._source(want),
             other=self._beside(want, snapshot.t_ns, look is eyes.snapshot),
         )
 
@@ -72,6 +75,14 @@ class FrameMaker:
             made, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
             speed=self._cursor.speed,
         )  # fmt: skip
+
+    def _source(self, want: Want) -> SourceLines | None:
+        """Read once per place: a file may change while one looks, a stack does not."""
+        if want.source is not None and (
+            self._source_read is None or self._source_read.place != want.source
+        ):
+            self._source_read = source_around(want.source)
+        return self._source_read if want.source is not None else None
 
     def _lanes(self, want: Want, snapshot: Snapshot) -> tuple[Lanes, int, int]:
         """Lanes, and begin and end of their window."""

@@ -35,7 +35,7 @@ class AppActions:
         if argument and not lines:
             raise CommandError(f"no word {argument!r}: ? lists all")
         panel = word_panel(argument, lines) if lines else help_panel(self._view.live)
-        self._app.push_screen(panel)
+        self._view.push_panel(panel)
 
     def _picture(self, argument: str) -> None:
         """What is on the screen now; the file is written on a thread of its own."""

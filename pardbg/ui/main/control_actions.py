@@ -7,12 +7,12 @@ from functools import partial
 
 from pardbg.control.language.arguments import COMPARE, inspect_words, verb_meant, verb_words
 from pardbg.control.language.verbs import Reply, Verb
-from pardbg.render.draw.cells import Picture, Segment, clean, clip, line
 from pardbg.render.reports.rank_answers import answers
 from pardbg.render.reports.replies import breakpoints
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS
 from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Answered
 from pardbg.ui.main.main_view import Handlers, MainView
 from pardbg.ui.screens.debug import DebugPage
@@ -28,9 +28,10 @@ class ControlActions:
     def __init__(self, view: MainView, desk: Controller) -> None:
         self._view, self._desk = view, desk
         self._comparing = False
-        self._asked = ""
         self._frame = 0
         """Which of a held rank's own frames is looked at; 0 the innermost."""
+        self._stacks_of: tuple[object, ...] = ()
+        """Where ranks were held when their stacks were last asked for."""
         self._before = 0
         """The one before ``up`` or ``down``."""
 
@@ -44,7 +45,7 @@ class ControlActions:
             "break_here": self._break_here,
             "take": lambda _: self.refused(self._desk.take()),
             "leave": lambda _: self.refused(self._desk.leave()),
-            "frame_up": lambda _: self._look_from(self._frame + 1),
+            "frame_up": self._frame_up,
             "frame_down": self._frame_down,
         }  # fmt: skip
 
@@ -100,6 +101,7 @@ class ControlActions:
         if event.verb is Verb.WHERE:
             if not debug.stacks(event.reply.data):
                 self._view.say("no rank answered with a stack", "warn")
+            self._view.want_page()
         elif event.verb in (Verb.RANKS, Verb.STATUS):
             for key, value in sorted(event.reply.data.items(), key=str):
                 debug.say(f"{key}: {value}")
@@ -130,6 +132,7 @@ class ControlActions:
     def _debug(self) -> DebugPage:
         debug = self._view.pages["debug"]
         assert isinstance(debug, DebugPage)
+        debug.you = self._desk.you
         return debug
 
     # ---------------------------------------------------------------- looking into ranks
@@ -141,22 +144,29 @@ class ControlActions:
         except ValueError as error:
             raise command_line.CommandError(str(error)) from None
         self._comparing = word == COMPARE
-        self._asked = f"{word} {argument}".strip()
         ranks = ranks or str(self._view.shared.rank)
         self.refused(self._desk.send(Verb.INSPECT, ranks, frame=self._frame, **args))
 
+    def on_frame(self, frame: Frame) -> None:
+        """Ranks were held somewhere else than before: the page about them needs their stacks."""
+        held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
+        if self._view.active != "debug" or not self._desk.present or not held:
+            return
+        now = (frame.snapshot.step, *sorted(held.items()))
+        if now != self._stacks_of:
+            self._stacks_of = now
+            self._debug.frame = self._frame = 0
+            self._desk.send(Verb.WHERE)
+
     def _show_answer(self, lines: list[str]) -> None:
-        """In the console; over it, too, where it is longer than what the console has room for."""
-        debug = self._debug
+        """In the console: it keeps its newest line in view, and scrolls."""
         for text in lines:
-            debug.say(text, "")
+            self._debug.say(text, "")
         self._view.show_page("debug")
-        size = debug.screen.size
-        if len(lines) > (size.height // 2 - 4 if size.width >= 120 else size.height // 6):
-            self._view.open_panel(
-                self._asked, lambda cells, _: Picture(body=tuple(
-                    line(Segment(clip(clean(text), cells))) for text in lines))
-            )  # fmt: skip
+
+    def _frame_up(self, _argument: str) -> None:
+        """The caller's frame, as pdb's ``up``."""
+        self._look_from(self._frame + 1)
 
     def _frame_down(self, _argument: str) -> None:
         if not self._frame:
@@ -165,7 +175,15 @@ class ControlActions:
 
     def _look_from(self, number: int) -> None:
         self._before, self._frame = self._frame, number
-        self.inspect("list", "")
+        known = self._debug.look_from(number)
+        self._view.want_page()
+        if self._desk.present:
+            self.inspect("list", "")
+        elif not known:
+            self._frame = self._before
+            raise command_line.CommandError("there is no frame beyond this one")
+        else:
+            self._view.show_page("debug")
 
     def _keep_frame(self, reply: Reply) -> None:
         """There is no frame beyond the outermost: stay."""

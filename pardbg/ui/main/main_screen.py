@@ -148,6 +148,8 @@ class MainScreen(Screen[None]):
             self.shared.rank = ranks[0]
         self.page.redraw()
         self.paint()
+        self.want_page()  # a page may want what this frame names: the source of a frame of a stack
+        self.control.on_frame(frame)
         for screen in self.app.screen_stack[-1:]:
             if isinstance(screen, Panel):
                 screen.redraw()
@@ -200,7 +202,11 @@ class MainScreen(Screen[None]):
 
     def open_panel(self, title: str, draw: Draw) -> None:
         """Show a framed picture over the page."""
-        self.app.push_screen(Panel(title, draw))
+        self.push_panel(Panel(title, draw))
+
+    def push_panel(self, panel: Panel) -> None:
+        """Show it; a ``:`` or ``/`` typed over it closes it and opens the prompt."""
+        self.app.push_screen(panel, lambda kind: self.ask(kind) if kind else None)
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
         self.page.pick(event.index, event.x)

@@ -10,7 +10,7 @@ from pardbg.store.bookmarks import Bookmark
 from pardbg.ui.engine.feed import Want
 from pardbg.ui.engine.landmarks import Journey
 from pardbg.ui.screens.base import Page, Shared
-from pardbg.ui.screens.panel import Draw
+from pardbg.ui.screens.panel import Draw, Panel
 
 NOTE: Final = "m"
 """The prompt asks for a bookmark's note."""
@@ -62,6 +62,9 @@ class MainView(Protocol):
 
     def ask(self, kind: str, text: str = "") -> None:
         """Open the prompt: ``:``, ``/`` or NOTE, with ``text`` already in it."""
+
+    def push_panel(self, panel: Panel) -> None:
+        """Show a panel; a ``:`` or ``/`` typed over it closes it and opens the prompt."""
 
     def open_panel(self, title: str, draw: Draw) -> None:
         """Show a framed picture over the page."""

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.debug.page import DebugPageState, debug
-from pardbg.render.pages.debug.stacks import Stack, stacks_of
-from pardbg.ui.engine.feed import Frame
+from pardbg.render.pages.debug.console import Entry
+from pardbg.render.pages.debug.page import DebugPageState, debug, stacks_shown
+from pardbg.render.pages.debug.stacks import Spot, Stack, own_spots, stacks_of
+from pardbg.session.source_files import Place
+from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared
 
-_CONSOLE = 100
+_CONSOLE = 500
+_LAST_NS = 1 << 62
+"""In a recording, what is typed comes after the audit trail, wherever the cursor is."""
 
 
 class DebugPage(Page):
-    """Held ranks, stacks, audit trail, console."""
+    """Held ranks, stacks, source, console with audit trail."""
 
     name_ = "debug"
 
@@ -23,12 +27,47 @@ class DebugPage(Page):
         super().__init__(shared)
         self._stacks: dict[int, Stack] = {}
         self._stacks_ns: int | None = None
-        self._typed: tuple[tuple[str, str], ...] = ()
+        self._typed: tuple[Entry, ...] = ()
+        self.you = ""
+        """This viewer's name in the audit trail."""
+        self.frame = 0
+        """Which of the program's own frames is looked at; 0 the innermost."""
+
+    def _look(self, frame: Frame | None) -> DebugPageState:
+        return DebugPageState(
+            self.shared.rank, self._stacks, self._stacks_ns, self._typed, self.shared.can_control,
+            self.you, frame.source if frame is not None else None, self.frame,
+        )  # fmt: skip
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        look = DebugPageState(self.shared.rank, self._stacks, self._stacks_ns, self._typed,
-                    self.shared.can_control)  # fmt: skip
-        return debug(frame.snapshot, cells, rows, look)
+        return debug(frame.snapshot, cells, rows, self._look(frame))
+
+    def want(self) -> Want:
+        spots = self._own()
+        if not spots:
+            return Want()
+        spot = spots[min(self.frame, len(spots) - 1)]
+        return Want(source=Place(spot.file, spot.line) if spot.file else None)
+
+    def _own(self) -> list[Spot]:
+        """The selected rank's own frames, innermost first."""
+        frame = self.shared.frame
+        if frame is None:
+            return []
+        stacks, _ = stacks_shown(frame.snapshot, self._look(frame))
+        return own_spots(stacks.get(self.shared.rank, ()))
+
+    def move(self, by: int) -> None:
+        self.frame = 0
+        super().move(by)
+
+    def look_from(self, number: int) -> bool:
+        """Look at frame ``number``, 0 the innermost; False where there is no such frame."""
+        if not 0 <= number < len(self._own()):
+            return False
+        self.frame = number
+        self.redraw()
+        return True
 
     def stacks(self, data: Mapping[str, Any]) -> int:
         """Take the answer to ``where``; the number of ranks it holds."""
@@ -39,6 +78,12 @@ class DebugPage(Page):
         return len(self._stacks)
 
     def say(self, text: str, style: str = "dim") -> None:
-        """A line of the console."""
-        self._typed = (*self._typed[-_CONSOLE:], (text, style))
+        """A line of the console; it is brought into view."""
+        frame = self.shared.frame
+        live = frame is not None and self.shared.can_control
+        t_ns = frame.snapshot.t_ns if frame is not None and live else _LAST_NS
+        if self._typed:
+            t_ns = max(t_ns, self._typed[-1].t_ns)
+        self._typed = (*self._typed[-_CONSOLE:], Entry(t_ns, text, style))
+        self.follow_end()
         self.redraw()

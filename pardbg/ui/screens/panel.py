@@ -28,11 +28,14 @@ class _Pane(PicturePane):
         self.show_picture(self._draw(self.size.width, self.size.height))
 
 
-class Panel(ModalScreen[None]):
-    """A framed picture that scrolls; it draws again with each new frame."""
+class Panel(ModalScreen[str]):
+    """A framed picture that scrolls; it draws again with each new frame. Its result is a prompt
+    that was asked for over it (``:`` or ``/``), or nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,question_mark", "dismiss", "close"),
+        Binding("escape,q,enter,question_mark", "dismiss('')", "close"),
+        Binding("colon", "dismiss(':')"),
+        Binding("slash", "dismiss('/')"),
         Binding("down,j", "scroll(1)"),
         Binding("up,k", "scroll(-1)"),
         Binding("pagedown,space", "scroll(10)"),

@@ -96,6 +96,10 @@ class PicturePane(Lines):
         self.scroll_rows(-3)
 
     def on_click(self, event: events.Click) -> None:
+        rows = self._picture.head_rows
+        if event.y < len(rows) and rows[event.y] >= 0:
+            self.post_message(self.Clicked(rows[event.y], event.x))
+            return
         row = event.y - len(self._picture.head) + self._top
         if 0 <= event.y - len(self._picture.head) < self.room and row < len(self._picture.rows):
             self.post_message(self.Clicked(self._picture.rows[row], event.x))

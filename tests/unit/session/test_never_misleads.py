@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,19 +13,24 @@ from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.diff import as_dict, diff
 from pardbg.analysis.answers.report import report
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.control import trail
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
+from pardbg.render.pages.debug.console import console, fold
+from pardbg.render.pages.debug.page import DebugPageState, debug
 from pardbg.render.pages.overview import overview
 from pardbg.render.reports.diff import text as diff_text
 from pardbg.render.reports.html import page as html_page
 from pardbg.render.reports.text import text as report_text
 from pardbg.session.navigation.travel import step_end
 from pardbg.session.reader import load
+from pardbg.session.source_files import Place, source_around
 from pardbg.store.store import Store
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
+RECIPES = Path(__file__).parents[3] / "pardbg" / "recipes"
 
 
 @cache
@@ -133,3 +139,43 @@ def test_the_stacks_of_a_standstill_are_in_the_recording() -> None:
     assert [stack.rank for stack in now.stacks] == [0, 1, 2, 3]
     culprit = now.stacks[2].frames
     assert any(file.endswith("missing_rank.py") and line == 45 for file, line, _ in culprit)
+
+
+def test_debug_names_the_culprit_its_place_and_its_stack_in_a_recording() -> None:
+    """While ranks 0, 1 and 3 wait for rank 2: never "running, no pending op"."""
+    store = store_of("fault-missing-rank")
+    stall = next(t for t, c in store.controls.last(store.end_ns, 64) if c.get("event") == "stall")
+    now = snapshot(store, stall + 2_000_000_000)
+    place = now.stacks[2].frames[-1]
+    listing = source_around(Place(str(RECIPES / "faults" / "missing_rank.py"), 45))
+    for cells, rows in ((80, 19), (120, 35), (200, 55)):
+        look = DebugPageState(2, can_control=False, source=listing)
+        text = "\n".join(lines_of(debug(now, cells, rows, look)))
+        assert "rank 2 holds ranks 0,1,3 up" in text
+        assert "running" not in text and "pending" not in text
+        assert "missing_rank.py:45" in text and "stacks" in text and place[2] == "wait_for"
+        assert "▶         time.sleep(0.1)" in text, "the current line is in sight"
+        assert len(text.split("\n")) <= rows + len(now.control.log)
+
+
+def test_the_audit_trail_has_a_line_per_verb_with_what_came_of_it() -> None:
+    said = [("pause", "view-0a1b2c3d4e5f", "pause"), ("cut", "", ""), ("tick", "ctl", "tick"),
+            ("cut", "", ""), ("next", "ctl", "next"), ("hit", "ctl", "breakpoint 1: rank 2"),
+            ("cut", "", "breakpoint 1: rank 2")]  # fmt: skip
+    events = [
+        (at, {"event": event, "by": by, "text": text}) for at, (event, by, text) in enumerate(said)
+    ]
+    assert [text for _, text in trail(events)] == [
+        "pause by view-0a1b2c3d4e5f → held at a cut",
+        "tick by ctl → held at a cut",
+        "next by ctl → breakpoint 1: rank 2",
+    ]
+    now = replace(at_end("ddp"), control=replace(at_end("ddp").control, log=trail(events)))
+    (first, *_) = [plain(row) for row in console(now, (), "view-0a1b2c3d4e5f", 80)]
+    assert first.strip().endswith("pause by you → held at a cut")
+
+
+def test_a_console_line_keeps_its_indentation_where_it_is_folded() -> None:
+    assert fold("    aaaa bbbb cccc", 14) == ["    aaaa bbbb", "      cccc"]
+    assert fold("  " + "x" * 10, 8) == ["  xxxxxx", "    xxxx"]
+    assert fold("", 8) == [""]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from pardbg import words
 from pardbg.analysis.base.values import RankNow, Snapshot
@@ -23,14 +24,20 @@ from pardbg.render.draw.cells import (
     width,
     wrap,
 )  # fmt: skip
-from pardbg.render.pages.debug.stacks import Stack, tree
+from pardbg.render.draw.severity import SIGN
+from pardbg.render.pages.debug.console import Entry, console
+from pardbg.render.pages.debug.listing import source
+from pardbg.render.pages.debug.stacks import Stack, own_spots, spots, tree
 from pardbg.render.pages.overview import SIGNS
+from pardbg.session.source_files import SourceLines
 
 _VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
 _REASON_LINES = 4
-_ANSWER_ROWS = 3
-"""A long line of the console takes so many."""
-_TWICE = re.compile(r"^(\w+) by (\S+): \1$")
+WIDE: Final = 100
+"""Cells from which on the source stands beside ranks and stacks; else under them."""
+_WAIT_NS: Final = 1_000_000_000
+"""A rank inside an op for so long is said to wait."""
+_NARROW_STACKS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,71 +46,106 @@ class DebugPageState:
     stacks: dict[int, Stack] = field(default_factory=dict)
     """What ``where`` brought, the last time it was asked."""
     stacks_ns: int | None = None
-    console: tuple[tuple[str, str], ...] = ()
-    """(text, style) of commands typed and their answers, oldest first."""
+    console: tuple[Entry, ...] = ()
+    """Commands typed and their answers, oldest first."""
     can_control: bool = True
+    you: str = ""
+    """This viewer's name in the audit trail."""
+    source: SourceLines | None = None
+    """Around the selected frame."""
+    frame: int = 0
+    """Of the program's own frames the one that is looked at; 0 the innermost."""
+
+
+def stacks_shown(snapshot: Snapshot, look: DebugPageState) -> tuple[dict[int, Stack], int | None]:
+    """The newest stacks there are, and when they were taken: asked for, or recorded when ranks
+    stood still."""
+    recorded = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
+    taken = max((stack.t_ns for stack in snapshot.stacks), default=None)
+    if look.stacks and (taken is None or (look.stacks_ns or 0) >= taken):
+        return {**recorded, **look.stacks}, look.stacks_ns
+    return recorded, taken
 
 
 def debug(snapshot: Snapshot, cells: int, rows: int, look: DebugPageState | None = None) -> Picture:
-    """The page at ``cells`` x ``rows``; side by side where it is wide."""
+    """The page at ``cells`` x ``rows``: ranks with their stacks and the source of the selected
+    frame; below, over the full width, the console, which scrolls and shows its newest line."""
     look = look or DebugPageState()
-    wide = cells >= 120
-    head = (*_status(snapshot, look, cells), ())
-    room = rows - len(head)
-    left_size = cells * 3 // 5 if wide else cells
+    status = _status(snapshot, look, cells)
+    lines = console(snapshot, look.console, look.you, cells)
+    room = rows - len(status) - 1
+    below = min(max(rows * 2 // 5, 5), max(len(lines), 2))
+    over, places = _over(snapshot, look, cells, max(4, room - below))
+    head = (*status, *over, line(" ", rule("console", cells - 2)))
+    if not lines:
+        hint = "nothing has been held, stepped or asked yet" if look.can_control else (
+            "a recording: nothing was held, stepped or asked in it up to here"
+        )  # fmt: skip
+        lines = [line(Segment(f"  {hint}", "faint"))]
+    return Picture(
+        head, tuple(lines), follow=True, head_rows=(*[-1] * len(status), *places, -1)
+    )  # fmt: skip
+
+
+def _over(
+    snapshot: Snapshot, look: DebugPageState, cells: int, rows: int
+) -> tuple[list[Line], list[int]]:
+    """Ranks, stacks and source in exactly ``rows`` lines; the rank of each line (-1: none)."""
+    left_size = cells * 11 // 20 if cells >= WIDE else cells
     ranks, focus, places = _ranks(snapshot, left_size, look)
-    if wide:
-        return _side_by_side(snapshot, cells, room, look, head, ranks, focus, places)
-    stacks = _stacks(look, snapshot, cells)
-    # The trail takes what ranks and stacks leave, and never less than a quarter.
-    spare = room - len(ranks) - len(stacks) - 2
-    logs = _log(snapshot, look, cells, max(3, room // 4, spare))
-    stacks = stacks[: max(0, room - len(logs) - min(len(ranks), room // 2) - 1)]
-    foot = (*stacks, *logs)
-    return Picture(head, tuple(ranks), foot, focus=focus, rows=tuple(places))
+    shown, taken = stacks_shown(snapshot, look)
+    stacks = _stacks(shown, taken, look, snapshot, left_size)
+    if cells < WIDE:
+        found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
+        found += stacks[: min(len(stacks), _NARROW_STACKS, max(0, rows - len(found)))]
+        found += source(look.source, _title(shown, look), cells, rows - len(found))
+    else:
+        few = min(len(stacks), max(rows // 2, rows - len(ranks)))
+        column, places = _window(ranks, places, focus, rows - few)
+        column += stacks[:few]
+        size = cells - left_size - 2
+        beside = source(look.source, _title(shown, look), size, rows)
+        beside += [()] * (rows - len(beside))
+        column += [()] * (rows - len(column))
+        pairs = zip(column, beside, strict=True)
+        found = [line(fit(a, left_size), Segment("│", "rule"), b) for a, b in pairs]
+    found += [()] * (rows - len(found))
+    return found, places + [-1] * (rows - len(places))
 
 
-def _side_by_side(
-    snapshot: Snapshot,
-    cells: int,
-    room: int,
-    look: DebugPageState,
-    head: tuple[Line, ...],
-    ranks: list[Line],
-    focus: int | None,
-    places: list[int],
-) -> Picture:
-    left_size = cells * 3 // 5
-    right_size = cells - left_size - 3
-    stacks = _stacks(look, snapshot, left_size)
-    logs = _log(snapshot, look, right_size, room)
-    stack_rows = min(len(stacks), max(room // 3, room - len(ranks) - 1))
-    list_rows = room - stack_rows
-    if len(ranks) > list_rows:
-        start = max(0, min((focus or 0) - list_rows // 2, len(ranks) - list_rows))
-        ranks, places = ranks[start : start + list_rows], places[start : start + list_rows]
-    blank = [()] * max(0, list_rows - len(ranks) - 1) if stacks else []
-    column = [*ranks, *([()] if stacks else []), *stacks[:stack_rows], *blank]
-    body = []
-    for at in range(room):
-        start_line = column[at] if at < len(column) else ()
-        end_line = logs[at] if at < len(logs) else ()
-        body.append(line(fit(start_line, left_size), Segment(" │ ", "rule"), end_line))
-    return Picture(head, tuple(body), rows=tuple(places))
+def _window(
+    lines: list[Line], places: list[int], focus: int | None, rows: int
+) -> tuple[list[Line], list[int]]:
+    """At most ``rows`` of the lines: the heading, and those around the selected one."""
+    if len(lines) <= rows:
+        return list(lines), list(places)
+    start = max(1, min((focus or 1) - rows // 2, len(lines) - rows + 1))
+    end = start + rows - 1
+    return [lines[0], *lines[start:end]], [places[0], *places[start:end]]
+
+
+def _title(shown: Mapping[int, Stack], look: DebugPageState) -> str:
+    """``rank 2 · missing_rank.py:45 wait_for · frame 0 of 3``."""
+    own = own_spots(shown.get(look.selected if look.selected is not None else -1, ()))
+    if not own:
+        return "source"
+    at = min(look.frame, len(own) - 1)
+    nth = f" · frame {at} of {len(own)}" if len(own) > 1 else ""
+    return f"rank {look.selected} · {own[at].text}{nth}"
 
 
 def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line, ...]:
     """Mode, lease, what is pending, and why: in lines of its own where it is long."""
     control = snapshot.control
-    if not look.can_control and control.mode == "running":
-        return (line(Segment("  a recording: nothing to control; ←→ moves in time", "dim")),)
+    if control.mode == "running":
+        return (_free(snapshot, look, cells),)
     held = "‖ held" if control.waiting else "‖ held at a cut"
-    sign, style = {"running": ("▶ running", "good"), "pausing": ("◌ pausing", "held"),
-                   "held": (held, "held"), "stepping": ("▹ stepping", "held"),
-                   }[control.mode]  # fmt: skip
+    sign = {"pausing": "◌ pausing", "stepping": "▹ stepping"}.get(control.mode, held)
+    style = "held"
     parts = [Segment("  "), Segment(sign, style)]
     if control.controller:
-        parts += [Segment("  by ", "dim"), Segment(_VIEWER.sub(r"\1", clean(control.controller)))]
+        by = "you" if control.controller == look.you else control.controller
+        parts += [Segment("  by ", "dim"), Segment(_VIEWER.sub(r"\1", clean(by)))]
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
         parts += [Segment("  lease ", "dim"), Segment(words.countdown(control.lease_ns), style)]
@@ -117,24 +159,56 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
     short = line_width(parts) + width(reason) + 2 <= cells
     if reason and short:
         parts += [Segment(f"  {reason}", "dim")]
-    if control.mode == "running":
-        parts += [Segment("  space holds every rank at a consistent cut", "faint")]
     more = () if short else wrap(reason, cells - 4, _REASON_LINES)
     return (fit(parts, cells), *(line(Segment(f"    {text}", "strong")) for text in more))
+
+
+def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
+    """Nobody holds anything: who waits, for whom, and what one can do."""
+    hang = snapshot.hang
+    hint = "space holds every rank at a consistent cut" if look.can_control else (
+        "a recording: ←→ moves in time, :up and :down go through the frames"
+    )  # fmt: skip
+    waits = [
+        rank.rank
+        for rank in snapshot.ranks
+        if rank.state == "waiting" and snapshot.t_ns - (rank.since_ns or 0) >= _WAIT_NS
+    ]
+    if hang is not None:
+        who = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
+        text = f"{who} {words.ranks_text(hang.waiting)} up" if hang.waiting else hang.kind
+        if hang.until_ns is not None:
+            text = f"ended in a hang: {hang.kind}"
+        text = f"  {SIGN[hang.severity][0]} {text}"
+        return fit(line(Segment(text, SIGN[hang.severity][1]), Segment(f"   {hint}", "faint")),
+                   cells)  # fmt: skip
+    if waits:
+        text = f"  ◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op"
+        return fit(line(Segment(text, "warn"), Segment(f"   {hint}", "faint")), cells)
+    states = {rank.state for rank in snapshot.ranks}
+    if snapshot.ranks and states <= {"ended", "lost"}:
+        return fit(line(Segment("  ■ ended", "dim"), Segment(f"   {hint}", "faint")), cells)
+    return fit(line(Segment("  ▶ running", "good"), Segment(f"   {hint}", "faint")), cells)
 
 
 def _ranks(
     snapshot: Snapshot, cells: int, look: DebugPageState
 ) -> tuple[list[Line], int | None, list[int]]:
-    now_size = max(20, min(44, cells - 38))
-    title = f"  {'rank':>4}  {'stage':<5}  {left('now', now_size)}  {'since':>8}  next"
+    staged = any(rank.stages for rank in snapshot.ranks)
+    fixed = 29 if staged else 22
+    now_size = max(18, min(44, cells - fixed - 24))
+    stage = f"{'stage':<5}  " if staged else ""
+    title = f"  {'rank':>4}  {stage}{left('now', now_size)}  {'since':>8}  next"
     lines: list[Line] = [line(Segment(clip(title, cells), "dim"))]
     places = [-1]
     focus = None
     nexts = _nexts(snapshot)
     for rank in snapshot.ranks:
         coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
-        made = _rank(rank, snapshot, coming, now_size, max(22, cells - now_size - 27))
+        if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
+            coming = snapshot.hang.where or "others wait for it"
+        room = max(8, cells - now_size - fixed + 8)
+        made = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
         if rank.rank == look.selected:
             focus = len(lines)
             made = fit(selected(made), cells, "+sel")
@@ -170,7 +244,9 @@ def _nexts(snapshot: Snapshot) -> dict[int, str]:
     return {**found, **snapshot.control.held}
 
 
-def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, room: int) -> Line:
+def _rank(
+    rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, staged: bool, room: int
+) -> Line:
     sign, style = SIGNS[rank.state]
     since = "" if rank.since_ns is None else words.duration(
         max(0, snapshot.t_ns - rank.since_ns))  # fmt: skip
@@ -178,7 +254,7 @@ def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, room: i
     text = clip(clean(rank.now) or rank.state, now_size - 2)
     return line(
         Segment(f"  {rank.rank:>4}  ", "strong"),
-        Segment(f"{stages:<5}  ", "dim"),
+        Segment(f"{stages:<5}  " if staged else "", "dim"),
         Segment(f"{sign} ", style),
         Segment(left(text, now_size - 2), "" if rank.state == "running" else style),
         Segment(f"  {since:>8}  ", "dim"),
@@ -186,41 +262,17 @@ def _rank(rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, room: i
     )
 
 
-def _stacks(look: DebugPageState, snapshot: Snapshot, cells: int) -> list[Line]:
-    if not look.stacks:
-        text = "w asks every rank for its stack" if look.can_control else "no stacks in a recording"
+def _stacks(
+    shown: Mapping[int, Stack],
+    taken: int | None,
+    look: DebugPageState,
+    snapshot: Snapshot,
+    cells: int,
+) -> list[Line]:
+    if not shown:
+        text = "w asks every rank for its stack" if look.can_control else (
+            "none recorded up to here: they are taken when ranks stand still"
+        )  # fmt: skip
         return [line(" ", rule("stacks", cells - 2)), line(Segment(f"  {text}", "faint"))]
-    age = ""
-    if look.stacks_ns is not None:
-        age = f"{words.duration(max(0, snapshot.t_ns - look.stacks_ns))} ago"
-    return [line(" ", rule("stacks", cells - 2, age)), *tree(look.stacks, cells)]
-
-
-def _brief(text: str) -> str:
-    """An audit line without what it says twice, viewers' names cut short."""
-    text = _VIEWER.sub(r"\1", clean(text))
-    return _TWICE.sub(r"\1 by \2", text)
-
-
-def _log(snapshot: Snapshot, look: DebugPageState, cells: int, limit: int) -> list[Line]:
-    """The audit trail, then what was typed here and answered."""
-    trail: Sequence[tuple[int, str]] = snapshot.control.log
-    console = look.console[-max(2, limit // 2) :]
-    keep = max(1, limit - 1 - (len(console) + 1 if console else 0))
-    lines: list[Line] = [line(" ", rule("audit trail", cells - 2))]
-    for t_ns, text in trail[-keep:]:
-        when = words.offset(max(0, t_ns - snapshot.t_begin_ns), 1e7)
-        for at, part in enumerate(wrap(_brief(text), cells - 13, 2)):
-            stamp = f" {when:>9}  " if at == 0 else " " * 12
-            lines.append(line(Segment(stamp, "faint"), Segment(part)))
-    lines[1:] = lines[1:][-keep:]
-    if not trail:
-        lines.append(line(Segment("  nothing has been held or stepped yet", "faint")))
-    if console:
-        lines.append(line(" ", rule("console", cells - 2)))
-        for text, style in console:
-            text = clean(text)
-            parts = [text] if width(text) <= cells - 2 else wrap(text, cells - 4, _ANSWER_ROWS)
-            for at, part in enumerate(parts):
-                lines.append(line("   " if at else " ", Segment(clip(part, cells - 2), style)))
-    return lines
+    age = "" if taken is None else f"{words.duration(max(0, snapshot.t_ns - taken))} ago"
+    return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells)]

@@ -20,6 +20,8 @@ class Spot:
     """``train.py:88 train_step``"""
     user: bool
     """In the program's own files: what its author looks for."""
+    file: str = ""
+    line: int = 0
 
 
 Stack = tuple[Spot, ...]
@@ -54,12 +56,22 @@ def _main_thread(threads: Any) -> Stack:
     maps = [thread for thread in threads if isinstance(thread, Mapping)]
     main = next((t for t in maps if t.get("main")), maps[0] if maps else {})
     frames = main.get("frames")
-    if not isinstance(frames, Sequence):
-        return ()
+    return spots(frames) if isinstance(frames, Sequence) else ()
+
+
+def spots(frames: Sequence[Any]) -> Stack:
+    """A stack as it travels ([file, line, function], outermost first), without the agent's own
+    frames at its end."""
     own = next((at for at, frame in enumerate(frames) if _ours(frame)), len(frames))
     while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
         own -= 1  # the gate's wait: it says nothing about the program either
     return tuple(map(_spot, frames[: own or 1]))
+
+
+def own_spots(stack: Stack) -> list[Spot]:
+    """The program's own frames, innermost first; of a stack without any, its innermost."""
+    own = [spot for spot in reversed(stack) if spot.user]
+    return own or list(stack[-1:])
 
 
 def _file(frame: Any) -> str:
@@ -75,7 +87,8 @@ def _spot(frame: Any) -> Spot:
     if isinstance(frame, Sequence) and not isinstance(frame, str) and len(frame) >= 3:
         file, number, function = frame[:3]
         text = f"{str(file).rpartition('/')[2]}:{number} {function}"
-        return Spot(clean(text), is_user((str(file), 0, "")))
+        at = number if isinstance(number, int) else 0
+        return Spot(clean(text), is_user((str(file), 0, "")), str(file), at)
     return Spot(clean(str(frame)), False)
 
 

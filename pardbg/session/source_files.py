@@ -1,0 +1,68 @@
+"""Source lines around a frame: from the file it names, or from this directory's copy of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Final
+
+MAX_BYTES: Final = 4 << 20
+AROUND: Final = 40
+"""Lines kept before and after the current one."""
+_MAX_SUFFIX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file, as a stack names it."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLines:
+    """Lines around a place."""
+
+    place: Place
+    first: int
+    """Number of the first line."""
+    lines: tuple[str, ...]
+    note: str = ""
+    """Why there are none, or that it is a copy."""
+
+
+def source_around(place: Place) -> SourceLines:
+    """The lines around ``place``. Never raises: what cannot be read is a note. A session says any
+    path it likes, so only regular files of a bounded size are read."""
+    if place.file.startswith("<") or place.line < 1:
+        return SourceLines(place, 1, (), "no source: it is not in a file")
+    path = _found(place.file)
+    if path is None:
+        return SourceLines(place, 1, (), "the file is not on this machine")
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except OSError as error:
+        return SourceLines(place, 1, (), f"cannot be read: {error.strerror}")
+    lines = text.splitlines()
+    if place.line > len(lines):
+        return SourceLines(
+            place, 1, (), f"the file has {len(lines)} lines here: it is another version"
+        )
+    first = max(1, place.line - AROUND)
+    note = "" if str(path) == place.file else f"from {path}"
+    return SourceLines(place, first, tuple(lines[first - 1 : place.line + AROUND]), note)
+
+
+def _found(file: str) -> Path | None:
+    """The file itself; else the one under this directory whose path ends alike."""
+    parts = PurePath(file).parts
+    tails = [Path(*parts[-number:]) for number in range(min(len(parts), _MAX_SUFFIX), 1, -1)]
+    for path in (Path(file), *tails):
+        try:
+            if path.is_file() and os.stat(path).st_size <= MAX_BYTES:
+                return path
+        except (OSError, ValueError):
+            continue
+    return None
