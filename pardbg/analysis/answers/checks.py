@@ -20,6 +20,8 @@ from typing import Final
 
 from pardbg.analysis.answers.metrics import METRICS, SEVERITIES, Metric, Number, Scope, Unit
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.pipeline.hand_written import why_none
+from pardbg.analysis.pipeline.layout import layouts
 from pardbg.store.store import Store
 from pardbg.words import (
     SIZE_UNITS,
@@ -162,12 +164,22 @@ def run(store: Store, checks: Sequence[Check], skip: int = 0) -> list[Result]:
     return [_result(scope, check) for check in checks]
 
 
+def _why_none(scope: Scope, check: Check, named: str) -> str:
+    if check.metric.name in ("bubble", "implied", "excess"):
+        why = why_none(scope.view)
+        if any(layout.chain is not None for layout in layouts(scope.view)):
+            why = "its pipeline is inferred from its messages"
+        if why:
+            return f"this session has no {named}: {why}; name actions with pardbg_agent.action"
+    return f"this session has no {named}"
+
+
 def _result(scope: Scope, check: Check) -> Result:
     metric = check.metric
     values = metric.values(scope, check.filter)
     if not values:
         named = f"{metric.name}[{check.filter}]" if check.filter else metric.name
-        return Result(check, False, None, f"this session has no {named}")
+        return Result(check, False, None, _why_none(scope, check, named))
     measured = aggregate(values, check.aggregate)
     counts = check.aggregate == "count"
     shown = count(len(values)) if counts else show(measured, metric.unit)

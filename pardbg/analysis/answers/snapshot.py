@@ -18,6 +18,7 @@ from pardbg.analysis.comm.traffic import traffic_view
 from pardbg.analysis.findings import findings
 from pardbg.analysis.memory.breakdown import memory_rows
 from pardbg.analysis.memory.sharding import sharding_view
+from pardbg.analysis.pipeline.hand_written import why_none
 from pardbg.analysis.pipeline.layout import states
 from pardbg.analysis.pipeline.mesh import pipeline_names
 from pardbg.analysis.pipeline.schedule import HISTORY, pipeline_view
@@ -66,6 +67,7 @@ def snapshot(
         dropped_records=store.lost(view.t_ns),
         unknown_records=store.unknown,
         pipelines=pipeline_names(view),
+        no_pipeline="" if pipeline is not None else why_none(view),
         sharding=sharding_view(view),
         not_finite=not_finite(view, losses),
         hang=hang_view(view),

@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import clip, total
 from pardbg.analysis.base.losses import losses_by_step
 from pardbg.analysis.base.values import StepRow
+from pardbg.analysis.base.waits import p2p_waits
 from pardbg.store.process import Process
+from pardbg_agent import wire
 
 LAST: Final = 64
+_INFERRED: Final = int(wire.Flag.INFERRED)
 
 
 def last_step_rows(view: View, process: Process, number: int | None) -> list[tuple[int, int, int]]:
@@ -92,11 +96,15 @@ def _sum_phases(
     for rank, process in view.ranks.items():
         table, visible = view.rows(process, "phase")
         rows = table.step_rows(first, last, visible)
-        columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t0_ns", "t1_ns"))
-        for step, name_id, t0, t1 in zip(*columns, strict=True):
+        names = ("step", "name_id", "t0_ns", "t1_ns", "flags")
+        columns = (table.col(c)[rows].tolist() for c in names)
+        for step, name_id, t0, t1, flags in zip(*columns, strict=True):
             newest[step] = max(newest.get(step, 0), t1)
             begin, end = ended.get(step, {}).get(rank, (0, 0))  # others count no such step
             inside = min(t1, end) - max(t0, begin)
+            if flags & _INFERRED and inside > 0:  # it lies around the waits for its input
+                window = max(t0, begin), min(t1, end)
+                inside -= total(clip(p2p_waits(view, rank, window), *window))
             if inside > 0:
                 by_rank = sums[step][process.name(name_id)]
                 by_rank[rank] = by_rank.get(rank, 0) + inside

@@ -481,6 +481,8 @@ class Snapshot:
     pipelines: tuple[PipelineName, ...] = ()
     """All pipelines of the run, the one with the lowest rank first; ``pipeline`` is one of
     them."""
+    no_pipeline: str = ""
+    """Why ranks that pass messages are not taken for a pipeline; empty where none do."""
     sharding: ShardingView | None = None
     not_finite: NotFinite | None = None
     """Where the newest loss is NaN or infinite: since when, and whose was first."""

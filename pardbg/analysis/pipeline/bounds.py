@@ -23,14 +23,14 @@ def schedule_name(name: str) -> str:
 
 
 def bound_fraction(layout: Layout) -> float | None:
-    """Bubble with equal stages: (p-1)/(m+p-1) for GPipe and 1F1B, (p-1)/(v·m+p-1) interleaved,
-    (p-1)/p where one rank works at a time.
+    """Bubble with equal stages: (p-1)/(m+p-1) for GPipe and 1F1B, (p-1)/(v·m+p-1) interleaved;
+    also where a program passes microbatches on by itself, as their order does not change it.
 
     None for schedules without such a formula.
     """
     num_ranks, num_microbatches = len(layout.ranks), layout.num_microbatches
-    if layout.chained:
-        return (num_ranks - 1) / num_ranks
+    if layout.chain is not None:
+        return (num_ranks - 1) / (num_microbatches + num_ranks - 1)
     if layout.plan is None:
         return None
     name = schedule_name(layout.plan.schedule)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import ActionSpan
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse
-from pardbg.analysis.pipeline.naive_chain import chain, chain_spans
+from pardbg.analysis.pipeline.hand_written import Chain, chain_spans, chains
 from pardbg.analysis.pipeline.simulate import compute_plan, overlapped
 from pardbg.events import fields
 from pardbg.store.definitions import PlanDef
@@ -33,8 +33,8 @@ class Layout:
     num_stages: int
     num_microbatches: int
     epoch: int
-    chained: bool = False
-    """No schedule ran: forward and backward phases of ranks that hand a batch on."""
+    chain: Chain | None = None
+    """No schedule ran: what ranks do between messages of their own."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -48,7 +48,7 @@ class Layout:
     @property
     def table(self) -> str:
         """The table its actions are in."""
-        return "phase" if self.chained else "action"
+        return "phase" if self.chain is not None else "action"
 
     def pairs(self, rank: int) -> tuple[tuple[str, str], ...]:
         """The (forward, backward) that the plan has as one overlapped action."""
@@ -119,11 +119,11 @@ def _observed(view: View, ranks: tuple[int, ...]) -> Layout:
 
 
 def _chained(view: View) -> list[Layout]:
-    ranks = chain(view)
-    if not ranks:
-        return []
-    stage_rank = dict(enumerate(ranks))
-    return [Layout(None, "", ranks, {}, stage_rank, len(ranks), 1, view.epoch, chained=True)]
+    return [
+        Layout(None, "", chain.ranks, {}, dict(enumerate(chain.ranks)), len(chain.ranks),
+               chain.num_microbatches, view.epoch, chain)
+        for chain in chains(view)
+    ]  # fmt: skip
 
 
 def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
@@ -137,9 +137,8 @@ def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
 
 def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpan]]:
     """Each rank's actions in the newest run of the schedule in a step."""
-    if layout.chained:
-        stages = {rank: stage for stage, rank in layout.stage_rank.items()}
-        return {rank: chain_spans(view, rank, stages[rank], step) for rank in layout.ranks}
+    if layout.chain is not None:
+        return {rank: chain_spans(view, layout.chain, rank, step) for rank in layout.ranks}
     return last_round({rank: spans(view, rank, step) for rank in layout.ranks})
 
 

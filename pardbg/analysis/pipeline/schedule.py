@@ -17,6 +17,7 @@ from pardbg.analysis.base.values import (
     PipelineView,
     PlanSource,
 )
+from pardbg.analysis.base.waits import p2p_waits
 from pardbg.analysis.pipeline.activations import kept_bytes
 from pardbg.analysis.pipeline.bounds import (
     bound_fraction,
@@ -27,7 +28,7 @@ from pardbg.analysis.pipeline.bounds import (
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, split
 from pardbg.analysis.pipeline.layout import Layout, layouts, running_action, step_rows
-from pardbg.analysis.pipeline.receives import calls, receives, waits
+from pardbg.analysis.pipeline.receives import calls, receives
 from pardbg.analysis.pipeline.simulate import uniform_slots
 
 HISTORY = 64
@@ -65,7 +66,7 @@ def pipeline_view(
 
 
 def _source(layout: Layout) -> PlanSource:
-    if layout.chained:
+    if layout.chain is not None:
         return "chain"
     if not layout.planned or layout.plan is None:
         return "observed"
@@ -230,7 +231,7 @@ def _rank_row(
         num_stages=layout.num_stages,
         ended=ended,
         stage_rank=layout.stage_rank,
-        waits=waits(view, rank, window),
+        waits=p2p_waits(view, rank, window),
         receives=receives(view, rank, step),
         calls=calls(view, rank, step, layout.num_stages),
     )

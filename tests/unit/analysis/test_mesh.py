@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,83 @@ def test_ranks_that_hand_a_batch_on_are_a_chain(swapped: bool) -> None:
     assert first.idle_ns["dependency"] == 3 * MS
     assert first.idle_ns["communication"] == MS
     assert shown.step.bound_fraction == 0.5 and shown.step.implied_fraction is None
+
+
+def by_hand(trace: Trace, a: int, b: int) -> None:
+    """1F1B of two ranks and three microbatches, no schedule object.
+
+    ms   0   1   2   3   4   5   6   7   8   9   10  11  12
+    a    F0  F1  ......  B0  F2  ....B1  ........B2           (waits for gradients are dots)
+    b    ..  F0  B0  F1  B1  ....F2  B2
+    A send is issued 0.1 ms before the millisecond ends, which takes 0.01 ms.
+    """
+    first, second = trace.ranks[a], trace.ranks[b]
+    for begin, end in ((0, 0.9), (1, 1.9), (5, 5.9)):
+        first.p2p("world", b, True, end, begin + 1)
+    for posted, there in ((2, 4), (6, 7), (8, 9)):
+        first.p2p("world", b, False, posted, there)
+        first.wait(posted, there)
+    first.phase("forward", 0, 4)  # inferred: it lies around the wait
+    for begin, end in ((4, 5), (7, 8), (9, 10)):
+        first.phase("backward", begin, end)
+    for posted, there in ((0, 1), (3, 3.1), (5, 6)):
+        second.p2p("world", a, False, posted, there)
+        second.wait(posted, there)
+    for begin, end in ((2, 2.9), (4, 4.9), (7, 7.9)):
+        second.phase("backward", begin, end)
+        second.p2p("world", a, True, end, end + 0.1)
+    for proc in (first, second):
+        proc.step(0, 0, 12)
+
+
+def ms(actions: Sequence[Any]) -> list[tuple[str, float, float]]:
+    return [(s.text, (s.t0_ns - ns(0)) / MS, (s.t1_ns - ns(0)) / MS) for s in actions]
+
+
+def test_microbatches_passed_on_by_hand_are_counted() -> None:
+    trace = Trace(2)
+    by_hand(trace, 0, 1)
+    shown = snapshot(trace.store(), None).pipeline
+    assert shown is not None and shown.step is not None
+    assert (shown.num_stages, shown.num_microbatches) == (2, 3)
+    first, second = shown.step.ranks
+    assert ms(first.actions) == [
+        ("0F0", 0, 0.9), ("0F1", 0.91, 1.9), ("0B0", 4, 5), ("0F2", 5, 5.9), ("0B1", 7, 8),
+        ("0B2", 9, 10),
+    ]  # fmt: skip
+    assert ms(second.actions) == [
+        ("1F0", 1, 2), ("1B0", 2, 2.9), ("1F1", 3.1, 4), ("1B1", 4, 4.9), ("1F2", 6, 7),
+        ("1B2", 7, 7.9),
+    ]  # fmt: skip
+    # 1F1B: two microbatches are in flight on the first stage, one on the last.
+    assert (first.max_in_flight, second.max_in_flight) == (2, 1)
+    assert shown.step.bound_fraction == pytest.approx(1 / 4)
+
+
+def test_replicas_that_pass_microbatches_on_are_a_pipeline_each() -> None:
+    trace = Trace(4)
+    by_hand(trace, 0, 2)
+    by_hand(trace, 1, 3)
+    made = snapshot(trace.store(), None, rank=3)
+    assert [names.ranks for names in made.pipelines] == [(0, 2), (1, 3)]
+    assert made.pipeline is not None and made.pipeline.num_microbatches == 3
+
+
+def test_a_ring_is_no_pipeline_and_says_why() -> None:
+    """Three ranks pass blocks around inside forward and backward, as ring attention does."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        rank = proc.rank or 0
+        for begin in (0.2, 2.2):
+            proc.p2p("world", (rank + 1) % 3, True, begin, begin + 0.1)
+            proc.p2p("world", (rank - 1) % 3, False, begin, begin + 0.5)
+            proc.wait(begin, begin + 0.5)
+        proc.phase("forward", 0, 2)
+        proc.phase("backward", 2, 4)
+        proc.step(0, 0, 5)
+    made = snapshot(trace.store(), None)
+    assert made.pipeline is None
+    assert made.no_pipeline == "ranks 0–2 pass messages in a ring or a web, not in a line"
 
 
 def test_forwards_at_the_same_time_are_no_chain() -> None:

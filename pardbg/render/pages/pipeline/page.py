@@ -13,6 +13,7 @@ from pardbg.render.draw.cells import (
     Line,
     Picture,
     Segment,
+    clean,
     crop,
     fit,
     left,
@@ -89,6 +90,11 @@ def pipeline(
     if view is None and snapshot.live and not any(rank.step for rank in snapshot.ranks):
         return empty(cells, rows, "No pipeline yet: the job is starting.",
                      "torch alone takes some seconds to load on each rank.")  # fmt: skip
+    if view is None and snapshot.no_pipeline:
+        return empty(
+            cells, rows, "No pipeline is known in this run.", f"{clean(snapshot.no_pipeline)}.",
+            "If it is one, name its actions: pardbg_agent.action (README).",
+        )  # fmt: skip
     if view is None:
         return empty(
             cells, rows, "No pipeline in this run.",
