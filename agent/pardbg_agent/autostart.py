@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import os
 import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from pardbg_agent.late_imports import LateImports
 
+if TYPE_CHECKING:
+    from pardbg_agent.failures import Children
+
 _hooked = False
 """The hooks are in place."""
+_children: list[Children] = []
 
 
 def start() -> None:
     """Watch for ``import torch``. Does nothing without PARDBG, or a second time."""
     if not _hooked and os.environ.get("PARDBG"):
         _late.when_imported("torch", lambda _: install_hooks())
+        _late.when_imported("multiprocessing.process", _watch_children)
 
 
 def install_hooks() -> bool:
     """Put the hooks in place now (this may import torch). True if they are."""
     global _hooked
-    _late.stop()
+    _late.forget("torch")
     try:
         from pardbg_agent import core, hooks
 
@@ -49,8 +56,24 @@ def remove_hooks() -> None:
             hooks.uninstall()
         except Exception as error:  # noqa: BLE001 - the training goes on
             core.complain(f"detach: {type(error).__name__}: {error}")
+    _late.stop()
+    while _children:
+        _children.pop().leave()
     core.UNCAUGHT.uninstall()
     core.shutdown()
+
+
+def _watch_children(process: ModuleType) -> None:
+    from pardbg_agent.failures import Children
+
+    _children.append(Children(_child_fails))
+    _children[-1].watch(process)
+
+
+def _child_fails(error: BaseException) -> None:
+    core = sys.modules.get("pardbg_agent.core")
+    if core is not None:  # else no rank
+        core.UNCAUGHT.child_fails(error)
 
 
 def _complain(text: str) -> None:

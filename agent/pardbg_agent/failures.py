@@ -2,7 +2,7 @@
 
 ``sys.excepthook`` and ``threading.excepthook`` are chained: what was there before runs as always.
 A child of ``multiprocessing`` (``mp.spawn``) never gets that far, since its last line of defence
-prints the exception itself: there a finalizer looks at what is on its way out. Only what nobody
+prints the exception itself: there it is seen as it leaves ``Process.run``. Only what nobody
 caught is told; the values of variables are not looked at.
 
 Where the job was started with ``--on-exception hold``, the thread is then held, as at a gate, until
@@ -12,15 +12,16 @@ run), but the traceback still has its frames, as for ``pdb.pm``.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg_agent import clock
-from pardbg_agent.control.inspect import traceback_of
+from pardbg_agent.control.inspect import hide_own, traceback_of
 from pardbg_agent.wire import DefKind
 
 if TYPE_CHECKING:
@@ -46,25 +47,18 @@ class UncaughtErrors:
         if self._before is None:
             self._before, self._told = (sys.excepthook, threading.excepthook), 0
             sys.excepthook, threading.excepthook = self._ours
-            self._watch_child()
 
     def uninstall(self) -> None:
         """Put back what was there, unless somebody chained onto ours: then ours only passes on."""
         if self._before is not None and (sys.excepthook, threading.excepthook) == self._ours:
             (sys.excepthook, threading.excepthook), self._before = self._before, None
 
-    def _watch_child(self) -> None:
-        """In a process that multiprocessing started: look once when it ends."""
-        process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
-        if process is not None and util is not None and process.parent_process() is not None:
-            util.Finalize(None, self._child_ends, exitpriority=1000)
-
-    def _child_ends(self) -> None:
-        """multiprocessing calls it in a ``finally``: an exception may be on its way out. mp.spawn
-        has turned it into SystemExit by then."""
-        _, value, _ = sys.exc_info()
-        if isinstance(value, SystemExit) and value.code:
-            value = value.__context__
+    def child_fails(self, raised: BaseException) -> None:
+        """It leaves the ``run`` of a process that multiprocessing started. mp.spawn has turned it
+        into SystemExit by then."""
+        value: BaseException | None = raised
+        if isinstance(raised, SystemExit):
+            value = raised.__context__ if raised.code else None
         if value is not None and not isinstance(value, SystemExit):
             self._tell_and_hold(value, value.__traceback__, "MainThread")
 
@@ -72,6 +66,7 @@ class UncaughtErrors:
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
         self._tell_and_hold(value, trace, "MainThread")
+        hide_own(value)
         before = self._before[0] if self._before is not None else sys.__excepthook__
         before(kind, value, trace)
 
@@ -79,6 +74,7 @@ class UncaughtErrors:
         name = args.thread.name if args.thread is not None else "thread"
         if args.exc_value is not None:
             self._tell_and_hold(args.exc_value, args.exc_traceback, name)
+            hide_own(args.exc_value)
         before = self._before[1] if self._before is not None else threading.__excepthook__
         before(args)
 
@@ -102,6 +98,42 @@ class UncaughtErrors:
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
             text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,
         )  # fmt: skip
+
+
+class Children:
+    """Processes that multiprocessing starts, by any method: ``fails(error)`` is called in them with
+    what leaves their ``run``."""
+
+    def __init__(self, fails: Callable[[BaseException], None]) -> None:
+        self._fails = fails
+        self._undo: Callable[[], None] = lambda: None
+
+    def watch(self, module: ModuleType) -> None:
+        """``module`` is multiprocessing.process."""
+        base = module.BaseProcess
+        original, fails = base._bootstrap, self._fails
+
+        @functools.wraps(original)
+        def bootstrap(process: Any, *args: Any, **kwargs: Any) -> Any:
+            process.run = functools.partial(_run, process.run, fails)
+            return original(process, *args, **kwargs)
+
+        base._bootstrap = bootstrap
+        self._undo = lambda: setattr(base, "_bootstrap", original)
+
+    def leave(self) -> None:
+        """Start children as before."""
+        self._undo()
+        self._undo = lambda: None
+
+
+def _run(run: Callable[[], object], fails: Callable[[BaseException], None]) -> None:
+    try:
+        run()
+    except BaseException as error:
+        fails(error)
+        hide_own(error)
+        raise
 
 
 def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: str) -> None:

@@ -36,8 +36,13 @@ class LateImports(MetaPathFinder):
 
     def stop(self) -> None:
         """Wait for nothing any more."""
-        self._wanted.clear()
-        if self in sys.meta_path:
+        for module in list(self._wanted):
+            self.forget(module)
+
+    def forget(self, module: str) -> None:
+        """Do not wait for this one any more."""
+        self._wanted.pop(module, None)
+        if not self._wanted and self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(
@@ -62,8 +67,15 @@ class LateImports(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
-            run_module(module)  # an ImportError is the program's; it may try again
-            then = self._wanted.pop(name, None)  # None: stopped meanwhile
+            try:
+                run_module(module)
+            except BaseException as error:  # the program's; it may try again
+                from pardbg_agent.control.inspect import hide_own
+
+                hide_own(error)
+                raise
+            then = self._wanted.get(name)  # None: forgotten meanwhile
+            self.forget(name)
             if then is not None:
                 self._run(name, then, module)
 

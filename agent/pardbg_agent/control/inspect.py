@@ -25,6 +25,24 @@ def is_own(file: str) -> bool:
     return file.startswith(_OWN)
 
 
+def hide_own(error: BaseException) -> None:
+    """Take the agent's frames out of an exception that passes one of its wrappers, before a bare
+    ``raise``: the program's traceback is its own. (Python 3.10 puts the wrapper's frame back.)"""
+    trace = _next_of_program(error.__traceback__)
+    error.__traceback__ = trace
+    while trace is not None:
+        following = _next_of_program(trace.tb_next)
+        if following is not trace.tb_next:
+            trace.tb_next = following
+        trace = following
+
+
+def _next_of_program(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
 def stacks(
     skip_thread: int | None = None, raised: Mapping[int, TracebackType] | None = None
 ) -> list[dict[str, Any]]:

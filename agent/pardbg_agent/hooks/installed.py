@@ -14,7 +14,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
 from pardbg_agent.hooks.comm import collectives, groups, public, works
 from pardbg_agent.hooks.memory import saved_tensors
-from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
 from pardbg_agent.hooks.watch import diverge, probes
 from pardbg_agent.late_imports import LateImports
@@ -111,6 +111,7 @@ def choose() -> OpHooks:
 def _then(original: Any, then: Any) -> Any:
     """``original``, and then our function with its first argument."""
 
+    @unframed
     @functools.wraps(original)
     def followed(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)

@@ -15,6 +15,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks.context import LOCAL
 
 Before = Callable[..., Any]
@@ -64,36 +65,40 @@ def around(original: Any, hook: str, before: Before, after: After) -> Any:
     def watched(*args: Any, **kwargs: Any) -> Any:
         if compiling():  # first: Dynamo must find nothing of ours to guard on
             return original(*args, **kwargs)
-        c = _core.CURRENT
-        if c is None or c.level == 0 or hook in c.guard.disabled:
-            return original(*args, **kwargs)
-        begun = now_ns()
         try:
-            if kwargs:
-                placed, rest = _placed(names, args, kwargs)
-                what = before(c, *placed, **rest)
-            else:
-                what = before(c, *args)
-        except Exception as error:  # noqa: BLE001 - the guard
-            c.guard.failed(hook, error)
-            what = None
-        c.hook_ns += now_ns() - begun
-        c.hook_calls += 1
-        if what is None:
-            return original(*args, **kwargs)
-        failed = True
-        try:
-            result = original(*args, **kwargs)
-            failed = False
-        finally:
-            ended = now_ns()
+            c = _core.CURRENT
+            if c is None or c.level == 0 or hook in c.guard.disabled:
+                return original(*args, **kwargs)
+            begun = now_ns()
             try:
-                after(c, what, ended, failed)
+                if kwargs:
+                    placed, rest = _placed(names, args, kwargs)
+                    what = before(c, *placed, **rest)
+                else:
+                    what = before(c, *args)
             except Exception as error:  # noqa: BLE001 - the guard
                 c.guard.failed(hook, error)
-            c.hook_ns += now_ns() - ended
+                what = None
+            c.hook_ns += now_ns() - begun
             c.hook_calls += 1
-        return result
+            if what is None:
+                return original(*args, **kwargs)
+            failed = True
+            try:
+                result = original(*args, **kwargs)
+                failed = False
+            finally:
+                ended = now_ns()
+                try:
+                    after(c, what, ended, failed)
+                except Exception as error:  # noqa: BLE001 - the guard
+                    c.guard.failed(hook, error)
+                c.hook_ns += now_ns() - ended
+                c.hook_calls += 1
+            return result
+        except BaseException as error:
+            hide_own(error)
+            raise
 
     return watched
 
@@ -117,6 +122,21 @@ def _placed(
             break
         args = (*args, rest.pop(name))
     return args, rest
+
+
+def unframed(function: Any) -> Any:
+    """A wrapper of ours that leaves no frame in the exceptions that pass it."""
+
+    @unseen
+    @functools.wraps(function)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return passing
 
 
 def spend(c: _core.Core, since: int) -> None:

@@ -156,3 +156,23 @@ def test_a_hook_that_somebody_chained_onto_ours_stays(uncaught: UncaughtErrors) 
     sys.excepthook = ours
     uncaught.uninstall()
     assert (sys.excepthook, threading.excepthook) == before
+
+
+def test_what_is_printed_of_an_uncaught_exception_has_no_frame_of_the_agents(
+    tmp_path: Path,
+) -> None:
+    """Here one of the agent's own functions calls the program's, as a wrapper does."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "from pardbg_agent import core\n"
+        "c = core.ensure()\n"
+        "def fails(*_): raise LookupError\n"
+        "c.gate.wait(1, '', look=fails)\n"
+    )
+    (tmp_path / "run.json").write_text(f'{{"run": "r", "ring_dir": "{tmp_path}/rings"}}')
+    done = subprocess.run(
+        [sys.executable, str(program)], env={"PARDBG": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.stderr.count("  File ") == 2 and "gate.py" not in done.stderr
+    assert done.stderr.rstrip().endswith("LookupError")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -419,3 +421,48 @@ def test_names_of_ops_that_we_do_not_know_leave_them_to_the_dispatcher(
 
     monkeypatch.setattr(public, "_NAMES", {**public._NAMES, "ALLREDUCE_SPARSE": None})
     assert not public.available()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 puts a wrapper's frame back")
+def test_the_traceback_of_an_exception_is_the_programs_own(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the hooks of a group's method, of a kernel, of an optimizer, of a data loader and of
+    backward: what the program catches has the frames that it has without the agent."""
+
+    class Bad(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, at: int) -> int:
+            raise LookupError(at)
+
+    def refuse() -> None:
+        PG.allreduce(dist.group.WORLD, [torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
+
+    mixed = [torch.zeros(2), torch.zeros(2, dtype=torch.int64)]
+    calls: list[Callable[[], object]] = [
+        refuse,
+        lambda: torch.ops._c10d_functional.all_reduce_coalesced_(mixed, "sum", "0"),
+        lambda: torch.optim.SGD([], lr=0.1),
+        lambda: next(iter(torch.utils.data.DataLoader(Bad()))),
+        lambda: torch.autograd.backward(torch.zeros(1)),
+    ]
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        plain = [_frames(call) for call in calls]
+        hooks.install()
+        assert core.ensure().level == core.FULL
+        watched = [_frames(call) for call in calls]
+    finally:
+        dist.destroy_process_group()
+        hooks.uninstall()
+        core.shutdown()
+    assert watched == plain
+
+
+def _frames(call: Callable[[], object]) -> list[str]:
+    with pytest.raises(Exception) as caught:
+        call()
+    return [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]

@@ -19,11 +19,12 @@ from torch.library import Library
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups, op_arguments, works
 from pardbg_agent.hooks.comm.op_arguments import REDUCE, SPECS, Args, Parts, Spec
 from pardbg_agent.hooks.context import LOCAL, Context, Group, Op, Signature, State
-from pardbg_agent.hooks.patching import unseen, wait_gate
+from pardbg_agent.hooks.patching import unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import before_op, probes
 from pardbg_agent.wire import MAX_PARTS, NONE, Flag, Gate, Kind, Lane
 
@@ -73,45 +74,49 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
 
     @unseen
     def kernel(keyset: Any, *args: Any) -> Any:
-        entered = now_ns()
-        rest = below.get(keyset.raw_repr()) or _rest(keyset)
-        c = _core.CURRENT or _core.ensure()
-        op, state = None, LOCAL.state
-        if c.level and hook not in c.guard.disabled:
-            state.numbered = False
+        try:
+            entered = now_ns()
+            rest = below.get(keyset.raw_repr()) or _rest(keyset)
+            c = _core.CURRENT or _core.ensure()
+            op, state = None, LOCAL.state
+            if c.level and hook not in c.guard.disabled:
+                state.numbered = False
+                try:
+                    op = begin(c, args, state)
+                except Exception as error:  # noqa: BLE001 - the guard
+                    lost(c, hook, error)
+                    if not state.numbered:
+                        count(c, args, state)
+            else:
+                count(c, args, state)
+            if op is None:
+                return redispatch(rest, *args)
             try:
-                op = begin(c, args, state)
+                result = redispatch(rest, *args)
+            except BaseException:
+                failed(c, op)
+                raise
+            t1 = now_ns()
+            try:
+                _, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
+                if c.level > 1:
+                    c.record(
+                        _ISSUE, _COMM, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
+                        a, b,
+                    )  # fmt: skip
+                if state.group is not None:
+                    state.op = op  # the method that Python called ties it to its Work
+                else:
+                    ends(c, op, args, result)
+                c.hook_ns += t0 - entered + now_ns() - t1 + KERNEL_NS
+                c.hook_calls += 1
             except Exception as error:  # noqa: BLE001 - the guard
                 lost(c, hook, error)
-                if not state.numbered:
-                    count(c, args, state)
-        else:
-            count(c, args, state)
-        if op is None:
-            return redispatch(rest, *args)
-        try:
-            result = redispatch(rest, *args)
-        except BaseException:
-            failed(c, op)
+                c.ops.completed(op.token)  # nothing else may say it
+            return result
+        except BaseException as error:
+            hide_own(error)
             raise
-        t1 = now_ns()
-        try:
-            _, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
-            if c.level > 1:
-                c.record(
-                    _ISSUE, _COMM, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
-                    a, b,
-                )  # fmt: skip
-            if state.group is not None:
-                state.op = op  # the method that Python called ties it to its Work
-            else:
-                ends(c, op, args, result)
-            c.hook_ns += t0 - entered + now_ns() - t1 + KERNEL_NS
-            c.hook_calls += 1
-        except Exception as error:  # noqa: BLE001 - the guard
-            lost(c, hook, error)
-            c.ops.completed(op.token)  # nothing else may say it
-        return result
 
     return kernel
 
@@ -405,7 +410,7 @@ def monitored(original: Any) -> Any:
     """gloo's ``ProcessGroup.monitored_barrier``: no dispatcher op and no Work, only this method."""
     begin, count, hook = make_begin(_MONITORED), make_count(_MONITORED), "monitored_barrier"
 
-    @unseen
+    @unframed
     @functools.wraps(original)
     def barrier(self: Any, *args: Any, **kwargs: Any) -> Any:
         c, op = _core.CURRENT, None
@@ -472,19 +477,23 @@ def make_wait_kernel(redispatch: Any) -> Any:
 
     @unseen
     def kernel(keyset: Any, tensor: Any) -> Any:
-        c, op = _core.CURRENT, None
-        if c is not None and c.level and (x := context.of(c)).works.tensors:
-            op = c.guard.call("wait_tensor", works.wait_tensor, x, tensor)
-        if c is None or op is None:
-            return redispatch(keyset & after, tensor)
-        failed, t0 = True, now_ns()
         try:
-            result = redispatch(keyset & after, tensor)
-            failed = False
-        finally:
-            t1 = now_ns()
-            c.guard.call("wait_tensor", works.waited, c, op, t0, t1, failed)
-            c.hook_ns += now_ns() - t1 + KERNEL_NS // 2
-        return result
+            c, op = _core.CURRENT, None
+            if c is not None and c.level and (x := context.of(c)).works.tensors:
+                op = c.guard.call("wait_tensor", works.wait_tensor, x, tensor)
+            if c is None or op is None:
+                return redispatch(keyset & after, tensor)
+            failed, t0 = True, now_ns()
+            try:
+                result = redispatch(keyset & after, tensor)
+                failed = False
+            finally:
+                t1 = now_ns()
+                c.guard.call("wait_tensor", works.waited, c, op, t0, t1, failed)
+                c.hook_ns += now_ns() - t1 + KERNEL_NS // 2
+            return result
+        except BaseException as error:
+            hide_own(error)
+            raise
 
     return kernel

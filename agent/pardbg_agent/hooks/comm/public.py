@@ -41,7 +41,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.comm import collectives, works
 from pardbg_agent.hooks.comm.op_arguments import Spec, given, num_bytes
 from pardbg_agent.hooks.context import LOCAL, Op, local
-from pardbg_agent.hooks.patching import Patches, unseen
+from pardbg_agent.hooks.patching import Patches, unframed, unseen
 from pardbg_agent.wire import NONE, Kind, Lane
 
 HOOKS_NS: Final = 600
@@ -376,6 +376,7 @@ def _refused(c: _core.Core | None, entry: Any) -> None:
 def _made(original: Any, place: int) -> Callable[..., Any]:
     """``original``, whose argument at ``place`` is a group that is new."""
 
+    @unframed
     @functools.wraps(original)
     def made(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -386,13 +387,13 @@ def _made(original: Any, place: int) -> Callable[..., Any]:
             _core.complain(f"a process group is not watched: {type(error).__name__}: {error}")
         return result
 
-    return made
+    return cast(Callable[..., Any], made)
 
 
 def _tagged(original: Any) -> Callable[..., Any]:
     """A p2p method; its last argument is the tag."""
 
-    @unseen
+    @unframed
     @functools.wraps(original)
     def tagged(*args: Any, **kwargs: Any) -> Any:
         tag = kwargs.get("tag", args[-1])

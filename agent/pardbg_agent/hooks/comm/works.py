@@ -28,8 +28,9 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, State, local, of
-from pardbg_agent.hooks.patching import Patches, unseen, wait_gate
+from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import slow
 from pardbg_agent.wire import Flag, Kind, Lane
 
@@ -209,29 +210,33 @@ def install(patches: Patches, on_refusal: Any) -> None:
 def _method(original: Any, reduces: bool, has_future: bool, on_refusal: Any) -> Any:
     @unseen
     def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
-        c = _core.CURRENT
-        if c is None or not c.level:
-            return original(self, *args, **kwargs)
-        state = LOCAL.state
-        state.group = self
-        if reduces:
-            try:  # the dispatcher's ReduceOp is opaque to Python; the options are not
-                state.reduce = hash(args[-1].reduceOp)
-            except (AttributeError, IndexError):
-                state.reduce = -1
         try:
-            work = original(self, *args, **kwargs) if kwargs else original(self, *args)
-        except BaseException:
-            on_refusal(c)
+            c = _core.CURRENT
+            if c is None or not c.level:
+                return original(self, *args, **kwargs)
+            state = LOCAL.state
+            state.group = self
+            if reduces:
+                try:  # the dispatcher's ReduceOp is opaque to Python; the options are not
+                    state.reduce = hash(args[-1].reduceOp)
+                except (AttributeError, IndexError):
+                    state.reduce = -1
+            try:
+                work = original(self, *args, **kwargs) if kwargs else original(self, *args)
+            except BaseException:
+                on_refusal(c)
+                raise
+            finally:
+                state.group = None
+            op = state.op
+            if op is not None:
+                state.op = None
+                if not c.guard.runs("works", _issued, c, state, op, work, has_future):
+                    c.ops.completed(op.token)
+            return work
+        except BaseException as error:
+            hide_own(error)
             raise
-        finally:
-            state.group = None
-        op = state.op
-        if op is not None:
-            state.op = None
-            if not c.guard.runs("works", _issued, c, state, op, work, has_future):
-                c.ops.completed(op.token)
-        return work
 
     return issue
 
@@ -254,27 +259,31 @@ _ASYNC, _P2P = int(Flag.ASYNC), int(Flag.P2P)
 def _wait(original: Any) -> Any:
     @unseen
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        c, state = _core.CURRENT, LOCAL.state
-        op = state.sync_op
-        if op is not None and state.sync_id == id(self):
-            state.sync_op = None
-        elif c is not None:
-            live = of(c).works.live
-            found = live.pop(_ref(self), None) if live else None
-            op = None if found is None else found[0]
-        if c is None or op is None:
-            return original(self, *args, **kwargs)
-        failed, t0 = True, now_ns()
         try:
-            result = original(self, *args, **kwargs) if args or kwargs else original(self)
-            failed = False
-        finally:
-            t1 = now_ns()
-            if op.peer < 0 and op.flags & _P2P and not failed:
-                op = c.guard.call("any source", _came, c, op, self) or op
-            c.guard.call("wait", waited, c, op, t0, t1, failed)
-            c.hook_ns += now_ns() - t1
-        return result
+            c, state = _core.CURRENT, LOCAL.state
+            op = state.sync_op
+            if op is not None and state.sync_id == id(self):
+                state.sync_op = None
+            elif c is not None:
+                live = of(c).works.live
+                found = live.pop(_ref(self), None) if live else None
+                op = None if found is None else found[0]
+            if c is None or op is None:
+                return original(self, *args, **kwargs)
+            failed, t0 = True, now_ns()
+            try:
+                result = original(self, *args, **kwargs) if args or kwargs else original(self)
+                failed = False
+            finally:
+                t1 = now_ns()
+                if op.peer < 0 and op.flags & _P2P and not failed:
+                    op = c.guard.call("any source", _came, c, op, self) or op
+                c.guard.call("wait", waited, c, op, t0, t1, failed)
+                c.hook_ns += now_ns() - t1
+            return result
+        except BaseException as error:
+            hide_own(error)
+            raise
 
     return wait
 
@@ -293,6 +302,7 @@ def wait_tensor(x: Context, tensor: Any) -> Op | None:
 
 
 def _start_coalescing(original: Any) -> Any:
+    @unframed
     def start(self: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
         if c is not None and c.gate.closed:
@@ -307,6 +317,7 @@ def _start_coalescing(original: Any) -> Any:
 
 
 def _end_coalescing(original: Any) -> Any:
+    @unframed
     def end(self: Any, *args: Any, **kwargs: Any) -> Any:
         local().coalescing = False
         return original(self, *args, **kwargs)

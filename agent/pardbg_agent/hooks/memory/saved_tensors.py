@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import LOCAL, current, of
-from pardbg_agent.hooks.patching import Patches, unseen
+from pardbg_agent.hooks.patching import Patches, unframed, unseen
 from pardbg_agent.hooks.tensors import local_part
 
 EVERY: Final = 100
@@ -155,6 +155,7 @@ def install(patches: Patches) -> None:
     """See when the program forbids saved-tensor hooks."""
     original = _autograd._saved_tensors_hooks_disable
 
+    @unframed
     def disable(*args: Any, **kwargs: Any) -> Any:
         current().part(Sampling).never = True
         count = LOCAL.state.counting

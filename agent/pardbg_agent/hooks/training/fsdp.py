@@ -10,7 +10,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import local
-from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -135,6 +135,7 @@ def _hook_root(patches: Patches, module: ModuleType) -> None:
 
 
 def _root_begins(original: Any) -> Any:
+    @unframed
     @functools.wraps(original)
     def root_pre_forward(self: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
         c = _core.CURRENT
@@ -147,6 +148,7 @@ def _root_begins(original: Any) -> Any:
 
 
 def _root_ended(original: Any) -> Any:
+    @unframed
     @functools.wraps(original)
     def register_pre_backward_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
         begun, c = local().fsdp, _core.CURRENT

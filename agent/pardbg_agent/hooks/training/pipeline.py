@@ -13,7 +13,7 @@ from typing import Any, Final
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.patching import Patches, spend
+from pardbg_agent.hooks.patching import Patches, spend, unframed
 from pardbg_agent.hooks.training import pipeline_actions, step_phases, torch_plan
 from pardbg_agent.late_imports import LateImports
 from pardbg_agent.wire import NONE, DefKind
@@ -117,6 +117,7 @@ def _after_loss(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
 def _labelled(original: Any, label: str, send: bool) -> Any:
     """The method; the ops it prepares are known by stage and microbatch when they are issued."""
 
+    @unframed
     @functools.wraps(original)
     def prepared(self: Any, mb: int) -> Any:
         ops = original(self, mb)

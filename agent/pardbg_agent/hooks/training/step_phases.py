@@ -24,7 +24,7 @@ from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
-from pardbg_agent.hooks.patching import Patches, spend, wait_gate
+from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.training.batch_loss import divisor_of
 from pardbg_agent.hooks.watch import not_finite
 from pardbg_agent.late_imports import LateImports
@@ -298,6 +298,7 @@ def log_loss(c: _core.Core, value: float) -> None:
 def _made(original: Any) -> Any:
     """Optimizer.__init__: the first round ends when all that were made have stepped."""
 
+    @unframed
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
