@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test unit lint bench diagnosis sessions install clean
+.PHONY: demo test unit lint bench diagnosis matrix sessions install clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -22,6 +22,11 @@ test: $(STAMP)
 # All that needs no second process: seconds.
 unit: $(STAMP)
 	$(BIN)/python -m pytest $(wildcard tests/unit tests/contracts tests/wire tests/ui)
+
+# Install and unit tests on each Python from 3.10 to 3.14 that is here, a line each:
+#   make matrix PYTHONS="python3.12 /opt/python3.13/bin/python3"
+matrix:
+	@TORCH_INDEX="$(TORCH_INDEX)" tests/matrix.sh $(PYTHONS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
