@@ -15,7 +15,7 @@ import click
 
 from pardbg import __version__
 from pardbg.cli import files, live, whatif
-from pardbg.cli.common import USAGE_EXIT, UserError
+from pardbg.cli.common import USAGE_EXIT, UserError, echo
 
 __all__ = ["UserError", "cli", "main"]
 
@@ -35,10 +35,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
         code = 130
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "pardbg"
-        click.echo(f"pardbg: {_one_line(error.format_message())} (see `{where} --help`)", err=True)
+        echo(f"pardbg: {_one_line(error.format_message())} (see `{where} --help`)", err=True)
         code = USAGE_EXIT
     except click.ClickException as error:
-        click.echo(f"pardbg: {_one_line(error.format_message())}", err=True)
+        echo(f"pardbg: {_one_line(error.format_message())}", err=True)
         code = error.exit_code
     except BrokenPipeError:
         # The reader of our stdout went away (`| head`): say nothing, and keep the interpreter from

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from pardbg.plain_text import plain_lines
+
 if TYPE_CHECKING:
     from pardbg.store.store import Store
 
@@ -22,6 +24,11 @@ class UserError(click.ClickException):
     """Something the user can put right: one line, exit code 2."""
 
     exit_code = USAGE_EXIT
+
+
+def echo(text: str, err: bool = False) -> None:
+    """Print lines on stdout or stderr: whatever a job or a file had in them is plain."""
+    click.echo(plain_lines(text), err=err)
 
 
 def session_path(text: str) -> tuple[Path, bool]:

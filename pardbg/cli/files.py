@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pardbg.cli.common import UserError, load_session, need_terminal, new_file, new_folder
+from pardbg.cli.common import UserError, echo, load_session, need_terminal, new_file, new_folder
 
 if TYPE_CHECKING:
     from pardbg.store.store import Store
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def talk(line: str) -> None:
     """A line of ours, on stderr."""
-    click.echo(f"pardbg: {line}", err=True)
+    echo(f"pardbg: {line}", err=True)
 
 
 @click.command()
@@ -65,7 +65,7 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
         store = load_session(session)
         data = make_report(store)
     if html is None or json_:
-        click.echo(json.dumps(data, indent=2) if json_ else text(data))
+        echo(json.dumps(data, indent=2) if json_ else text(data))
     if html is not None:
         _write_page(store, data, html, Path(session).name, force)
 
@@ -142,7 +142,7 @@ def check(
     from pardbg.render.reports import checks as words
 
     if list_:
-        click.echo(words.metric_list())
+        echo(words.metric_list())
         return 0
     if session is None or not checks:
         raise UserError('give a session and checks: `pardbg check S "bubble<12%" no-mismatch`')
@@ -155,7 +155,7 @@ def check(
         with new_file(junit, force=True) as fresh:
             fresh.write_text(words.junit(results, session), encoding="utf-8")
     for line in words.lines(results):
-        click.echo(line)
+        echo(line)
     return 0 if all(result.ok for result in results) else 1
 
 
@@ -177,7 +177,7 @@ def diff(a: str, b: str, json_: bool, skip: int) -> None:
     from pardbg.render.reports.diff import text
 
     found = compare.diff(load_session(a), load_session(b), skip)
-    click.echo(json.dumps(compare.as_dict(found), indent=2) if json_ else text(found))
+    echo(json.dumps(compare.as_dict(found), indent=2) if json_ else text(found))
 
 
 @click.command()
@@ -202,7 +202,7 @@ def postmortem(run: str, output: Path, force: bool) -> None:
     except PostmortemError as error:
         raise UserError(str(error)) from None
     for line in lines(found.ranks, findings(View(load_session(str(output)), None))):
-        click.echo(line)
+        echo(line)
     if found.file_problem:
         talk(f"{found.file_problem}: the rings alone")
     talk(

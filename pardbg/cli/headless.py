@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import click
-
+from pardbg.cli.common import echo
 from pardbg.words import duration
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def follow_and_report(handle: RunHandle, streams: Streams, *, attentive: bool = 
 
     code = follow(handle, streams, out=STDERR, attentive=attentive)
     try:
-        click.echo(text(report(load(handle.parts()[-1]))))
+        echo(text(report(load(handle.parts()[-1]))))
     except SessionError as error:
         talk(str(error))
     return code
@@ -149,9 +148,9 @@ def control(
         port.close()
     if json_:
         answer = {"ok": reply.ok, "error": reply.error, **reply.data}
-        click.echo(json.dumps(answer, indent=2, default=str))
+        echo(json.dumps(answer, indent=2, default=str))
     elif reply.ok:
-        click.echo(_reply_text(verb, reply, bool((args or {}).get("compare"))))
+        echo(_reply_text(verb, reply, bool((args or {}).get("compare"))))
     if reply.ok:
         said = list(dict(reply.data.get("answers") or {}).values())
         return 1 if said and not any(one.get("ok") for one in said) else 0
@@ -213,4 +212,4 @@ def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:
 
 def talk(line: str) -> None:
     """A line of ours, on stderr."""
-    click.echo(f"pardbg: {line}", err=True)
+    echo(f"pardbg: {line}", err=True)

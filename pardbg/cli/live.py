@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pardbg.cli.common import UserError, has_terminal, need_terminal
+from pardbg.cli.common import UserError, echo, has_terminal, need_terminal
 from pardbg.cli.rc import apply, for_viewer, named, rc_options
 from pardbg.cli.record_options import Recording, recording, recording_options
 from pardbg.control.language.arguments import (
@@ -121,7 +121,7 @@ class _Ctl(click.Command):
         words = [word for word in args if not word.startswith("-") and word != "help"]
         lines = next((found for word in words if (found := explain(word))), []) if asks else []
         if lines:
-            click.echo("\n".join(wrapped(lines, 98)))
+            echo("\n".join(wrapped(lines, 98)))
             ctx.exit()
         return super().parse_args(ctx, ["--help"] if args == ["help"] else args)
 
@@ -189,20 +189,20 @@ def ls(json_: bool, dead: bool) -> None:
 
     tidy()
     for line in refused_roots():
-        click.echo(f"pardbg: {line}", err=True)
+        echo(f"pardbg: {line}", err=True)
     runs, boxes = list_runs(), list_run_rings()
     if json_:
-        click.echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
+        echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
         return
     for found in boxes if dead else runs:
-        click.echo(found.line())
+        echo(found.line())
     if dead and not boxes:
-        click.echo("no killed run has left its rings", err=True)
+        echo("no killed run has left its rings", err=True)
     elif not dead and not runs:
-        click.echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
+        echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
     if boxes:
         last = boxes[-1].run
-        click.echo(
+        echo(
             f"{len(boxes)} killed: `pardbg postmortem {last} -o S.mcap`"
             + ("" if dead else ", `pardbg ls --dead` lists them"),
             err=True,
@@ -217,10 +217,10 @@ def doctor(json_: bool) -> int:
 
     results = checks.run_checks()
     if json_:
-        click.echo(json.dumps([result.as_dict() for result in results], indent=2))
+        echo(json.dumps([result.as_dict() for result in results], indent=2))
     else:
         for result in results:
-            click.echo(result.line())
+            echo(result.line())
     return 0 if all(result.status != "bad" for result in results) else 1
 
 
@@ -309,11 +309,11 @@ def _list_recipes() -> None:
 
     width = max(map(len, RECIPES))
     for kind, recipes in by_kind().items():
-        click.echo(kind.value)
+        echo(kind.value)
         for recipe in recipes:
             own = "".join(f" [--{option.name}]" for option in recipe.options)
             ranks = f"{recipe.nproc} {'rank ' if recipe.nproc == 1 else 'ranks'}"
-            click.echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
+            echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
 
 
 def _session_target(output: Path | None, name: str, force: bool) -> Path:

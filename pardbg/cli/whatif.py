@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from pardbg.cli.common import UserError, session_path
+from pardbg.cli.common import UserError, echo, session_path
 from pardbg.words import whole
 
 
@@ -42,10 +42,10 @@ def whatif(
     answer = ask(View(store, None), names, counts, virtual)
     if isinstance(answer, str):
         raise UserError(f"{path.name}: {answer}")
-    click.echo(json.dumps(asdict(answer), indent=2) if json_ else text(answer))
+    echo(json.dumps(asdict(answer), indent=2) if json_ else text(answer))
     if not plans.torch_there():
         there = " and ".join(plans.ONE_STAGE)
-        click.echo(f"pardbg: torch is not installed here: {there} alone are answered", err=True)
+        echo(f"pardbg: torch is not installed here: {there} alone are answered", err=True)
 
 
 COMMANDS: tuple[click.Command, ...] = (whatif,)

@@ -33,6 +33,7 @@ from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.security import Role, ServerSecurity, check_endpoints, load_keys
 from pardbg.hub.serve.successor import Successor
 from pardbg.hub.serve.viewers import Viewers
+from pardbg.plain_text import plain
 from pardbg.session.rotation import Parts
 from pardbg.store.store import PART
 from pardbg_agent.wire import DefKind, Key, Msg
@@ -281,7 +282,7 @@ class Hub:
                 contextlib.suppress(OSError),
                 open(self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8") as file,
             ):
-                file.write(f"pardbg: {text}\n")
+                file.write(f"pardbg: {plain(text)}\n")
 
     # -- what the hub says
 

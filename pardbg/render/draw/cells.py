@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from pardbg import plain_text
+
 SELECTED = "+sel"
+clean = plain_text.plain
+"""Text from a job or a session, without what could move the cursor or change colours."""
 
 
 class Segment(NamedTuple):
@@ -53,15 +57,6 @@ def _char_width(char: str) -> int:
 def width(text: str) -> int:
     """Cells that ``text`` takes."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
-
-
-def clean(text: str) -> str:
-    """Text from a job or a session, without what could move the cursor or change colours."""
-    if text.isascii() and text.isprintable():
-        return text
-    text = text.expandtabs(4)
-    return "".join(c if c.isprintable() and _char_width(c) else ("" if c == "\r" else "·")
-                   for c in text)  # fmt: skip
 
 
 def clip(text: str, cells: int, end: str = "…") -> str:

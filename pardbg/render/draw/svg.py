@@ -4,10 +4,18 @@ shapes carry classes (``act F odd``), never colours, so one drawing serves light
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import Final
+
+from pardbg.plain_text import plain_lines
+
+
+def escape(text: str) -> str:
+    """Return text from outside for a page or a picture."""
+    return html.escape(plain_lines(text))
+
 
 CHAR_PX: Final = 6.3
 """Width of a character of the charts' 11 px type, on the safe side."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from statistics import median
 from typing import Any, Final
 
 from pardbg.analysis.base.values import CAUSES, PipelineStep
+from pardbg.render.draw.svg import escape
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
 from pardbg.render.reports.html_style import PATTERNS, STYLE

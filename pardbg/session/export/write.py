@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.plain_text import plain_cell
 from pardbg.session.export.tables import Sheet, Values
 
 
@@ -29,8 +30,10 @@ def write_csv(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
 
 
 def _csv_cells(values: Values) -> list[Any]:
-    """True and False as 1 and 0, which every reader takes for numbers."""
+    """True and False as 1 and 0, which every reader takes for numbers; texts without formulas."""
     cells = values.cells()
+    if values.column.type == "text":
+        return [plain_cell(cell) if isinstance(cell, str) else cell for cell in cells]
     return [int(cell) for cell in cells] if values.column.type == "bool" else cells
 
 

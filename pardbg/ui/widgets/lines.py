@@ -9,6 +9,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from pardbg.plain_text import plain
 from pardbg.render.draw.cells import Line, fit
 from pardbg.ui.palette import palette_of, style
 
@@ -54,7 +55,7 @@ class Lines(Widget):
                 self._strips.clear()
             base = self.rich_style
             segments = [
-                Segment(run.text, base + style(palette, run.style))
+                Segment(plain(run.text), base + style(palette, run.style))
                 for run in fit(line, width, self._ground)
             ]
             strip = self._strips[key] = Strip(segments, width)

@@ -1,0 +1,41 @@
+"""Text from outside as plain text: nothing in it moves a cursor, sets a colour or hides a word.
+
+The one function through which names, commands, exceptions, values and whatever else a job or a
+file says must go before a terminal, an SVG or a page shows it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_DOT = "·"
+
+
+def plain(text: str) -> str:
+    """Return one line of ``text``: what is not printable, or takes no cell, becomes ``·``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_plain_char, text.expandtabs(4)))
+
+
+def plain_lines(text: str) -> str:
+    """Return ``text`` with each of its lines plain."""
+    return (
+        text if text.isascii() and text.isprintable() else "\n".join(map(plain, text.split("\n")))
+    )
+
+
+def plain_cell(text: str) -> str:
+    """Return ``text`` for a cell of a CSV file, where a spreadsheet takes no formula from it."""
+    text = plain(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+def _plain_char(char: str) -> str:
+    if char.isprintable() and not _takes_no_cell(char):
+        return char
+    return "" if char == "\r" else _DOT
+
+
+def _takes_no_cell(char: str) -> bool:
+    return bool(unicodedata.combining(char)) or unicodedata.category(char) in ("Cf", "Me", "Mn")
