@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pardbg.analysis.answers.doing import recorded
 from pardbg.analysis.answers.step_split import last_step_split
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
@@ -109,6 +110,11 @@ def _now(
     running = running_action(view, rank)
     if running is not None:
         return "running", running[1].text, running[1].t0_ns
+    found = recorded(view, process, WAITING_NS)
+    if found is not None:
+        span = open_span(view, rank)
+        inside = f" · {span.text}" if span is not None else ""
+        return found.state, found.text + inside, found.since_ns
     open_op = fields.text(said, "open_op")
     open_since = fields.integer_or_none(said, "open_since_ns")
     span = open_span(view, rank)

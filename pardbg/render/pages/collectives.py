@@ -19,6 +19,7 @@ from pardbg.render.draw.cells import (
     left,
     line,
     selected,
+    width,
 )  # fmt: skip
 from pardbg.render.draw.sparks import LEVELS
 from pardbg.render.frame.empty import empty
@@ -64,9 +65,14 @@ def rows_of(snapshot: Snapshot, look: CollectivesPageState) -> Sequence[Collecti
 
 def _text(row: CollectiveRow | P2PRow) -> str:
     if isinstance(row, CollectiveRow):
-        texts = (row.group, row.axis, operation(row), row.dtype, row.verdict, row.detail)
+        texts = (
+            row.label or row.group, row.axis, f"#{row.seq}", operation(row), row.dtype, row.verdict,
+            verdict(row), row.detail, words.size(row.bytes),
+            "" if row.last_rank is None else f"r{row.last_rank}",
+        )  # fmt: skip
         return " ".join(map(str, texts)).lower()
-    return f"{row.group} {row.src}→{row.dst} {row.src}->{row.dst} {row.label} {row.verdict}".lower()
+    edge = f"{row.src} → {row.dst} {row.src}→{row.dst} {row.src}->{row.dst}"
+    return f"{row.group} {edge} {row.label} {row.verdict} {_p2p_verdict(row)[0]}".lower()
 
 
 def collectives(
@@ -125,8 +131,10 @@ def _title(
 def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int) -> list[Column]:
     most = max(len(row.arrivals) for row in listed if isinstance(row, CollectiveRow))
     strip = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
+    labels = (clean(r.label or r.group) for r in listed if isinstance(r, CollectiveRow))
     return [
-        Column("pg", 8, 4), Column("seq", 6, align="right"),
+        Column("pg", min(14, max(map(width, labels), default=4))),
+        Column("seq", 6, align="right"),
         Column("op", max(14, min(22, cells - 96))),
         Column("bytes", 8, 2, "right"), Column("arrival", max(7, strip)),
         Column("last", 5, 3, "right"), Column("skew", 8, 1, "right"),
@@ -163,7 +171,7 @@ def _cell(column: Column, row: CollectiveRow) -> Line:
         return (Segment(column.cell(verdict(row)), "bad" if bad else
                     "dim" if verdict(row) == "matched" else "warn"),)  # fmt: skip
     text, style = {
-        "pg": (clean(row.axis or row.group), "dim"), "seq": (str(row.seq), ""),
+        "pg": (clean(row.label or row.group), "dim"), "seq": (str(row.seq), ""),
         "op": (operation(row, column.size), "strong"), "bytes": (words.size(row.bytes), ""),
         "last": ("" if row.last_rank is None else f"r{row.last_rank}", ""),
         "skew": (words.duration(row.skew_ns), "warn" if _skewed(row) else ""),
@@ -263,7 +271,7 @@ def _closer(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: i
 
 def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[Line, ...]:
     """One op over time, a line per rank: when it came, how long it waited, when it was done."""
-    name = f"{operation(row)} {clean(row.axis or row.group)} #{row.seq}"
+    name = f"{operation(row)} {clean(row.label or row.group)} #{row.seq}"
     facts = f"{words.size(row.bytes)} {clean(row.dtype)}"
     head = line(" ", rule(f"{name}  {facts}", cells - 2, clip(clean(row.detail), cells // 2)))
     times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]

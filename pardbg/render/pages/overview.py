@@ -32,6 +32,8 @@ SIGNS = {
     "running": ("▶", "good"), "waiting": ("◷", "warn"), "held": ("‖", "held"),
     "stale": ("?", "warn"), "lost": ("✗", "bad"), "ended": ("■", "dim"), "unknown": ("·", "faint"),
 }  # fmt: skip
+_AGE = 9
+"""`` 5.81 s`` and the like, behind what a rank does."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 
@@ -83,7 +85,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
         *([Column("node", 4)] if nodes else []),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])), 6),
         *([Column("stage", 5, 5)] if staged else []),
-        Column("now", 36 if wide else 28 if cells >= 110 else 24),
+        Column("now", _now_size(snapshot, cells)),
         Column("step", 6, 1, "right"),
         *([Column("logged", max(6, min(logged, 28)), 2)] if logged else []),
         Column("step ms", 8, 2, "right"),
@@ -96,6 +98,12 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
         Column("agent", 6, 9, "right"),
         Column("clock", 7, 10, "right"),
     ]
+
+
+def _now_size(snapshot: Snapshot, cells: int) -> int:
+    """As much as it takes, with its sign and its age; less where that is not there."""
+    most = 48 if cells >= 150 else 40 if cells >= 110 else 26
+    return max(24, min(most, max(width(clean(r.now)) for r in snapshot.ranks) + 2 + _AGE))
 
 
 def _rank(rank: RankNow, now_ns: int, columns: tuple[Column, ...]) -> Line:

@@ -212,7 +212,7 @@ def test_control_as_of() -> None:
     assert (held.mode, held.controller, held.pending) == ("held", "view-1", 1)
     assert held.held == {0: "0F1", 1: "1F0"}
     assert held.lease_ns == 9_998 * MS
-    assert held.log[0] == (ns(5), "pause by view-1: all ranks")
+    assert held.log[0] == (ns(5), "pause by view-1: all ranks → asked")
     after = snapshot(store, None).control
     assert (after.mode, after.held, after.lease_ns) == ("running", {}, None)
 

@@ -13,6 +13,7 @@ from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.diff import as_dict, diff
 from pardbg.analysis.answers.report import report
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.control import trail
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.base.values import Snapshot
@@ -179,3 +180,35 @@ def test_a_console_line_keeps_its_indentation_where_it_is_folded() -> None:
     assert fold("    aaaa bbbb cccc", 14) == ["    aaaa bbbb", "      cccc"]
     assert fold("  " + "x" * 10, 8) == ["  xxxxxx", "    xxxx"]
     assert fold("", 8) == [""]
+
+
+def around(store: Store, rank: int, t_ns: int, lane: str) -> list[str]:
+    """What the timeline draws at a moment in a lane of a rank, where it is drawn alone."""
+    drawn = lanes(store, t_ns - 20_000_000, t_ns + 1, 10_000, (rank,)).get(rank, {}).get(lane, ())
+    return [span.label for span in drawn if span.t0_ns <= t_ns < span.t1_ns]
+
+
+@pytest.mark.parametrize("name", ["zero3", "moe", "ddp-ring", "fault-group-order"])
+def test_now_is_what_the_records_around_the_cursor_say_on_every_page(name: str) -> None:
+    """All through a step, ten moments: Overview and Debug say what the timeline draws there, and
+    who is said to wait in a collective has issued it and is not through."""
+    store = store_of(name)
+    first, last = step_end(store, 2), step_end(store, 3) or step_end(store, 2)
+    assert first is not None and last is not None
+    first = first if last > first else (step_end(store, 1) or store.begin_ns)
+    waits = 0
+    for part in range(10):
+        now = snapshot(store, first + (last - first) * part // 10, deep=False)
+        debug_lines = lines_of(debug(now, 160, 40))
+        for row, shown in zip(now.ranks, lines_of(overview(now, 160, 40))[2:], strict=False):
+            assert row.now in shown and any(row.now in text for text in debug_lines)
+            if row.state == "running" and row.now in ("forward", "backward", "optimizer"):
+                assert row.now in around(store, row.rank, now.t_ns, "phase")
+            for op in now.collectives if row.state == "waiting" else ():
+                if row.now == f"{op.op} {op.label} #{op.seq}":
+                    waits += 1
+                    mine = next(a for a in op.arrivals if a.rank == row.rank)
+                    assert mine.issued_ns is not None and mine.issued_ns <= now.t_ns
+                    assert mine.completed_ns is None or mine.completed_ns >= now.t_ns
+    if name == "zero3":
+        assert waits >= 5
