@@ -262,10 +262,15 @@ class Gate(enum.IntFlag):
     EXCEPTION = 128
     """A thread holds its uncaught exception. In no mask: no permit lets it pass, only RUN or the
     lease's end, since what comes next is its death. Only where run.json has "on_exception_s"."""
+    INSIDE = 256
+    """Beside an op's own: the op is part of a pipeline action that has begun. A permit whose
+    ``stop`` does not have it lets such ops pass, so an action runs to its end."""
 
 
 GATE_OPS: Final = Gate.SEND | Gate.RECV | Gate.COLLECTIVE
-GATE_ALL: Final = GATE_OPS | Gate.ACTION | Gate.STEP | Gate.OPTIMIZER | Gate.BREAK
+GATE_ALL: Final = (
+    GATE_OPS | Gate.ACTION | Gate.STEP | Gate.OPTIMIZER | Gate.BREAK | Gate.INSIDE
+)  # fmt: skip
 
 LEASE_NS: Final = 10_000_000_000
 """How long ranks stay held without a word from the one who holds them."""

@@ -69,7 +69,7 @@ def test_flags_and_gates() -> None:
     }  # fmt: skip
     assert {gate.name: int(gate) for gate in wire.Gate} == {
         "SEND": 1, "RECV": 2, "COLLECTIVE": 4, "ACTION": 8, "STEP": 16, "OPTIMIZER": 32,
-        "BREAK": 64, "EXCEPTION": 128,
+        "BREAK": 64, "EXCEPTION": 128, "INSIDE": 256,
     }  # fmt: skip
     assert wire.NONE == -1
     assert wire.NO_GROUP == 65535

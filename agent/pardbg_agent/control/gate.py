@@ -26,14 +26,14 @@ from typing import Final
 from pardbg_agent import clock
 from pardbg_agent.control.breaks import Breaks, Facts
 from pardbg_agent.control.watches import MAX_TEXT, NO_WATCHES, Watches
-from pardbg_agent.wire import GATE_ALL, LEASE_NS, NO_GROUP, NONE, Gate, Kind, Lane
+from pardbg_agent.wire import GATE_ALL, GATE_OPS, LEASE_NS, NO_GROUP, NONE, Gate, Kind, Lane
 
 Describe = str | Callable[[], str]
 AskFacts = Callable[[], Facts]
 """What comes next, field by field (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
 _NO_BREAKS: Final = Breaks([])
 _LONGEST_WAIT_S: Final = 1.0
-_EXCEPTION: Final = int(Gate.EXCEPTION)
+_EXCEPTION, _INSIDE, _OPS = int(Gate.EXCEPTION), int(Gate.INSIDE), int(GATE_OPS)
 
 Work = Callable[[FrameType | TracebackType | None], None]
 """What a person asked; called with the place to look from: a frame, or an exception's traceback."""
@@ -89,6 +89,8 @@ class GateControl:
         """Hooks read this: is there anything to look at? Everything else is under the lock."""
         self.holding = False
         """Permits and holds are in force."""
+        self.inside = 0
+        """How many pipeline actions have begun and not ended: ops are part of them."""
         self.opened_ns = 0
         """When they last ended: what was measured before that is no measure of the training."""
         self.breaks = _NO_BREAKS
@@ -190,6 +192,8 @@ class GateControl:
         self._pass(_EXCEPTION, text, trace)
 
     def _pass(self, gate: int, describe: Describe, trace: TracebackType | None = None) -> int:
+        if self.inside and gate & _OPS:
+            gate |= _INSIDE
         with self._changed:
             if self._passes(gate):
                 return 0
@@ -216,6 +220,8 @@ class GateControl:
             return True
         if gate == _EXCEPTION:
             return False
+        if gate & _INSIDE and not self._stop & _INSIDE:
+            return True
         if self._left > 0:
             if gate & self._count:
                 self._left -= 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,8 +14,11 @@ from pardbg.control.language.watch_expr import WATCH_USAGE, parse_watch
 from pardbg.words import parse_duration, whole
 from pardbg_agent.wire import WATCH_KINDS
 
+MOVES: Final = (Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP)
+"""They move held ranks, and may be asked for several times at once: ``tick x5``."""
 USAGE: Final[dict[Verb, str]] = {
     Verb.PAUSE: "[RANKS [hold]]",
+    **dict.fromkeys(MOVES, "[RANKS] [xN]"),
     Verb.BREAK: "EXPR [on RANKS]",
     Verb.TBREAK: "EXPR [on RANKS]",
     Verb.UNTIL: "EXPR [on RANKS]",
@@ -25,6 +29,8 @@ USAGE: Final[dict[Verb, str]] = {
     Verb.DELAY: "RANKS TIME",
     Verb.INSPECT: "p|pp|whatis|tensor|list|args|locals|exec|hash [EXPR] [on RANKS]",
 }
+MOST_TIMES: Final = 10_000
+_TIMES: Final = re.compile(r"[x×][0-9]{1,9}|[0-9]{1,9}[x×]")
 INSPECT: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
 """Words that mean ``inspect WORD``."""
 _PLAIN: Final = ("list", "args", "locals")
@@ -58,6 +64,15 @@ def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
         return words[0], {"ns": _time(words[1])}
     if verb is Verb.PAUSE and len(words) == 2 and words[1] == "hold":
         return words[0], {"hold": True}
+    if verb in MOVES:
+        counts = [word for word in words if _TIMES.fullmatch(word)]
+        words = [word for word in words if word not in counts]
+        if counts:
+            ranks, _ = verb_words(verb, words)
+            if len(counts) > 1 or not 1 <= int(counts[0].strip("x×")) <= MOST_TIMES:
+                raise ValueError(f"{verb.value} x1 to x{MOST_TIMES}: how often; got "
+                                 f"{' '.join(counts)}")  # fmt: skip
+            return ranks, {"count": int(counts[0].strip("x×"))}
     if len(words) > 1:
         raise ValueError(f"one rank set after {verb.value}, as in `{verb.value} 0-1`; "
                          f"got {' '.join(words)}")  # fmt: skip

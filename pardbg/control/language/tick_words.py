@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pardbg.analysis.pipeline.dependencies import parse
+from pardbg.words import rank_set
 
+_MOST = 4
+"""Actions of a rank that are told one by one."""
 Words = list[tuple[str, str]]
 """(text, style token) in order."""
 
@@ -33,8 +36,7 @@ def did(
     parts: Words = [(head, "strong"), (" ran ", "dim")]
     parts += _list(ran, many_stages, "strong") or [("nothing", "warn")]
     if waits:
-        named = [f"r{rank} waits for {action}" for rank, action in sorted(waits.items())]
-        parts += [("; ", "dim"), (" · ".join(named), "warn")]
+        parts += [("; ", "dim"), (grouped(waits, "waits for "), "warn")]
     if coming:
         parts += [("; next ", "dim")]
         parts += _list({rank: [action] for rank, action in coming.items()}, many_stages, "accent")
@@ -42,13 +44,30 @@ def did(
 
 
 def _list(actions: Mapping[int, Sequence[str]], many_stages: bool, style: str) -> Words:
-    found: Words = []
+    """Ranks that do the same stand together: ``r0,4 F3``."""
+    same: dict[str, list[int]] = {}
     for rank, row in sorted(actions.items()):
         if row:
-            text = " ".join(short(action, many_stages) for action in row)
-            found += [(" · ", "faint")] * bool(found)
-            found += [(f"r{rank} ", "dim"), (text, style)]
+            text = " ".join(short(action, many_stages) for action in _few(row))
+            same.setdefault(text, []).append(rank)
+    found: Words = []
+    for text, ranks in same.items():
+        found += [(" · ", "faint")] * bool(found)
+        found += [(f"r{rank_set(ranks)} ", "dim"), (text, style)]
     return found
+
+
+def _few(row: Sequence[str]) -> Sequence[str]:
+    """A whole step is not told action by action."""
+    return row if len(row) <= _MOST else [row[0], "…", row[-1]]
+
+
+def grouped(texts: Mapping[int, str], before: str = "") -> str:
+    """``r0–3 before 0F0 · r4 before recv``"""
+    same: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        same.setdefault(text, []).append(rank)
+    return " · ".join(f"r{rank_set(ranks)} {before}{text}" for text, ranks in same.items())
 
 
 def text_of(words: Words) -> str:

@@ -240,7 +240,9 @@ def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str
 
 def words_of(command: Command) -> str:
     """``pause 0-1``, ``until step==100``: as the user wrote it."""
-    parts = (command.verb.value, str(command.args.get("expr", "")), command.text)
+    count = command.args.get("count")
+    times = f"x{count}" if isinstance(count, int) and count > 1 else ""
+    parts = (command.verb.value, str(command.args.get("expr", "")), command.text, times)
     return " ".join(filter(None, parts))
 
 

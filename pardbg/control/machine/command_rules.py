@@ -11,10 +11,12 @@ from pardbg.control.machine.exceptions import RUN
 from pardbg.control.machine.moves import Moves
 from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
 from pardbg.control.machine.state import ControlState, Mode
-from pardbg.words import countdown, ranks_text
+from pardbg.words import countdown, ranks_text, whole
 from pardbg_agent.wire import Msg
 
 MAX_QUEUE = 8
+MAX_COUNT = 10_000
+"""How often a verb may be asked for at once."""
 RUN_WAIT_NS = 1_000_000_000
 """How long ``continue`` waits for the agents' word before it is answered anyway."""
 MAX_ROUNDS = 4
@@ -112,12 +114,23 @@ class CommandRules:
         self._control.current.append(command)
         self._control.why = ""
         self._control.pins.procs -= granted.keys()
+        self._control.before = self._control.states()
         self._moves.enter(Mode.STEPPING, now)
-        self._control.reason = words_of(command)
+        self._control.reason = self._count(command)
         for proc, permit in granted.items():
             view = self._control.views[proc]
-            if permit.n or view.state is None or not view.state.held & permit.stop:
+            if permit.n or view.state is None or not permit.holds(view.state.held):
                 self._outbox.permit(view, permit, now)
+
+    def _count(self, command: Command) -> str:
+        """Note which time it is; in words, ``tick x5 (2 of 5)``."""
+        known = self._control.again
+        if known is None or known[0] is not command:
+            number = whole(str(command.args.get("count", 1)), MAX_COUNT) or 1
+            known = (command, 0, number)
+        self._control.again = (command, known[1] + 1, known[2])
+        times = f" ({known[1] + 1} of {known[2]})" if known[2] > 1 else ""
+        return words_of(command) + times
 
     def continue_(self, command: Command, now: int) -> None:
         """Let everything run on."""

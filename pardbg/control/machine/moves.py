@@ -24,7 +24,7 @@ class Moves:
     def enter(self, mode: Mode, now: int) -> None:
         """Change the mode; running forgets everything that held ranks."""
         if mode is Mode.RUNNING:
-            self._control.goal = None
+            self._control.goal = self._control.again = None
             self._control.why = ""
             self._control.free = set()
             self._control.pins.clear()

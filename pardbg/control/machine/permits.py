@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pardbg.control.language.verbs import AgentState, Verb
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, Gate
 
+# Without INSIDE: a tick runs an action whatever collectives it has.
 TICK_STOP = (
     Gate.RECV | Gate.ACTION | Gate.COLLECTIVE | Gate.STEP | Gate.OPTIMIZER | Gate.BREAK
 )  # fmt: skip
@@ -31,6 +32,12 @@ class Permit:
     count: int
     n: int
     stop: int
+
+    def holds(self, gate: int) -> bool:
+        """With no passes left, a rank stays at this gate."""
+        if gate & Gate.INSIDE and not self.stop & Gate.INSIDE:
+            return False
+        return bool(gate & self.stop)
 
 
 HOLD = Permit(int(GATE_ALL), 0, int(GATE_ALL))
@@ -103,6 +110,8 @@ def _tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
     permits.update({state.proc: FLOW for state in behind})
     for state in current:
         action = next_action(state)
+        if state.held & Gate.INSIDE:
+            continue  # an action that has begun is this tick's
         if action is not None and input_there(action, done, last_stage):
             permits[state.proc] = ONE_ACTION
     if not current:
@@ -176,7 +185,7 @@ def permits(
     if verb is Verb.NEXT:
         return to_step(chosen, step_target(chosen))
     if verb is Verb.OP:
-        return to_gate(chosen, Gate.COLLECTIVE | Gate.STEP)
+        return to_gate(chosen, Gate.COLLECTIVE | Gate.STEP | Gate.INSIDE)
     out: dict[str, Permit] = {}
     for pipeline in pipelines:
         out.update(tick(pipeline))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pardbg.control.machine.cut import Settlement, settle
+from pardbg.control.machine.deeds import told
 from pardbg.control.machine.delivery import Outbox
 from pardbg.control.machine.effects import Command
 from pardbg.control.machine.exceptions import RUN
@@ -59,12 +60,41 @@ class Settling:
         self._control.reason = "; ".join(
             filter(None, [self._control.why, *self._control.settlement.stuck.values()])
         )
+        did = self._did()
+        text = "; ".join(filter(None, [self._control.reason, did]))
+        self._outbox.event("cut", now, text=text)
+        if self._once_more(now):
+            return
         current, self._control.current = self._control.current, []
-        self._outbox.event("cut", now, text=self._control.reason)
+        self._control.again = None
         for command in current:
-            self._outbox.ack(command, **self._control.status(now))
+            self._outbox.ack(command, **self._control.status(now), text=text)
         while self._control.queue and self._control.mode is Mode.HELD:
             self._advance(self._control.queue.popleft(), now)
+
+    def _did(self) -> str:
+        """What the verb that moved the ranks did, in words; empty where none did."""
+        control = self._control
+        if control.again is None:
+            return ""
+        command, time, times = control.again
+        where = f"{time} of {times}" if times > 1 else ""
+        pipelines = list(control.pipelines.values())
+        return told(command.verb, control.before, control.states(), pipelines, where)
+
+    def _once_more(self, now: int) -> bool:
+        """The verb was asked for several times, and nothing else stopped the ranks."""
+        control = self._control
+        if control.again is None:
+            return False
+        command, time, times = control.again
+        if time >= times or control.reason or control.current != [command]:
+            return False
+        control.current = []
+        self._advance(command, now)
+        if control.mode is Mode.STEPPING:
+            self._outbox.event(command.verb.value, now, text=control.reason)
+        return True
 
     def _pursue(self, now: int) -> bool:
         """At a cut on the way of ``next``: settling may have moved ranks op by op into the step;

@@ -63,6 +63,10 @@ class ControlState:
         """(proc, held since) of hits that were acted on."""
         self.goal: tuple[tuple[int, ...], int, int] | None = None
         """``next``: (ranks, steps behind them at the end, rounds left)."""
+        self.before: dict[int, AgentState] = {}
+        """rank -> its state when the verb that moves ranks began."""
+        self.again: tuple[Command, int, int] | None = None
+        """That verb, which time it is, and how often it was asked for."""
         self.since = self.renewed = self.reported = 0
 
     # -- what the hub asks
@@ -100,6 +104,10 @@ class ControlState:
             "timeout_ns": self.pins.left_ns(now),
             "breaks": self.breakpoints.as_dicts(),
         }
+
+    def states(self) -> dict[int, AgentState]:
+        """rank -> what it said last."""
+        return {view.rank: view.state for view in self.views.values() if view.state is not None}
 
     # -- choosing processes
 

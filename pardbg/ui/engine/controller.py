@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pardbg.analysis.base.values import ControlView
+from pardbg.control.language.arguments import MOVES
 from pardbg.control.language.verbs import ControlPort, Reply, Verb
 
 _UNDER_WAY = {
@@ -18,6 +19,8 @@ _UNDER_WAY = {
     Verb.TICK: "one tick…", Verb.NEXT: "to the next training step…",
     Verb.OP: "to the next collective…", Verb.WHERE: "asking every rank for its stack…",
 }  # fmt: skip
+MOST_MOVES = 2
+"""Verbs that move ranks under way at a time: one, and one that waits for its cut."""
 NO_PORT = "this viewer has no control: it shows a recording"
 
 
@@ -32,7 +35,8 @@ class Controller:
     ) -> None:
         self._port, self._start, self._answer = port, start, answer
         self._lock = threading.Lock()
-        self._under_way: list[str] = []
+        self._sent: list[tuple[Verb | None, str]] = []
+        """What was asked and is not answered yet, and how the screen says so."""
         self.used = False
         """This viewer has asked for something that changes the run."""
 
@@ -49,7 +53,7 @@ class Controller:
     def under_way(self) -> str:
         """What the hub was asked and has not answered yet; empty: nothing."""
         with self._lock:
-            return self._under_way[-1] if self._under_way else ""
+            return self._sent[-1][1] if self._sent else ""
 
     def toggle(self, control: ControlView) -> Reply | None:
         """Pause what runs, run what is held; None: it was sent."""
@@ -65,12 +69,20 @@ class Controller:
             if ranks != "yes":
                 return Reply(False, "kill ends the job for everybody: type `:kill yes`", {})
             ranks, args = None, {"confirm": True}
+        if verb in MOVES and self._moves_under_way() >= MOST_MOVES:
+            return None  # a key held down: what it asked for so far is enough
         words = _UNDER_WAY.get(verb, f"{verb.value}…")
+        if args.get("count", 1) > 1:
+            words = f"{verb.value} x{args['count']}…"
         if verb is Verb.STEP and ranks:
             words = f"stepping rank {ranks}…"
         self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.LEVEL)
         self._run(verb, words, lambda: port.command(verb, ranks, **args))
         return None
+
+    def _moves_under_way(self) -> int:
+        with self._lock:
+            return sum(verb in MOVES for verb, _ in self._sent)
 
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
         """Send and wait for the answer: not in the UI's thread."""
@@ -126,9 +138,9 @@ class Controller:
             except Exception as error:  # noqa: BLE001 - the port is another process's other end
                 reply = Reply(False, f"no answer from the hub: {error}", {})
             with self._lock:
-                self._under_way.remove(words)
+                self._sent.remove((verb, words))
             self._answer(verb, reply)
 
         with self._lock:
-            self._under_way.append(words)
+            self._sent.append((verb, words))
         self._start(work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from pardbg.control.language.arguments import COMPARE, inspect_words, verb_meant, verb_words
+from pardbg.control.language.arguments import COMPARE, MOVES, inspect_words, verb_meant, verb_words
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.render.reports.rank_answers import answers
 from pardbg.render.reports.replies import breakpoints
@@ -114,7 +114,10 @@ class ControlActions:
                 debug.say(text)
             self._view.show_page("debug")
         else:
-            debug.say(f"{name}: {event.reply.data.get('text') or 'ok'}")
+            text = str(event.reply.data.get("text") or "")
+            debug.say(text if event.verb in MOVES and text else f"{name}: {text or 'ok'}")
+            if text:  # what it did, on whatever page one is
+                self._view.say(text, "held")
         self._view.paint()
 
     def said_at_start(self, text: str, bad: bool) -> None:

@@ -120,6 +120,25 @@ def test_wait_says_how_long_it_held() -> None:
     assert took == [300]
 
 
+def test_ops_inside_an_action_pass_unless_the_permit_stops_there() -> None:
+    world = World()
+    world.gate.inside = 1  # a pipeline action has begun
+    tick = int(Gate.ACTION | Gate.COLLECTIVE)
+    world.gate.permit(1, int(Gate.ACTION), 0, tick, LEASE_NS)
+    assert world.gate.wait(Gate.COLLECTIVE, "all_reduce tp #0") == 0
+    world.gate.inside = 0
+    with world.thread_at(Gate.COLLECTIVE, "all_reduce dp #0"):
+        until(lambda: world.gate.state().held == Gate.COLLECTIVE)
+        world.gate.run(2)
+    world.gate.begin()  # the context has ended it
+    world.gate.inside = 1
+    world.gate.permit(3, int(GATE_ALL), 0, int(GATE_ALL), LEASE_NS)
+    with world.thread_at(Gate.COLLECTIVE, "all_reduce tp #1"):
+        until(lambda: world.gate.state().held == Gate.COLLECTIVE | Gate.INSIDE)
+        world.gate.permit(4, int(Gate.ACTION), 0, tick, LEASE_NS)  # on to the action's end
+        until(lambda: not world.gate.state().held)
+
+
 @pytest.mark.parametrize(
     ("count", "n", "stop", "gates", "passed"),
     [

@@ -145,3 +145,21 @@ def test_who_does_not_answer_is_named_and_the_others_are_not_lost() -> None:
         1: {"ok": False, "error": "it ended meanwhile"},
         2: {"ok": False, "error": "no answer in 10 s: it still runs"},
     }}]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", (None, {})), ("x5", (None, {"count": 5})), ("5x", (None, {"count": 5})),
+        ("×12", (None, {"count": 12})), ("0-1 x3", ("0-1", {"count": 3})), ("2", ("2", {})),
+    ],
+)  # fmt: skip
+def test_verbs_that_move_ranks_take_a_count(text: str, expected: object) -> None:
+    for verb in (Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP):
+        assert verb_words(verb, text.split()) == expected
+
+
+@pytest.mark.parametrize("text", ["x0", "x99999", "x2 x3", "x3 0 1"])
+def test_a_wrong_count_is_said_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError):
+        verb_words(Verb.TICK, text.split())

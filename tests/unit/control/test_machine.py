@@ -8,6 +8,7 @@ from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.command_rules import MAX_QUEUE
 from pardbg.control.machine.effects import Ack, Command, ToAgent
 from pardbg.control.machine.state import Mode
+from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 
 S = 1_000_000_000
@@ -382,3 +383,62 @@ def test_states_that_come_out_of_order_are_ignored() -> None:
     serial = world.machine.views["0.n0.0"].state
     world.machine.state(old, world.now)
     assert world.machine.views["0.n0.0"].state is serial
+
+
+def test_each_verb_says_what_it_did() -> None:
+    """1F1B, 4 ranks: tick 1 is 0F0, tick 2 is 0F1 and 1F0; then rank 3 still waits for 2F0."""
+    world = held_at_start(pipeline())
+    world.machine.control.pipelines = {"pp": (0, 1, 2, 3)}
+
+    def text(verb: str, ranks: list[int] | None = None) -> str:
+        ack = world.ack(world.command(verb, ranks))
+        assert ack is not None and ack.ok
+        assert world.events[-1]["text"] == ack.data["text"]  # the audit trail says it, too
+        return str(ack.data["text"])
+
+    assert text("tick") == (
+        "tick 1 ran r0 F0; r2 waits for 1F0 · r3 waits for 2F0; next r0 F1 · r1 F0"
+    )
+    assert text("tick") == (
+        "tick 2 ran r0 F1 · r1 F0; r3 waits for 2F0; next r0 F2 · r1 F1 · r2 F0"
+    )
+    assert text("step", [0]).startswith("step ran r0 F2; now r0 before send 1 · r1 before")
+
+
+def test_a_verb_several_times() -> None:
+    world = held_at_start(pipeline())
+    ack = world.ack(world.command("tick", count=3))
+    assert ack is not None and ack.ok
+    assert "(3 of 3) ran" in ack.data["text"]
+    assert done(world) == [{"0F0", "0F1", "0F2"}, {"1F0", "1F1"}, {"2F0"}, set()]
+    told = [event["event"] for event in world.events]
+    assert told == ["pause", "cut", "tick", "cut", "tick", "cut", "tick", "cut"]
+    # Not a number: once.
+    world.command("tick", count="many")
+    assert done(world)[3] == {"3F0"}
+
+
+def test_a_breakpoint_ends_a_count() -> None:
+    world = held_at_start(pipeline())
+    world.command("break", expr="action==2F0")
+    ack = world.ack(world.command("tick", count=9))
+    assert ack is not None and ack.ok and "breakpoint 1" in ack.data["text"]
+    assert done(world)[2] == set()
+
+
+def test_a_tick_runs_an_action_with_the_collectives_inside() -> None:
+    """The permits of a tick do not stop at ops inside an action; those of a step do."""
+    world = held_at_start(pipeline())
+    stops = [
+        effect.message["stop"] for effect in _permits(world, "tick") if effect.message["n"]
+    ]  # fmt: skip
+    assert stops and not any(stop & Gate.INSIDE for stop in stops)
+    pauses = [e.message["stop"] for e in _permits(held_at_start(pipeline()), "step")]
+    assert pauses and all(stop & Gate.INSIDE for stop in pauses)
+
+
+def _permits(world: World, verb: str) -> list[ToAgent]:
+    command = Command("view-a", "view-a", 99, Verb(verb), tuple(range(len(world.ranks))))
+    world.machine.command(command, world.now)
+    drained = world.machine.drain()
+    return [e for e in drained if isinstance(e, ToAgent) and e.message["t"] == "permit"]

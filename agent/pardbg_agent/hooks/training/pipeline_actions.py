@@ -150,6 +150,7 @@ class Actions:
             self._x.forward_seen = True
         c.status.now(c.step, self._x.phase, name, stage, mb, action.t0)
         local().action += 1
+        c.gate.inside += 1
         self._open.append(action)
         return action
 
@@ -177,6 +178,7 @@ class Actions:
         c = self._c
         self._open = [other for other in self._open if other is not action]
         local().action -= 1
+        c.gate.inside -= 1
         num_bytes = saved_tensors.end(c, action.count) if action.count is not None else 0
         if action.phase:
             step_phases.phase_ends(c, self._x, action.phase, action.t0, t1, failed)

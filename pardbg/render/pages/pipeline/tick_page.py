@@ -108,7 +108,7 @@ def _tail(snapshot: Snapshot, cells: int) -> int:
     """Cells of the gutter at the right: the same whatever stands in it, so that no cell moves."""
     if snapshot.control.mode == "running":  # no gates, only who waits
         return 9 if cells < _WIDE else 13
-    return 34 if cells >= 160 else 26 if cells >= _WIDE else 18
+    return 34 if cells >= 160 else 20 if cells >= _WIDE else 18
 
 
 def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
