@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from pardbg_agent.late_imports import LateImports
 if TYPE_CHECKING:
     from pardbg_agent.failures import Children
 
+SITE_ENDS = "sitecustomize"
+"""``site`` looks for it when it has done all else."""
 _hooked = False
 """The hooks are in place."""
 _children: list[Children] = []
@@ -26,6 +30,36 @@ def start() -> None:
     if not _hooked and os.environ.get("PARDBG"):
         _late.when_imported("torch", lambda _: install_hooks())
         _late.when_imported("multiprocessing.process", _watch_children)
+        if "RANK" not in os.environ:
+            return
+        if SITE_ENDS in sys.modules:
+            _report()
+        else:
+            sys.meta_path.insert(0, _SiteEnds())
+
+
+class _SiteEnds(MetaPathFinder):
+    """Finds nothing; sees that all .pth files are read. Before that, packages that ours needs may
+    not be found yet."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        if name == SITE_ENDS:
+            sys.meta_path.remove(self)
+            _report()
+
+
+def _report() -> None:
+    """A rank is seen from here on, whatever becomes of it."""
+    try:
+        from pardbg_agent import core
+        from pardbg_agent.life import early, moments
+
+        if early.claims():
+            moments.start_up(core.ensure())
+    except Exception as error:  # noqa: BLE001 - the training goes on without us
+        _complain(f"not seen before its group: {type(error).__name__}: {error}")
 
 
 def install_hooks() -> bool:

@@ -35,6 +35,7 @@ from pardbg_agent.control.watches import NO_WATCHES, Watch
 from pardbg_agent.defs import Defs
 from pardbg_agent.failures import UncaughtErrors
 from pardbg_agent.guard import Guard
+from pardbg_agent.life import calls, moments
 from pardbg_agent.op_table import OpTable, Sums, Unrecorded
 from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
@@ -122,6 +123,10 @@ class Core:
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
         self.sender: Any = None
+        self.starting = False
+        """In no group yet, and known before that (life.moments)."""
+        self.exiting: calls.Call | None = None
+        """The main thread has ended: threads and exit handlers run."""
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
         self._step_cost = (0, 0)
@@ -386,6 +391,8 @@ def shutdown(deadline_s: float = 0.9) -> None:
     global CURRENT, _parked
     until = clock.now_ns() + int(deadline_s * 1e9)
     core = CURRENT
+    if core is not None:
+        moments.exited(core)
     hooks = sys.modules.get("pardbg_agent.hooks")
     quiesce = getattr(hooks, "quiesce", None)
     if core is not None:
@@ -412,10 +419,11 @@ def at_exit() -> None:
     threads may still issue ops.
     """
     global _exit_registered
+    atexit.unregister(_leave)  # handlers run newest first: what came before torch comes after us
+    atexit.register(_leave)
     if _exit_registered:
         return
     _exit_registered = True
-    atexit.register(_leave)
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         with contextlib.suppress(RuntimeError):  # the interpreter is already leaving
@@ -429,6 +437,7 @@ def _main_thread_ended() -> None:
     if core is not None and core.run is not None:
         with contextlib.suppress(Exception):
             core.defs.put(DefKind.NOTE, key=wire.NOTE_LEAVING, value=core.identity.proc)
+        moments.watch_exit(core)
     flush()
 
 

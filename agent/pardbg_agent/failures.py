@@ -41,12 +41,24 @@ class UncaughtErrors:
         """The hooks that were there; None: ours are not in place."""
         self._ours = self._uncaught, self._uncaught_in_thread
         self._told = 0
+        self._passing = threading.local()
+        """``on``: the hook that ours calls runs in this thread."""
 
     def install(self) -> None:
-        """Chain the hooks. Again: does nothing."""
-        if self._before is None:
-            self._before, self._told = (sys.excepthook, threading.excepthook), 0
-            sys.excepthook, threading.excepthook = self._ours
+        """Chain the hooks. Again: only where somebody has put others in their place."""
+        ours = sys.excepthook == self._ours[0] and threading.excepthook == self._ours[1]
+        if self._before is not None and ours:
+            return
+        self._before, self._told = self._without_ours(), 0
+        sys.excepthook, threading.excepthook = self._ours
+
+    def _without_ours(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The hooks in place, and for one that is ours what it was chained to."""
+        known = self._before or (sys.__excepthook__, threading.__excepthook__)
+        return (
+            known[0] if sys.excepthook == self._ours[0] else sys.excepthook,
+            known[1] if threading.excepthook == self._ours[1] else threading.excepthook,
+        )
 
     def uninstall(self) -> None:
         """Put back what was there, unless somebody chained onto ours: then ours only passes on."""
@@ -65,18 +77,35 @@ class UncaughtErrors:
     def _uncaught(
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
+        before = self._before[0] if self._before is not None else sys.__excepthook__
+        if self._again():
+            sys.__excepthook__(kind, value, trace)
+            return
         self._tell_and_hold(value, trace, "MainThread")
         hide_own(value)
-        before = self._before[0] if self._before is not None else sys.__excepthook__
-        before(kind, value, trace)
+        self._pass_on(before, kind, value, trace)
 
     def _uncaught_in_thread(self, args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "thread"
+        before = self._before[1] if self._before is not None else threading.__excepthook__
+        if self._again():
+            threading.__excepthook__(args)
+            return
         if args.exc_value is not None:
             self._tell_and_hold(args.exc_value, args.exc_traceback, name)
             hide_own(args.exc_value)
-        before = self._before[1] if self._before is not None else threading.__excepthook__
-        before(args)
+        self._pass_on(before, args)
+
+    def _again(self) -> bool:
+        """The hook that ours calls was itself chained to ours."""
+        return getattr(self._passing, "on", False)
+
+    def _pass_on(self, before: Callable[..., Any], *args: Any) -> None:
+        self._passing.on = True
+        try:
+            before(*args)
+        finally:
+            self._passing.on = False
 
     def _tell_and_hold(
         self, value: BaseException, trace: TracebackType | None, thread: str

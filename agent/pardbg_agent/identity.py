@@ -56,7 +56,7 @@ class Identity:
             "python": platform.python_version(),
             "torch": str(getattr(torch, "__version__", "")),
             "device": self.device,
-            "argv": [str(arg)[:_MAX_ARG] for arg in getattr(sys, "argv", [])[:_MAX_ARGS]],
+            "argv": [str(arg)[:_MAX_ARG] for arg in _argv()[:_MAX_ARGS]],
             "level": level,
             "job": job_name(),
             **self.extra,
@@ -81,6 +81,11 @@ def of_this_process() -> Identity:
         wall_ns=clock.wall_ns(),
         extra={} if node < 0 else {"group_rank": node},
     )
+
+
+def _argv() -> list[str]:
+    """The program's; the interpreter's where it has not come that far."""
+    return getattr(sys, "argv", None) or sys.orig_argv[1:]
 
 
 def job_name() -> str:

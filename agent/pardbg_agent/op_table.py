@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+from pardbg_agent.wire import CALLS, NO_GROUP, NONE, Flag, Kind, Lane
 
 Edge = tuple[str, int, int, bool]
 """(group key, peer, tag, send)"""
@@ -155,7 +155,8 @@ class OpTable:
 
     @property
     def num_open(self) -> int:
-        return len(self._open)
+        """Ops that a backend has; calls are none."""
+        return sum(not op[0].startswith(CALLS) for op in list(self._open.values()))
 
     def open_tokens(self) -> list[int]:
         """Tokens of open ops, oldest first."""
@@ -174,10 +175,14 @@ class OpTable:
                 continue
 
     def snapshot(self) -> dict[str, Any]:
-        """STATE's ``open``, ``issued`` and ``p2p``."""
+        """STATE's ``open``, ``issued`` and ``p2p``; without calls, where no gate is."""
         return {
-            "open": [_as_state(Issued(*op)) for op in list(self._open.values())],
-            "issued": dict(self._collectives),
+            "open": [
+                _as_state(Issued(*op))
+                for op in list(self._open.values())
+                if not op[0].startswith(CALLS)
+            ],
+            "issued": {k: n for k, n in self._collectives.items() if not k.startswith(CALLS)},
             "p2p": [[*edge, n] for edge, n in list(self._edges.items())],
         }
 

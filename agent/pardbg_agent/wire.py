@@ -108,7 +108,19 @@ class Kind(enum.IntEnum):
     group; P2P and SEND flags; seq = how many, a = bytes (the larger of in and out each),
     b = ns from issue to completion, added up."""
 
+    CALL_BEGIN = 17
+    """A call that may block outside of collectives began, t0 = t1: init_process_group, new_group,
+    Store.get … name = op definition (``reduce``: what it was called with); group (its backend is
+    CALLS), seq: calls on one group are made by all its members, in order."""
+    CALL = 18
+    """... and is over, t0..t1."""
 
+
+CALLS: Final = "calls"
+"""Backend of groups that are no process groups: they number the CALLs of their ranks. The key of
+each begins with it."""
+START_UP: Final = "start-up"
+"""Phase of a rank that has not been in a group."""
 MAX_PARTS: Final = 64
 
 

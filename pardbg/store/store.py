@@ -338,7 +338,7 @@ class Store:
         known = self.groups.get((group.epoch, group.key))
         if known is None and len(self.groups) >= MAX_GROUPS:
             raise Malformed("groups")
-        if known is None or (group.ranks and group != known):
+        if group.backend != wire.CALLS and (known is None or (group.ranks and group != known)):
             self.groups[group.epoch, group.key] = group
         if len(process.groups) < MAX_GROUPS:
             process.groups[fields.integer(values, "id", 0)] = group

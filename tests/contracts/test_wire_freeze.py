@@ -53,7 +53,7 @@ def test_kinds() -> None:
     assert {kind.name: int(kind) for kind in wire.Kind} == {
         "ACTION": 1, "OP_ISSUE": 2, "OP_DONE": 3, "WAIT": 4, "STEP": 5, "PHASE": 6, "SPAN": 7,
         "METRIC": 8, "MEMORY": 9, "HELD": 10, "LOST": 11, "FSDP": 12,
-        "PROBE": 13, "SPAN_BEGIN": 14, "PART": 15, "OP_SUM": 16,
+        "PROBE": 13, "SPAN_BEGIN": 14, "PART": 15, "OP_SUM": 16, "CALL_BEGIN": 17, "CALL": 18,
     }  # fmt: skip
     assert {lane.name: int(lane) for lane in wire.Lane} == {
         "STEP": 0, "PHASE": 1, "COMPUTE": 2, "COMM": 3, "WAIT": 4, "USER": 5, "GATE": 6,

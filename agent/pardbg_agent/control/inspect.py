@@ -15,6 +15,7 @@ MAX_FRAMES: Final = 64
 _OWN: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _GATE: Final = _OWN + os.path.join("control", "gate.py")
 _WAIT: Final = _OWN + os.path.join("hooks", "comm", "works.py")
+_CALL: Final = _OWN + os.path.join("hooks", "comm", "host_calls.py")
 _OPS: Final = tuple(
     _OWN + os.path.join("hooks", "comm", name) for name in ("collectives.py", "public.py")
 )
@@ -48,7 +49,8 @@ def stacks(
 ) -> list[dict[str, Any]]:
     """[{"thread", "main", "frames": [[file, line, function], ...], "inside"}], outermost frame
     first, the main thread first. The agent's own frames and ``skip_thread`` (an ident) are left
-    out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue).
+    out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue),
+    "call" (one that may block: life.calls).
 
     ``raised``: threads that are held at an exception, by ident. They stand where it was raised:
     "exception"."""
@@ -92,6 +94,8 @@ def _inside(frame: FrameType | None) -> str:
             return "wait"
         if file in _OPS:
             return "op"
+        if file == _CALL:
+            return "call"
         frame = frame.f_back
     return ""
 

@@ -12,7 +12,7 @@ from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
-from pardbg_agent.hooks.comm import collectives, groups, public, works
+from pardbg_agent.hooks.comm import collectives, groups, host_calls, public, works
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
@@ -66,6 +66,7 @@ class Installed:
             c10d._update_default_pg, groups.default_made))  # fmt: skip
         mesh = device_mesh.DeviceMesh
         self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
+        host_calls.install(self._patches, self._late)
         # Before training's: a step's number moves on there.
         self._handles += probes.install(self._patches, self._late)
         self._handles += diverge.install()

@@ -12,7 +12,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import CollectiveRow, PipelineStep
 from pardbg.analysis.comm.overlap import overlap
-from pardbg.analysis.findings.windows import rows_by_step, window
+from pardbg.analysis.findings.speed.windows import rows_by_step, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 

@@ -18,6 +18,7 @@ from pardbg.analysis.comm.ops import (
 )
 from pardbg.store.definitions import GroupDef
 from pardbg.words import duration, ranks_text, size
+from pardbg_agent import wire
 
 LAST: Final = 200
 _MARGIN: Final = 1.6
@@ -29,6 +30,7 @@ _IN_OUT: Final = {"gather": "a", "scatter": "b"}
 _BARRIERS: Final = ("barrier", "monitored_barrier")
 _NO_SIZE: Final = ("all_to_all", *_BARRIERS)
 Key = tuple[int, str, int]
+CALLS_LABEL: Final = "set-up calls"
 
 
 def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...]:
@@ -63,6 +65,20 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
                 cache[key] = kept
         made.append(kept)
     return tuple(made)
+
+
+def calls(view: View) -> tuple[CollectiveRow, ...]:
+    """Set-up calls that all members of a group make (init_process_group, new_group …), matched as
+    collectives are, oldest first."""
+    found: tuple[CollectiveRow, ...] | None = view.local.get("calls")
+    if found is None:
+        parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
+        for call in issues(view, "call_begin", 0):
+            if len(call.group.ranks) > 1:
+                parts[call.group.epoch, call.group.key, call.seq].setdefault(call.rank, call)
+        made = [match(view, of, {}) for of in parts.values()]
+        found = view.local["calls"] = tuple(sorted(made, key=lambda row: row.seq))
+    return found
 
 
 def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
@@ -111,7 +127,7 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
         culprits=culprits,
         reduce=first.op.reduce,
         key=(first.group.epoch, first.group.key),
-        label=group_label(view, first.group),
+        label=CALLS_LABEL if first.group.backend == wire.CALLS else group_label(view, first.group),
     )
 
 

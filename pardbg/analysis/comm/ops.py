@@ -62,6 +62,11 @@ def source_of(flags: int) -> str:
     return next((name for flag, name in _SOURCES if flags & flag), "")
 
 
+def done_table(name: str) -> str:
+    """The table with the completions of a table of issued ops."""
+    return "call" if name == "call_begin" else name.replace("issue", "done")
+
+
 def tail_start(view: View, name: str, rows: int | None) -> int:
     """A time from which all ranks together have about ``rows`` rows of a table (0 for all)."""
     if rows is None:
@@ -86,7 +91,7 @@ def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) ->
         if until_ns is not None:
             hi = int(np.searchsorted(table.when[:visible], until_ns, side="right"))
         if hi > lo:
-            made += _issues_of(view, rank, process, table, lo, hi, name.replace("issue", "done"))
+            made += _issues_of(view, rank, process, table, lo, hi, done_table(name))
     return made
 
 

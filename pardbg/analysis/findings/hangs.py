@@ -12,6 +12,7 @@ from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import Reason, past, reason
 from pardbg.analysis.findings.shared import bad_ends, is_transport, mismatched
 from pardbg.analysis.findings.sides import mispaired
+from pardbg.analysis.findings.stays import stays
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, Blame, PendingOp, WaitGraph, wait_graph
@@ -20,6 +21,8 @@ from pardbg.words import duration, ranks_text, waits_text
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
 STUCK_NS: Final = 5_000_000_000
 """An op that all its ranks issued and that does not end for so long."""
+START_NS: Final = 10_000_000_000
+"""Imports and models take some ranks longer than others."""
 ENDED_NS: Final = 1_000_000_000
 """A process that has just gone: why is told with its exit code."""
 BEFORE_NS: Final = 200_000_000
@@ -49,8 +52,9 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
     if control_view(view).mode != "running":
         return  # held on purpose: who waits for a held rank waits for the debugger
     graph = wait_graph(view)
-    if not graph.waits and not graph.issued_by_all:
+    if not graph.waits and not graph.issued_by_all and not graph.alone:
         return
+    yield from stays(view, graph)
     explained = mismatched(view)
     missing: dict[tuple[str, str], list[tuple[Blame, Reason]]] = {}
     for blame in graph.blames:
@@ -68,13 +72,20 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if over is None and _just_ended(view, blame.ranks[0]):
             continue  # how it ended is told in a moment
         why = reason(view, blame.ranks[0])
-        if why.fault or view.t_ns - blame.since_ns >= patience_ns(view):
+        if why.fault or view.t_ns - blame.since_ns >= _patience(view, blame, why):
             missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
     for blamed in missing.values():
         yield _missing(view, blamed, over)
     for ops in graph.issued_by_all:
         if ops[0].key not in explained:
             yield from _stuck(view, ops, over)
+
+
+def _patience(view: View, blame: Blame, why: Reason) -> int:
+    """How long this rank may take. Programs start at their own pace, as long as they work."""
+    usual = max(patience_ns(view), why.patience_ns)
+    starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
+    return max(usual, START_NS) if starting and not why.idle else usual
 
 
 def _just_ended(view: View, rank: int) -> bool:
@@ -174,6 +185,14 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
     )
 
 
+_TRANSPORT_ADVICE: Final = (
+    "Nobody is missing, so it is the transport: the network between these ranks, a firewall, a "
+    "backend that waits. A large transfer takes its time, too."
+)
+_SET_UP_ADVICE: Final = (
+    "Nobody is missing, so ranks do not reach each other: MASTER_ADDR and MASTER_PORT, a firewall, "
+    "the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)."
+)
 _ADVICE: Final = {
     "deadlock": "Call the groups' ops in the same order on all ranks, or issue one of them with "
     "async_op=True and wait later.",
@@ -199,6 +218,9 @@ def _name(blame: Blame) -> tuple[str, tuple[int, ...]]:
     by_op: dict[tuple[object, ...], list[int]] = {}
     for rank, op in ops.items():
         by_op.setdefault((*op.key, op.seq, op.p2p, op.rank if op.p2p else None), []).append(rank)
+    skipped = _skipped(blame)
+    if skipped:
+        return "deadlock", skipped
     most = max(by_op.values(), key=len)
     odd = tuple(sorted(set(blame.ranks) - set(most)))
     if len(p2p) == 1 and ops[p2p[0]].peer in ops and not ops[ops[p2p[0]].peer].p2p:
@@ -212,6 +234,14 @@ def _stands(view: View, ranks: Sequence[int]) -> str:
     places = [(rank, place(seen(view, rank).frames)) for rank in ranks[:_MAX_PLACES]]
     said = [f"rank {rank} at {where}" for rank, where in places if where]
     return f" {', '.join(said)}." if len(said) > 1 else ""
+
+
+def _skipped(blame: Blame) -> tuple[int, ...]:
+    """Ranks of the cycle that left a set-up call out which the others make: they stand in an op."""
+    made = [wait for wait in blame.waits if wait.op.call and not wait.op.at_store]
+    missing = {rank for wait in made for rank in wait.missing}
+    few = bool(made) and 2 * len(missing) <= len(made[0].op.group.ranks)
+    return tuple(sorted(missing & set(blame.ranks))) if few else ()
 
 
 def _crossed(ops: Mapping[int, PendingOp]) -> tuple[int, ...]:
@@ -266,8 +296,7 @@ def _stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[F
         t_ns=since,
         text=f"{op.text} has been issued by every rank and does not end on {ranks_text(waiting)} "
         f"for {duration((over or view.t_ns) - since)}{for_whom}.",
-        advice="Nobody is missing, so it is the transport: the network between these ranks, a "
-        "firewall, a backend that waits. A large transfer takes its time, too.",
+        advice=_SET_UP_ADVICE if op.call else _TRANSPORT_ADVICE,
         evidence=Evidence(since, waiting[0], "collectives", op=op.text),
         first_ns=since,
     )

@@ -9,7 +9,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import CollectiveRow, Finding
-from pardbg.analysis.comm.matching import collectives, compared
+from pardbg.analysis.comm.matching import CALLS_LABEL, calls, collectives, compared
 from pardbg.analysis.comm.ops import Issue, issues, tail_start
 from pardbg.analysis.findings.shared import at_row, first
 from pardbg.analysis.hangs.stacks import place
@@ -31,6 +31,10 @@ _ADVICE: Final = {
     "root mismatch": "All ranks must name the same src or dst: a global rank, also in subgroups.",
 }
 
+_CALL_ADVICE: Final = (
+    "All ranks must call init_process_group with one address, port and world size, and new_group, "
+    "split_group and init_device_mesh in the same order with the same arguments."
+)
 DECIDED_AFTER_NS: Final = 1_000_000_000
 """How long the ranks that have not come are waited for, to know which ones differ from most."""
 
@@ -39,7 +43,7 @@ def mismatches(view: View) -> Iterable[Finding]:
     """One per group, kind and culprits: the first that is known, and how many there are."""
     found: dict[tuple[Key, str, tuple[int, ...]], list[CollectiveRow]] = {}
     shifted: set[Key] = set()
-    for row in collectives(view):
+    for row in (*collectives(view), *calls(view)):
         if row.key in shifted or not row.verdict.endswith("mismatch"):
             continue
         if row.verdict == "op mismatch":
@@ -74,7 +78,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
     places = (place(seen(view, r).frames) for r in row.culprits if r in stands & set(view.ranks))
     return Finding(
-        kind=row.verdict.replace(" ", "-"),
+        kind="call-mismatch" if row.label == CALLS_LABEL else row.verdict.replace(" ", "-"),
         severity="error",
         ranks=tuple(a.rank for a in row.arrivals if a.issued_ns is not None),
         culprits=row.culprits,
@@ -83,7 +87,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
         where=next((at for at in places if at), None),
         t_ns=first(rows[-1]),
         text=f"{row.verdict} in {row.label} #{row.seq}: {row.detail}.{said}{again}",
-        advice=_ADVICE[row.verdict],
+        advice=_CALL_ADVICE if row.label == CALLS_LABEL else _ADVICE[row.verdict],
         evidence=at_row(row, row.culprits[0] if row.culprits else None),
         first_ns=first(row),
     )

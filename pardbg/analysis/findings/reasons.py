@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.hangs.stacks import busy, in_pdb, place
+from pardbg.analysis.hangs.stacks import at_files, busy, in_pdb, place
 from pardbg.analysis.hangs.standstill import Seen, seen
 from pardbg.words import duration
 
 Severity = Literal["error", "warning", "info"]
 _IDLE_CORES: Final = 0.1
 """Cores used; below that it sleeps or waits."""
+_FILES_NS: Final = 30_000_000_000
+"""A checkpoint that is being written or read takes its time."""
 UNKNOWN: Final = "has not come"
 _PHASES: Final = {
     "data": "loads data", "forward": "is in forward", "backward": "is in backward",
     "optimizer": "is in the optimizer's step", "pipeline": "is in the pipeline's step",
+    "start-up": "is in its start-up",
 }  # fmt: skip
 
 
@@ -34,6 +37,10 @@ class Reason:
     advice: str
     fault: bool = True
     """It is out of order whatever the others wait for; else it only takes its time."""
+    idle: bool = False
+    """It sleeps or waits for something."""
+    patience_ns: int = 0
+    """So long what it does may take before it is news."""
 
 
 def reason(view: View, rank: int) -> Reason:
@@ -60,8 +67,10 @@ def reason(view: View, rank: int) -> Reason:
         return Reason("missing-rank", "warning",
                       f"is blocked in the kernel (a disk, a network file system, a driver){at}",
                       where, "Look at the file or device it uses there.")  # fmt: skip
+    idle = _asleep(now)
     return Reason("missing-rank", "warning", _busy(now, where), where,
-                  "Look at what it does there that the others do not.", fault=False)  # fmt: skip
+                  "Look at what it does there that the others do not.", fault=False, idle=idle,
+                  patience_ns=_FILES_NS if at_files(now.frames) and not idle else 0)  # fmt: skip
 
 
 def _gil(now: Seen, at: str, where: str | None) -> Reason:
@@ -81,8 +90,11 @@ def _busy(now: Seen, where: str | None) -> str:
         words = "is" if where else UNKNOWN
     if where is None:
         return words
-    asleep = now.cpu is not None and now.cpu < _IDLE_CORES and now.os_state == "S"
-    return f"{words} at {where}{' (it sleeps or waits there)' if asleep else ''}"
+    return f"{words} at {where}{' (it sleeps or waits there)' if _asleep(now) else ''}"
+
+
+def _asleep(now: Seen) -> bool:
+    return now.cpu is not None and now.cpu < _IDLE_CORES and now.os_state == "S"
 
 
 def _ended(view: View, rank: int, how: str) -> Reason:

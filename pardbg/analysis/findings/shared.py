@@ -7,7 +7,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import CollectiveRow, Evidence
-from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.matching import calls, collectives
 
 _HANGS: Final = ("op mismatch", "size mismatch", "root mismatch")
 BadEnd = tuple[int, int, str]
@@ -73,7 +73,7 @@ def mismatched(view: View) -> set[tuple[int, str]]:
     dtypes alone hold nobody up."""
     found: set[tuple[int, str]] | None = view.local.get("mismatched")
     if found is None:
-        found = {r.key for r in collectives(view) if r.verdict in _HANGS}
+        found = {r.key for r in (*collectives(view), *calls(view)) if r.verdict in _HANGS}
         view.local["mismatched"] = found
     return found
 

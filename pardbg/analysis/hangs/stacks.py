@@ -19,6 +19,7 @@ _BUSY: Final[tuple[tuple[str, str], ...]] = (
     (r"/(pdb|bdb)\.py$", "is in pdb"),
     (r"/IPython/|/code\.py$", "is in an interactive prompt"),
     (r"/torch/(_dynamo|_inductor)/", "is compiling"),
+    (r"^<frozen importlib", "imports modules"),
     (r"/torch/distributed/checkpoint/|/torch/serialization\.py$|/safetensors/",
      "is at a checkpoint"),
     (r"/torch/utils/data/|/datasets/|/webdataset/", "loads data"),
@@ -57,6 +58,11 @@ def busy(frames: Sequence[Frame]) -> str | None:
     return None
 
 
+def at_files(frames: Sequence[Frame]) -> bool:
+    """It writes or reads a checkpoint."""
+    return busy(frames) == "is at a checkpoint"
+
+
 def in_pdb(frames: Sequence[Frame]) -> bool:
     return busy(frames) in ("is in pdb", "is in an interactive prompt")
 
@@ -64,7 +70,7 @@ def in_pdb(frames: Sequence[Frame]) -> bool:
 def waits_in_op(frames: Sequence[Frame], inside: str) -> bool:
     """The stack stands in a collective or p2p op, or in a backward that may wait in C++ for one.
     ``inside``: what the agent's own frames were around."""
-    if inside in ("wait", "op"):
+    if inside in ("wait", "op", "call"):
         return True
     if not frames:
         return False

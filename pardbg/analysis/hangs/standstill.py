@@ -17,7 +17,18 @@ SILENT_NS: Final = 1_200_000_000
 """The agent's thread beats every 50 ms; so long without a beat, something holds its GIL."""
 _STALLS: Final = 64
 """Stall messages looked at."""
-_TABLES: Final = ("action", "step", "phase", "issue", "issue_p2p", "done", "done_p2p", "span")
+_TABLES: Final = (
+    "action",
+    "step",
+    "phase",
+    "issue",
+    "issue_p2p",
+    "done",
+    "done_p2p",
+    "span",
+    "call_begin",
+    "call",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ several that wait for each other (a cycle: a deadlock).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
-from pardbg.analysis.comm.ops import UNKNOWN_OP, group_label, is_unrecorded
+from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
 from pardbg.analysis.hangs.stacks import waits_in_op
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.pipeline.layout import states
@@ -39,6 +39,8 @@ TAIL: Final = 4096
 _SEND, _FAILED = int(wire.Flag.SEND), int(wire.Flag.FAILED)
 _HOST_WAITS: Final = ("gloo", "mpi", "")
 """Backends whose ops the host itself waits in."""
+_TELLING: Final = ("Store.", "new_group", "split_group", "torch.", "checkpoint.", "destroy")
+"""Calls that are named with what they were called with."""
 _ROOT_FIRST: Final = ("broadcast", "scatter")
 """Ops whose ranks wait for the root before anybody else."""
 
@@ -66,7 +68,25 @@ class PendingOp:
         return self.group.epoch, self.group.key
 
     @property
+    def call(self) -> bool:
+        """No op: a call that may block, as new_group is."""
+        return self.group.backend == wire.CALLS
+
+    @property
+    def alone(self) -> bool:
+        """A call that nobody else has to make."""
+        return self.call and len(self.group.ranks) == 1
+
+    @property
+    def at_store(self) -> bool:
+        """It waits for a key (``op.reduce``) that any rank may set."""
+        return self.call and self.op.op.startswith("Store.")
+
+    @property
     def text(self) -> str:
+        if self.call:
+            of = self.op.reduce if self.op.op.startswith(_TELLING) else ""
+            return f"{self.op.op}({of})" if of else self.op.op
         if not self.p2p:
             return f"{self.op.op} {self.name} #{self.seq}"
         if self.peer < 0:
@@ -112,6 +132,8 @@ class WaitGraph:
     blames: tuple[Blame, ...]
     issued_by_all: tuple[tuple[PendingOp, ...], ...]
     """Open collectives, the newest of their ranks' groups, that each known rank has issued."""
+    alone: tuple[PendingOp, ...]
+    """Open calls that nobody else has to make, or for which nobody is missing; the oldest first."""
     unsure: tuple[int, ...]
     """Ranks in ``waits`` of which no stack says that they stand in an op."""
 
@@ -136,21 +158,34 @@ def _wait_graph(view: View) -> WaitGraph:
             opened[rank] = ops
     waits: list[Wait] = []
     whole: dict[tuple[int, str, int], list[PendingOp]] = {}
+    alone: list[PendingOp] = []
     inside = {rank: _inside(view, rank, ops) for rank, ops in opened.items()}
     seen_inside = {rank for rank, yes in inside.items() if yes and _stands_in_op(view, rank)}
-    reached = _Reached(view)
+    reached = _Reached(view, _at_store(opened))
     for rank, ops in opened.items():
         for op in ops:
             missing = _missing(view, op, reached)
             if missing and inside[rank]:
                 waits.append(Wait(rank, op, missing))
+            elif op.alone and not missing:
+                alone.append(op)
             elif not op.p2p and not missing and reached.collectives(rank, op.group) == op.seq + 1:
                 whole.setdefault((*op.key, op.seq), []).append(op)
     unsure = sorted({w.rank for w in waits} - seen_inside)
     return WaitGraph(
         tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),
-        tuple(unsure),
+        tuple(sorted(alone, key=lambda op: op.since_ns)), tuple(unsure),
     )  # fmt: skip
+
+
+def _at_store(opened: Mapping[int, Sequence[PendingOp]]) -> dict[str, set[int]]:
+    """key -> ranks that wait for it at the store."""
+    found: dict[str, set[int]] = {}
+    for rank, ops in opened.items():
+        for op in ops:
+            if op.at_store:
+                found.setdefault(op.op.reduce, set()).add(rank)
+    return found
 
 
 def _old(view: View, since_ns: int, floor: int) -> bool:
@@ -191,7 +226,7 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
         if not fields.integer(said, "open", 0) or not _old(view, since, 0):
             return []  # the usual case, and it costs nothing
     found: list[PendingOp] = []
-    for name in ("issue", "issue_p2p"):
+    for name in ("issue", "issue_p2p", "call_begin"):
         found += _open_in(view, rank, process, name, since)
     return sorted(found, key=lambda op: op.since_ns)
 
@@ -202,7 +237,7 @@ def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> 
     if lo >= visible:
         return []
     part = slice(lo, visible)
-    done, done_visible = view.rows(process, name.replace("issue", "done"))
+    done, done_visible = view.rows(process, done_table(name))
     first = int(np.searchsorted(done.when[:done_visible], int(table.when[lo]), side="left"))
     ended = _keys(done.col("group_id")[first:done_visible], done.col("seq")[first:done_visible])
     keys = _keys(table.col("group_id")[part], table.col("seq")[part])
@@ -261,8 +296,9 @@ def _is(process: Process, group_id: int, group: GroupDef) -> bool:
 class _Reached:
     """How many ops each rank has issued: on a group, and on a p2p edge."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, at_store: Mapping[str, set[int]]) -> None:
         self._view = view
+        self._at_store = at_store
         self._groups: dict[tuple[int, int, str], int] = {}
         self._absent: dict[tuple[int, str, int], tuple[int, ...]] = {}
 
@@ -288,15 +324,24 @@ class _Reached:
             self._absent[key] = found
         return found
 
+    def who_may_set(self, key: str) -> tuple[int, ...]:
+        """Ranks that do not wait for a key themselves: those that live, if any does."""
+        waiting = self._at_store.get(key, set())
+        others = [rank for rank in self._view.ranks if rank not in waiting]
+        view = self._view
+        living = [rank for rank in others if view.proc_end(view.ranks[rank]) is None]
+        return tuple(living or others)
+
     def _count_collectives(self, rank: int, group: GroupDef) -> int:
         process = self._view.ranks[rank]
-        table, visible = self._view.rows(process, "issue")
+        name = "call_begin" if group.backend == wire.CALLS else "issue"
+        table, visible = self._view.rows(process, name)
         lo = max(0, visible - TAIL)
         gids = table.col("group_id")[lo:visible]
         own = [gid for gid in process.groups if _is(process, gid, group)]
         seqs = table.col("seq")[lo:visible][np.isin(gids, own)]
-        if len(seqs):
-            return int(seqs.max()) + 1
+        if len(seqs) or name == "call_begin":
+            return int(seqs.max()) + 1 if len(seqs) else 0
         return sum(
             number
             for op, number, _ in process.totals["issue"].as_of(visible)
@@ -328,6 +373,8 @@ def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
     """Ranks that have not issued the op (of p2p: its other side)."""
     if op.p2p:
         return _missing_peer(view, op, reached)
+    if op.at_store:
+        return reached.who_may_set(op.op.reduce)
     absent = reached.absent(op.group, op.seq)
     if op.op.op in _ROOT_FIRST and op.peer in absent:
         return (op.peer,)

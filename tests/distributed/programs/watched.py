@@ -56,7 +56,8 @@ class Rank:
         return [r for r in self.records if r.kind == kind and name in (None, r.name)]
 
     def defined(self, kind: str) -> list[dict[str, Any]]:
-        return [d for d in self.defs if d["k"] == kind]
+        """Definitions of a kind; of groups, those that torch has."""
+        return [d for d in self.defs if d["k"] == kind and d.get("backend") != wire.CALLS]
 
 
 def make_run(run_dir: Path) -> dict[str, str]:

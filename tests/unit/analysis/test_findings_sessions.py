@@ -46,7 +46,7 @@ the ring of 1 to 3 and the second stage."""
 
 OVER_STEPS = ("small-messages", "stage-imbalance", "exposed-communication", "straggler")
 LEAST_STEPS = 8
-"""Two to warm up and six to look at, as in pardbg.analysis.findings.windows."""
+"""Two to warm up and six to look at, as in pardbg.analysis.findings.speed.windows."""
 
 
 @lru_cache(maxsize=2)

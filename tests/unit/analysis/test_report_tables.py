@@ -10,7 +10,7 @@ from pardbg.analysis.answers.report_tables import bandwidths, rank_overlaps, sta
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import overlap
-from pardbg.analysis.findings.windows import window
+from pardbg.analysis.findings.speed.windows import window
 from pardbg.render.reports.text import text
 from tests.unit.analysis.test_findings_speed import pipeline
 from tests.unit.trace_builder import MS, Trace

@@ -396,3 +396,58 @@ def test_a_message_whose_sides_differ_in_size() -> None:
     one = found(trace, 50)["p2p-size-mismatch"]
     assert one.culprits == (0,) and "rank 0 sends 80 B, rank 1 receives 100 B" in one.text
     assert "Rank 0 differs from the messages before" in one.text
+
+
+def call(proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = "") -> None:
+    """A set-up call that begins and does not end."""
+    key = f"calls.{len(ranks)}"
+    if key not in proc._groups:
+        proc._groups[key] = len(proc._groups) + 1
+        proc.define(wire.DefKind.GROUP, id=proc._groups[key], key=key, name="set-up", axis=None,
+                    ranks=list(ranks), backend=wire.CALLS)  # fmt: skip
+    op = proc.op(name, "", detail)
+    seq = proc._next(key, False)
+    proc.record(wire.Kind.CALL_BEGIN, t, t, op, seq=seq, group_id=proc._groups[key])
+
+
+def test_a_rank_that_never_comes_to_init_process_group_is_to_blame() -> None:
+    """It sleeps, which is said after 2 s; were it working, imports might take 10 s."""
+    trace = Trace(3)
+    for rank in (0, 1):
+        call(trace.ranks[rank], "init_process_group", 1, (0, 1, 2))
+    trace.ranks[2].phase("start-up", 0, 1)
+    trace.flush()
+    assert found(trace, 5000) == {}
+    assert found(trace, 10_500)["missing-rank"].culprits == (2,)
+    assert (
+        "wait 10.5 s in init_process_group for rank 2" in found(trace, 10_500)["missing-rank"].text
+    )
+
+
+def test_a_rank_that_leaves_a_set_up_call_out_is_to_blame() -> None:
+    """0 and 2 make the group, 1 is in an all_reduce that they have not come to."""
+    trace = Trace(3)
+    for rank in (0, 2):
+        call(trace.ranks[rank], "new_group", 1, (0, 1, 2), "ranks 0,1")
+    trace.ranks[1].collective("world", "all_reduce", 1, None)
+    trace.flush()
+    one = found(trace, 2500)["deadlock"]
+    assert one.culprits == (1,) and "in new_group(ranks 0,1)" in one.text
+
+
+def test_set_up_calls_in_another_order_are_a_mismatch() -> None:
+    trace = Trace(3)
+    for proc in trace.ranks:
+        call(proc, "new_group", 1, (0, 1, 2), "ranks 0,2" if proc.rank == 1 else "ranks 0,1")
+    one = found(trace, 100)["call-mismatch"]
+    assert one.culprits == (1,) and "rank 1: new_group ranks 0,2" in one.text
+
+
+def test_who_waits_at_the_store_waits_for_those_that_do_not() -> None:
+    trace = Trace(3)
+    for rank in (1, 2):
+        call(trace.ranks[rank], "Store.get", 1, (rank,), "ready")
+    trace.ranks[0].phase("data", 0, 1)
+    trace.flush()
+    one = found(trace, 2500)["missing-rank"]
+    assert one.culprits == (0,) and "ranks 1,2 wait 2.5 s in Store.get(ready)" in one.text

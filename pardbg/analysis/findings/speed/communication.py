@@ -16,7 +16,7 @@ from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding, P2PRow
 from pardbg.analysis.comm.overlap import Overlap, overlap, records
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.shared import first
-from pardbg.analysis.findings.windows import Window, kept, often, rows_by_step
+from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
 from pardbg.words import duration, percent, ranks_text, rate, size
 from pardbg_agent import wire
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import Cause, Evidence, Finding, PipelineStep
-from pardbg.analysis.findings.windows import Window, kept, often
+from pardbg.analysis.findings.speed.windows import Window, kept, often
 from pardbg.analysis.pipeline.bounds import bound_fraction
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.schedule import pipeline_step

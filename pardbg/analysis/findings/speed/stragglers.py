@@ -14,7 +14,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
 from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding
 from pardbg.analysis.findings.shared import first
-from pardbg.analysis.findings.windows import Window, kept, often, rows_by_step
+from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
 from pardbg.words import duration, ranks_text
 
 Group = tuple[int, str]

@@ -1,0 +1,229 @@
+"""Calls that block outside of collectives: groups are made and destroyed, the store is waited for,
+checkpoints are written. Each is told when it begins and when it ends (pardbg_agent.life.calls).
+
+Only the outermost such call of a thread counts: init_device_mesh makes groups, and
+init_process_group waits at the store.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch.distributed import device_mesh
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks import patching
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life import calls
+
+MAX_RANKS: Final = 16
+"""Ranks of a group that are named."""
+_INIT: Final = (
+    "backend", "init_method", "timeout", "world_size", "rank", "store", "group_name",
+)  # fmt: skip
+
+
+class About(NamedTuple):
+    """What a call is, before it begins."""
+
+    detail: str
+    members: Sequence[int] | None
+    """All of them make this call, in the same order; None: it concerns this rank alone."""
+
+
+Describe = Callable[..., About | None]
+"""Of the call's arguments; None: it is not watched."""
+
+
+class _Here(threading.local):
+    inside = False
+
+
+_here = _Here()
+
+
+def install(patches: Patches, late: LateImports) -> None:
+    """Put the hooks in place."""
+    for name, describe in (
+        ("init_process_group", _init), ("new_group", _new_group), ("split_group", _split_group),
+        ("destroy_process_group", _destroy),
+    ):  # fmt: skip
+        original = getattr(c10d, name, None)
+        if original is None:
+            continue
+        watched = _watched(name, original, describe)
+        for module in (c10d, dist, device_mesh):
+            if vars(module).get(name) is original:
+                patches.set(module, name, watched)
+    mesh = getattr(device_mesh, "init_device_mesh", None)
+    if mesh is not None:
+        watched = _watched("init_device_mesh", mesh, _mesh)
+        for module in (device_mesh, dist):
+            if vars(module).get("init_device_mesh") is mesh:
+                patches.set(module, "init_device_mesh", watched)
+    for name in ("get", "wait"):
+        patches.set(c10d.Store, name, _watched(f"Store.{name}", getattr(c10d.Store, name), _key))
+    for name in ("save", "load"):
+        original = getattr(torch, name)
+        watched = _watched(f"torch.{name}", original, _file)
+        for module in (torch, torch.serialization):
+            patches.set(module, name, watched)
+    for name in ("saver", "loader"):
+        late.when_imported(
+            f"torch.distributed.checkpoint.state_dict_{name}",
+            functools.partial(_checkpoint, patches, "save" if name == "saver" else "load"),
+        )
+
+
+def _checkpoint(patches: Patches, name: str, module: ModuleType) -> None:
+    patches.set(module, name, _watched(f"checkpoint.{name}", getattr(module, name), _file))
+
+
+def _watched(name: str, original: Any, describe: Describe) -> Any:
+    """``original``, told when it begins and ends. What it raises is the program's."""
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if _here.inside or patching.compiling():
+            return original(*args, **kwargs)
+        c, call = _begin(name, describe, args, kwargs)
+        if c is None or call is None:
+            return original(*args, **kwargs)
+        failed, _here.inside = True, True
+        try:
+            result = original(*args, **kwargs)
+            failed = False
+        finally:
+            _here.inside = False
+            c.guard.call("calls", calls.end, c, call, failed)
+        return result
+
+    return watched
+
+
+def _begin(
+    name: str, describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[_core.Core | None, calls.Call | None]:
+    c = _core.CURRENT
+    try:
+        if c is None and name == "init_process_group":
+            c = _spawned(args, kwargs)
+        if c is None or not c.level or "calls" in c.guard.disabled:
+            return None, None
+        about = describe(*args, **kwargs)
+        if about is None:
+            return None, None
+        if about.members is None:
+            return c, calls.alone(c, name, about.detail)
+        key = calls.together(about.members)
+        return c, calls.begin(c, name, about.detail, key, about.members)
+    except Exception as error:  # noqa: BLE001 - the guard
+        if c is not None:
+            c.guard.failed("calls", error)
+        return None, None
+
+
+def _spawned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _core.Core | None:
+    """A process that the environment does not call a rank, and that says here that it is one."""
+    rank, size = _rank_and_size(_given(args, kwargs))
+    if rank < 0 or size <= 0:
+        return None
+    c = _core.ensure()
+    c.set_rank(rank, size)
+    return c
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """init_process_group's arguments by name."""
+    return {**dict(zip(_INIT, args, strict=False)), **kwargs}
+
+
+def _rank_and_size(given: dict[str, Any]) -> tuple[int, int]:
+    """As init_process_group will take them; (-1, -1) where they are not known yet."""
+    rank, size = given.get("rank"), given.get("world_size")
+    known_rank = rank if isinstance(rank, int) and rank >= 0 else _number("RANK")
+    known_size = size if isinstance(size, int) and size > 0 else _number("WORLD_SIZE")
+    return known_rank, known_size
+
+
+def _number(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return -1
+
+
+def _init(*args: Any, **kwargs: Any) -> About | None:
+    given = _given(args, kwargs)
+    _, size = _rank_and_size(given)
+    if size <= 0:
+        return None
+    method = given.get("init_method")
+    if given.get("store") is not None:
+        where = "a store of the program"
+    elif method is None or str(method).startswith("env:"):
+        where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+    else:
+        where = str(method).partition("?")[0]
+    backend = given.get("backend") or "default backend"
+    return About(f"at {where}, world size {size}, {backend}", range(size))
+
+
+def _world() -> range | None:
+    """All ranks of the job."""
+    if dist.is_initialized():
+        return range(dist.get_world_size())
+    size = _number("WORLD_SIZE")
+    return range(size) if size > 0 else None
+
+
+def _ranks(ranks: Any) -> str:
+    if ranks is None:
+        return "all ranks"
+    known = [int(rank) for rank in ranks]
+    more = "…" if len(known) > MAX_RANKS else ""
+    return f"ranks {','.join(map(str, known[:MAX_RANKS]))}{more}"
+
+
+def _new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> About | None:
+    members = _world()
+    if kwargs.get("use_local_synchronization") and ranks is not None:
+        members = sorted(int(rank) for rank in ranks)  # type: ignore[assignment]
+    return None if members is None else About(_ranks(ranks), members)
+
+
+def _split_group(
+    parent_pg: Any = None, split_ranks: Any = None, *_: Any, **__: Any
+) -> About | None:
+    members = dist.get_process_group_ranks(parent_pg) if parent_pg is not None else _world()
+    return None if members is None else About(str(split_ranks), members)
+
+
+def _mesh(device_type: Any = "", mesh_shape: Any = (), *_: Any, **kwargs: Any) -> About | None:
+    members = _world()
+    names = kwargs.get("mesh_dim_names")
+    text = f"{tuple(mesh_shape)}{f' {tuple(names)}' if names else ''}"
+    return None if members is None else About(text, members)
+
+
+def _destroy(group: Any = None) -> About:
+    return About("" if group is None else _ranks(dist.get_process_group_ranks(group)), None)
+
+
+def _key(store: Any, keys: Any = "", *_: Any) -> About:
+    """Whoever sets the key is waited for, and that may be any rank: alone, by name of the key."""
+    return About(", ".join(keys) if isinstance(keys, (list, tuple)) else str(keys), None)
+
+
+def _file(*args: Any, **kwargs: Any) -> About:
+    target = kwargs.get("checkpoint_id") or kwargs.get("f") or (args[-1] if args else "")
+    return About(str(target) if isinstance(target, (str, os.PathLike)) else "", None)

@@ -1,0 +1,68 @@
+"""Calls of a rank's life that block outside of collectives: begin and end as CALL records.
+
+init_process_group, new_group, a wait at the store, a checkpoint, destroy_process_group, the exit of
+the process: each is an op in the wait-for graph, so that who does not come is found there, too.
+Calls that all members make together count on one group; a call that concerns this rank alone has a
+group of its own. The groups are ours: torch knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pardbg_agent import wire
+from pardbg_agent.clock import now_ns
+from pardbg_agent.wire import NONE, Flag, Kind, Lane
+
+if TYPE_CHECKING:
+    from pardbg_agent.core import Core
+
+MAX_DETAIL = 120
+
+
+class Call(NamedTuple):
+    """A call under way."""
+
+    token: int
+    name_id: int
+    group_id: int
+    seq: int
+    step: int
+    t0: int
+
+
+def together(members: Sequence[int]) -> str:
+    """Key of the group on which calls of all ``members`` count; equal on all of them."""
+    return f"{wire.CALLS}.{len(members)}.{zlib.crc32(repr(tuple(members)).encode()):08x}"
+
+
+def begin(c: Core, name: str, detail: str, key: str, members: Sequence[int]) -> Call:
+    """The call starts now: in the status block, and as a record."""
+    group_id = c.defs.group(key, "set-up", None, members, wire.CALLS)
+    name_id = c.defs.op(name, "", detail[:MAX_DETAIL])
+    seq, t0 = c.ops.next_seq(key), now_ns()
+    token = c.ops.issued(key, group_id, name, seq, False, False, NONE, 0, name_id, t0)
+    call = Call(token, name_id, group_id, seq, c.step, t0)
+    _record(c, Kind.CALL_BEGIN, call, t0, 0)
+    return call
+
+
+def end(c: Core, call: Call, failed: bool = False) -> None:
+    """It is over."""
+    if c.ops.completed(call.token):
+        _record(c, Kind.CALL, call, now_ns(), int(Flag.FAILED) if failed else 0)
+
+
+def alone(c: Core, name: str, detail: str = "") -> Call:
+    """A call of this rank that nobody else has to make."""
+    rank = c.identity.rank
+    return begin(c, name, detail, f"{wire.CALLS}.of.{rank}", (rank,))
+
+
+def _record(c: Core, kind: Kind, call: Call, t1: int, flags: int) -> None:
+    c.record(
+        kind, Lane.COMM, flags, call.name_id, call.t0, t1, call.step, call.seq, call.group_id,
+        NONE, NONE, NONE, 0, 0,
+    )  # fmt: skip
