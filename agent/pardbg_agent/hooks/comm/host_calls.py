@@ -20,6 +20,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
+from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import patching
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.late_imports import LateImports
@@ -102,6 +103,9 @@ def _watched(name: str, original: Any, describe: Describe) -> Any:
         try:
             result = original(*args, **kwargs)
             failed = False
+        except BaseException as error:
+            hide_own(error)
+            raise
         finally:
             _here.inside = False
             c.guard.call("calls", calls.end, c, call, failed)
