@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test unit lint bench diagnosis matrix sessions install clean
+.PHONY: demo test unit lint bench diagnosis frameworks matrix sessions install clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -36,6 +36,12 @@ lint: $(STAMP)
 
 diagnosis: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.diagnosis $(ARGS)
+
+# Programs of training frameworks, plain and watched, as a table. Frameworks that are not in .venv:
+#   make frameworks FRAMEWORKS_PYTHON=/path/to/python FRAMEWORKS_PATH=/src/picotron ONLY="megatron"
+frameworks: $(STAMP)
+	PARDBG_FRAMEWORKS_PYTHON="$(or $(FRAMEWORKS_PYTHON),$(abspath $(BIN)/python))" \
+	  PARDBG_FRAMEWORKS_PATH="$(FRAMEWORKS_PATH)" $(BIN)/python -m tests.frameworks $(ONLY)
 
 bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench $(ONLY)

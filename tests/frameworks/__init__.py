@@ -1,0 +1,1 @@
+"""Programs of training frameworks, with and without pardbg."""

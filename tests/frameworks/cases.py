@@ -1,0 +1,70 @@
+"""The programs, and what is true of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One program under torchrun."""
+
+    name: str
+    program: str
+    env: dict[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    """Modules that must be found where the programs run."""
+    nproc: int = 2
+    steps: int | None = 6
+    """Training steps; None: ranks differ."""
+    schedule: str | None = None
+    """Of the pipeline; "": it is inferred; None: there is none."""
+    stages: int = 2
+    microbatches: int = 0
+    loss: bool = True
+    """The last loss that the program prints is the one shown, to four digits."""
+    findings: tuple[str, ...] = ()
+    """Kinds of warnings and errors that must be found; no others may."""
+
+
+CASES: Final = (
+    Case("by-hand 1f1b, named", "by_hand", {"NAMED": "1"}, schedule="1f1b", microbatches=6),
+    Case("by-hand afab, named", "by_hand", {"KIND": "afab", "NAMED": "1"}, schedule="gpipe",
+         microbatches=6),
+    Case("by-hand 1f1b", "by_hand", schedule="", microbatches=6),
+    Case("by-hand afab", "by_hand", {"KIND": "afab"}, schedule="", microbatches=6),
+    Case("by-hand 1f1b, 3 ranks", "by_hand", nproc=3, schedule="", stages=3, microbatches=6),
+    Case("ring attention", "ring_attention", loss=False),
+    Case("ring all-reduce", "hand_ring_allreduce", loss=False),
+    Case("parameter server", "param_server", steps=None, loss=False),
+    Case("gan", "gan", loss=False),
+    Case("local sgd", "local_sgd", steps=12, loss=False),
+    Case("no gradient average", "no_sync_bug", steps=8, loss=False),
+    Case("odd optimizers", "misc_opt", steps=None, loss=False),
+    Case("megatron 1f1b", "megatron_pp", needs=("megatron.core",), schedule="Megatron 1F1B",
+         microbatches=8),
+    Case("megatron interleaved", "megatron_pp", {"MEG_VPP": "2"}, ("megatron.core",),
+         schedule="Megatron Interleaved1F1B", stages=4, microbatches=8),
+    Case("deepspeed 1f1b", "deepspeed_pipe", needs=("deepspeed",), schedule="DeepSpeed 1F1B",
+         microbatches=8, loss=False),
+    Case("deepspeed dualpipev", "deepspeed_pipe", {"DS_DUALV": "1"}, ("deepspeed",),
+         schedule="DeepSpeed DualPipeV", stages=4, microbatches=8, loss=False),
+    Case("nanotron 1f1b", "nanotron_pp", needs=("nanotron",), schedule="nanotron 1F1B",
+         microbatches=6),
+    Case("nanotron afab", "nanotron_pp", {"NANO": "afab"}, ("nanotron",),
+         schedule="nanotron GPipe", microbatches=6),
+    Case("picotron 1f1b", "picotron_train", needs=("picotron", "transformers"),
+         schedule="picotron 1F1B", microbatches=4),
+    Case("picotron afab", "picotron_train", {"PICO": "afab"}, ("picotron", "transformers"),
+         schedule="picotron GPipe", microbatches=4),
+    Case("colossalai 1f1b", "colossal_pp", needs=("colossalai",), schedule="ColossalAI 1F1B",
+         microbatches=8),
+    Case("colossalai interleaved", "colossal_pp", {"COL": "interleaved"}, ("colossalai",),
+         schedule="ColossalAI Interleaved1F1B", stages=4, microbatches=8),
+    Case("colossalai zero bubble V", "colossal_pp", {"COL": "zbv"}, ("colossalai",),
+         schedule="ColossalAI ZBVZeroBubble", stages=4, microbatches=8),
+    Case("lightning ddp", "lightning_ddp", needs=("lightning",), loss=False),
+    Case("accelerate", "accelerate_loop", needs=("accelerate",), loss=False),
+    Case("fairscale oss", "fairscale_dp", needs=("fairscale",), loss=False),
+)  # fmt: skip
