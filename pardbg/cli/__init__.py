@@ -7,6 +7,7 @@ import what they need when they run: ``pardbg --help`` waits for no toolkit.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import NoReturn
@@ -16,6 +17,8 @@ import click
 from pardbg import __version__
 from pardbg.cli import files, live, whatif
 from pardbg.cli.common import USAGE_EXIT, UserError, echo
+from pardbg.cli.front import Front, help_
+from pardbg.render.draw.ascii_text import ERRORS
 
 __all__ = ["UserError", "cli", "main"]
 
@@ -24,10 +27,13 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run one command; turn every error a user can cause into one line on stderr."""
     args = list(sys.argv[1:] if argv is None else argv)
     job: list[str] | None = None
-    if "--" in args:
-        cut = args.index("--")
-        args, job = args[:cut], args[cut + 1 :]
+    speak_ascii_where_needed()
     try:
+        if "--" in args:
+            cut = args.index("--")
+            args, job = args[:cut], args[cut + 1 :]
+        elif (start := cli.job_start(args)) is not None:
+            args, job = args[:start], args[start:]
         code = cli.main(args, prog_name="pardbg", standalone_mode=False, obj=job)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
@@ -48,13 +54,31 @@ def main(argv: list[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def speak_ascii_where_needed() -> None:
+    """What stdout and stderr cannot encode gets a stand-in, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ERRORS)
+
+
+@click.group(
+    cls=Front,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="pardbg")
-def cli() -> None:
+@click.pass_context
+def _cli(ctx: click.Context) -> None:
     """Watch, record, replay and step parallel PyTorch training."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
-for _command in (*live.COMMANDS, *files.COMMANDS, *whatif.COMMANDS):
+assert isinstance(_cli, Front)
+cli: Front = _cli
+
+
+for _command in (*live.COMMANDS, *files.COMMANDS, *whatif.COMMANDS, help_):
     cli.add_command(_command)
 
 

@@ -104,9 +104,21 @@ def _cannot_write(path: Path, error: OSError) -> str:
 
 
 def has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    """Keys come from a terminal and there is one to draw on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and not cannot_draw()
+
+
+def cannot_draw() -> str:
+    """Why the terminal that is there cannot show screens; empty: it can."""
+    term = os.environ.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        return f"TERM={term}: this terminal cannot show screens" if term else "TERM is not set"
+    return ""
 
 
 def need_terminal(what: str, instead: str = "pardbg ctl ranks") -> None:
-    if not has_terminal():
-        raise UserError(f"{what} draws on a terminal and there is none here; try `{instead}`")
+    """Raises UserError where nothing can be drawn."""
+    if has_terminal():
+        return
+    why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "there is none here"
+    raise UserError(f"{what} draws on a terminal: {why}; try `{instead}`")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pardbg.cli import complete
 from pardbg.cli.common import UserError, echo, load_session, need_terminal, new_file, new_folder
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def replay(session: Path, second: Path | None) -> int | None:
 
 
 @click.command()
-@click.argument("session")
+@click.argument("session", shell_complete=complete.sessions)
 @click.option("--json", "json_", is_flag=True, help="The report's data (stable; see its schema).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write it as one page with pictures.")
 @click.option("--force", is_flag=True, help="Replace what is there.")
@@ -81,7 +82,7 @@ def _write_page(store: Store, data: dict[str, Any], html: Path, source: str, for
 
 
 @click.command()
-@click.argument("session")
+@click.argument("session", shell_complete=complete.sessions)
 @click.option(
     "--to",
     "format_",
@@ -120,7 +121,7 @@ def export(session: str, format_: str, output: Path, force: bool) -> None:
 
 
 @click.command()
-@click.argument("session", required=False)
+@click.argument("session", required=False, shell_complete=complete.sessions)
 @click.argument("checks", nargs=-1, metavar="CHECK...")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the results as JUnit XML.")
 @click.option(

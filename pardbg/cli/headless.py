@@ -158,8 +158,9 @@ def control(
     return 2 if reply.data.get("usage") else 1
 
 
-def farewell(run_dir: Path) -> int:
-    """After the TUI: say whether the job goes on; its exit code if it has ended."""
+def farewell(run_dir: Path, ends: bool = False) -> int:
+    """After the TUI: end the job if it ``ends`` with it; say how to come back and where the
+    recording is; return the job's exit code if it has ended by itself."""
     from pardbg.hub.run.config import ConfigError
     from pardbg.hub.run.start import RunHandle
 
@@ -167,16 +168,21 @@ def farewell(run_dir: Path) -> int:
         handle = RunHandle(run_dir)
     except ConfigError:
         return 0
-    if not handle.ended():
-        talk(f"{handle.name} goes on; join it again with `pardbg watch {handle.run}`")
+    ended = handle.ended()
+    if not ended and not ends:
+        talk(f"{handle.name} goes on, recorded in {handle.parts()[-1]}")
+        talk(f"come back: `pardbg watch {handle.run}`; end it: `pardbg ctl {handle.run} kill`")
         return 0
+    if not ended:
+        talk(f"ending {handle.name} (with --keep it would go on)")
+        handle.kill()
     handle.wait_recorded(RECORDED_TIMEOUT_S)
     code = handle.wait()
-    if code:
+    if code and ended:
         talk(f"{handle.name} ended with exit code {code}")
     last = handle.parts()[-1]
     talk(f"{recorded_words(handle)}; see it again with `pardbg replay {last}`")
-    return code
+    return code if ended else 0
 
 
 class Tail:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pardbg.cli.common import UserError, echo, has_terminal, need_terminal
+from pardbg.cli import complete
+from pardbg.cli.common import UserError, cannot_draw, echo, has_terminal, need_terminal
 from pardbg.cli.rc import apply, for_viewer, named, rc_options
 from pardbg.cli.record_options import Recording, recording, recording_options
 from pardbg.control.language.arguments import (
@@ -25,13 +27,14 @@ from pardbg.ui.commands.explain import explain, wrapped
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
+    from pardbg.hub.run.runs import Run
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name", required=False, default="1f1b")
+@click.argument("name", required=False, default="1f1b", shell_complete=complete.recipes)
 @click.argument("own", nargs=-1, type=click.UNPROCESSED, metavar="[RECIPE'S OPTIONS]")
 @click.option("--nproc", type=click.IntRange(1, 64), help="Ranks (default: the recipe's).")
 @click.option(
@@ -44,10 +47,11 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @rc_options
+@click.option("--keep", is_flag=True, help="Leaving the screen lets the job go on.")
 @click.option("--list", "list_", is_flag=True, help="List the recipes, a line each.")
 def demo(
     name: str, own: tuple[str, ...], nproc: int | None, nnodes: int, steps: int | None,
-    output: Path | None, list_: bool, rc_file: Path | None, no_rc: bool, **how: Any,
+    output: Path | None, keep: bool, list_: bool, rc_file: Path | None, no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
     """Train a built-in recipe under torchrun, watched."""
     from pardbg.recipes import catalogue
@@ -64,11 +68,13 @@ def demo(
     # As torchrun would set it, less its notice.
     env = {"OMP_NUM_THREADS": "1", **os.environ}
     said, rc = recording(**how), _rc(rc_file, no_rc)
-    return _watch_job(argv, said, rc, recipe.screen, name=name, output=output, recipe=name, env=env)
+    return _watch_job(
+        argv, said, rc, recipe.screen, not keep, name=name, output=output, recipe=name, env=env
+    )
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete.runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @rc_options
@@ -77,7 +83,7 @@ def watch(
     job: list[str] | None, /, run: str | None, output: Path | None, rc_file: Path | None,
     no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
-    """Join the live run RUN (default: the newest), or start one: `watch -- torchrun … train.py`."""
+    """Join the live run RUN (default: the only one), or start one: `watch torchrun … train.py`."""
     if job is not None:
         if run is not None:
             raise UserError(f"{run!r} before `--`: give a run to join, or a command, not both")
@@ -127,7 +133,13 @@ class _Ctl(click.Command):
 
 
 @click.command(cls=_Ctl)
-@click.argument("words", nargs=-1, required=True, metavar="[RUN] VERB [RANKS]")
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    metavar="[RUN] VERB [RANKS]",
+    shell_complete=complete.ctl_words,
+)
 @click.option("--json", "json_", is_flag=True, help="The answer as JSON on stdout.")
 @click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,
               help="Seconds the ranks stay held without a further command.")  # fmt: skip
@@ -172,8 +184,6 @@ def ctl(
     run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
     if verb is Verb.KILL and run_name is None:
         raise UserError("kill ends the job: say which, as in `pardbg ctl RUN kill` (`pardbg ls`)")
-    if run_name is None and verb not in LOOKS:
-        _only_one_run()
     if verb is Verb.INSPECT:
         args["frame"] = frame
     return headless.control(_find(run_name).path, verb, ranks, json_, lease, timeout, args)
@@ -229,8 +239,6 @@ _ELSEWHERE = {
     "down": "say `--frame N` after p, list, args or locals",
     "quit": "each ctl is a command of its own; `continue` lets every rank run on",
 }
-LOOKS = (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.BREAKS)
-"""Verbs that change nothing: without RUN they ask the newest."""
 COMMANDS = (demo, watch, run, ctl, ls, doctor)
 
 
@@ -239,9 +247,9 @@ COMMANDS = (demo, watch, run, ctl, ls, doctor)
 
 def _start(
     argv: list[str], how: Recording, *, name: str, output: Path | None, recipe: str | None = None,
-    env: dict[str, str] | None = None, streams: Streams | None = None,
+    env: dict[str, str] | None = None, streams: Streams | None = None, owner: bool = False,
 ) -> RunHandle:  # fmt: skip
-    """``streams``: those of a job that is ours, and ends when we do."""
+    """``owner``: the job ends when we do, as one does whose ``streams`` are ours."""
     from pardbg.hub.run.jobs import adopt_orphans
     from pardbg.hub.run.runs import tidy
     from pardbg.hub.run.start import LaunchError, start_run
@@ -251,7 +259,7 @@ def _start(
     adopt_orphans()
     try:
         return start_run(
-            argv, name=name, session=session, recipe=recipe, owner=streams is not None,
+            argv, name=name, session=session, recipe=recipe, owner=owner or streams is not None,
             env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
             on_exception_s=how.on_exception_s, streams=streams,
         )  # fmt: skip
@@ -272,21 +280,29 @@ def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
 
 
 def _watch_job(
-    argv: list[str], how: Recording, rc: Rc, start_screen: str = "overview", **more: Any
+    argv: list[str],
+    how: Recording,
+    rc: Rc,
+    start_screen: str = "overview",
+    ends: bool = False,
+    **more: Any,
 ) -> int:
-    """TUI beside a new job; without a terminal, its output and then the report."""
+    """TUI beside a new job, which ``ends`` with it or not; without a terminal, the job's output
+    and then the report."""
     from pardbg.cli import headless
 
     if not has_terminal():
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            headless.talk(f"{cannot_draw()}; the job runs without, its report follows")
         handle, streams = _start_own(argv, how, **more)
         apply(handle.run_dir, rc, headless.talk)
         return headless.follow_and_report(handle, streams, attentive=how.attentive)
-    handle = _start(argv, how, **more)
+    handle = _start(argv, how, owner=ends, **more)
     with headless.attention(handle.run_dir if how.attentive else None):
-        return _tui_live(handle.run_dir, start_screen, rc)
+        return _tui_live(handle.run_dir, start_screen, rc, ends)
 
 
-def _tui_live(run_dir: Path, start_screen: str, rc: Rc) -> int:
+def _tui_live(run_dir: Path, start_screen: str, rc: Rc, ends: bool = False) -> int:
     from pardbg.cli import headless
     from pardbg.hub.client import HubControl, LiveSource
     from pardbg.ui.app import PardbgApp
@@ -301,7 +317,7 @@ def _tui_live(run_dir: Path, start_screen: str, rc: Rc) -> int:
     finally:
         control.close()
         source.close()
-    return headless.farewell(run_dir)
+    return headless.farewell(run_dir, ends)
 
 
 def _list_recipes() -> None:
@@ -349,9 +365,14 @@ def _refuse_if_written(path: Path) -> None:
             raise UserError(f"{found.run} is being recorded to {path}: choose another -o")
 
 
-def _find(name: str | None) -> Any:
-    from pardbg.hub.run.runs import RunError, find_run
+def _find(name: str | None) -> Run:
+    """The live run of that name; without one the only one there is."""
+    from pardbg.hub.run.runs import RunError, find_run, list_runs
 
+    if name is None and len(runs := list_runs()) > 1:
+        for found in runs:
+            echo(found.line(), err=True)
+        raise UserError(f"{len(runs)} runs are live: say which, by name or the begin of it")
     try:
         return find_run(name)
     except RunError as error:
@@ -411,15 +432,6 @@ def _unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
     for word in words[:2]:
         first += word.split(" ", 1) if word[:1] != "!" else [word]
     return (*first, *words[2:])
-
-
-def _only_one_run() -> None:
-    """A script must not hold whichever job happens to be the newest."""
-    from pardbg.hub.run.runs import list_runs
-
-    runs = [found.run for found in list_runs()]
-    if len(runs) > 1:
-        raise UserError(f"{len(runs)} runs are live, say which: {', '.join(runs)}")
 
 
 def _need_torch() -> None:

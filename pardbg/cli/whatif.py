@@ -7,12 +7,13 @@ from dataclasses import asdict
 
 import click
 
+from pardbg.cli import complete
 from pardbg.cli.common import UserError, echo, session_path
 from pardbg.words import whole
 
 
 @click.command()
-@click.argument("session")
+@click.argument("session", shell_complete=complete.sessions)
 @click.option("--schedule", default="all", show_default=True,
               help="all, or names with commas: 1f1b,zbv,…")  # fmt: skip
 @click.option("--microbatches", help="Numbers to try, with commas (default: the run's own).")

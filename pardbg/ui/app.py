@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import events
+from textual import constants, events
 from textual.app import App
 from textual.binding import BindingType
 
@@ -28,6 +28,7 @@ from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Tr
 from pardbg.ui.main.main_screen import MainScreen
 from pardbg.ui.main.main_view import Callbacks
 from pardbg.ui.palette import THEMES
+from pardbg.ui.terminal_driver import TerminalDriver
 from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0
@@ -58,7 +59,8 @@ class PardbgApp(App[None]):
     ) -> None:
         """``second``: name and source of a recording to show under this one, step by step.
         ``rc``: commands to begin with. ``history``: where the lines typed are kept."""
-        super().__init__()
+        # Whoever asks Textual for another driver gets that one.
+        super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
         self.desk = Controller(control if live else None, self._in_thread, self._answered)

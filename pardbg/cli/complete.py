@@ -1,0 +1,54 @@
+"""Words for the shell's tab completion (click's): recipes, live runs, recordings, verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def items(words: Iterable[str], typed: str) -> list[CompletionItem]:
+    """Those of the words that what was typed may become."""
+    return [CompletionItem(word) for word in words if word.startswith(typed)]
+
+
+def recipes(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Names of the built-in recipes, each with what it is."""
+    from pardbg.recipes.catalogue import RECIPES
+
+    return [
+        CompletionItem(name, help=recipe.summary)
+        for name, recipe in RECIPES.items() if name.startswith(typed)
+    ]  # fmt: skip
+
+
+def runs(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Live runs."""
+    from pardbg.hub.run.runs import list_runs
+
+    return items((run.run for run in list_runs()), typed)
+
+
+def sessions(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Live runs, and files."""
+    return [*runs(ctx, param, typed), CompletionItem(typed, type="file")]
+
+
+def ctl_words(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """A live run or a verb; after these what may follow the verb."""
+    from pardbg.control.language.arguments import INSPECT
+    from pardbg.ui.commands.actions import ctl_help
+    from pardbg.ui.commands.completion import complete
+
+    verbs = {verb: help_ for verb, _, help_ in ctl_help()}
+    known = [*verbs, *INSPECT]
+    said = list(ctx.params.get(param.name or "") or ())
+    at = next((i for i, word in enumerate(said[:2]) if word in known), None)
+    if at is not None:
+        line = " ".join([*said[at:], typed])
+        return items((whole.rpartition(" ")[2] for whole in complete(line.rstrip(), True)), typed)
+    found = [CompletionItem(w, help=verbs.get(w)) for w in known if w.startswith(typed)]
+    return found if said else [*runs(ctx, param, typed), *found]

@@ -1,0 +1,143 @@
+"""What ``pardbg`` alone shows, ``pardbg help TOPIC``, and where a job's command begins."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from pardbg.cli import complete
+from pardbg.cli.common import UserError
+from pardbg.control.language.manual import RANKS_TEXT
+from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES
+from pardbg.ui.commands.explain import explain, wrapped
+
+WIDTH: Final = 98
+FIRST: Final = {
+    "demo": "Train a built-in recipe and watch it: `pardbg demo 1f1b`.",
+    "watch": "Watch a job: `pardbg watch torchrun … train.py`; or join a live run.",
+    "replay": "Look at a recording in the same screens, with time travel.",
+    "report": "What a recording or a live run shows: findings, steps, bubbles.",
+    "ctl": "Control a live run from a script: `pardbg ctl pause`.",
+}
+"""What people start with."""
+MORE: Final = {
+    "run": "Run a job without a screen, recorded.",
+    "ls": "List live runs.",
+    "check": "Test a recording in CI: exit 0 or 1.",
+    "diff": "What changed between two recordings, beyond noise.",
+    "whatif": "What a run's steps would take with another schedule or split.",
+    "export": "Write a recording for Perfetto, or as Parquet or CSV.",
+    "import": "Open Flight Recorder dumps or profiler traces.",
+    "postmortem": "Make a recording of what a killed run left in memory.",
+    "repair": "Rewrite a damaged recording whole.",
+    "doctor": "Check what pardbg needs on this machine.",
+    "help": "Explain a command, a verb or a topic: keys, ranks, expr.",
+}
+STARTS: Final = ("watch", "run")
+"""Commands that take a job's command, with ``--`` before it or without."""
+
+
+class Front(click.Group):
+    """The group of all commands; its help is laid out by what one starts with."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rest = sorted(self.commands.keys() - FIRST.keys() - MORE.keys())
+        others = {name: self.commands[name].get_short_help_str(200) for name in rest}
+        for title, rows in (("Start here", FIRST), ("And then", {**MORE, **others})):
+            with formatter.section(title):
+                formatter.write_dl([(n, text) for n, text in rows.items() if n in self.commands])
+
+    def job_start(self, args: Sequence[str]) -> int | None:
+        """Where the job's command begins in ``watch -o S.mcap torchrun … train.py``."""
+        command = self.commands.get(args[0]) if args and args[0] in STARTS else None
+        if command is None:
+            return None
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        valued = {n for one in options if not one.is_flag and not one.count for n in one.opts}
+        at = 1
+        while at < len(args) and args[at].startswith("-"):
+            at += 2 if args[at] in valued else 1
+        return at if at < len(args) and _begins_job(args[0], args[at]) else None
+
+
+def _begins_job(command: str, word: str) -> bool:
+    """A program; not the name of a live run."""
+    from pardbg.hub.run.runs import RunError, find_run
+
+    if shutil.which(word) is None:
+        if word.endswith(".py"):
+            raise UserError(f"{word} is no program: `pardbg {command} python {word}`")
+        return command == "run"
+    if command == "run":
+        return True
+    try:
+        find_run(word)
+    except RunError:
+        return True
+    return False
+
+
+def _topics(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    group = ctx.find_root().command
+    names = sorted(group.commands) if isinstance(group, click.Group) else []
+    words = [*names, *TOPICS, *(action.command for action in ACTIONS if action.command)]
+    return complete.items(dict.fromkeys(words), typed)
+
+
+@click.command("help")
+@click.argument("topic", required=False, shell_complete=_topics)
+@click.pass_context
+def help_(ctx: click.Context, topic: str | None) -> None:
+    """Explain TOPIC: a command, a verb of the console, keys, ranks or expr."""
+    root = ctx.find_root()
+    group = root.command
+    assert isinstance(group, click.Group)
+    if topic is None:
+        click.echo(root.get_help())
+        click.echo(f"\nTopics: {', '.join(TOPICS)}, any command, any verb (`pardbg help break`).")
+        return
+    command = group.commands.get(topic)
+    lines = TOPICS[topic]() if topic in TOPICS else explain(topic)
+    if command is not None:
+        with click.Context(command, info_name=topic, parent=root) as made:
+            click.echo(command.get_help(made))
+        lines = ["", "On the `:` line of the screens:", *lines] if lines else []
+    elif not lines:
+        raise UserError(f"no help on {topic!r}; `pardbg help` lists what there is")
+    if lines:
+        click.echo("\n".join(wrapped(lines, WIDTH)))
+
+
+def _keys() -> list[str]:
+    lines = []
+    for group, title in GROUP_TITLES.items():
+        lines += [title]
+        for action in ACTIONS:
+            if action.group == group and action.shown:
+                lines += [f"  {action.shown:<12} {action.help}"]
+        lines += [""]
+    return lines[:-1]
+
+
+def _ranks() -> list[str]:
+    return ["RANKS: a set of ranks, wherever one is asked for.", "", RANKS_TEXT]
+
+
+def _expr() -> list[str]:
+    from pardbg.control.language.expr import FIELDS
+
+    return [
+        "EXPR: a condition over what comes next on a rank, for break, tbreak, until, condition.",
+        "",
+        f"  Fields: {', '.join(sorted(FIELDS))}.",
+        "  Comparison, arithmetic, and, or, not, in. 2B3 is short for stage 2, B, microbatch 3.",
+        "",
+        *explain("break"),
+    ]
+
+
+TOPICS: Final[dict[str, Any]] = {"keys": _keys, "ranks": _ranks, "expr": _expr}

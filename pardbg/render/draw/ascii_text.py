@@ -1,0 +1,51 @@
+"""Text for a terminal whose locale has no UTF-8: each sign that is drawn has a stand-in of ASCII,
+one for one, so that columns stay columns."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import unicodedata
+from collections.abc import Mapping
+from typing import Final
+
+ERRORS: Final = "pardbg-ascii"
+"""The error handler for ``open`` and ``reconfigure``: what the encoding lacks gets its stand-in."""
+_PAIRS: Final = (
+    ("─━╌┄═⋯", "------"), ("│┃║╎┆┊╷▏▕‖", "||||||||||"), ("┌└┘┗┛├┴╭╮╯╰┐┤┬┼╸", "++++++++++++++++"),
+    ("▁▂▃▄▅▆▇█", "__..-=##"), ("▉▊▋▌▍▎", "######"), ("░▒▓▚", ".:%x"), ("■□●◉◌◷•·˙", "#o*@oo*.'"),
+    ("▲▼▾▶▸▹◀◂◆★", "^vv>>><<**"), ("←↑→↓↻", "<^>v@"), ("✓✗", "+x"), ("╱╲", "/\\"),
+    ("–—−×±≈≠…›“”§µμ²", "---x+~!.>\"\"Suu2"),
+)  # fmt: skip
+TABLE: Final[Mapping[str, str]] = {
+    sign: plain for signs, plains in _PAIRS for sign, plain in zip(signs, plains, strict=True)
+}
+
+
+def ascii_of(text: str) -> str:
+    """The same number of characters, all of them ASCII."""
+    return "".join(_one(sign) for sign in text)
+
+
+def _one(sign: str) -> str:
+    if sign.isascii():
+        return sign
+    found = TABLE.get(sign) or unicodedata.normalize("NFKD", sign)[0]
+    return found if found.isascii() else "?"
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return ascii_of(error.object[error.start : error.end]), error.end
+
+
+def has_utf8() -> bool:
+    """What the locale's variables say; where none is set, what Python made of that."""
+    named = next((v for v in map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG")) if v), None)
+    if named is not None:
+        return "utf8" in named.lower().replace("-", "")
+    return codecs.lookup(getattr(sys.__stdout__, "encoding", None) or "ascii").name == "utf-8"
+
+
+codecs.register_error(ERRORS, _replace)

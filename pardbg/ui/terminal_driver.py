@@ -1,0 +1,31 @@
+"""Where the app draws: on the terminal, also where stderr goes to a file, and in ASCII where the
+locale has no UTF-8. (Textual's own driver writes to stderr, whatever that is.)"""
+
+from __future__ import annotations
+
+import sys
+from io import TextIOWrapper
+from typing import Any
+
+from textual.drivers.linux_driver import LinuxDriver
+
+from pardbg.render.draw.ascii_text import ERRORS, has_utf8
+
+
+class TerminalDriver(LinuxDriver):
+    """Textual's driver with another file to write to."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._file = terminal_file()
+
+
+def terminal_file() -> TextIOWrapper:
+    """The terminal, to be written: stderr or stdout where one of them is it, else /dev/tty. Raises
+    OSError where there is none."""
+    streams = (stream for stream in (sys.__stderr__, sys.__stdout__) if stream is not None)
+    where: int | str = next((one.fileno() for one in streams if one.isatty()), "/dev/tty")
+    encoding = "utf-8" if has_utf8() else "ascii"
+    return open(
+        where, "w", encoding=encoding, errors=ERRORS, newline="", closefd=isinstance(where, str)
+    )

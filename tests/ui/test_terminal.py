@@ -1,0 +1,149 @@
+"""pardbg on real pseudo-terminals: dumb ones, redirected streams, locales without UTF-8."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pardbg
+from pardbg.cli import headless
+from pardbg.hub.run.runs import RunError, find_run
+from pardbg.hub.run.start import RunHandle, start_run
+
+SESSION = Path(pardbg.__file__).parents[1] / "sessions" / "1f1b.mcap"
+LIMIT_S = 40.0
+ESCAPE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+class Terminal:
+    """A command on a pseudo-terminal of 120x30."""
+
+    def __init__(self, *words: str, stderr: Path | None = None, **env: str) -> None:
+        self._end, inner = pty.openpty()
+        made = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30", **env}
+        made = {name: value for name, value in made.items() if value}
+        file = stderr.open("wb") if stderr is not None else None
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pardbg.cli", *words], stdin=inner, stdout=inner,
+            stderr=file or inner, env=made, start_new_session=True,
+        )  # fmt: skip
+        os.close(inner)
+        if file is not None:
+            file.close()
+        self.seen = b""
+
+    def until(self, text: str) -> None:
+        """Read until ``text`` came, whatever its colours."""
+        end = time.monotonic() + LIMIT_S
+        while text not in (shown := ESCAPE.sub(b"", self.seen).decode(errors="replace")):
+            assert time.monotonic() < end, shown[-2000:]
+            if not self._read():
+                raise AssertionError(f"ended without {text!r}: {shown[-2000:]}")
+
+    def _read(self) -> bool:
+        if not select.select([self._end], [], [], 0.2)[0]:
+            return True
+        try:
+            got = os.read(self._end, 65536)
+        except OSError:  # the other end was closed
+            return False
+        self.seen += got
+        return bool(got)
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._end, keys)
+
+    def finish(self) -> int:
+        """Its exit code, once it has ended and everything was read."""
+        end = time.monotonic() + LIMIT_S
+        while self.process.poll() is None:
+            assert time.monotonic() < end, self.seen[-2000:]
+            self._read()
+        while select.select([self._end], [], [], 0)[0] and self._read():
+            pass
+        os.close(self._end)
+        return self.process.returncode
+
+
+def words(seen: bytes) -> list[str]:
+    return [line for line in seen.decode().replace("\r", "").split("\n") if line]
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_terminal_that_cannot_draw_gets_one_line(term: str) -> None:
+    shown = Terminal("replay", str(SESSION), TERM=term)
+    assert shown.finish() == 2
+    said = words(shown.seen)
+    assert len(said) == 1, said
+    assert ("TERM=dumb" if term else "TERM is not set") in said[0]
+    assert f"pardbg report {SESSION}" in said[0]
+
+
+def test_the_screen_is_drawn_on_the_terminal_when_stderr_is_a_file(tmp_path: Path) -> None:
+    log = tmp_path / "err.log"
+    shown = Terminal("replay", str(SESSION), stderr=log)
+    shown.until("1 Overview")
+    shown.press(b"q")
+    assert shown.finish() == 0
+    assert log.read_bytes() == b""
+
+
+def test_a_locale_without_utf8_gets_ascii() -> None:
+    shown = Terminal("replay", str(SESSION), LC_ALL="C")
+    shown.until("1 Overview")
+    shown.press(b"2")
+    shown.until("bubble")
+    shown.press(b"q")
+    assert shown.finish() == 0
+    assert shown.seen.isascii()
+
+
+def test_with_utf8_the_signs_are_drawn() -> None:
+    shown = Terminal("replay", str(SESSION), LC_ALL="C.UTF-8")
+    shown.until("‖ replay")
+    shown.press(b"q")
+    assert shown.finish() == 0
+
+
+@pytest.mark.timeout(120)
+def test_leaving_says_how_to_come_back_and_how_to_end_the_job(tmp_path: Path) -> None:
+    """``watch`` takes the job's command without ``--``; the job goes on, and can be ended so."""
+    session = tmp_path / "s.mcap"
+    shown = Terminal("watch", "-o", str(session), "sleep", "300")
+    shown.until("9 Output")
+    shown.press(b"q")
+    assert shown.finish() == 0
+    said = ESCAPE.sub(b"", shown.seen).decode(errors="replace")
+    assert f"sleep goes on, recorded in {session}" in said
+    found = re.search(r"come back: `pardbg watch (\S+)`; end it: `pardbg ctl (\S+) kill`", said)
+    assert found is not None and found[1] == found[2]
+    ended = Terminal("ctl", found[1], "kill")
+    assert ended.finish() == 0
+    handle = find_run_dir(found[1])
+    assert handle is None or RunHandle(handle).wait(30) != 0
+
+
+def find_run_dir(name: str) -> Path | None:
+    try:
+        return find_run(name).path
+    except RunError:
+        return None
+
+
+@pytest.mark.timeout(120)
+def test_leaving_may_end_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As leaving a demo does without ``--keep``."""
+    handle = start_run(["sleep", "300"], name="nap", session=tmp_path / "n.mcap")
+    assert headless.farewell(handle.run_dir, ends=True) == 0
+    assert handle.ended()
+    said = capsys.readouterr().err
+    assert "ending nap (with --keep it would go on)" in said
+    assert f"pardbg replay {tmp_path / 'n.mcap'}" in said

@@ -1,0 +1,176 @@
+"""What ``pardbg`` alone says, where a job's command begins, completion, help on topics."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pardbg.cli import cli
+from pardbg.cli.common import UserError
+from pardbg.cli.front import FIRST, MORE
+from pardbg.hub.run import runs
+from pardbg.hub.run.runs import Run
+
+
+def pardbg(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pardbg.cli", *words], capture_output=True, text=True, timeout=30,
+        env={**os.environ, "COLUMNS": "100", **env},
+    )  # fmt: skip
+
+
+def test_alone_it_shows_what_one_starts_with_and_then_the_rest() -> None:
+    done = pardbg()
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    start, then = lines.index(["Start", "here:"]), lines.index(["And", "then:"])
+    assert [line[0] for line in lines[start + 1 : then] if line] == list(FIRST)
+    assert {line[0] for line in lines[then + 1 :] if line} == cli.commands.keys() - FIRST.keys()
+    assert FIRST.keys() | MORE.keys() <= cli.commands.keys()
+    assert not any(line[-1].endswith("...") for line in lines[start:] if line), "nothing is cut"
+
+
+@pytest.mark.parametrize(
+    ("words", "job"),
+    [
+        (["watch", "python", "train.py"], 1),
+        (["watch", "-o", "x.mcap", "--level", "full", "python", "-o", "y"], 5),
+        (["run", "python", "-c", "pass"], 1),
+        (["run", "-o", "x.mcap", "./job.sh"], 3),
+        (["watch"], None),
+        (["watch", "-o", "x.mcap"], None),
+        (["watch", "no-such-run-or-program"], None),
+        (["watch", "sleep"], None),  # a live run of that name is meant, see below
+        (["demo", "python"], None),
+        (["ctl", "python", "pause"], None),
+    ],
+)
+def test_where_a_jobs_command_begins(
+    words: list[str], job: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Run("sleep-1234", "sleep", Path("/r"), ("sleep",), Path("/s.mcap"), 0, True)
+    monkeypatch.setattr(runs, "list_runs", lambda: [live])
+    assert cli.job_start(words) == job
+
+
+def test_a_script_is_no_program() -> None:
+    with pytest.raises(UserError, match=r"`pardbg watch python train\.py`"):
+        cli.job_start(["watch", "train.py"])
+
+
+def test_several_live_runs_are_listed_and_none_is_guessed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pardbg.cli import live
+
+    def made(name: str) -> Run:
+        return Run(f"{name}-1", name, Path("/r"), ("python", name), Path("/s"), 0, True)
+
+    monkeypatch.setattr(runs, "list_runs", lambda: [made("one"), made("two")])
+    with pytest.raises(UserError, match="2 runs are live"):
+        live._find(None)
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["one-1", "two-1"]
+    assert live._find("two").run == "two-1"
+
+
+def completed(line: str, env: dict[str, str] | None = None) -> list[str]:
+    """What click answers the shell for the last word of ``line``."""
+    words = line.split(" ")
+    done = pardbg(
+        _PARDBG_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1),
+        **(env or {}),
+    )  # fmt: skip
+    return [row.partition(",")[2] for row in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "some"),
+    [
+        ("pardbg re", {"replay", "report", "repair"}),
+        ("pardbg demo zero", {"zero1", "zero2", "zero3"}),
+        ("pardbg ctl st", {"step", "status"}),
+        ("pardbg ctl step st", {"stage="}),
+        ("pardbg help te", {"tensor"}),
+    ],
+)
+def test_tab_completes(line: str, some: set[str]) -> None:
+    assert set(completed(line)) >= some
+
+
+def test_help_explains_commands_verbs_and_topics() -> None:
+    for topic, text in (
+        ("check", "Usage: pardbg check"),
+        ("break", "break EXPR [on RANKS]"),
+        ("watch", "Usage: pardbg watch"),
+        ("keys", "Bookmark this moment"),
+        ("ranks", "stage=2"),
+        ("expr", "2B3"),
+    ):
+        done = CliRunner().invoke(cli, ["help", topic], prog_name="pardbg")
+        assert done.exit_code == 0 and text in done.output, (topic, done.output)
+    wrong = pardbg("help", "nonsense")
+    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
+
+
+def _signs() -> set[str]:
+    """Every sign that is not ASCII in a string of the product."""
+    import ast
+
+    import pardbg as package
+
+    found: set[str] = set()
+    for path in Path(package.__file__).parent.rglob("*.py"):
+        if "recipes" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= {sign for sign in node.value if not sign.isascii()}
+    return found
+
+
+def test_each_sign_has_a_stand_in_of_one_cell() -> None:
+    from pardbg.render.draw.ascii_text import ERRORS, TABLE, ascii_of
+
+    assert _signs() <= TABLE.keys()
+    assert ascii_of("▶ 350 µs → r0–3 ✓") == "> 350 us > r0-3 +"
+    text = "┌─ Zürich 日本 ─┐"
+    assert ascii_of(text) == "+- Zurich ?? -+"
+    assert text.encode("ascii", ERRORS).decode() == ascii_of(text)
+    assert "350 µs ▶".encode("latin-1", ERRORS) == b"350 \xb5s >"
+
+
+@pytest.mark.parametrize(
+    ("env", "utf8"),
+    [
+        ({"LC_ALL": "C"}, False),
+        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "en_US.ISO-8859-1"}, False),
+        ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "de_DE.utf8"}, True),
+        ({"LC_ALL": "", "LC_CTYPE": "C.UTF-8", "LANG": "C"}, True),
+    ],
+)
+def test_what_the_locale_says(
+    env: dict[str, str], utf8: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pardbg.render.draw.ascii_text import has_utf8
+
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert has_utf8() is utf8
+
+
+def test_output_that_the_locale_cannot_say_is_no_traceback() -> None:
+    """Latin-1 has µ and no arrow."""
+    session = Path(__file__).parents[3] / "sessions" / "fault-unpaired-send.mcap"
+    done = subprocess.run(
+        [sys.executable, "-m", "pardbg.cli", "report", str(session)], capture_output=True,
+        timeout=50, env={**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "µs" in done.stdout.decode("latin-1") or " ms" in done.stdout.decode("latin-1")
+    plain = pardbg("report", str(session), PYTHONUTF8="1").stdout
+    assert not plain.isascii() and len(plain) == len(done.stdout.decode("latin-1"))
