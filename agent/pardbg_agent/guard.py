@@ -38,17 +38,6 @@ class Guard:
             self.failed(name, error)
             return None
 
-    def runs(self, name: str, fn: Callable[..., object], *args: Any) -> bool:
-        """``fn(*args)``: True if it ran to its end, False if it is disabled or fails now."""
-        if name in self.disabled:
-            return False
-        try:
-            fn(*args)
-        except Exception as error:  # noqa: BLE001 - this is the guard
-            self.failed(name, error)
-            return False
-        return True
-
     def failed(self, name: str, error: BaseException) -> None:
         """Disable ``name`` and report it once. Hooks with their own try/except call this."""
         self.errors += 1

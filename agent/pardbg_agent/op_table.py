@@ -91,7 +91,10 @@ class OpTable:
     ) -> int:
         """An op goes to the backend now: call it before the call into the backend, and after
         the gate. Returns the token for ``completed``."""
-        order = self.passed(group_key, seq, p2p, send, peer, tag, order)
+        if p2p:
+            order = self.passed(group_key, seq, p2p, send, peer, tag, order)
+        else:
+            self._collectives[group_key] = seq + 1  # as passed does, without a call
         self._newest = token = self._token()
         pending = self._open
         pending[token] = (

@@ -151,6 +151,8 @@ class OpenWorks:
     """Ops on a device, with their Works."""
     no_future: set[tuple[int, int]] = field(default_factory=set)
     """(group id, op) whose Works turned out to have no future."""
+    gone: Any = None
+    """Called with a weak reference of ``live`` whose Work is gone; made once."""
 
 
 @dataclass(slots=True, eq=False)

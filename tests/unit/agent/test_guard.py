@@ -42,14 +42,6 @@ def test_one_failing_hook_does_not_stop_another() -> None:
     assert guard.call("b", lambda: 1) == 1
 
 
-def test_it_says_whether_a_hook_ran_to_its_end() -> None:
-    guard, done = Guard(), list[int]()
-    assert guard.runs("works", done.append, 1)
-    assert not guard.runs("works", fail)
-    assert not guard.runs("works", done.append, 2), "it is disabled"
-    assert done == [1]
-
-
 def test_the_programs_own_exits_pass_through() -> None:
     guard = Guard()
 
