@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -43,11 +44,59 @@ class Playing:
     loaded: float = 1.0
     awaited_ns: int | None = None
     """The moment that was asked for and is still being read."""
+    active: tuple[int, int] | None = None
+    """First and last moment at which ranks did anything: what lies outside is drawn short."""
 
     def bounds(self, snapshot: Snapshot) -> tuple[int, int]:
         begin = snapshot.t_begin_ns if self.begin_ns is None else self.begin_ns
         end = snapshot.t_end_ns if self.end_ns is None else self.end_ns
         return begin, max(end, begin + 1)
+
+
+_EDGE: Final = 24
+"""A start-up or a wind-down takes at most one cell in so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Times on the cells of the bar: start-up and wind-down, where they are long, in few cells."""
+
+    times: tuple[int, ...]
+    """Where the scale changes: begin, first activity, last activity, end."""
+    cells: tuple[int, ...]
+    """The cell of each."""
+
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Cells of start-up and wind-down."""
+        at = self.cells
+        return ((at[0], at[1]), (at[-2], at[-1])) if len(at) > 2 else ()
+
+    @staticmethod
+    def of(begin: int, end: int, active: tuple[int, int] | None, room: int) -> Track:
+        """``room`` cells from ``begin`` to ``end``."""
+        last = room - 1
+        if active is None or not begin <= active[0] < active[1] <= end:
+            return Track((begin, end), (0, last))
+        edge = max(1, room // _EDGE)
+        share = max(1, (end - begin)) / max(1, last)
+        first = min(edge, round((active[0] - begin) / share))
+        behind = last - min(edge, round((end - active[1]) / share))
+        return Track((begin, *active, end), (0, first, behind, last))
+
+    def cell(self, t_ns: float) -> int:
+        """The cell of a time; times outside are beyond the ends."""
+        at = min(max(bisect_right(self.times, t_ns) - 1, 0), len(self.times) - 2)
+        t0, t1 = self.times[at], self.times[at + 1]
+        x0, x1 = self.cells[at], self.cells[at + 1]
+        return round(x0 + (t_ns - t0) * (x1 - x0) / max(1, t1 - t0))
+
+    def time(self, cell: int) -> int:
+        """The time in the middle of a cell."""
+        at = min(max(bisect_right(self.cells, cell) - 1, 0), len(self.cells) - 2)
+        x0, x1 = self.cells[at], self.cells[at + 1]
+        t0, t1 = self.times[at], self.times[at + 1]
+        return round(t0 + (cell - x0) * (t1 - t0) / max(1, x1 - x0))
 
 
 def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
@@ -65,7 +114,8 @@ def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     room = cells - line_width(start) - line_width(end)
     if room < 10:
         return fit(start, cells)
-    return line(*start, *_track(state.marks, here / total, begin, total, room), *end)
+    track = Track.of(begin, last, state.active, room)
+    return line(*start, *_track(state.marks, begin + here, track, room), *end)
 
 
 def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
@@ -109,16 +159,17 @@ def _sign(state: Playing) -> Line:
     return line(Segment(sign, style), Segment(f" {abs(state.speed):g}×".ljust(6), "dim"))
 
 
-def _track(marks: Sequence[Mark], at: float, begin: int, total: int, room: int) -> Line:
+def _track(marks: Sequence[Mark], at_ns: int, track: Track, room: int) -> Line:
     row = Row(room, "─", "rule")
-    knob = min(room - 1, round(at * (room - 1)))
+    knob = min(room - 1, track.cell(at_ns))
     row.fill(0, knob, "━", "accent")
+    for first, last in track.edges:
+        row.fill(first, last, "╌", "accent" if last <= knob else "rule")
     steps = sum(mark.kind == "step" for mark in marks)
     for mark in sorted(marks, key=lambda mark: _ORDER.index(mark.kind)):
         if mark.kind == "step" and steps > room * _DENSE:
             continue
-        where = round((mark.t0_ns - begin) / total * (room - 1))
-        until = round((mark.t1_ns - begin) / total * (room - 1))
+        where, until = track.cell(mark.t0_ns), track.cell(mark.t1_ns)
         shape, style, _ = SHAPES[mark.kind]
         if 0 <= where < room:
             row.fill(where, max(until, where) + 1, shape, style)

@@ -68,6 +68,9 @@ def timeline(
     origin = snapshot.t_begin_ns
     across, cell = words.duration(axis.span_ns), words.duration(axis.ns_per_cell)
     title = f"  {across} across · {cell} a column"
+    behind = snapshot.t_ns - window.t1_ns
+    if behind > 0:
+        title += f" · nothing was recorded in the last {words.duration(behind)}"
     head = (
         line(Segment(title, "dim")),
         line(left("", GUTTER), *ruler(axis, None, origin).line()),

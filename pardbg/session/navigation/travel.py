@@ -124,6 +124,23 @@ def first_step_end(store: Store) -> int | None:
     return step_end(store, min(numbers)) if numbers else None
 
 
+_ACTIVE: Final = ("step", "phase", "action", "wait", "done", "done_p2p")
+
+
+def active_bounds(store: Store) -> tuple[int, int] | None:
+    """When ranks did the first and the last thing that was recorded; None: nothing, or no rank
+    did. A hang belongs to it: where the job ended badly, its end does."""
+    store.settle()
+    tables = [p.table(name) for p in _ranks(store) for name in _ACTIVE]
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        return None
+    first = min(int(table.col("t0_ns")[0]) for table in tables)
+    last = max(int(table.when[len(table) - 1]) for table in tables)
+    badly = any(code != 0 for _, code in store.run_ends) or not store.run_ends
+    return first, max(last, store.end_ns if badly else last)
+
+
 def every_rank_stepped(store: Store) -> bool:
     """Each rank known so far has ended a step."""
     known = list(_ranks(store))

@@ -86,6 +86,8 @@ class Frame:
     begin_ns: int = 0
     end_ns: int = 0
     """The whole session, also while only part of it is read."""
+    active_ns: tuple[int, int] | None = None
+    """First and last moment at which a rank did anything."""
     loaded: float = 1.0
     """How much of a recording is read."""
     whole: bool = True

@@ -10,6 +10,7 @@ from pardbg.analysis.base.values import OutputLine, Snapshot
 from pardbg.analysis.pipeline.peaks import Peak, peaks
 from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.session.navigation.align import aligned
+from pardbg.session.navigation.travel import active_bounds
 from pardbg.session.source_files import SourceLines, source_around
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Comparison, Frame, Lanes, Want
@@ -36,8 +37,9 @@ class FrameMaker:
         look = glance if hurry and glance else eyes.snapshot
         snapshot = look(self._store, cursor.at(now_s), want.pipeline_of)
         begin, end = self._loader.bounds()
-        self._places.saw(snapshot.findings)
-        lanes, t0, t1 = self._lanes(want, snapshot)
+        self._places.saw(snapshot.findings, snapshot.t_ns)
+        active = active_bounds(self._store) if cursor.replay else None
+        lanes, t0, t1 = self._lanes(want, snapshot, active)
         output: tuple[OutputLine, ...] = ()
         if want.output is not None:
             output = eyes.output(self._store, snapshot.t_ns, want.output)
@@ -53,6 +55,7 @@ class FrameMaker:
             output=output,
             begin_ns=begin,
             end_ns=end,
+            active_ns=active,
             loaded=self._loader.share,
             whole=look is eyes.snapshot,
             marks=() if cursor.following else self._places.marks(),
@@ -84,11 +87,15 @@ class FrameMaker:
             self._source_read = source_around(want.source)
         return self._source_read if want.source is not None else None
 
-    def _lanes(self, want: Want, snapshot: Snapshot) -> tuple[Lanes, int, int]:
-        """Lanes, and begin and end of their window."""
+    def _lanes(
+        self, want: Want, snapshot: Snapshot, active: tuple[int, int] | None
+    ) -> tuple[Lanes, int, int]:
+        """Lanes, and begin and end of their window: at the cursor, but not behind the last thing
+        that a rank of a recording did."""
         t1, timeline = snapshot.t_ns, want.timeline
         if timeline is None:
             return {}, t1, t1
+        t1 = t1 if active is None else min(t1, active[1])
         t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * 3)
         lanes = self._eyes.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
         return lanes, t0, t1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pardbg.analysis.base.values import Finding
@@ -19,6 +19,15 @@ SAMPLES: Final = 48
 """A recording is looked at at so many moments for findings that were gone again by its end."""
 MARKS_PERIOD_S: Final = 1.0
 _MOST_FINDINGS: Final = 1000
+
+
+_HALVINGS: Final = 8
+_NEAR_NS: Final = 200_000_000
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    """What makes a finding at two moments the same."""
+    return finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,8 @@ class Places:
     ) -> None:
         self._store, self._look = store, findings
         self._found: dict[tuple[object, ...], Finding] = {}
+        self._seen_ns: dict[tuple[object, ...], int] = {}
+        """The earliest moment at which each was there."""
         self._marks: tuple[Mark, ...] = ()
         self._made_s = 0.0
         self._made_of: object = None
@@ -51,10 +62,11 @@ class Places:
         """By the time they begin: finding 1 is the first."""
         return sorted(self._found.values(), key=lambda f: (since_ns(f), f.kind))
 
-    def saw(self, findings: Iterable[Finding]) -> None:
-        """Findings of a snapshot."""
+    def saw(self, findings: Iterable[Finding], t_ns: int) -> None:
+        """Findings of a snapshot at ``t_ns``."""
         for finding in findings:
-            key = (finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq)
+            key = _key(finding)
+            self._seen_ns[key] = min(t_ns, self._seen_ns.get(key, t_ns))
             known = self._found.get(key)
             if known is None and len(self._found) >= _MOST_FINDINGS:
                 continue
@@ -67,8 +79,16 @@ class Places:
             return False
         self._sampled += 1
         at = end_ns - (end_ns - begin_ns) * (self._sampled - 1) // SAMPLES
-        self.saw(self._look(self._store, at))
+        self.saw(self._look(self._store, at), at)
         return True
+
+    def first_error(self) -> Finding | None:
+        """The error of a whole recording that began first."""
+        end_ns = self._store.end_ns
+        found = list(self._look(self._store, end_ns))
+        self.saw(found, end_ns)
+        errors = [finding for finding in found if finding.severity == "error"]
+        return min(errors, key=since_ns, default=None)
 
     @property
     def searched(self) -> float:
@@ -84,6 +104,20 @@ class Places:
             self._marks = marks(self._store, self.findings)
         return self._marks
 
+    def there_ns(self, finding: Finding) -> int:
+        """A moment at which the finding is there, as early as is known to some tenths of a
+        second: what began at a time may be found only when it has lasted."""
+        key = _key(finding)
+        late = self._seen_ns.get(key, finding.t_ns)
+        early = max(since_ns(finding), finding.evidence.t_ns if finding.evidence else 0)
+        for _ in range(_HALVINGS):
+            if late - early <= _NEAR_NS:
+                break
+            middle = (early + late) // 2
+            there = key in {_key(one) for one in self._look(self._store, middle)}
+            early, late = (early, middle) if there else (middle, late)
+        return max(late, early)
+
     def forget(self) -> None:
         """Make the marks again at once: a bookmark was set."""
         self._made_s, self._made_of = 0.0, None
@@ -92,5 +126,8 @@ class Places:
         """Where a journey ends. Raises TravelError."""
         if journey.goto:
             target = parse(journey.goto)
-            return find(self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step)
+            found = find(self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step)
+            if target.kind == "finding":
+                return replace(found, t_ns=self.there_ns(self.findings[target.number - 1]))
+            return found
         return beside(self._store, t_ns, journey.unit, journey.by, journey.rank, self.findings)

@@ -74,7 +74,7 @@ class ChromeBars:
     def _time_lines(self, frame: Frame, cells: int, rows: int) -> tuple[Line, ...]:
         state = Playing(
             frame.playing, frame.speed, not self._live, frame.begin_ns, frame.end_ns,
-            frame.marks, self._unit(), frame.loaded, frame.awaited_ns,
+            frame.marks, self._unit(), frame.loaded, frame.awaited_ns, frame.active_ns,
         )  # fmt: skip
         bar = [time_bar(frame.snapshot, state, cells)]
         if rows >= LEGEND_ROWS:

@@ -12,6 +12,7 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
+from pardbg.analysis.base.values import Finding
 from pardbg.render.draw.cells import Segment, line
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, for_mode
@@ -195,6 +196,13 @@ class MainScreen(Screen[None]):
         self.want_page()
         self.page.redraw()
         self.paint()
+
+    def show_finding(self, finding: Finding) -> None:
+        """The findings page with this one chosen."""
+        page = self.pages["findings"]
+        assert isinstance(page, FindingsPage)
+        page.point_at(finding)
+        self.show_page("findings")
 
     def want_page(self) -> None:
         """Tell the engine what the visible page needs."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pardbg.analysis.base.values import Finding
 from pardbg.store.bookmarks import Bookmark
 from pardbg.ui.engine.feed import Want
 from pardbg.ui.engine.landmarks import Journey
@@ -56,6 +57,9 @@ class MainView(Protocol):
 
     def show_page(self, name: str) -> None:
         """Switch to a page."""
+
+    def show_finding(self, finding: Finding) -> None:
+        """The findings page with this one chosen."""
 
     def want_page(self) -> None:
         """Tell the engine what the visible page needs now."""

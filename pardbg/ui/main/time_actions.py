@@ -112,6 +112,11 @@ class TimeActions:
     def _goto(self, argument: str) -> None:
         if not argument:
             raise command_line.CommandError(f"goto where? {command_line.PLACES}")
+        word, _, number = argument.partition(" ")
+        known = self._view.shared.frame.findings if self._view.shared.frame is not None else ()
+        at = whole(number.strip(), len(known)) if word == "finding" else None
+        if at:
+            self._view.show_finding(known[at - 1])
         self._go(goto=argument)
 
     def _unit(self, argument: str) -> None:

@@ -32,6 +32,11 @@ class FindingsPage(Page):
     def move(self, by: int) -> None:
         self.choose(self._at + by)
 
+    def point_at(self, finding: Finding) -> None:
+        """Choose it, now or as soon as it is there."""
+        self._chosen = _name(finding)
+        self.redraw()
+
     def choose(self, index: int) -> None:
         frame = self.shared.frame
         found = ordered(frame.snapshot.findings) if frame is not None else []

@@ -10,7 +10,7 @@ import pytest
 from pardbg.analysis.base.values import Breakpoint, Snapshot
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
-from pardbg.render.frame.timebar import Playing, legend, time_bar
+from pardbg.render.frame.timebar import Playing, Track, legend, time_bar
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives, detail, strip
 from pardbg.render.pages.debug.page import DebugPageState as DebugLook
@@ -265,3 +265,16 @@ def test_a_timeline_lane_draws_boxes_with_labels() -> None:
     window = Window(0, 1000 * MS)
     empty = timeline(snapshot_1f1b(), {}, window, 80, 20)
     assert "Nothing ran in this window." in text_of(empty)
+
+
+def test_start_up_and_wind_down_take_few_cells_of_the_time_bar() -> None:
+    """100 s of which ranks act from 40 s to 90 s, on 101 cells: 4 cells for each end."""
+    track = Track.of(0, 100 * S, (40 * S, 90 * S), 101)
+    assert [track.cell(t * S) for t in (0, 40, 65, 90, 100)] == [0, 4, 50, 96, 100]
+    assert [track.time(cell) // S for cell in (0, 4, 50, 96, 100)] == [0, 40, 65, 90, 100]
+    assert [Track.of(0, 100 * S, None, 101).cell(t * S) for t in (0, 40, 100)] == [0, 40, 100]
+    short = Track.of(0, 100 * S, (1 * S, 100 * S), 101)  # a short start is drawn as it was
+    assert [short.cell(t * S) for t in (1, 50, 100)] == [1, 50, 100]
+    made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=100 * S, t_ns=65 * S)
+    bar = plain(time_bar(made, Playing(False, 1.0, True, active=(40 * S, 90 * S)), 100))
+    assert "╌" in bar and bar.index("●") - bar.index("╌") < 45

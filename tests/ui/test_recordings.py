@@ -1,0 +1,87 @@
+"""The real app on sessions of ``sessions/``: where it opens, goes, and what it says there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from pardbg.session.navigation.replay import ReplayClock
+from pardbg.session.reader import open_session
+from pardbg.ui.app import PardbgApp
+from tests.ui.fakes import shows, text_of, until
+
+SESSIONS = Path(__file__).parents[2] / "sessions"
+
+
+@asynccontextmanager
+async def replayed(
+    name: str, size: tuple[int, int]
+) -> AsyncIterator[tuple[PardbgApp, Pilot[None]]]:
+    path = SESSIONS / f"{name}.mcap"
+    with closing(open_session(path)) as source:
+        app = PardbgApp(source, None, title=path.name, replay=ReplayClock())
+        async with app.run_test(size=size) as pilot:
+            await until(lambda: (f := app.main.shared.frame) is not None and f.finished, "read")
+            yield app, pilot
+
+
+async def type_(pilot: Pilot[None], text: str) -> None:
+    keys = ["space" if char == " " else char for char in text]
+    await pilot.press("colon", *keys, "enter")
+
+
+async def test_a_job_that_hung_opens_where_it_hangs_and_says_so_on_every_page() -> None:
+    async with replayed("fault-missing-rank", (120, 40)) as (app, pilot):
+        await shows(app, "opened at the first error (missing-rank)")
+        for key in "123456789":
+            await pilot.press(key)
+            await shows(app, "missing-rank  r2 ")
+            assert "missing_rank.py:45" in text_of(app)
+        await pilot.press("home")
+        await until(lambda: "missing-rank  r2 " not in text_of(app), "no hang at the begin")
+
+
+async def test_a_healthy_recording_opens_at_the_end_of_its_first_step() -> None:
+    async with replayed("ddp", (80, 24)) as (app, _):
+        await until(lambda: app.main.shared.frame.snapshot.step in (0, 1), "its first step")
+        assert "opened at" not in text_of(app)
+
+
+async def test_goto_finding_lands_where_the_finding_is_there() -> None:
+    async with replayed("fault-nan", (120, 40)) as (app, pilot):
+        await shows(app, "opened at the first error (nan)")
+        await pilot.press("home")
+        await type_(pilot, "goto finding 1")
+        await until(lambda: app.main.active == "findings", "the findings page")
+        await shows(app, "✗ nan")
+        await shows(app, "rank 2 had a loss that is not finite first, in step 5")
+
+
+@pytest.mark.parametrize("key", ["1", "3", "4", "6"])
+async def test_the_end_shows_something(key: str) -> None:
+    """Four seconds after the last thing a rank did."""
+    async with replayed("fault-nan", (120, 40)) as (app, pilot):
+        await pilot.press("end", key)
+        await until(lambda: app.main.shared.frame.snapshot.run.exit_code == 0, "the end")
+        words = {"1": "5.746 → NaN", "3": "nothing was recorded in the last 4.11 s",
+                 "4": "all_reduce", "6": "resident set"}  # fmt: skip
+        await shows(app, words[key])
+        if key == "3":
+            await shows(app, "backward")
+
+
+async def test_up_and_down_go_through_the_frames_of_a_recorded_stack() -> None:
+    async with replayed("fault-missing-rank", (120, 40)) as (app, pilot):
+        await shows(app, "opened at the first error")
+        await pilot.press("7", "j", "j")
+        await shows(app, "rank 2 · missing_rank.py:45 wait_for · frame 0 of 4")
+        await shows(app, "▶         time.sleep(0.1)")
+        await type_(pilot, "up")
+        await shows(app, "missing_rank.py:39 train · frame 1 of 4")
+        await shows(app, "▶             wait_for(RESULT)")
+        await type_(pilot, "down")
+        await shows(app, "▶         time.sleep(0.1)")
