@@ -1,6 +1,6 @@
 """`make diagnosis`: fault × found × culprit right × seconds × false alarms, as a table.
 
-python -m tests.diagnosis [NAME …] [--beside] [--healthy SECONDS] [--list]
+python -m tests.diagnosis [NAME …] [--drawn NUMBER --seed N] [--beside] [--healthy SECONDS] [--list]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from pardbg.recipes import catalogue
-from tests.diagnosis import beside, cases
+from tests.diagnosis import beside, cases, drawn, score
 from tests.diagnosis.cases import Case
 from tests.diagnosis.live import Outcome, watch
 
@@ -66,11 +66,12 @@ def beside_it(case: Case) -> None:
 
 
 def run(todo: list[Case], with_torch: bool) -> int:
-    """Print the table; how many are not as they should be."""
+    """Print the table and what it comes to; how many are not as they should be."""
     show(HEAD)
-    bad, begun = 0, time.monotonic()
+    bad, begun, outcomes = 0, time.monotonic(), []
     for case in todo:
         outcome = watch(case)
+        outcomes.append(outcome)
         show(row(outcome))
         if outcome.right is not None:
             print(f"    {outcome.right.severity}: {outcome.right.text}", flush=True)
@@ -81,6 +82,7 @@ def run(todo: list[Case], with_torch: bool) -> int:
         bad += not outcome.as_it_should_be
     minutes = (time.monotonic() - begun) / 60
     print(f"{len(todo) - bad} of {len(todo)} as they should be, in {minutes:.0f} min")
+    print("\n".join(score.summary(outcomes)))
     return bad
 
 
@@ -92,9 +94,17 @@ def main() -> int:
     parser.add_argument("--healthy", type=float, metavar="SECONDS",
                         help="watch healthy training for so long: is any error said? Of NAME …,"
                         " whole names of recipes, or of ten")  # fmt: skip
+    parser.add_argument("--drawn", type=int, metavar="NUMBER",
+                        help="so many cases drawn from --seed: classes in turn, rank count, rank"
+                        " and step by chance")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=13)
     parser.add_argument("--only-beside", action="store_true", help="torch's own tools alone")
     arguments = parser.parse_args()
     todo = [] if arguments.healthy else chosen(arguments.names)
+    if arguments.drawn:
+        everything = drawn.cases(arguments.seed, arguments.drawn)
+        names = arguments.names or [""]
+        todo = [case for case in everything if any(name in case.name for name in names)]
     if arguments.list:
         print("\n".join(case.name for case in todo))
         return 0

@@ -26,6 +26,8 @@ class Case:
     over many steps."""
     timeout_s: float = 40.0
     """How long the finding may take to come."""
+    place: str = ""
+    """What the place in the code must name; empty: there is none to be known."""
 
     def is_right(self, kind: str, culprits: tuple[int, ...]) -> bool:
         return kind in self.kinds and tuple(sorted(culprits)) in self.culprits

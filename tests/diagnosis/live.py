@@ -98,7 +98,7 @@ def _zero(view: View, case: Case) -> int:
         return min([*ended, *failed], default=view.t_ns)
     newest = 0
     for process in view.ranks.values():
-        for name in ("issue", "issue_p2p", "step", "phase"):
+        for name in ("issue", "issue_p2p", "step", "phase", "call_begin"):
             table, visible = view.rows(process, name)
             if visible:
                 newest = max(newest, int(table.when[visible - 1]))

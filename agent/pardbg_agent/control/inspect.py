@@ -12,6 +12,7 @@ from typing import Any, Final
 
 MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64
+MAX_WALKED: Final = 1000
 _OWN: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _GATE: Final = _OWN + os.path.join("control", "gate.py")
 _WAIT: Final = _OWN + os.path.join("hooks", "comm", "works.py")
@@ -101,14 +102,23 @@ def _inside(frame: FrameType | None) -> str:
 
 
 def frames_of(frame: FrameType | None) -> list[list[Any]]:
-    """[file, line, function] of a stack, outermost first; the innermost MAX_FRAMES. Without what
+    """[file, line, function] of a stack, outermost first; MAX_FRAMES of them. Without what
     a gate runs in to wait: a held rank is where it met the gate."""
     out: list[list[Any]] = []
-    while frame is not None and len(out) < MAX_FRAMES:
+    while frame is not None and len(out) < MAX_WALKED:
         code = frame.f_code
         if code.co_filename == _GATE:
             out.clear()
         if not is_own(code.co_filename):
             out.append([code.co_filename, frame.f_lineno or 0, code.co_name])
         frame = frame.f_back
-    return out[::-1]
+    return _shortened(out)[::-1]
+
+
+def _shortened(innermost_first: list[list[Any]]) -> list[list[Any]]:
+    """MAX_FRAMES at most: half of them the innermost, the others those of no library."""
+    if len(innermost_first) <= MAX_FRAMES:
+        return innermost_first
+    inner, rest = innermost_first[: MAX_FRAMES // 2], innermost_first[MAX_FRAMES // 2 :]
+    own = [f for f in rest if "-packages/" not in f[0] and "/lib/python3" not in f[0]]
+    return inner + own[: MAX_FRAMES // 2]

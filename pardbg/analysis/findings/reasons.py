@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.hangs.stacks import at_files, busy, in_pdb, place
+from pardbg.analysis.hangs.stacks import at_files, busy, caller, in_pdb, place
 from pardbg.analysis.hangs.standstill import Seen, seen
 from pardbg.words import duration
 
@@ -90,7 +90,9 @@ def _busy(now: Seen, where: str | None) -> str:
         words = "is" if where else UNKNOWN
     if where is None:
         return words
-    return f"{words} at {where}{' (it sleeps or waits there)' if _asleep(now) else ''}"
+    by = caller(now.frames)
+    called = f", called by {by}" if by else ""
+    return f"{words} at {where}{called}{' (it sleeps or waits there)' if _asleep(now) else ''}"
 
 
 def _asleep(now: Seen) -> bool:

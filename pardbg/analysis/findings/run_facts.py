@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.output import lines
 from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import is_transport
@@ -15,6 +16,7 @@ from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg.words import duration, ranks_text
 
+_LINES: Final = 2000
 CLOCK_NS: Final = 1_000_000
 """Uncertainty that is worth a line: about as long as a small collective."""
 
@@ -25,13 +27,14 @@ def restarts(view: View) -> Iterable[Finding]:
         return
     begun = [p.started_ns for p in view.ranks.values() if p.started_ns is not None]
     times = "once" if view.epoch == 1 else f"{view.epoch} times"
-    before = _ended_before(view)
+    before = "".join(_ended(view, epoch) for epoch in range(max(0, view.epoch - 3), view.epoch))
+    dying = _dying(view)
     yield Finding(
         kind="restarted",
         severity="warning",
         ranks=tuple(view.ranks),
         t_ns=min(begun, default=0),
-        text=f"the workers were restarted {times}: what is shown is since then.{before}",
+        text=f"the workers were restarted {times}: what is shown is since then.{before}{dying}",
         advice="The output has what ended them before.",
         evidence=Evidence(min(begun, default=0), None, "output"),
     )
@@ -61,9 +64,17 @@ def recorder_lost(view: View) -> Iterable[Finding]:
         )
 
 
-def _ended_before(view: View) -> str:
-    """What ended the round before, as far as its ranks said it or the hub saw it."""
-    processes = [p for p in view.store.procs.values() if p.epoch == view.epoch - 1]
+def _dying(view: View) -> str:
+    """The newest life came to no group."""
+    if view.run_end is None or any(_active(view, p)[0] >= 0 for p in view.ranks.values()):
+        return ""
+    return f" Life {view.epoch + 1} ended in its start-up."
+
+
+def _ended(view: View, epoch: int) -> str:
+    """What ended a life, as far as its ranks said it or the hub saw it. Lives count from 1."""
+    processes = [p for p in view.store.procs.values() if p.epoch == epoch]
+    life = f" Life {epoch + 1}:"
     raised = [
         (failure.t_ns, process.rank, failure)
         for process in processes
@@ -73,11 +84,11 @@ def _ended_before(view: View) -> str:
     if raised:
         _, rank, failure = min(raised, key=lambda found: found[0])
         where = place(failure.frames)
-        return f" Rank {rank} had raised {failure.text}{f' (at {where})' if where else ''}."
+        return f"{life} rank {rank} raised {failure.text}{f' (at {where})' if where else ''}."
     killed = [p for p in processes if (p.exit_code or 0) < 0 and p.exit_code != -signal.SIGTERM]
     if killed:
         first = min(killed, key=lambda process: process.ends[0][0] if process.ends else 0)
-        return f" Rank {first.rank} {killed_text(first.exit_code)}."
+        return f"{life} rank {first.rank} {killed_text(first.exit_code)}."
     return ""
 
 
@@ -129,9 +140,21 @@ def nothing_seen(view: View) -> Iterable[Finding]:
             t_ns=view.run_end[0],
             text="no rank was seen: no process of the job formed a torch.distributed group with "
             "the agent in it.",
-            advice="`python -S` starts without it, and so do `-I` and `-E` where pardbg-agent is "
-            "not installed in that Python; see `pardbg doctor`.",
+            advice=_unseen_advice(view),
         )
+
+
+def _unseen_advice(view: View) -> str:
+    """By what the job said."""
+    for line in lines(view.store, view.t_ns, _LINES):
+        if "No space left on device" in line.text:
+            return "Shared memory or the disk is full: make room in /dev/shm, or set PARDBG_RING."
+        if line.text.startswith("Traceback"):
+            return "A process raised before it was a rank: the output has it."
+    return (
+        "`python -S` starts without it, and so do `-I` and `-E` where pardbg-agent is not "
+        "installed in that Python; see `pardbg doctor`."
+    )
 
 
 def clocks(view: View) -> Iterable[Finding]:

@@ -14,6 +14,7 @@ _LIBRARY: Final = re.compile(
 _OURS: Final = re.compile(r"/pardbg/recipes/")
 """Recipes are programs, wherever they are installed."""
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
+_TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
 _BUSY: Final[tuple[tuple[str, str], ...]] = (
     (r"/(pdb|bdb)\.py$", "is in pdb"),
@@ -45,6 +46,27 @@ def place(frames: Sequence[Frame]) -> str | None:
     file, number, function = next((f for f in reversed(shown) if is_user(f)), shown[-1])
     name = file.rpartition("/")[2] or file
     return f"{name}:{number}" if function.startswith("<") else f"{name}:{number} in {function}"
+
+
+def caller(frames: Sequence[Frame]) -> str | None:
+    """The program's function that called the one of ``place``, where there is a telling one."""
+    users = [frame for frame in program(frames) if is_user(frame)]
+    inner = users[-1][2] if users else ""
+    for file, number, function in reversed(users[:-1]):
+        if function != inner:
+            name = file.rpartition("/")[2] or file
+            return None if function in _TOP else f"{function} at {name}:{number}"
+    return None
+
+
+def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
+    """At most so many frames: the innermost ones, and before them those of the program, which a
+    deep stack of a library would push out."""
+    if len(frames) <= most:
+        return tuple(frames)
+    inner = frames[-most // 2 :]
+    users = [frame for frame in frames[: -most // 2] if is_user(frame)]
+    return (*users[-(most - len(inner)) :], *inner)
 
 
 def busy(frames: Sequence[Frame]) -> str | None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg.hub.ranks.where import Where
+from pardbg.analysis.hangs.stacks import kept
+from pardbg.hub.ranks.where import Where, speaking
 from pardbg.words import ranks_text
 
 STALL_NS: Final = 2_000_000_000
@@ -107,8 +108,8 @@ def _part(part: Mapping[str, Any], stacks: Mapping[int, list[dict[str, Any]]]) -
     """Ranks that stand in one place: {"ranks", "frames", "inside": {rank: what of}}."""
     inside = {}
     for rank in part["ranks"]:
-        main = next((t for t in stacks.get(rank, ()) if t.get("main")), {})
-        if main.get("inside"):
-            inside[str(rank)] = str(main["inside"])
-    frames = part["frames"][-MAX_DEPTH:]
+        said = speaking(stacks.get(rank, ()))
+        if said.get("inside"):
+            inside[str(rank)] = str(said["inside"])
+    frames = list(kept(part["frames"], MAX_DEPTH))
     return {"ranks": part["ranks"], "frames": frames, "inside": inside}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,10 @@ WAIT_NS: Final = 1_000_000_000
 """An agent that is silent for so long is looked at from outside: something holds its GIL."""
 PY_SPY_S: Final = 5.0
 MAX_FRAMES: Final = 256
+WAITING: Final = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/selectors.py",
+                  "/concurrent/futures/thread.py")  # fmt: skip
+"""Where a thread stands that waits for another one."""
+IN_OPS: Final = ("wait", "op", "call")
 MAX_OUTSIDE: Final = 32
 """Processes looked at from outside for one question."""
 
@@ -138,12 +142,20 @@ def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Equal main-thread stacks together: [{"ranks": […], "frames": […]}], most ranks first."""
     groups: dict[str, tuple[list[int], Stack]] = {}
     for rank, threads in sorted(stacks.items()):
-        main = next((t for t in threads if t.get("main")), None)
-        frames: Stack = (main or (threads[0] if threads else {})).get("frames", [])
-        frames = frames[:MAX_FRAMES]
+        frames: Stack = speaking(threads).get("frames", [])[:MAX_FRAMES]
         groups.setdefault(json.dumps(frames, default=str), ([], frames))[0].append(rank)
     parts = sorted(groups.values(), key=lambda part: (-len(part[0]), part[0]))
     return [{"ranks": ranks, "frames": frames} for ranks, frames in parts]
+
+
+def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The thread that says where a rank is: the main one, unless it waits for other threads and one
+    of these is in an op."""
+    main = next((t for t in threads if t.get("main")), threads[0] if threads else {})
+    frames = main.get("frames") or [["", 0, ""]]
+    if main.get("inside") or not str(frames[-1][0]).endswith(WAITING):
+        return main
+    return next((t for t in threads if t.get("inside") in IN_OPS), main)
 
 
 def py_spy(pid: int) -> list[dict[str, Any]]:

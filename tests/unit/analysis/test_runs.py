@@ -99,8 +99,8 @@ def restarted(*, raises: str = "", code: int | None = None) -> str:
 
 
 def test_a_restart_has_what_ended_the_round_before() -> None:
-    assert "Rank 1 had raised ValueError: no labels (at train.py:7 in step)." in restarted(
+    assert "Life 1: rank 1 raised ValueError: no labels (at train.py:7 in step)." in restarted(
         raises="ValueError: no labels"
     )
-    assert "Rank 1 was killed by SIGKILL." in restarted(code=-9)
+    assert "Life 1: rank 1 was killed by SIGKILL." in restarted(code=-9)
     assert restarted().endswith("what is shown is since then.")  # nothing is known: nothing is said

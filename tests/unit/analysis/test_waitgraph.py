@@ -10,6 +10,7 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
+from pardbg.analysis.hangs.stacks import caller, kept, place
 from pardbg.analysis.hangs.waitgraph import wait_graph
 from pardbg_agent import wire
 from tests.unit.trace_builder import Proc, Trace, ns
@@ -174,9 +175,10 @@ def state_of(trace: Trace, proc: Proc, t: float, **more: Any) -> None:
         ({"os": "D"}, FORWARD, "missing-rank", "warning", "is blocked in the kernel"),
         ({}, PDB, "in-debugger", "warning", "is in pdb at train.py:77 in step"),
         ({"phase": "data"}, FORWARD, "missing-rank", "warning",
-         "loads data at model.py:12 in forward (it sleeps or waits there)"),
+         "loads data at model.py:12 in forward, called by step at train.py:88 (it sleeps or "
+             "waits there)"),
         ({"phase": "forward", "cpu": 1.0}, FORWARD, "missing-rank", "warning",
-         "is in forward at model.py:12 in forward."),
+         "is in forward at model.py:12 in forward, called by step at train.py:88."),
     ],
 )  # fmt: skip
 def test_why_a_rank_does_not_come(
@@ -451,3 +453,13 @@ def test_who_waits_at_the_store_waits_for_those_that_do_not() -> None:
     trace.flush()
     one = found(trace, 2500)["missing-rank"]
     assert one.culprits == (0,) and "ranks 1,2 wait 2.5 s in Store.get(ready)" in one.text
+
+
+def test_deep_stacks_keep_the_programs_frames_and_who_called() -> None:
+    """60 frames of a library above the program's two: 48 are kept, the program's among them."""
+    deep = [("/job/train.py", 9, "validate"), ("/job/model.py", 88, "forward")]
+    deep += [("/x/site-packages/lib.py", n, "inner") for n in range(60)]
+    short = kept(deep, 48)
+    assert len(short) == 26 and short[:2] == tuple(deep[:2]) and short[-1] == deep[-1]
+    assert place(short) == "model.py:88 in forward"
+    assert caller(short) == "validate at train.py:9"

@@ -1,0 +1,101 @@
+"""Cases drawn from a seed: rank count, rank and step of each class; the more, the surer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tests.diagnosis.cases import END, HANG, SLOW, Case, program, recipe, torchrun
+
+Draw = Callable[[random.Random], Case]
+SETUP: dict[str, tuple[tuple[str, ...], str]] = {
+    "dies-at-import": (("exception",), END),
+    "never-begins": (("missing-rank",), HANG),
+    "another-port": (("call-mismatch",), HANG),
+    "group-left-out": (("deadlock",), HANG),
+    "groups-order": (("call-mismatch",), HANG),
+    "mesh-left-out": (("deadlock",), HANG),
+    "key-nobody-sets": (("missing-rank",), HANG),
+    "barrier-alone": (("missing-rank",), HANG),
+    "save-hangs": (("missing-rank",), HANG),
+    "exit-hangs": (("stuck-call",), HANG),
+    "tag": (("p2p-tag-mismatch",), HANG),
+    "dtype": (("p2p-dtype-mismatch",), END),
+    "size": (("p2p-size-mismatch",), END),
+}
+"""What the program of setup_programs does, what must be said, and from when seconds count."""
+MESSAGES = ("tag", "dtype", "size")
+PLACE = "setup_programs.py"
+PLACED = ("dies-at-import", "never-begins", "group-left-out", "mesh-left-out", "key-nobody-sets",
+          "barrier-alone", "save-hangs", "exit-hangs", "tag")  # fmt: skip
+TRAINING = ("sleep", "pdb", "stop", "leave", "raises", "spins", "lock", "kill", "crash")
+_KINDS = {
+    "sleep": ("missing-rank",), "pdb": ("in-debugger",), "stop": ("rank-stopped",),
+    "leave": ("missing-rank",), "raises": ("exception",), "spins": ("missing-rank",),
+    "lock": ("missing-rank",), "kill": ("rank-lost",), "crash": ("rank-lost",),
+}  # fmt: skip
+_ENDS = ("leave", "raises", "kill", "crash")
+RECIPES = ("mismatch-op", "mismatch-shape", "group-order", "unpaired-send", "straggler",
+           "slow-loader", "nan", "memory-imbalance")  # fmt: skip
+_RECIPE_KINDS = {
+    "mismatch-op": "op-mismatch", "mismatch-shape": "size-mismatch", "group-order": "deadlock",
+    "unpaired-send": "unpaired-send", "straggler": "straggler", "slow-loader": "straggler",
+    "nan": "nan", "memory-imbalance": "memory-imbalance",
+}  # fmt: skip
+
+
+def setup(what: str, draw: random.Random) -> Case:
+    """A job of setup_programs."""
+    kinds, sort = SETUP[what]
+    nproc = draw.choice((3, 3, 4, 5))
+    rank, step = draw.randrange(nproc), draw.choice((0, 3, 6, 9))
+    if what == "groups-order" and rank == 0:
+        rank = 1
+    culprits: tuple[tuple[int, ...], ...] = ((rank,),)
+    if what in MESSAGES:
+        after = (rank + 1) % nproc
+        culprits = ((rank,), (after,), tuple(sorted((rank, after))))
+    words = ("tests.diagnosis.setup_programs", what, str(rank), str(step))
+    return Case(
+        f"setup:{what} n{nproc} r{rank} s{step}",
+        torchrun(nproc, *words),
+        kinds,
+        culprits,
+        sort,
+        place=PLACE if what in PLACED else "",
+    )
+
+
+def training(what: str, draw: random.Random) -> Case:
+    """A job of programs."""
+    nproc = draw.choice((2, 3, 4, 5))
+    rank, step = draw.randrange(nproc), draw.randrange(2, 15)
+    sort = END if what in _ENDS else HANG
+    return program(what, nproc, rank, step, _KINDS[what], sort=sort)
+
+
+def planted(what: str, draw: random.Random) -> Case:
+    """A recipe's planted fault."""
+    rank, step = draw.randrange(4), draw.randrange(3, 10)
+    sort = SLOW if what in ("straggler", "slow-loader", "nan", "memory-imbalance") else HANG
+    pair = (tuple(sorted((rank, (rank + 1) % 4))),) if what == "unpaired-send" else None
+    return recipe(what, 4, rank, step, (_RECIPE_KINDS[what],), pair, sort)
+
+
+def healthy(what: str, draw: random.Random) -> Case:
+    """Nothing is wrong."""
+    nproc = draw.choice((2, 3, 4))
+    words = ("tests.diagnosis.setup_programs", what, str(draw.randrange(nproc)), "5")
+    return Case(f"healthy:{what} n{nproc}", torchrun(nproc, *words), (), timeout_s=20)
+
+
+def cases(seed: int, number: int) -> list[Case]:
+    """``number`` cases, all classes in turn, in an order drawn too."""
+    draw = random.Random(seed)
+    makers: list[tuple[Callable[[str, random.Random], Case], str]] = [
+        *((setup, what) for what in SETUP), *((training, what) for what in TRAINING),
+        *((planted, what) for what in RECIPES), (healthy, "healthy"), (healthy, "slow-import"),
+    ]  # fmt: skip
+    made = [make(what, draw) for make, what in (makers[i % len(makers)] for i in range(number))]
+    draw.shuffle(made)
+    return made

@@ -1,0 +1,160 @@
+"""Jobs that go wrong before, between or after the training, in messages and in how they end:
+`torchrun … -m tests.diagnosis.setup_programs WHAT RANK STEP`. Nothing of pardbg is in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+WHAT, WHO, STEP = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+MINE = RANK == WHO
+FOREVER = 1000
+
+
+def dies_at_import() -> None:
+    if MINE:
+        import a_package_that_nobody_installed  # type: ignore[import-not-found]  # noqa: F401
+
+
+def never_begins() -> None:
+    if MINE:
+        time.sleep(FOREVER)
+
+
+def goes_to_another_port() -> None:
+    if MINE:
+        os.environ["MASTER_PORT"] = "1"
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+
+
+BEFORE: dict[str, Callable[[], None]] = {
+    "dies-at-import": dies_at_import, "never-begins": never_begins,
+    "another-port": goes_to_another_port,
+}  # fmt: skip
+if __name__ == "__main__" and WHAT in BEFORE:
+    BEFORE[WHAT]()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+
+
+def leaves_group_out() -> None:
+    if not MINE:
+        dist.new_group(list(range(SIZE)))
+
+
+def groups_in_another_order() -> None:
+    pairs = [[0, 1], [0, SIZE - 1]]
+    for ranks in reversed(pairs) if MINE else pairs:
+        dist.new_group(ranks)
+
+
+def leaves_mesh_out() -> None:
+    if not MINE:
+        init_device_mesh("cpu", (SIZE,), mesh_dim_names=("dp",))
+
+
+def key_nobody_sets() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    if MINE:
+        time.sleep(FOREVER)
+        store.set("weights-ready", "1")
+    store.get("weights-ready")
+
+
+def barrier_alone() -> None:
+    if MINE:
+        time.sleep(FOREVER)
+    dist.barrier()
+
+
+def save_hangs() -> None:
+    if MINE:
+
+        class Stuck(torch.nn.Module):
+            def __reduce__(self) -> tuple[object, ...]:
+                time.sleep(FOREVER)
+                return (torch.nn.Module, ())
+
+        torch.save(Stuck(), os.devnull)
+    dist.barrier()
+
+
+def wait_for_ever() -> None:
+    time.sleep(FOREVER)
+
+
+def exit_hangs() -> None:
+    dist.barrier()
+    if MINE:
+        import atexit
+
+        atexit.register(wait_for_ever)
+    dist.destroy_process_group()
+    sys.exit(0)
+
+
+def other() -> int:
+    return (WHO + 1) % SIZE
+
+
+def message(mine: torch.Tensor, theirs: torch.Tensor, tags: tuple[int, int] = (0, 0)) -> None:
+    """From WHO to the next rank."""
+    if MINE:
+        dist.send(mine, other(), tag=tags[0])
+    elif other() == RANK:
+        dist.recv(theirs, WHO, tag=tags[1])
+
+
+def another_tag() -> None:
+    message(torch.ones(64), torch.ones(64), (7, 9))
+
+
+def another_dtype() -> None:
+    message(torch.ones(64), torch.ones(64, dtype=torch.int32))
+
+
+def another_size() -> None:
+    message(torch.ones(96), torch.ones(64))
+
+
+def nothing() -> None:
+    """A healthy job."""
+
+
+def slow_import() -> None:
+    """Healthy: one rank works for some seconds before it comes to its group."""
+    until = time.monotonic() + 4
+    while MINE and time.monotonic() < until:
+        pass
+
+
+AT_STEP: dict[str, Callable[[], None]] = {
+    "group-left-out": leaves_group_out, "groups-order": groups_in_another_order,
+    "mesh-left-out": leaves_mesh_out, "key-nobody-sets": key_nobody_sets,
+    "barrier-alone": barrier_alone, "save-hangs": save_hangs, "exit-hangs": exit_hangs,
+    "tag": another_tag, "dtype": another_dtype, "size": another_size, "healthy": nothing,
+}  # fmt: skip
+
+
+def main() -> None:
+    if WHAT == "slow-import":
+        slow_import()
+    dist.init_process_group("gloo")
+    for step in range(60):
+        if step == STEP:
+            AT_STEP.get(WHAT, nothing)()
+        numbers = torch.ones(1000)
+        if STEP > 2 and WHAT in ("tag", "dtype", "size") and step < STEP:
+            message(torch.ones(64), torch.ones(64))
+        time.sleep(0.02)
+        dist.all_reduce(numbers)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
