@@ -11,7 +11,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import CollectiveRow, PipelineStep
-from pardbg.analysis.comm.overlap import overlap
+from pardbg.analysis.comm.overlap import ops_by_rank, overlap
 from pardbg.analysis.findings.speed.windows import rows_by_step, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -98,27 +98,33 @@ def rank_overlaps(view: View) -> list[RankOverlap]:
     if looked_at is None:
         return []
     rows = rows_by_step(view, looked_at)
+    ops = {step: ops_by_rank(rows.get(step, ())) for step in looked_at.steps}
+    caused = {step: _caused(rows.get(step, ())) for step in looked_at.steps}
     made = []
     for rank in sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]:
         parts = [
-            overlap(view, rank, step, looked_at.spans[step][rank], rows.get(step, ()))
+            overlap(view, rank, step, looked_at.spans[step][rank], ops[step])
             for step in looked_at.steps if rank in looked_at.spans[step]
         ]  # fmt: skip
-        caused = [_caused(rank, rows.get(step, ())) for step in looked_at.steps]
         made.append(
             RankOverlap(
                 rank=rank,
                 exposed_ns=round(median(p.exposed_ns for p in parts)),
                 hidden_ns=round(median(p.hidden_ns for p in parts)),
                 waiting_ns=round(median(p.waiting_ns for p in parts)),
-                waited_for_ns=round(median(caused)),
+                waited_for_ns=round(median(caused[step].get(rank, 0) for step in caused)),
             )
         )
     return made
 
 
-def _caused(rank: int, rows: Iterable[CollectiveRow]) -> int:
-    return sum(row.wait_ns or 0 for row in rows if row.last_rank == rank)
+def _caused(rows: Iterable[CollectiveRow]) -> dict[int, int]:
+    """rank -> ns that others waited for it as the last to come"""
+    found: dict[int, int] = defaultdict(int)
+    for row in rows:
+        if row.last_rank is not None:
+            found[row.last_rank] += row.wait_ns or 0
+    return found
 
 
 def bandwidths(rows: Iterable[CollectiveRow]) -> list[Bandwidth]:

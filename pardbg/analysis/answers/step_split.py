@@ -8,6 +8,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
 from pardbg.analysis.base.values import PipelineStep
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.overlap import Ops, ops_by_rank
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -83,17 +84,12 @@ def _waits(view: View, process: Process, step: Interval) -> list[Interval]:
 
 def _ops(view: View, rank: int, step: Interval) -> tuple[list[Interval], list[Interval]]:
     """Stretches in which an op of this rank was under way: before and after the last arrival."""
-    waiting, moving = [], []
-    for row in collectives(view):
-        own = next((a for a in row.arrivals if a.rank == rank), None)
-        if own is None or own.issued_ns is None or own.completed_ns is None:
-            continue
-        if own.completed_ns <= step[0] or own.issued_ns >= step[1]:
-            continue
-        arrived = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
-        last = min(max(arrived), own.completed_ns)
-        waiting.append((own.issued_ns, last))
-        moving.append((last, own.completed_ns))
+    by_rank: Ops | None = view.local.get("ops by rank")
+    if by_rank is None:
+        by_rank = view.local["ops by rank"] = ops_by_rank(collectives(view))
+    own = [op for op in by_rank.get(rank, ()) if op[2] > step[0] and op[0] < step[1]]
+    waiting = [(issued, last) for issued, last, _ in own]
+    moving = [(last, completed) for _, last, completed in own]
     return clip(waiting, *step), clip(moving, *step)
 
 

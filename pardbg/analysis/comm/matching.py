@@ -34,13 +34,12 @@ CALLS_LABEL: Final = "set-up calls"
 
 
 def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...]:
-    """The last collectives as of the cursor, oldest first; all of the run for None."""
-    key = ("collectives", last)
-    found = view.local.get(key)
-    if found is None:
-        found = view.local[key] = _collectives(view, last)
-    rows: tuple[CollectiveRow, ...] = found
-    return rows
+    """Return the last collectives as of the cursor, oldest first; all of the run for None."""
+    widest: tuple[int | None, tuple[CollectiveRow, ...]] = view.local.get("collectives", (0, ()))
+    known, rows = widest
+    if known is not None and (last is None or known < last):
+        known, rows = view.local["collectives"] = (last, _collectives(view, last))
+    return rows if last is None or last == known else rows[-last:]
 
 
 def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
@@ -217,6 +216,9 @@ def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
     """What ranks disagree on: the op first, as the rest follows from it."""
+    same = {(_op_text(i), _root(i), i.op.dtype) for i in parts.values()}
+    if len(same) == 1 and len(set(_sizes(first.op.op, list(parts.values())).values())) <= 1:
+        return None
     ordered = [parts[rank] for rank in sorted(parts)]
     checks: tuple[tuple[Verdict, Mapping[int, object]], ...] = (
         ("op mismatch", {i.rank: _op_text(i) for i in ordered}),

@@ -7,7 +7,8 @@ end of a backward after its last op was issued (DDP waits for its buckets there,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,11 +46,27 @@ class Overlap:
         return self.moving_ns - self.exposed_ns
 
 
-def overlap(
-    view: View, rank: int, step: int, span: Interval, rows: Iterable[CollectiveRow]
-) -> Overlap:
-    """``rows``: the collectives of the step (others do not matter, but take time)."""
-    waiting, moving = _under_way(rank, span, rows)
+Ops = Mapping[int, Sequence[tuple[int, int, int]]]
+"""rank -> (issued, last arrival or own completion if that came first, completed) of its ops."""
+
+
+def ops_by_rank(rows: Iterable[CollectiveRow]) -> Ops:
+    """Return when each rank's complete ops were under way: each row is read once for all ranks."""
+    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for row in rows:
+        last = max((a.issued_ns for a in row.arrivals if a.issued_ns is not None), default=0)
+        for a in row.arrivals:
+            if a.issued_ns is not None and a.completed_ns is not None:
+                found[a.rank].append((a.issued_ns, min(last, a.completed_ns), a.completed_ns))
+    return found
+
+
+def overlap(view: View, rank: int, step: int, span: Interval, ops: Ops) -> Overlap:
+    """Return how ``rank``'s communication lies beside its compute in the step at ``span``.
+
+    ``ops``: of the step's collectives (others do not matter, but take time).
+    """
+    waiting, moving = under_way(span, ops.get(rank, ()))
     held_up = blocked(view, view.ranks[rank], span, [*waiting, *moving])
     waits = intersect(held_up, waiting)
     moves = subtract(moving, waits)
@@ -64,19 +81,12 @@ def overlap(
     )
 
 
-def _under_way(
-    rank: int, span: Interval, rows: Iterable[CollectiveRow]
+def under_way(
+    span: Interval, ops: Sequence[tuple[int, int, int]]
 ) -> tuple[list[Interval], list[Interval]]:
-    """(waiting, moving) stretches of this rank's ops: before and after the last arrival."""
-    waiting, moving = [], []
-    for row in rows:
-        own = next((a for a in row.arrivals if a.rank == rank), None)
-        if own is None or own.issued_ns is None or own.completed_ns is None:
-            continue
-        arrived = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
-        last = min(max(arrived), own.completed_ns)
-        waiting.append((own.issued_ns, last))
-        moving.append((last, own.completed_ns))
+    """Return (waiting, moving): the stretches of a rank's ops before and after the last arrival."""
+    waiting = [(issued, last) for issued, last, _ in ops]
+    moving = [(last, completed) for _, last, completed in ops]
     return union(clip(waiting, *span)), union(clip(moving, *span))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, total, union
 from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding, P2PRow
-from pardbg.analysis.comm.overlap import Overlap, overlap, records
+from pardbg.analysis.comm.overlap import Overlap, ops_by_rank, overlap, records
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.shared import first
 from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
@@ -63,10 +63,11 @@ def _exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
     parts: dict[int, list[Overlap]] = defaultdict(list)
     for step in looked_at.steps:
+        ops = ops_by_rank(rows.get(step, ()))
         for rank in ranks:
             span = looked_at.spans[step].get(rank)
             if span is not None:
-                parts[step].append(overlap(view, rank, step, span, rows.get(step, ())))
+                parts[step].append(overlap(view, rank, step, span, ops))
     by_step = {
         step: (median(p.exposed_ns for p in made), median(p.step_ns for p in made))
         for step, made in parts.items() if made
