@@ -24,6 +24,7 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import traffic_view
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.windows import MAX_ROWS
 from pardbg.analysis.memory.breakdown import memory_rows
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.layout import Layout, layouts
@@ -43,6 +44,7 @@ Json = dict[str, Any]
 def report(store: Store) -> Json:
     """Everything the run shows, at its end."""
     view = View(store, None)
+    collectives(view, MAX_ROWS)  # matched once: fewer are its tail
     pipeline = pipeline_view(view)
     traffic = traffic_view(view)
     broken = not_finite(view, loss_history(view))

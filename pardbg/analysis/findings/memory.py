@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -156,7 +157,8 @@ def _imbalance(view: View, looked_at: Window) -> Iterable[Finding]:
         newest[rank], before[rank] = total[1], int(early[-1])
     if len(newest) < 2 or len(kinds) != 1:
         return
-    over = [rank for rank in newest if _above(newest, rank) and _above(before, rank)]
+    far = _far_above(newest) & _far_above(before)
+    over = [rank for rank in newest if rank in far]
     if not over or len(over) * 2 > len(newest):
         return
     usual = median(newest.values())
@@ -178,9 +180,26 @@ def _imbalance(view: View, looked_at: Window) -> Iterable[Finding]:
     )
 
 
-def _above(sizes: dict[int, int], rank: int) -> bool:
-    others = median(size for other, size in sizes.items() if other != rank)
-    return sizes[rank] - others >= max(IMBALANCE_BYTES, IMBALANCE * others)
+def _far_above(sizes: Mapping[int, int]) -> set[int]:
+    """Ranks that use much more than the median of the others."""
+    ordered = sorted(sizes.values())
+    found = set()
+    for rank, size in sizes.items():
+        others = _median_without(ordered, size)
+        if size - others >= max(IMBALANCE_BYTES, IMBALANCE * others):
+            found.add(rank)
+    return found
+
+
+def _median_without(ordered: Sequence[int], value: int) -> float:
+    """Return the median of sorted numbers but for one that equals ``value``, without sorting
+    again: a thousand ranks ask."""
+    at, count = bisect_left(ordered, value), len(ordered) - 1
+
+    def nth(n: int) -> int:
+        return ordered[n if n < at else n + 1]
+
+    return nth(count // 2) if count % 2 else (nth(count // 2 - 1) + nth(count // 2)) / 2
 
 
 def _what(view: View, rank: int) -> str:

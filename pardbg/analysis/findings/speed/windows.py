@@ -32,6 +32,8 @@ MOVES: Final = 4
 """Steps after which a window moves on."""
 MAX_ISSUES: Final = 24_000
 """Issues of collectives that a window reads, over all ranks."""
+MAX_ROWS: Final = MAX_ISSUES // 2 + 1
+"""Collectives that those can be: each has two issues at least."""
 
 
 @dataclass(frozen=True, slots=True)
