@@ -26,7 +26,9 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("b", "<i8"),
 )
 ROW_BYTES: Final = sum(np.dtype(code).itemsize for _, code in COLUMNS)
-_MIN_ROWS: Final = 256
+_EMPTY: Final[dict[str, Array]] = {name: np.empty(0, dtype=code) for name, code in COLUMNS}
+_MIN_ROWS: Final = 32
+"""A thousand ranks have some twenty tables each, most of them short."""
 _LAST_STEP: Final = 0xFFFFFFFF
 
 
@@ -41,7 +43,7 @@ class Table:
     def __init__(self, when: str, limit: int | None) -> None:
         self._when = when
         self._limit = limit
-        self._cols: dict[str, Array] = {n: np.empty(0, dtype=c) for n, c in COLUMNS}
+        self._cols: dict[str, Array] = dict(_EMPTY)
         self._lo = 0
         self._hi = 0
         self.base = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from pardbg.analysis.base.asof import View
@@ -12,6 +14,8 @@ from pardbg.analysis.comm.overlap import Ops, ops_by_rank
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.store.process import Process
 from pardbg_agent import wire
+
+_ASYNC: Final = int(wire.Flag.ASYNC)
 
 Split = tuple[float, float, float]
 """(compute, wait, communication) as fractions of the step; the rest is neither."""
@@ -103,7 +107,7 @@ def _exposed(
     lo = int(np.searchsorted(table.when[:visible], step[0], side="left"))
     columns = (table.col(c)[lo:visible].tolist() for c in ("t0_ns", "t1_ns", "flags"))
     issued = [row for row in zip(*columns, strict=True) if row[0] < step[1]]
-    found += [(t0, t1) for t0, t1, flags in issued if not flags & wire.Flag.ASYNC]
+    found += [(t0, t1) for t0, t1, flags in issued if not flags & _ASYNC]
     for begin, end in _spans(view, process, "phase", step, ("backward",)):
         inside = [t1 for t0, t1, _ in issued if begin <= t0 <= end]
         if inside:

@@ -50,9 +50,11 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     reached: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for issue in issues(view, "issue", start):
         group = issue.group
-        groups[group.epoch, group.key, issue.seq].setdefault(issue.rank, issue)
+        rank, seq = issue.rank, issue.seq
+        groups[group.epoch, group.key, seq].setdefault(rank, issue)
         known = reached[group.epoch, group.key]
-        known[issue.rank] = max(known.get(issue.rank, -1), issue.seq)
+        if seq > known.get(rank, -1):
+            known[rank] = seq
     first = {key: min(i.t0_ns for i in parts.values()) for key, parts in groups.items()}
     keys = sorted(groups, key=lambda k: (first[k], k))
     made = []
@@ -86,7 +88,8 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
     """One collective from what each rank issued. ``reached``: newest seq seen per rank."""
-    first = min(parts.values(), key=lambda i: (i.t0_ns, i.rank))
+    issued = sorted((i.t0_ns, i.rank) for i in parts.values())
+    first = parts[issued[0][1]]
     members = _members(first.group, parts)
     absent = tuple(rank for rank in members if rank not in parts)
     # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
@@ -99,7 +102,6 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
     missing = tuple(r for r in absent if r not in unrecorded)
     verdict, detail, culprits = _verdict(view, first, parts, missing, unrecorded)
     arrivals = tuple(_arrival(rank, parts.get(rank)) for rank in members)
-    issued = sorted((i.t0_ns, i.rank) for i in parts.values())
     whole = not absent and len(issued) > 0
     skew = issued[-1][0] - issued[0][0] if whole else None
     transfer = _transfer(list(parts.values()), issued[-1][0]) if whole else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, 
 from pardbg.analysis.base.values import CollectiveRow
 from pardbg.store.process import Process
 from pardbg_agent import wire
+
+_P2P: Final = int(wire.Flag.P2P)
+_ASYNC: Final = int(wire.Flag.ASYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,9 @@ def blocked(
     view: View, process: Process, span: Interval, under_way: Sequence[Interval]
 ) -> list[Interval]:
     """When communication held the rank's host up."""
-    found = [
-        (t0, t1)
-        for t0, t1, flags in records(view, process, "wait", span)
-        if not flags & wire.Flag.P2P
-    ]
+    found = [(t0, t1) for t0, t1, flags in records(view, process, "wait", span) if not flags & _P2P]
     issued = records(view, process, "issue", span)
-    found += [(t0, t1) for t0, t1, flags in issued if not flags & wire.Flag.ASYNC]
+    found += [(t0, t1) for t0, t1, flags in issued if not flags & _ASYNC]
     for begin, end, _ in records(view, process, "phase", span, "backward"):
         inside = [t1 for t0, t1, _ in issued if begin <= t0 <= end]
         if inside:
