@@ -24,7 +24,7 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import traffic_view
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.windows import MAX_ROWS
+from pardbg.analysis.findings.speed.windows import MAX_ROWS
 from pardbg.analysis.memory.breakdown import memory_rows
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.layout import Layout, layouts
