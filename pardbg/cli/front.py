@@ -30,6 +30,7 @@ MORE: Final = {
     "check": "Test a recording in CI: exit 0 or 1.",
     "diff": "What changed between two recordings, beyond noise.",
     "whatif": "What a run's steps would take with another schedule or split.",
+    "schedule": "Make, check and compare pipeline schedules.",
     "export": "Write a recording for Perfetto, or as Parquet or CSV.",
     "import": "Open Flight Recorder dumps or profiler traces.",
     "postmortem": "Make a recording of what a killed run left in memory.",

@@ -12,7 +12,7 @@ import pytest
 
 COMMANDS = {
     "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "export", "check", "diff",
-    "postmortem", "repair", "import", "whatif", "help",
+    "postmortem", "repair", "import", "whatif", "help", "schedule",
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},

@@ -1,0 +1,120 @@
+"""Sends and receives for a table that has none, in the order in which torch puts them.
+
+A send follows its compute at once; the receive is appended to the other rank's row at that moment,
+so that both ends of a pair of ranks have their messages in one order. Source:
+torch/distributed/pipelining/schedules.py, ``_add_send_recv`` (and ``_defer_recv_ops`` for
+``defer_pp_recv=True``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pardbg.analysis.schedules.schedule_table import Cell, Op, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A table with its messages, as far as an order could be found."""
+
+    rows: tuple[tuple[Cell, ...], ...]
+    stuck: Mapping[int, Cell]
+    """rank -> the compute that can never begin; empty: all is there."""
+
+
+def lower(table: Table) -> Lowered:
+    """Add the messages. A table that has them stays as it is."""
+    if table.has_messages:
+        return Lowered(table.rows, {})
+    owner, last = table.owners(), table.num_stages - 1
+    todo = [[c for c in row if any(op.is_compute for op in c.ops)] for row in table.rows]
+    made: list[list[Cell]] = [[] for _ in todo]
+    seen: list[set[Op]] = [set() for _ in todo]
+    at = [0] * len(todo)
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(todo):
+            if at[rank] == len(row) or not all(
+                _ready(op, last, seen[rank]) for op in row[at[rank]].ops
+            ):
+                continue
+            cell = row[at[rank]]
+            made[rank].append(cell)
+            for op in cell.ops:
+                seen[rank].add(op)
+                for where, message in _messages(op, rank, owner, last):
+                    made[where].append(Cell((message,), -1))
+                    seen[where].add(message)
+            at[rank] += 1
+            moved = True
+    stuck = {rank: row[at[rank]] for rank, row in enumerate(todo) if at[rank] < len(row)}
+    return Lowered(tuple(map(tuple, made)), stuck)
+
+
+def defer_receives(table: Table) -> Table:
+    """Each receive as late as it may come: what ``defer_pp_recv=True`` makes of a lowered table."""
+    owner = table.owners()
+    return Table(tuple(_deferred(rank, row, owner) for rank, row in enumerate(table.rows)))
+
+
+def peer(op: Op, owner: Mapping[int, int]) -> int | None:
+    """The rank at the other end of a message."""
+    step = 1 if op.kind in ("SEND_F", "RECV_B") else -1
+    return owner.get(op.stage + step)
+
+
+def consumed(op: Op) -> Op | None:
+    """The receive that brings a compute action's input."""
+    if op.kind == "F":
+        return Op(op.stage, "RECV_F", op.microbatch)
+    if op.kind in ("B", "I"):
+        return Op(op.stage, "RECV_B", op.microbatch)
+    return None
+
+
+def _messages(op: Op, rank: int, owner: Mapping[int, int], last: int) -> Sequence[tuple[int, Op]]:
+    """(rank, message) of what ``op`` hands on to another rank."""
+    if op.kind == "F" and op.stage < last:
+        way, other = "F", op.stage + 1
+    elif op.kind in ("B", "I") and op.stage > 0:
+        way, other = "B", op.stage - 1
+    else:
+        return ()
+    to = owner.get(other)
+    if to is None or to == rank:
+        return ()
+    mb = op.microbatch
+    return ((rank, Op(op.stage, f"SEND_{way}", mb)), (to, Op(other, f"RECV_{way}", mb)))
+
+
+def _ready(op: Op, last: int, seen: set[Op]) -> bool:
+    """Whether its input is on this rank: received, or made here."""
+    stage, kind, mb = op
+    if kind == "F" and stage > 0:
+        return Op(stage, "RECV_F", mb) in seen or Op(stage - 1, "F", mb) in seen
+    if kind in ("B", "I") and stage < last:
+        made = (Op(stage + 1, way, mb) in seen for way in ("I", "B"))
+        return Op(stage, "RECV_B", mb) in seen or any(made)
+    return True
+
+
+def _deferred(rank: int, row: Sequence[Cell], owner: Mapping[int, int]) -> tuple[Cell, ...]:
+    made: list[Cell] = []
+    waiting: dict[Op, Cell] = {}
+    for cell in row:
+        op = cell.ops[0]
+        if op.kind.startswith("RECV"):
+            waiting[op] = cell
+            continue
+        if op.kind.startswith("SEND"):
+            to = peer(op, owner)
+            if to is not None and rank < to:  # the lower rank receives before it sends
+                made += [waiting.pop(r) for r in list(waiting) if peer(r, owner) == to]
+        for part in cell.ops:
+            needed = consumed(part)
+            if needed is not None and needed in waiting:
+                made.append(waiting.pop(needed))
+        made.append(cell)
+    return (*made, *waiting.values())

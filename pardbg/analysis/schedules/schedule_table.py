@@ -1,0 +1,167 @@
+"""A schedule in torch's CSV grammar: a row a rank, a cell an action.
+
+``0F0,0F1,,0B0``: stage 0 runs forward of microbatch 0 and 1, idles a slot, runs backward. ``I`` and
+``W`` are a backward split into input and weight gradients; ``(0F3;1B2)OVERLAP_F_B`` is a pair that
+runs as one; ``1SEND_F0``, ``2RECV_F0`` and their ``_B`` are communication (torch adds it itself to
+a table that has none). Source: torch/distributed/pipelining/schedules.py, ``_Action``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pardbg.analysis.pipeline.dependencies import COMPUTE
+
+MAX_RANKS: Final = 4096
+MAX_CELLS: Final = 1 << 20
+MESSAGES: Final = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
+_OTHERS: Final = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+_ACTION: Final = re.compile(r"([0-9]{1,6})(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)([0-9]{1,6})")
+_OTHER: Final = re.compile(r"([0-9]{1,6})(UNSHARD|RESHARD|REDUCE_GRAD)([0-9]{0,6})")
+_PAIR: Final = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+
+
+class TableError(ValueError):
+    """Text that is no schedule. One line, with its place."""
+
+
+class Op(NamedTuple):
+    """One action: a stage's compute on a microbatch, or a message of it."""
+
+    stage: int
+    kind: str
+    microbatch: int
+
+    @property
+    def text(self) -> str:
+        """As torch writes it."""
+        return f"{self.stage}{self.kind}{self.microbatch if self.microbatch >= 0 else ''}"
+
+    @property
+    def is_compute(self) -> bool:
+        return self.kind in COMPUTE
+
+    @property
+    def is_message(self) -> bool:
+        return self.kind in MESSAGES
+
+
+class Cell(NamedTuple):
+    """What a rank does at once: one op, or the two of an overlapped pair."""
+
+    ops: tuple[Op, ...]
+    column: int
+    """In the file, from 0; -1: not from a file."""
+
+    @property
+    def text(self) -> str:
+        """As torch writes it."""
+        if len(self.ops) == 1:
+            return self.ops[0].text
+        return f"({';'.join(op.text for op in self.ops)})OVERLAP_F_B"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A schedule as written."""
+
+    rows: tuple[tuple[Cell, ...], ...]
+    """A row a rank; slots that idle are left out."""
+
+    @property
+    def has_messages(self) -> bool:
+        """Sends and receives are written out (torch's ``compute_comms``)."""
+        return any(op.is_message for _, _, op in self.ops())
+
+    @property
+    def num_stages(self) -> int:
+        return 1 + max((op.stage for _, _, op in self.ops()), default=-1)
+
+    @property
+    def num_microbatches(self) -> int:
+        return 1 + max((op.microbatch for _, _, op in self.ops()), default=-1)
+
+    def ops(self) -> Iterator[tuple[int, Cell, Op]]:
+        """(rank, cell, op) in the order of the file."""
+        for rank, row in enumerate(self.rows):
+            for cell in row:
+                for op in cell.ops:
+                    yield rank, cell, op
+
+    def owners(self) -> Mapping[int, int]:
+        """stage -> rank, as the first compute action of the stage says."""
+        found: dict[int, int] = {}
+        for rank, _, op in self.ops():
+            if op.is_compute:
+                found.setdefault(op.stage, rank)
+        return found
+
+    def plan(self) -> dict[int, tuple[str, ...]]:
+        """rank -> compute entries, in the form that what-if's plans have."""
+        return {
+            rank: tuple(cell.text for cell in row if any(op.is_compute for op in cell.ops))
+            for rank, row in enumerate(self.rows)
+        }
+
+
+def parse(text: str) -> Table:
+    """Read a CSV. Raises TableError with row and column, counted from 1."""
+    rows: list[tuple[Cell, ...]] = []
+    cells = 0
+    for number, line in enumerate(csv.reader(io.StringIO(text))):
+        if number >= MAX_RANKS:
+            raise TableError(f"more than {MAX_RANKS} rows: a row is a rank")
+        row = []
+        for column, word in enumerate(line):
+            if word.strip():
+                row.append(Cell(_ops(word.strip(), number, column), column))
+        cells += len(line)
+        if cells > MAX_CELLS:
+            raise TableError(f"more than {MAX_CELLS} cells")
+        rows.append(tuple(row))
+    while rows and not rows[-1]:
+        rows.pop()
+    if not rows:
+        raise TableError("no action in it: a row is a rank, a cell an action such as 0F0 or 1B3")
+    return Table(tuple(rows))
+
+
+def from_plan(plan: Mapping[int, Sequence[str]]) -> Table:
+    """A table of a plan's entries."""
+    return Table(
+        tuple(
+            tuple(Cell(_ops(text, rank, column), column) for column, text in enumerate(plan[rank]))
+            for rank in sorted(plan)
+        )
+    )
+
+
+def dump(table: Table) -> str:
+    """As CSV that torch's ``_load_csv`` reads."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for row in table.rows:
+        writer.writerow([cell.text for cell in row])
+    return out.getvalue()
+
+
+def _ops(word: str, row: int, column: int) -> tuple[Op, ...]:
+    pair = _PAIR.fullmatch(word)
+    words = pair.groups() if pair is not None else (word,)
+    return tuple(_op(part.strip(), row, column) for part in words)
+
+
+def _op(word: str, row: int, column: int) -> Op:
+    found = _ACTION.fullmatch(word) or _OTHER.fullmatch(word)
+    if found is None:
+        raise TableError(
+            f"row {row + 1}, column {column + 1}: {word[:40]!r} is no action; "
+            "write STAGE KIND MICROBATCH as in 0F0, 1B3, 2I1, 2W1"
+        )
+    stage, kind, microbatch = found.groups()
+    return Op(int(stage), kind, int(microbatch) if microbatch else -1)

@@ -1,0 +1,198 @@
+"""Whether a table with messages runs to its end, by three models of how messages travel.
+
+- ``buffered``: a send never waits (gloo, MPI's buffered sends).
+- ``pair``: the messages between two ranks are one stream in order, and both ends must come to
+  their ends of a message before it moves (NCCL's p2p without batching: a communicator a pair).
+- ``rank``: all messages of a rank are one such stream.
+
+Posting never waits in any of them; compute waits for its input. These are models: they say what a
+transport of that kind does, not what a version of a library does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.analysis.schedules.lowering import consumed, peer
+from pardbg.analysis.schedules.schedule_table import Cell, Op
+
+Transport = Literal["buffered", "pair", "rank"]
+TRANSPORTS: Final[tuple[Transport, ...]] = ("buffered", "pair", "rank")
+"""Each is stricter than the one before: what runs on ``rank`` runs on all."""
+
+
+class Blocked(NamedTuple):
+    """A rank that goes no further."""
+
+    rank: int
+    cell: Cell
+    """What it cannot begin."""
+    waits_for: int
+    """The rank that would have to move first; -1: nobody could help."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    transport: Transport
+    blocked: Mapping[int, Blocked]
+    cycle: tuple[int, ...]
+    """Ranks that wait for each other in turn; empty: for something that never comes."""
+
+
+def run(
+    rows: Sequence[Sequence[Cell]], owner: Mapping[int, int], last: int, transport: Transport
+) -> Deadlock | None:
+    """Play the table; None if all of it runs.
+
+    Args:
+        rows: a row a rank, messages included.
+        owner: stage -> rank.
+        last: the last stage.
+    """
+    play = _Play(rows, owner, last, transport)
+    while play.advance() or play.deliver():
+        pass
+    blocked = {
+        rank: play.blocked(rank) for rank, row in enumerate(rows) if play.at[rank] < len(row)
+    }
+    return Deadlock(transport, blocked, _cycle(blocked)) if blocked else None
+
+
+class _Play:
+    def __init__(
+        self, rows: Sequence[Sequence[Cell]], owner: Mapping[int, int], last: int,
+        transport: Transport,
+    ) -> None:  # fmt: skip
+        self.rows, self._owner, self._last, self._transport = rows, owner, last, transport
+        self.at = [0] * len(rows)
+        self._there: set[Op] = set()
+        """Compute that has run, and receives whose message has come."""
+        self._streams: dict[tuple[int, int], deque[Op]] = defaultdict(deque)
+        """(rank, stream) -> its messages that were posted and have not moved, in order."""
+        self._posted: set[Op] = set()
+
+    def advance(self) -> bool:
+        """Each rank as far as it gets. True if one moved."""
+        moved = False
+        for rank, row in enumerate(self.rows):
+            at = self.at[rank]
+            while at < len(row) and all(self._missing(op) is None for op in row[at].ops):
+                for op in row[at].ops:
+                    self._take(rank, op)
+                at += 1
+            moved |= at > self.at[rank]
+            self.at[rank] = at
+        return moved
+
+    def _take(self, rank: int, op: Op) -> None:
+        if op.is_compute:
+            self._there.add(op)
+        elif op.is_message:
+            self._posted.add(op)
+            if self._transport != "buffered":
+                self._streams[rank, self._stream(op)].append(op)
+
+    def _stream(self, op: Op) -> int:
+        """Which of its rank's streams a message is in."""
+        to = peer(op, self._owner)
+        return -1 if self._transport == "rank" or to is None else to
+
+    def _missing(self, op: Op) -> Op | None:
+        """What a compute action waits for: a receive, or compute on its own rank."""
+        needed = self._input(op)
+        if needed is None or needed in self._there:
+            return None
+        if needed.kind in ("B", "I"):
+            twin = needed._replace(kind="I" if needed.kind == "B" else "B")
+            return None if twin in self._there else needed
+        return needed
+
+    def _input(self, op: Op) -> Op | None:
+        stage, kind, mb = op
+        if kind not in COMPUTE or (kind == "F" and stage == 0):
+            return None
+        if kind == "W":
+            return Op(stage, "I", mb)
+        if kind != "F" and stage >= self._last:
+            return Op(stage, "F", mb)
+        other = stage - 1 if kind == "F" else stage + 1
+        if self._owner.get(other) == self._owner.get(stage):
+            return Op(other, kind, mb)
+        return consumed(op)
+
+    def deliver(self) -> bool:
+        """Move each message that can. True if one did."""
+        if self._transport == "buffered":
+            came = {
+                op for op in self._posted if op.kind[0] == "R" and other_end(op) in self._posted
+            }
+            self._posted -= came
+            self._there |= came
+            return bool(came)
+        moved = False
+        for (rank, _), stream in list(self._streams.items()):
+            while stream and self._meets(rank, stream[0]):
+                here = stream.popleft()
+                there = other_end(here)
+                to = peer(here, self._owner)
+                self._streams[to if to is not None else rank, self._stream(there)].popleft()
+                self._posted -= {here, there}
+                self._there.add(here if here.kind[0] == "R" else there)
+                moved = True
+        return moved
+
+    def _meets(self, rank: int, op: Op) -> bool:
+        """Both ends of the message are the first of their streams."""
+        to, end = peer(op, self._owner), other_end(op)
+        if to is None or to == rank:
+            return False
+        other = self._streams.get((to, self._stream(end)))
+        return other is not None and len(other) > 0 and other[0] == end
+
+    def blocked(self, rank: int) -> Blocked:
+        """Why the rank does not begin its next cell."""
+        cell = self.rows[rank][self.at[rank]]
+        missing = next(m for op in cell.ops if (m := self._missing(op)) is not None)
+        if missing.is_compute:
+            return Blocked(rank, cell, -1, f"needs {missing.text}, which this rank has not run")
+        if missing not in self._posted:
+            return Blocked(rank, cell, -1, f"its row has no {missing.text} before it")
+        source, end = peer(missing, self._owner), other_end(missing)
+        if source is None:
+            return Blocked(rank, cell, -1, f"nobody sends what {missing.text} waits for")
+        if end not in self._posted:
+            return Blocked(rank, cell, source, f"rank {source} has not come to {end.text}")
+        for here, op in ((rank, missing), (source, end)):
+            ahead = self._streams[here, self._stream(op)][0]
+            to = peer(ahead, self._owner)
+            if ahead != op and to is not None:
+                behind = f"{op.text} of rank {here} stands behind {ahead.text}"
+                return Blocked(rank, cell, to if to != rank else source, behind)
+        return Blocked(rank, cell, source, f"{end.text} of rank {source} does not move")
+
+
+@lru_cache(maxsize=1 << 18)
+def other_end(op: Op) -> Op:
+    """The receive of a send, and the send of a receive."""
+    send = op.kind.startswith("SEND")
+    way = op.kind[-1]
+    step = 1 if (way == "F") == send else -1
+    return Op(op.stage + step, f"{'RECV' if send else 'SEND'}_{way}", op.microbatch)
+
+
+def _cycle(blocked: Mapping[int, Blocked]) -> tuple[int, ...]:
+    for first in blocked:
+        path: list[int] = []
+        rank = first
+        while rank in blocked and rank not in path:
+            path.append(rank)
+            rank = blocked[rank].waits_for
+        if rank in path:
+            return tuple(path[path.index(rank) :])
+    return ()

@@ -1,0 +1,181 @@
+"""``pardbg schedule``: pipeline schedules as files to make, check and compare."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pardbg.cli.common import UserError, load_session, new_file
+
+if TYPE_CHECKING:
+    from pardbg.analysis.schedules.compare import Durations
+    from pardbg.analysis.schedules.schedule_table import Table
+    from pardbg.analysis.whatif.costs import Costs
+
+MAX_BYTES = 64 << 20
+
+
+@click.group()
+def schedule() -> None:
+    """Make, check and compare pipeline schedules, in torch's CSV grammar.
+
+    A row is a rank, a cell an action: 0F0 is stage 0, forward, microbatch 0; B backward, or I and W
+    its halves for inputs and weights.
+    """
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--pp", type=click.IntRange(1, 512), required=True, help="Ranks of the pipeline.")
+@click.option("--mb", type=click.IntRange(1, 4096), required=True, help="Microbatches.")
+@click.option(
+    "--v", "virtual", type=click.IntRange(1, 16), help="Stages per rank (default: 1 or 2)."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout).")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def new(name: str, pp: int, mb: int, virtual: int | None, output: Path | None, force: bool) -> None:
+    """Write one of torch's schedules: gpipe, 1f1b, interleaved, looped-bfs, zb, zbv, dualpipev."""
+    from pardbg.analysis.schedules.schedule_table import dump
+
+    text = dump(_built_in(name, pp, mb, virtual))
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    with new_file(output, force) as fresh:
+        fresh.write_text(text)
+    click.echo(f"wrote {output}", err=True)
+
+
+@schedule.command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("--mb", type=click.IntRange(1, 4096),
+              help="Microbatches it must have (default: as many as it has).")  # fmt: skip
+@click.option("--transport", type=click.Choice(["all", "buffered", "pair", "rank"]), default="all",
+              show_default=True,
+              help="buffered: sends never wait (gloo); pair: a stream for each two ranks (NCCL's "
+              "p2p); rank: a stream for each rank.")  # fmt: skip
+@click.option("--json", "json_", is_flag=True, help="As JSON.")
+def lint(files: tuple[str, ...], mb: int | None, transport: str, json_: bool) -> None:
+    """Check schedules: every action once and in its place, an order that can run, no deadlock.
+
+    A transport is a model of how messages travel, not of a version of a library. Exit code 1 if
+    something was found.
+    """
+    from pardbg.analysis.schedules.lint import lint as check
+    from pardbg.analysis.schedules.transports import TRANSPORTS
+    from pardbg.render.reports.schedule import verdict
+
+    chosen = [one for one in TRANSPORTS if transport in ("all", one)]
+    found = {name: check(_read(name), mb, chosen) for name in files}
+    if json_:
+        click.echo(json.dumps({name: asdict(one) for name, one in found.items()}, indent=2))
+    else:
+        for name, one in found.items():
+            click.echo(verdict(name, one))
+    sys.exit(0 if all(one.good for one in found.values()) else 1)
+
+
+@schedule.command()
+@click.argument("file")
+def show(file: str) -> None:
+    """Print a schedule as a grid of equally long slots."""
+    from pardbg.render.reports.schedule import grid
+
+    click.echo(grid(_read(file)))
+
+
+@schedule.command()
+@click.argument("schedules", nargs=-1, required=True)
+@click.option("--costs", "costs_", metavar="F=T,B=T,…",
+              help="Durations of a microbatch on a rank: F, B, also I, W and hop.")  # fmt: skip
+@click.option("--from", "session", metavar="SESSION", help="Durations as measured in a run.")
+@click.option("--pp", type=click.IntRange(1, 512), help="Ranks, for schedules given by name.")
+@click.option("--mb", type=click.IntRange(1, 4096), help="Microbatches, likewise.")
+def compare(
+    schedules: tuple[str, ...], costs_: str | None, session: str | None, pp: int | None,
+    mb: int | None,
+) -> None:  # fmt: skip
+    """Predict step time, bubble, activations in flight and messages of files or named schedules."""
+    from pardbg.analysis.schedules.compare import predict
+    from pardbg.render.reports.schedule import compared
+
+    taken = _taken(costs_, session)
+    files = {name: _read(name) for name in schedules if Path(name).suffix == ".csv"}
+    first = next(iter(files.values()), None)
+    ranks = pp or (len(first.rows) if first is not None else None)
+    count = mb or (first.num_microbatches if first is not None else None)
+    if len(files) < len(schedules) and (ranks is None or count is None):
+        raise UserError("a schedule by name needs --pp and --mb (or a CSV beside it to take from)")
+    tables = {
+        name: files[name] if name in files else _built_in(name, ranks or 0, count or 0, None)
+        for name in schedules
+    }
+    click.echo(compared([predict(name, table, taken) for name, table in tables.items()]))
+
+
+COMMANDS: tuple[click.Command, ...] = (schedule,)
+
+
+def _read(name: str) -> Table:
+    from pardbg.analysis.schedules.schedule_table import TableError, parse
+
+    path = Path(name)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"{path} is larger than {MAX_BYTES >> 20} MiB: is it a schedule?")
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (TableError, UnicodeDecodeError) as error:
+        why = error if isinstance(error, TableError) else "it is not text"
+        raise UserError(f"{path} is no schedule: {why}") from None
+
+
+def _built_in(name: str, pp: int, mb: int, virtual: int | None) -> Table:
+    from pardbg.analysis.schedules.schedule_table import from_plan
+    from pardbg.analysis.whatif import plans
+
+    known = plans.known(name)
+    if known is None:
+        raise UserError(f"no schedule {name!r}; there are {', '.join(plans.SCHEDULES)}")
+    stages = virtual or (1 if known in plans.ONE_STAGE else 2)
+    try:
+        return from_plan(plans.plan(known, pp, stages, mb))
+    except plans.NoPlan as why:
+        raise UserError(f"{known} with pp {pp}, mb {mb}, v {stages}: {why}") from None
+
+
+def _taken(text: str | None, session: str | None) -> Durations | Costs:
+    from pardbg.analysis.base.asof import View
+    from pardbg.analysis.schedules.compare import measured
+
+    if session is not None:
+        found = measured(View(load_session(session), None))
+        if isinstance(found, str):
+            raise UserError(f"{session}: {found}")
+        return found
+    return _durations(text or "F=1s,B=2s")
+
+
+def _durations(text: str) -> Durations:
+    from pardbg import words
+    from pardbg.analysis.schedules.compare import Durations
+
+    found: dict[str, float] = {}
+    for word in text.split(","):
+        kind, _, value = word.partition("=")
+        try:
+            found[kind.strip()] = float(words.parse_duration(value))
+        except ValueError:
+            raise UserError(f"--costs: {word!r} is no duration; write F=10ms,B=20ms") from None
+    if not {"F", "B"} <= found.keys() <= {"F", "B", "I", "W", "hop"}:
+        raise UserError("--costs needs F and B, and may have I, W and hop: F=10ms,B=20ms,hop=1ms")
+    half = found["B"] / 2
+    return Durations(
+        found["F"], found["B"], found.get("I", half), found.get("W", half), found.get("hop", 0.0)
+    )

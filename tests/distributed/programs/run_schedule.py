@@ -1,0 +1,83 @@
+"""A rank of a pipeline that runs a schedule from a CSV as torch does, and says how it ended.
+
+Exit 0: ran, gradients as without a pipeline; 3: ran, gradients differ; 1: torch refused or failed;
+killed by SIGALRM: it did not end. ``python -m … CSV FORMAT STAGES MICROBATCHES SECONDS``
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+
+WIDTH, ROWS = 4, 2
+
+
+def layer(stage: int) -> torch.nn.Module:
+    torch.manual_seed(stage)
+    return torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())
+
+
+def loss_of(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return ((out - target) ** 2).sum()
+
+
+def reference(num_stages: int, x: torch.Tensor, y: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """The gradient of each stage's weight, the mean over microbatches."""
+    stages = [layer(stage) for stage in range(num_stages)]
+    for one, target in zip(x.chunk(count), y.chunk(count), strict=True):
+        for stage in stages:
+            one = stage(one)
+        (loss_of(one, target) / count).backward()
+    return [stage[0].weight.grad for stage in stages]
+
+
+def shape(grad: bool) -> torch.Tensor:
+    """What a stage takes or gives: said ahead, so that no stage has to ask another one."""
+    return torch.empty(ROWS, WIDTH, requires_grad=grad)
+
+
+def main() -> int:
+    path, form, stages, count, seconds = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+    signal.alarm(60)  # its default action ends a rank that waits in C++, too
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    with open(path, newline="") as file:
+        rows = [[_Action.from_str(word) for word in row] for row in csv.reader(file)]
+    mine = sorted({a.stage_index for a in rows[rank] if a is not None and a.stage_index >= 0})
+    torch.manual_seed(1000)
+    x, y = torch.randn(ROWS * count, WIDTH), torch.randn(ROWS * count, WIDTH)
+    made = [
+        PipelineStage(layer(s), s, stages, torch.device("cpu"), input_args=(shape(s > 0),),
+                      output_args=(shape(True),))
+        for s in mine
+    ]  # fmt: skip
+    schedule = _PipelineScheduleRuntime(made, count, loss_fn=loss_of)
+    schedule._load_csv(path, form)
+    dist.barrier()
+    signal.alarm(seconds)
+    schedule.step(*([x] if 0 in mine else []), target=y if stages - 1 in mine else None)
+    signal.alarm(60)
+    wanted = reference(stages, x, y, count)
+    if form == "compute_comms" and not any("REDUCE_GRAD" in str(a) for row in rows for a in row):
+        wanted = [grad * count for grad in wanted]  # REDUCE_GRAD is where torch takes the mean
+    same = all(
+        stage.submod[0].weight.grad is not None
+        and torch.allclose(stage.submod[0].weight.grad, wanted[stage.stage_index], atol=1e-5)
+        for stage in made
+    )
+    print("same" if same else "differs", flush=True)
+    dist.barrier()
+    return 0 if same else 3
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # what torch does at exit is not what is asked here
