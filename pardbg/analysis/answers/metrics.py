@@ -13,9 +13,10 @@ from typing import Final, Literal
 
 from pardbg.analysis.answers.ranks import agent_overhead
 from pardbg.analysis.answers.report import complete_steps
+from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.holds import held_ns
-from pardbg.analysis.base.steps import last_step_rows, step_rows
+from pardbg.analysis.base.holds import held_ns, was_held
+from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.base.values import CAUSES, CollectiveRow, P2PRow, PipelineStep, StepRow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
@@ -37,7 +38,7 @@ class Scope:
 
     @property
     def first_step(self) -> int:
-        rows = step_rows(self.view, None)
+        rows = unheld_step_rows(self.view, None)
         return (rows[0].step if rows else 0) + self.skip
 
     @property
@@ -74,7 +75,7 @@ class Metric:
 def free_steps(scope: Scope) -> list[StepRow]:
     """Steps that count, without those that the debugger held."""
     view = scope.view
-    rows = [row for row in step_rows(view, None) if row.step >= scope.first_step]
+    rows = [row for row in unheld_step_rows(view, None) if row.step >= scope.first_step]
     if not any(len(process.table("held")) for process in view.ranks.values()):
         return rows
     windows: dict[int, tuple[int, int]] = {}
@@ -92,8 +93,7 @@ def free_pipeline_steps(scope: Scope) -> list[PipelineStep]:
     if not found:
         return []
     steps = [s for s in complete_steps(scope.view, found[0]) if s.step >= scope.first_step]
-    ranks = found[0].ranks
-    return [s for s in steps if not held_ns(scope.view, ranks, s.t0_ns, s.t1_ns)] or steps
+    return [s for s in steps if not s.held_ns] or steps
 
 
 def typical_step(view: View) -> PipelineStep | None:
@@ -108,17 +108,30 @@ def typical_step(view: View) -> PipelineStep | None:
 def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:
     """Collectives that count; ``which`` is a group's name, an op, or ``group/op``."""
     first = scope.first_step if scope.skip else 0
-    return [
+    found = [
         row
         for row in collectives(scope.view, None)
         if (row.step is None or row.step >= first) and _fits(which, row.group, row.op)
     ]
+    return [row for row in found if not _op_held(scope.view, row)] or found
+
+
+def _op_held(view: View, row: CollectiveRow) -> bool:
+    """Ranks were held while it was under way: when they came says nothing about the program."""
+    times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]
+    return bool(times) and was_held(view, min(times), max(times))
 
 
 def transfers(scope: Scope) -> list[P2PRow]:
     """Pairs of send and receive that count."""
     since = scope.since_ns
-    return [r for r in p2p_rows(scope.view, None) if (r.send_ns or r.recv_ns or 0) >= since]
+    found = [r for r in p2p_rows(scope.view, None) if (r.send_ns or r.recv_ns or 0) >= since]
+    return [row for row in found if not _pair_held(scope.view, row)] or found
+
+
+def _pair_held(view: View, row: P2PRow) -> bool:
+    times = [t for t in (row.send_ns, row.recv_ns, row.done_ns) if t is not None]
+    return bool(times) and was_held(view, min(times), max(times))
 
 
 def _fits(which: str, group: str, op: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pardbg.analysis.answers.doing import recorded
 from pardbg.analysis.answers.step_split import last_step_split
+from pardbg.analysis.answers.step_times import unheld_step_ns
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import LOSS_NAMES
@@ -54,7 +55,7 @@ def _row(view: View, rank: int, process: Process, pipeline: PipelineStep | None)
         now=now,
         since_ns=since,
         step=_step(view, process, said),
-        step_ns=tuple(free or [t1 - t0 for _, t0, t1 in ended]),
+        step_ns=tuple(free or [unheld_step_ns(view, rank, step, t0, t1) for step, t0, t1 in ended]),
         compute_fraction=split[0],
         wait_fraction=split[1],
         comm_fraction=split[2],

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from pardbg.analysis.answers.ranks import agent_overhead, rank_rows
 from pardbg.analysis.answers.report_tables import bandwidths, rank_overlaps, stage_times, usual_path
+from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
 from pardbg.analysis.base.losses import json_number, loss_history, not_finite
 from pardbg.analysis.base.run import run_info
-from pardbg.analysis.base.steps import step_rows
 from pardbg.analysis.base.values import PipelineRank, PipelineStep, RankNow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
@@ -62,7 +62,7 @@ def report(store: Store) -> Json:
                 "loss": json_number(s.loss),
                 "phases": s.phases,
             }
-            for s in step_rows(view, None)
+            for s in unheld_step_rows(view, None)
         ],
         "loss_not_finite": None
         if broken is None
@@ -132,7 +132,7 @@ def _pipeline(view: View) -> Json | None:
         return None
     layout = found[0]
     steps = complete_steps(view, layout)
-    held = {s.step: held_ns(view, layout.ranks, s.t0_ns, s.t1_ns) for s in steps}
+    held = {s.step: held_ns(view, layout.ranks, s.t0_ns, s.t1_ns + s.held_ns) for s in steps}
     # Time under the debugger says nothing about the schedule: such steps are listed, not averaged.
     free = [step for step in steps if not held[step.step]] or steps
     implied = [s.implied_fraction for s in free if s.implied_fraction is not None]

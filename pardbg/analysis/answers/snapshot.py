@@ -6,11 +6,12 @@ from typing import Final
 
 from pardbg.analysis.answers.hang import hang_view, rank_stacks
 from pardbg.analysis.answers.ranks import rank_rows
+from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.losses import loss_history, not_finite
 from pardbg.analysis.base.run import run_info
-from pardbg.analysis.base.steps import current_step, step_rows
+from pardbg.analysis.base.steps import current_step
 from pardbg.analysis.base.values import Snapshot
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
@@ -41,7 +42,7 @@ def snapshot(
     view = View(store, t_ns)
     pipeline = pipeline_view(view, rank, HISTORY if deep else GLANCE)
     losses = loss_history(view)  # before the steps: theirs are among them
-    steps = step_rows(view)
+    steps = unheld_step_rows(view)
     rows = collectives(view)
     ranks = rank_rows(view, pipeline)
     return Snapshot(

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import stalls
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
 from pardbg.analysis.base.values import PipelineStep
 from pardbg.analysis.comm.matching import collectives
@@ -47,7 +48,8 @@ def last_step_split(
 
 
 def _split(view: View, rank: int, process: Process, step: Interval) -> Split | None:
-    length = step[1] - step[0]
+    held = stalls(view, rank, *step)
+    length = step[1] - step[0] - total(held)
     if length <= 0:
         return None
     compute = _compute(view, process, step)
@@ -57,7 +59,8 @@ def _split(view: View, rank: int, process: Process, step: Interval) -> Split | N
     wait = intersect(exposed, waiting)
     comm = subtract(intersect(exposed, moving), wait)
     comm += subtract(_waits(view, process, step), [*wait, *comm])
-    alone = subtract(compute, [*wait, *comm])
+    wait, comm = subtract(wait, held), subtract(comm, held)
+    alone = subtract(compute, [*wait, *comm, *held])
     return total(alone) / length, total(union(wait)) / length, total(union(comm)) / length
 
 

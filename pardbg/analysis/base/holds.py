@@ -1,4 +1,10 @@
-"""When the debugger held ranks: such time says nothing about the program."""
+"""Time without holds: what the debugger held says nothing about the program.
+
+A rank is *stalled* while it is held at a gate, and while it waits inside an op as others are held:
+it may wait for them. Whatever is told as a duration of a step that somebody stepped or paused is
+told without that time. How long a pipeline's step would have taken is more than a rank's own time:
+``pipeline.unheld`` lays its actions out again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.intervals import Interval, clip, total, union
+from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
+from pardbg.store.process import Process
+from pardbg_agent import wire
 
 LAST: Final = 1024
 """Holds per rank that are looked at for live figures."""
@@ -15,23 +23,93 @@ LAST: Final = 1024
 
 def held_ns(view: View, ranks: Iterable[int], t0_ns: int, t1_ns: int) -> int:
     """How long ranks were held at gates within t0..t1, added up."""
-    held = 0
-    for rank in ranks:
-        process = view.ranks.get(rank)
-        if process is None:
-            continue
-        table, visible = view.rows(process, "held")
-        lo = int(table.when[:visible].searchsorted(t0_ns))  # ``when`` is the end
-        begins, ends = (table.col(c)[lo:visible].tolist() for c in ("t0_ns", "t1_ns"))
-        held += total(clip(zip(begins, ends, strict=True), t0_ns, t1_ns))
-    return held
+    return sum(total(_held(view, rank, t0_ns, t1_ns)) for rank in ranks)
+
+
+def unheld_ns(view: View, rank: int, t0_ns: int, t1_ns: int) -> int:
+    """How much of t0..t1 the rank was not stalled by the debugger."""
+    return t1_ns - t0_ns - total(stalls(view, rank, t0_ns, t1_ns))
+
+
+def stalls(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
+    """When, within t0..t1, the rank was held, or waited inside an op while another was."""
+    if not was_held(view, t0_ns, t1_ns):
+        return []
+    own = _held(view, rank, t0_ns, t1_ns)
+    others = [
+        span for other in view.ranks if other != rank for span in _held(view, other, t0_ns, t1_ns)
+    ]
+    process = view.ranks.get(rank)
+    if process is None or not others:
+        return union(own)
+    return union([*own, *intersect(_waiting(view, process, t0_ns, t1_ns), others)])
 
 
 def was_held(view: View, t0_ns: int, t1_ns: int) -> bool:
     """Any rank was held within t0..t1: the others may then have waited for it."""
     spans = _recent(view)
+    if not spans:
+        return False
+    if t0_ns < spans[0][0]:  # holds of long ago are not among the last ones
+        return held_ns(view, view.ranks, t0_ns, t1_ns) > 0
     at = bisect_left(spans, t0_ns, key=lambda span: span[1])
     return at < len(spans) and spans[at][0] < t1_ns
+
+
+def last_hold_end(view: View) -> int:
+    """When the debugger let a rank go for the last time; 0: it held none lately."""
+    spans = _recent(view)
+    return spans[-1][1] if spans else 0
+
+
+def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
+    """The rank's holds within t0..t1, the one it is in now among them."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return []
+    table, visible = view.rows(process, "held")
+    lo = int(table.when[:visible].searchsorted(t0_ns))  # ``when`` is the end
+    begins, ends = (table.col(c)[lo:visible].tolist() for c in ("t0_ns", "t1_ns"))
+    found = list(zip(begins, ends, strict=True))
+    since = _open_holds(view).get(rank)
+    if since is not None:
+        found.append((since, max(t1_ns, since)))
+    return clip(found, t0_ns, t1_ns)
+
+
+def _open_holds(view: View) -> dict[int, int]:
+    """rank -> since when it is held at the cursor: that has no record yet."""
+    found: dict[int, int] | None = view.local.get("open holds")
+    if found is None:
+        said = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
+        found = {}
+        for rank, process in view.ranks.items():
+            state = said.get(process.proc) or {}
+            since = state.get("held_since_ns")
+            if state.get("held") and isinstance(since, int) and since > 0:
+                since += process.clocks.at(view.t_ns).offset_ns
+                table, visible = view.rows(process, "held")
+                if not visible or int(table.when[visible - 1]) <= since:
+                    found[rank] = since
+        view.local["open holds"] = found
+    return found
+
+
+def _waiting(view: View, process: Process, t0_ns: int, t1_ns: int) -> list[Interval]:
+    """When the host was inside waits and synchronous ops."""
+    found: list[Interval] = []
+    for name in ("wait", "issue", "issue_p2p"):
+        table, visible = view.rows(process, name)
+        lo = int(table.when[:visible].searchsorted(t0_ns - table.longest_ns))
+        columns = (table.col(c)[lo:visible].tolist() for c in ("t0_ns", "t1_ns", "flags"))
+        for begin, end, flags in zip(*columns, strict=True):
+            if begin >= t1_ns:
+                if name == "wait":
+                    continue
+                break
+            if name == "wait" or not flags & int(wire.Flag.ASYNC):
+                found.append((begin, end))
+    return clip(found, t0_ns, t1_ns)
 
 
 def _recent(view: View) -> list[Interval]:
@@ -44,12 +122,7 @@ def _recent(view: View) -> list[Interval]:
             tail = slice(max(0, visible - LAST), visible)
             columns = (table.col(c)[tail].tolist() for c in ("t0_ns", "t1_ns"))
             spans += zip(*columns, strict=True)
+        spans += [(since, max(view.t_ns, since + 1)) for since in _open_holds(view).values()]
         found = view.local["holds"] = union(spans)
     result: list[Interval] = found
     return result
-
-
-def last_hold_end(view: View) -> int:
-    """When the debugger let a rank go for the last time; 0: it held none lately."""
-    spans = _recent(view)
-    return spans[-1][1] if spans else 0

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.intervals import clip, total
+from pardbg.analysis.base.holds import stalls, unheld_ns
+from pardbg.analysis.base.intervals import clip, total, union
 from pardbg.analysis.base.losses import losses_by_step
 from pardbg.analysis.base.values import StepRow
 from pardbg.analysis.base.waits import p2p_waits
@@ -55,7 +56,7 @@ def _step_rows(view: View, last: int | None) -> tuple[StepRow, ...]:
     return tuple(
         StepRow(
             step,
-            max(t1 - t0 for t0, t1 in ended_at[step].values()),
+            max(unheld_ns(view, rank, t0, t1) for rank, (t0, t1) in ended_at[step].items()),
             losses.get(step),
             phases.get(step, {}),
         )
@@ -102,9 +103,12 @@ def _sum_phases(
             newest[step] = max(newest.get(step, 0), t1)
             begin, end = ended.get(step, {}).get(rank, (0, 0))  # others count no such step
             inside = min(t1, end) - max(t0, begin)
-            if flags & _INFERRED and inside > 0:  # it lies around the waits for its input
+            if inside > 0:
                 window = max(t0, begin), min(t1, end)
-                inside -= total(clip(p2p_waits(view, rank, window), *window))
+                out = stalls(view, rank, *window)
+                if flags & _INFERRED:  # it lies around the waits for its input
+                    out = union([*out, *clip(p2p_waits(view, rank, window), *window)])
+                inside -= total(out)
             if inside > 0:
                 by_rank = sums[step][process.name(name_id)]
                 by_rank[rank] = by_rank.get(rank, 0) + inside

@@ -128,6 +128,8 @@ class PipelineStep:
     implied_fraction: float | None
     bound_fraction: float | None
     ranks: tuple[PipelineRank, ...]
+    held_ns: int = 0
+    """Held out of it: the window ended so much later. Not 0: all times are as without holds."""
 
 
 @dataclass(frozen=True, slots=True)

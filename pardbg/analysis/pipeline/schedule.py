@@ -30,6 +30,7 @@ from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, split
 from pardbg.analysis.pipeline.layout import Layout, layouts, running_action, step_rows
 from pardbg.analysis.pipeline.receives import calls, receives
 from pardbg.analysis.pipeline.simulate import uniform_slots
+from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 
 HISTORY = 64
 _LOOK_BACK = 8
@@ -114,7 +115,7 @@ def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
     counts = []
     for rank in layout.ranks:
         process = view.ranks.get(rank)
-        for name in (layout.table, "wait", "done_p2p", "issue_p2p"):
+        for name in (layout.table, "wait", "done_p2p", "issue_p2p", "held"):
             if process is None:
                 counts.append(-1)
                 continue
@@ -130,12 +131,18 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     if window is None:
         return None
     complete = _is_complete(view, layout, rows, step)
+    laid = lay_out_unheld(view, rows, layout.num_stages, window)
+    if laid is not None:
+        rows, window = laid.rows, (window[0], laid.now_ns)
     ended = {
         s.text: (s.t1_ns, rank) for rank, row in rows.items() for s in row if s.kind in COMPUTE
     }
     slots = _slots(view, layout)
     ranks = tuple(
-        _rank_row(view, layout, rank, rows[rank], window, complete, ended, step, slots.get(rank))
+        _rank_row(
+            view, layout, rows[rank], window, complete,
+            _evidence(view, layout, rank, window, step, ended, laid), slots.get(rank),
+        )
         for rank in layout.ranks if _is_recorded(view, layout, rank, rows[rank], step)
     )  # fmt: skip
     if not ranks:
@@ -151,6 +158,32 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
         implied_fraction=implied_fraction(layout, rows),
         bound_fraction=bound_fraction(layout),
         ranks=ranks,
+        held_ns=0 if laid is None else laid.held_ns,
+    )
+
+
+def _evidence(
+    view: View,
+    layout: Layout,
+    rank: int,
+    window: Interval,
+    step: int,
+    ended: Mapping[str, tuple[int | None, int]],
+    laid: LaidOut | None,
+) -> Evidence:
+    """Of a step that was held only how long inputs were on their way: receives and waits have the
+    times of the holds."""
+    if laid is not None:
+        ways = laid.ways.get(rank, ())
+        return Evidence(rank, layout.num_stages, ended, layout.stage_rank, waits=ways)
+    return Evidence(
+        rank=rank,
+        num_stages=layout.num_stages,
+        ended=ended,
+        stage_rank=layout.stage_rank,
+        waits=p2p_waits(view, rank, window),
+        receives=receives(view, rank, step),
+        calls=calls(view, rank, step, layout.num_stages),
     )
 
 
@@ -217,24 +250,14 @@ def _slots(view: View, layout: Layout) -> Mapping[int, tuple[str, ...]]:
 def _rank_row(
     view: View,
     layout: Layout,
-    rank: int,
     row: Sequence[ActionSpan],
     window: Interval,
     complete: bool,
-    ended: Mapping[str, tuple[int | None, int]],
-    step: int,
+    evidence: Evidence,
     slots: tuple[str, ...] | None,
 ) -> PipelineRank:
+    rank = evidence.rank
     following = _next_action(layout, rank, row)
-    evidence = Evidence(
-        rank=rank,
-        num_stages=layout.num_stages,
-        ended=ended,
-        stage_rank=layout.stage_rank,
-        waits=p2p_waits(view, rank, window),
-        receives=receives(view, rank, step),
-        calls=calls(view, rank, step, layout.num_stages),
-    )
     idles = split(evidence, row, window, None if complete else following)
     now, peak, per_stage = _in_flight(row)
     return PipelineRank(
@@ -282,7 +305,7 @@ def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> 
         made = current if step == current.step else pipeline_step(view, layout, step)
         if made is None or not made.complete:
             continue
-        if not was_held(view, made.t0_ns, made.t1_ns):
+        if not made.held_ns:
             return made
         newest = newest or made
     return newest
@@ -314,7 +337,8 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     if window is None or not _is_complete(view, layout, rows, step):
         return None
     if was_held(view, *window):
-        return None
+        made = pipeline_step(view, layout, step)
+        return made.bubble_fraction if made is not None else None
     busy = sum(total(clip(busy_intervals(row, window[1]), *window)) for row in rows.values())
     length = window[1] - window[0]
     bubble = _bubble(busy, len(rows), length)

@@ -10,7 +10,6 @@ from statistics import fmean, median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.base.values import ActionSpan, PipelineStep
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, twin
@@ -142,7 +141,7 @@ def _measured(view: View, layout: Layout, until: int | None) -> list[PipelineSte
     made = []
     for step in range(newest, max(-1, newest - 2 * LAST), -1):
         found = pipeline_step(view, layout, step)
-        if found is None or not found.complete or was_held(view, found.t0_ns, found.t1_ns):
+        if found is None or not found.complete or found.held_ns:
             continue
         made.append(found)
         if len(made) == LAST:

@@ -119,7 +119,8 @@ def test_last_complete_step_stays_while_the_next_runs() -> None:
 
 def test_steps_under_the_debugger_are_shown_but_not_counted() -> None:
     """Step 1 is step 0 again, 20 ms later, with rank 1 held for 30 ms before its last backward:
-    its bubble (1 - 12/80) is the debugger's, so figures stay those of step 0."""
+    without the hold its window is 10 ms and its bubble 0.4, as step 0's; step 0 is what figures
+    are taken of."""
     trace = two_ranks()
     r0, r1 = trace.ranks
     for text, t0, t1 in (("0F0", 20, 21), ("0F1", 21, 22), ("0B0", 25, 27), ("0B1", 58, 60)):
@@ -135,7 +136,15 @@ def test_steps_under_the_debugger_are_shown_but_not_counted() -> None:
     assert pipeline is not None and pipeline.step is not None
     assert pipeline.last_complete is not None
     assert (pipeline.step.step, pipeline.last_complete.step) == (1, 0)
-    assert [step for step, _ in pipeline.bubble_history] == [0]
+    assert pipeline.bubble_history == ((0, pytest.approx(0.4)), (1, pytest.approx(0.4)))
+    made = pipeline.step
+    assert (made.t0_ns, made.t1_ns, made.held_ns) == (ns(20), ns(30), 30 * MS)
+    assert made.bubble_fraction == pytest.approx(0.4)
+    assert [row.busy_ns for row in made.ranks] == [6 * MS, 6 * MS]
+    last = made.ranks[0].actions[-1]
+    assert (last.text, last.t0_ns, last.t1_ns) == ("0B1", ns(28), ns(30))  # not 58 to 60
+    # Step 1 lasts from 11 to 61: 20 ms less the hold, on both ranks.
+    assert [row.duration_ns for row in shown.steps] == [11 * MS, 20 * MS]
     assert [rank.step_ns for rank in shown.ranks] == [(11 * MS,)] * 2  # r0 waited for r1
     assert shown.step_ns == 11 * MS
 

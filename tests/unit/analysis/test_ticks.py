@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.schedule import pipeline_step
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.analysis.pipeline.ticks.grid import TickGrid, tick_ends, tick_grids, tick_numbers
 from pardbg.session.reader import load
 from pardbg_agent import wire
-from tests.unit.trace_builder import Trace, ns
+from tests.unit.trace_builder import MS, Trace, ns
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
 PLAN = {0: ["0F0", "0F1", "0B0", "0B1"], 1: ["1F0", "1B0", "1F1", "1B1"]}
@@ -160,3 +163,40 @@ def test_a_cell_says_duration_bytes_and_who_waited() -> None:
     assert cell.received[0].bytes == cell.sent[0].bytes > 0
     assert cell.needs == "2B1"
     assert ticks_shown(store, middle, TicksWant(1)) is None  # nobody is held
+
+
+def test_a_hold_inside_an_action_is_no_time_of_it() -> None:
+    """1F0 runs from 20 to 130 and is held inside from 25 to 125: 10 ms of its own. Rank 0 waits
+    for it in a receive meanwhile, and then runs B0: it waited for the debugger, not for rank 1."""
+    trace = Trace(2)
+    trace.plan("Schedule1F1B", {0: ["0F0", "0B0"], 1: ["1F0", "1B0"]}, 1)
+    r0, r1 = trace.ranks
+    r0.action("0F0", 10, 20)
+    r1.action("1F0", 20, 130)
+    r1.held(25, 125)
+    r0.wait(20, 150)
+    r1.action("1B0", 130, 150)
+    r0.action("0B0", 150, 170)
+    view = View(trace.flush().store(), None)
+    made = pipeline_step(view, layouts(view)[0], 0)
+    assert made is not None and made.held_ns == 100 * MS
+    spans = {a.text: (a.t0_ns, a.t1_ns) for row in made.ranks for a in row.actions}
+    assert spans == {
+        "0F0": (ns(10), ns(20)), "1F0": (ns(20), ns(30)), "1B0": (ns(30), ns(50)),
+        "0B0": (ns(50), ns(70)),
+    }  # fmt: skip
+    assert made.bubble_fraction == pytest.approx(1 - 60 / 120)
+
+
+def test_waiting_for_a_held_rank_is_no_time_of_a_step() -> None:
+    """DDP: rank 1 is held from 20 to 120 before its all_reduce, rank 0 waits for it from 15 on."""
+    trace = Trace(2)
+    for rank, proc in enumerate(trace.ranks):
+        proc.phase("backward", 0, 15)
+        proc.wait(15, 125, p2p=False) if rank == 0 else proc.held(20, 120)
+        proc.step(0, 0, 130)
+    view = View(trace.flush().store(), None)
+    assert [row.duration_ns for row in unheld_step_rows(view)] == [30 * MS]
+    assert (unheld_ns(view, 0, ns(0), ns(130)), unheld_ns(view, 1, ns(0), ns(130))) == (
+        30 * MS, 30 * MS,
+    )  # fmt: skip

@@ -42,12 +42,6 @@ def test_an_idle_stretch_names_what_it_waits_for_where_that_fits() -> None:
     assert plain(seen_row(rank, Axis(0, 10, 5), 10, False).line()) == "░░░░░"
 
 
-def test_what_comes_next_stands_behind_a_held_rank() -> None:
-    rank = _rank([ActionSpan(0, 0, "F", 0, 0, 4)], [])
-    row = seen_row(rank, Axis(0, 20, 20), 4, False, held_next="RECV_B 1→0 mb5")
-    assert plain(row.line()).rstrip() == "F0  ‖recv B5"
-
-
 @pytest.mark.parametrize(
     ("cells", "many", "text"), [(3, True, "4F5"), (2, True, "F5"), (1, True, "F"), (0, True, "")]
 )

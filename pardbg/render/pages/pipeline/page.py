@@ -14,6 +14,7 @@ from pardbg.render.draw.cells import (
     Picture,
     Segment,
     clean,
+    clip,
     crop,
     fit,
     left,
@@ -26,12 +27,14 @@ from pardbg.render.frame.empty import empty
 from pardbg.render.pages.pipeline import ledger
 from pardbg.render.pages.pipeline.chooser import choices, lacks
 from pardbg.render.pages.pipeline.schedule import (
+    HELD,
     duration_row,
     flight_row,
     gap_row,
     legend,
     plan_row,
     seen_row,
+    short_next,
 )  # fmt: skip
 
 PATH_ROWS = 26
@@ -133,6 +136,8 @@ def _frame(
     now = max(snapshot.t_ns, step.t1_ns)
     if step.complete or snapshot.control.mode == "held":
         now = min(snapshot.t_ns, step.t1_ns)  # nothing runs: nothing moves
+    if step.held_ns:
+        now = step.t1_ns  # its times are without the holds, the cursor's is not
     width = max(16, cells - GUTTER - ledger.size(cells) - 3)
     spans = [
         (action.t0_ns, now if action.t1_ns is None else action.t1_ns)
@@ -259,7 +264,10 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
     axis = frame.axis
     marked = frame.path.actions if frame.path is not None and frame.step.complete else ()
     held = frame.held.get(rank.rank)
-    seen = seen_row(rank, axis, frame.now_ns, frame.many, held, marked).line()
+    if held:  # in a place of its own: never among the actions
+        gate = Segment(f"{HELD} {clip(short_next(held, frame.many), 18)}  ", "held")
+        figures = crop(line(gate, *figures), ledger.size(frame.cells))
+    seen = seen_row(rank, axis, frame.now_ns, frame.many, marked).line()
     chosen = rank.rank == frame.look.selected
     stages = ",".join(map(str, rank.stages))
     lines = []

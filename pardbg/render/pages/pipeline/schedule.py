@@ -98,7 +98,7 @@ def plan_row(
 
 
 def seen_row(
-    rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool, held_next: str | None = None,
+    rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool,
     path: Collection[str] = (),
 ) -> Row:  # fmt: skip
     """What ran, up to ``now_ns``, over its idle stretches; actions of the critical path have a
@@ -125,10 +125,6 @@ def seen_row(
         if action.text in path and 0 < end <= row.size and row.chars[end - 1] == " ":
             row.chars[end - 1] = ON_PATH
     mark_breaks(row, axis)
-    if held_next:
-        mark = f"{HELD}{short_next(held_next, many_stages)}"
-        end = max(end, min(axis.x(now_ns), axis.cells))
-        row.put(max(0, min(end, axis.cells - len(mark))), mark, "held")
     return row
 
 
