@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Picture, Segment, fit, left, line, wrap
 
+TWO_COLUMNS: Final = 100
+COMMANDS: Final = 70
+"""A column from so many cells on has the commands, too."""
 HelpRow = tuple[str, str, str, str]
 """Group title, keys as printed, command with its arguments, help."""
 
 
 def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
-    """All actions by group: in two columns where it is wide."""
+    """All actions by group: in two columns where there is room for them, without the commands
+    where it is narrow (the keys and what they do)."""
     groups: dict[str, list[HelpRow]] = {}
     for row in rows:
         groups.setdefault(row[0], []).append(row)
-    wide = cells >= 150
+    wide = cells >= TWO_COLUMNS
     size = (cells - 3) // 2 if wide else cells
     blocks = [_block(title, entries, size) for title, entries in groups.items()]
     if not wide:
@@ -36,11 +41,15 @@ def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
 
 def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
     lines: list[Line] = [rule(title, cells - 1)]
+    roomy = cells >= COMMANDS
     for _, keys, command, text in entries:
         words = f":{command}" if command else ""
-        room = max(16, cells - 38)
-        parts = wrap(text, room)
-        lines.append(line(" ", Segment(left(keys, 10), "key"), Segment(left(words, 24), "dim"), " ",
-                          Segment(parts[0] if parts else "")))  # fmt: skip
-        lines += [line(" " * 36, Segment(part)) for part in parts[1:]]
+        first = left(keys, 10) if roomy else left(keys or words, 16)
+        start = [Segment(first, "key" if keys else "dim")]
+        if roomy:
+            start += [Segment(left(words, 24), "dim"), Segment(" ")]
+        indent = 1 + sum(len(part.text) for part in start)
+        parts = wrap(text, max(16, cells - indent - 2))
+        lines.append(line(" ", *start, Segment(parts[0] if parts else "")))
+        lines += [line(" " * indent, Segment(part)) for part in parts[1:]]
     return [*lines, ()]

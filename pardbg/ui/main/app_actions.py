@@ -34,7 +34,9 @@ class AppActions:
         lines = explain(argument) if argument else []
         if argument and not lines:
             raise CommandError(f"no word {argument!r}: ? lists all")
-        panel = word_panel(argument, lines) if lines else help_panel(self._view.live)
+        panel = (
+            word_panel(argument, lines) if lines else help_panel(self._view.live, self._view.active)
+        )
         self._view.push_panel(panel)
 
     def _picture(self, argument: str) -> None:

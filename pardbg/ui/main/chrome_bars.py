@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pardbg.render.draw.cells import Line, Segment, fit, line
 from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, legend, time_bar
-from pardbg.ui.commands.actions import Action, hints
+from pardbg.ui.commands.actions import Action
+from pardbg.ui.commands.screen_keys import footer
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.widgets.lines import Lines
@@ -30,8 +31,8 @@ class ChromeBars:
         self.message: tuple[str, str] = ("", "")
         """Text and style."""
 
-    def paint(self, frame: Frame | None, cells: int, rows: int, hints_too: bool) -> None:
-        """All three at this size; the hints unless the prompt writes there."""
+    def paint(self, frame: Frame | None, cells: int, rows: int, screen: str) -> None:
+        """All three at this size; the hints are ``screen``'s, none where the prompt writes."""
         snapshot = frame.snapshot if frame else None
         mode = chrome.Mode(
             not self._live, frame.following if frame else True, frame.playing if frame else False,
@@ -44,11 +45,14 @@ class ChromeBars:
         status = self._status_lines(frame, cells, rows)
         self.status.styles.height = len(status)
         self.status.show(status)
-        if hints_too:
-            items = [self._hint(action, frame) for action in hints(self._live)]
+        if screen:
+            offered = footer(screen, self._live)
+            items = [self._hint(action, label, frame) for action, label in offered]
             self.hints.show((chrome.hints(items, cells),))
 
-    def _hint(self, action: Action, frame: Frame | None) -> tuple[str, str]:
+    def _hint(self, action: Action, label: str, frame: Frame | None) -> tuple[str, str]:
+        if label:
+            return action.shown, label
         keys, label = action.hinted or (action.shown, "")
         return keys, label or self._label(action, frame)
 

@@ -173,7 +173,9 @@ class MainScreen(Screen[None]):
     def paint(self) -> None:
         """Header, status and hints; the pages paint themselves."""
         if self._ready and not self._small and self._cells:
-            self._bars.paint(self.shared.frame, self._cells, self._rows, not self._prompting)
+            self._bars.paint(
+                self.shared.frame, self._cells, self._rows, "" if self._prompting else self._active
+            )
 
     def say(self, text: str, style: str = "dim", seconds: float = _MESSAGE_S) -> None:
         """One line at the bottom, for a while or until the next key."""

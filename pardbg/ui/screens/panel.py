@@ -9,11 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
+from textual.widgets import Input
 
 from pardbg.render.draw.cells import Picture, Segment, line
-from pardbg.render.frame.help import help_page
+from pardbg.render.frame.help import HelpRow, help_page
 from pardbg.ui.commands.actions import GROUP_TITLES, Group, for_mode
 from pardbg.ui.commands.explain import wrapped
+from pardbg.ui.commands.screen_keys import own
 from pardbg.ui.widgets.picture import PicturePane
 
 Draw = Callable[[int, int], Picture]
@@ -73,13 +75,64 @@ def word_panel(word: str, lines: Sequence[str]) -> Panel:
     return Panel(f"help {word}", draw)
 
 
-def help_panel(live: bool) -> Panel:
-    """Every action of this mode, from the registry."""
+class HelpPanel(Panel):
+    """All actions, the screen's own first; ``/`` searches."""
+
+    AUTO_FOCUS = ""
+    """Keys scroll until a search was asked for."""
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search")]
+
+    def __init__(self, live: bool, screen: str) -> None:
+        super().__init__("pardbg help", self._drawn)
+        self._rows = _help_rows(live, screen)
+        self._search = Input(placeholder="search keys, commands, words", compact=True)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="panel") as box:
+            box.border_title = f" {self._title} "
+            box.border_subtitle = " / searches   esc closes "
+            yield self._search
+            yield self._pane
+
+    def on_mount(self) -> None:
+        self._search.display = False
+
+    def action_search(self) -> None:
+        self._search.display = True
+        self.set_focus(self._search)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.redraw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.set_focus(None)
+
+    def _drawn(self, cells: int, height: int) -> Picture:
+        wanted = self._search.value.lower().split()
+        rows = [row for row in self._rows if all(word in " ".join(row).lower() for word in wanted)]
+        if not rows:
+            return Picture(body=((), line(Segment("  nothing fits", "dim"))))
+        return help_page(rows, cells, height)
+
+
+def _help_rows(live: bool, screen: str) -> list[HelpRow]:
+    """Every action of this mode, from the registry; each once."""
+    mine = [action for action, _ in own(screen, live)]
     order: list[Group] = list(GROUP_TITLES)
-    actions = sorted(for_mode(live), key=lambda action: order.index(action.group))
-    rows = [
-        (GROUP_TITLES[action.group], action.shown, f"{action.command} {action.usage}".strip(),
-         action.help)
-        for action in actions
-    ]  # fmt: skip
-    return Panel("pardbg help", lambda cells, height: help_page(rows, cells, height))
+    others = (action for action in for_mode(live) if action not in mine)
+    rows = [(f"This screen: {screen.capitalize()}", action) for action in mine]
+    rows += [
+        (GROUP_TITLES[action.group], action)
+        for action in sorted(others, key=lambda action: order.index(action.group))
+    ]
+    return [
+        (title, action.shown, f"{action.command} {action.usage}".strip(), action.help)
+        for title, action in rows
+    ]
+
+
+def help_panel(live: bool, screen: str) -> Panel:
+    """Every action of this mode."""
+    return HelpPanel(live, screen)

@@ -1,0 +1,66 @@
+"""Footer and help are the screen's own: its keys come first, and help can be searched."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg.ui.commands.actions import ACTIONS, SCREENS
+from pardbg.ui.commands.screen_keys import OWN, footer
+from tests.ui import sample
+from tests.ui.fakes import app_on, shows, text_of, until
+
+
+def test_each_screen_has_its_own_and_they_are_there() -> None:
+    assert OWN.keys() == {name for _, name, _ in SCREENS}
+    known = {action.id for action in ACTIONS}
+    assert {id_ for ids in OWN.values() for id_ in ids} <= known
+
+
+def test_a_footer_offers_nothing_twice_and_begins_with_pause() -> None:
+    for screen in OWN:
+        for live, first in ((True, "toggle"), (False, "play")):
+            offered = [action.id for action, _ in footer(screen, live)]
+            assert offered[0] == first and len(offered) == len(set(offered))
+            assert offered[-2:] == ["help", "quit"]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_footer_changes_with_the_screen(size: tuple[int, int]) -> None:
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=size) as pilot:
+        await shows(app, "enter the rank")
+        await pilot.press("2")
+        await shows(app, "g ticks")
+        assert "enter the rank" not in text_of(app)
+        await pilot.press("3")
+        await shows(app, "+ closer")
+
+
+async def test_help_begins_with_the_screens_own_keys() -> None:
+    app = app_on(sample.snapshot_1f1b(), start="pipeline")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "implied 27.3%")
+        await pilot.press("question_mark")
+        await shows(app, "This screen: Pipeline")
+        text = text_of(app)
+        rows = [row for row in text.split("\n") if "This screen: Pipeline" in row]
+        assert len(rows) == 1 and rows[0].count("──") >= 2, "two columns"
+        assert text.index("Ticks instead of time") < text.index("Control (live)") or (
+            text.index("This screen") < text.index("Time ")
+        )
+
+
+async def test_help_is_searched() -> None:
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await shows(app, "● live")
+        await pilot.press("question_mark")
+        await shows(app, "This screen: Overview")
+        await pilot.press("slash", *"bookmark")
+        await until(lambda: "Save this screen" not in text_of(app), "the others are gone")
+        await shows(app, "Bookmark this moment")
+        await pilot.press(*"xyz")
+        await shows(app, "nothing fits")
+        await pilot.press("escape")
+        await shows(app, "● live")
+        await until(lambda: "pardbg help" not in text_of(app), "help closed")
