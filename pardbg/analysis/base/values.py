@@ -147,6 +147,8 @@ class PipelineView:
     """The newest complete step at or before the cursor, for figures that must not jump."""
     bubble_history: tuple[tuple[int, float], ...]
     """(step, bubble_fraction) of the last complete steps, at most 64."""
+    implied_history: tuple[tuple[int, float], ...] = ()
+    """(step, implied_fraction) of the same steps, where it is known."""
     source: PlanSource = "schedule"
     index: int = 0
     """Which of ``Snapshot.pipelines`` it is."""

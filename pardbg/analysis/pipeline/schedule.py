@@ -33,6 +33,8 @@ from pardbg.analysis.pipeline.simulate import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 
 HISTORY = 64
+_MOST_SIMULATED = 64
+"""Ranks up to which what a schedule implies is worked out for each step of the history."""
 _LOOK_BACK = 8
 """Steps to look back for a complete one."""
 
@@ -49,7 +51,7 @@ def pipeline_view(
     layout = found[index]
     newest = newest_step(view, layout)
     current = None if newest is None else pipeline_step(view, layout, newest)
-    plan = layout.plan
+    plan, bubbles = layout.plan, _history(view, layout, newest, history)
     return PipelineView(
         schedule=plan.schedule if plan is not None else "",
         group=_group_name(view, layout),
@@ -60,7 +62,8 @@ def pipeline_view(
         paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
         step=current,
         last_complete=_last_complete(view, layout, current),
-        bubble_history=_history(view, layout, newest, history),
+        bubble_history=bubbles,
+        implied_history=_implied_history(view, layout, bubbles),
         source=_source(layout),
         index=index,
     )
@@ -323,6 +326,23 @@ def _history(
         if bubble is not None:
             made.append((step, bubble))
     return tuple(made[-number:])
+
+
+def _implied_history(
+    view: View, layout: Layout, bubbles: Sequence[tuple[int, float]]
+) -> tuple[tuple[int, float], ...]:
+    """(step, implied bubble) of the same steps. Each is simulated once."""
+    if len(layout.ranks) > _MOST_SIMULATED:
+        return ()
+    cache = view.memo("implied")
+    made = []
+    for step, bubble in bubbles:
+        key = (layout.key, step, bubble)
+        if key not in cache:
+            cache[key] = implied_fraction(layout, step_rows(view, layout, step))
+        if cache[key] is not None:
+            made.append((step, cache[key]))
+    return tuple(made)
 
 
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:

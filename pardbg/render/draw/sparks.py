@@ -1,14 +1,13 @@
-"""Small charts: sparklines, bars in eighths, stacked bars, line charts in braille."""
+"""Small charts: sparklines, bars in eighths, stacked bars."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pardbg.render.draw.cells import Line, Row, Segment
+from pardbg.render.draw.cells import Line, Row
 
 LEVELS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-_DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 
 
 def resample(values: Sequence[float], size: int) -> list[float]:
@@ -70,56 +69,3 @@ def stacked(parts: Sequence[tuple[float, str, str]], size: int) -> Line:
         row.fill(at, at + cells, char, style)
         at += cells
     return row.line()
-
-
-def column_chart(values: Sequence[float], size: int, height: int, low: float, high: float,
-                 style: str) -> list[Line]:  # fmt: skip
-    """Columns over ``height`` rows, newest at the right."""
-    shown = list(values)[-size:]
-    span = (high - low) or 1.0
-    levels = [max(1, round((v - low) / span * height * 8)) for v in shown]
-    lines: list[Line] = []
-    for row in range(height - 1, -1, -1):
-        text = "".join(
-            " " if (part := min(8, max(0, level - row * 8))) == 0 else LEVELS[part - 1]
-            for level in levels
-        )
-        lines.append((Segment(text.rjust(size), style),))
-    return lines
-
-
-def bounds(values: Sequence[float], share: float = 0.2) -> tuple[float, float]:
-    """Least and most, but at least ``share`` of the most apart: noise must not fill a chart."""
-    low, high = min(values), max(values)
-    return (min(low, high - abs(high) * share), high)
-
-
-def line_chart(values: Sequence[float], size: int, height: int, style: str) -> list[Line]:
-    """A curve in braille dots over the whole width: 2 x 4 dots per cell."""
-    if not values or size < 1 or height < 1:
-        return [(Segment(" " * max(size, 0)),)] * height
-    wide, tall = size * 2, height * 4
-    low, high = bounds(values)
-    span = (high - low) or 1.0
-    cells = [[0] * size for _ in range(height)]
-    before: int | None = None
-    for x in range(wide):
-        at = x * (len(values) - 1) / max(1, wide - 1)
-        here = int(at)
-        after = min(here + 1, len(values) - 1)
-        value = values[here] + (values[after] - values[here]) * (at - here)
-        y = round((value - low) / span * (tall - 1))
-        for dot in _stroke(before, y):
-            cells[height - 1 - dot // 4][x // 2] |= _DOTS[dot % 4][x % 2]
-        before = y
-    return [
-        (Segment("".join(chr(0x2800 + dots) if dots else " " for dots in row), style),)
-        for row in cells
-    ]
-
-
-def _stroke(before: int | None, now: int) -> range:
-    """The dots between two neighbouring heights, so that steep curves stay connected."""
-    if before is None or before == now:
-        return range(now, now + 1)
-    return range(before + 1, now + 1) if now > before else range(now, before)

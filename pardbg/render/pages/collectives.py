@@ -23,10 +23,17 @@ from pardbg.render.draw.cells import (
 )  # fmt: skip
 from pardbg.render.draw.sparks import LEVELS
 from pardbg.render.frame.empty import empty
+from pardbg.render.pages.collective_charts import charts, summary
 
 _LATE_SHARE = 0.5
 _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
 """Skew below this, or not this many times the transfer, is noise: it stays quiet."""
+
+
+SUMMARY_ROWS = 26
+"""From so many rows on there is a table by kind over the list."""
+CHART_ROWS = 34
+"""From so many rows on there are charts under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,11 @@ def collectives(
     foot = _closer(current, snapshot, cells, rows) if rows >= 16 else ()
     columns = choose(_p2p_columns(cells) if p2p else _columns(listed, cells), cells - 3)
     names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
+    if not p2p and rows >= SUMMARY_ROWS:
+        own = [row for row in listed if isinstance(row, CollectiveRow)]
+        head = (*head, *summary(own, cells, 4 if rows < CHART_ROWS else 7), ())
+        if rows >= CHART_ROWS:
+            foot = ((), *charts(own, cells, min(14, rows // 4)), *foot)
     body = tuple(_row(row, columns, snapshot, row is current, cells) for row in listed)
     return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
                    rows=tuple(range(len(listed))))  # fmt: skip

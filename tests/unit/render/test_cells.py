@@ -17,7 +17,7 @@ from pardbg.render.draw.cells import (
     spread,
     wrap,
 )  # fmt: skip
-from pardbg.render.draw.sparks import bar, line_chart, shares, spark, stacked, thin
+from pardbg.render.draw.sparks import bar, shares, spark, stacked, thin
 
 
 def test_text_from_a_job_cannot_move_the_cursor() -> None:
@@ -76,11 +76,3 @@ def test_shares_sum_to_the_whole() -> None:
     assert shares([0.5, 0.25, 0.25], 10) == [5, 3, 2]
     assert sum(shares([1 / 3, 1 / 3, 1 / 3], 10)) == 10
     assert plain(stacked([(0.5, "#", "a"), (0.25, "=", "b")], 4)) == "##=▁"
-
-
-def test_a_curve_rises_from_corner_to_corner() -> None:
-    rows = [plain(row) for row in line_chart([0.0, 1.0], 2, 2, "x")]
-    # 4 x 8 dots: heights 0, 2, 5, 7, strokes joined; the low half lies in the lower row.
-    assert [len(row) for row in rows] == [2, 2]
-    assert rows[0][0] == " " and rows[1][1] != "⣿"
-    assert line_chart([], 3, 1, "x")[0] == (Segment("   "),)

@@ -7,8 +7,10 @@ import sys
 from itertools import pairwise
 
 from pardbg import words
+from pardbg.analysis.base.values import Arrival, CollectiveRow
 from pardbg.render.draw.cells import plain
 from pardbg.render.draw.plots import Scale, Series, by_step, plot
+from pardbg.render.pages.collective_charts import charts, sums
 
 MS = 1_000_000
 
@@ -67,6 +69,35 @@ def test_many_values_are_dots_and_no_room_is_no_chart() -> None:
     assert by_step(many, 10, 10, "x", words.number) == []
     assert by_step(many, 60, 3, "x", words.number) == []
     assert by_step([], 60, 10, "x", words.number) == []
+
+
+def made(op: str, num_bytes: int, issued: tuple[int, ...], busbw: float | None) -> CollectiveRow:
+    arrivals = tuple(Arrival(rank, t_ns, None, "") for rank, t_ns in enumerate(issued))
+    wait = sum(max(issued) - t_ns for t_ns in issued)
+    skew = max(issued) - min(issued)
+    return CollectiveRow(
+        "dp", "dp", 0, op, "float32", num_bytes, 1, arrivals, skew, 0, wait, 1, busbw, "matched",
+        (), "",
+    )  # fmt: skip
+
+
+def test_collectives_are_summed_per_group_op_and_size_by_what_they_waited() -> None:
+    rows = [
+        made("all_reduce", 1000, (0, 5), 1.0),
+        made("all_reduce", 1000, (0, 7), 3.0),
+        made("all_gather", 10, (0, 100), None),
+        made("all_reduce", 20, (3, 3), 0.1),
+    ]
+    first, second, third = sums(rows)
+    assert (first.op, first.number, first.wait_ns, first.busbw_gbps) == ("all_gather", 1, 100, None)
+    assert (second.op, second.num_bytes, second.number, second.wait_ns, second.skew_ns,
+            second.busbw_gbps) == ("all_reduce", 1000, 2, 12, 6, 2.0)  # fmt: skip
+    assert (third.num_bytes, third.wait_ns) == (20, 0)
+    drawn = rows_of(charts(rows, 120, 14))
+    assert len(drawn) == 14 and "● all_reduce" in drawn[1]
+    left = [row[:60] for row in drawn[2:]]
+    assert "".join(left).count("●") == 3  # bandwidth is known of three
+    assert any("rank 0" in row for row in drawn)
 
 
 def test_plotext_is_imported_with_the_first_chart_only() -> None:

@@ -212,3 +212,13 @@ def test_now_is_what_the_records_around_the_cursor_say_on_every_page(name: str) 
                     assert mine.completed_ns is None or mine.completed_ns >= now.t_ns
     if name == "zero3":
         assert waits >= 5
+
+
+def test_the_bubble_of_each_step_stands_beside_what_the_schedule_implies() -> None:
+    """Nine steps of 1F1B, p = 4, m = 8: each has both, the measured one is the larger."""
+    view = at_end("1f1b").pipeline
+    assert view is not None
+    assert [step for step, _ in view.implied_history] == [step for step, _ in view.bubble_history]
+    assert len(view.implied_history) == 9
+    for (_, measured), (_, implied) in zip(view.bubble_history, view.implied_history, strict=True):
+        assert 0.25 < implied < measured < 0.4

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pardbg import words
 from pardbg.analysis.base.values import MemoryRow, Snapshot
 from pardbg.analysis.pipeline.peaks import Peak
+from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -20,6 +22,7 @@ from pardbg.render.draw.cells import (
     right,
     selected,
 )
+from pardbg.render.draw.plots import DOT, Scale, Series, plot
 from pardbg.render.draw.sparks import resample, shares, spark
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.memory.sharding import legend, sharding
@@ -33,6 +36,8 @@ SHORT = {
     "other": "other",
 }  # fmt: skip
 GUTTER = 6
+LEAST_CHART = 10
+"""Rows from which on the course of memory is drawn."""
 SMALL = 24
 """Below so many rows there is no line to spare."""
 
@@ -73,6 +78,7 @@ def memory(
     tail = each * len(CATEGORIES) + 14
     scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
     drawn = _sharding(snapshot, cells, rows)
+    sharded = bool(drawn)
     density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
     made = peaks or {}
     body: list[Line] = []
@@ -82,9 +88,38 @@ def memory(
         body += lines
         places += [row.rank] * len(lines)
     focus = places.index(chosen) if chosen in places else None
-    foot = (*drawn, *_foot(cells, rows, snapshot, bool(drawn)))
+    spare = rows - 2 - len(body) - len(drawn) - 2
+    if spare >= LEAST_CHART and not drawn:
+        drawn = _course(snapshot, chosen, cells, min(spare, 16))
+    foot = (*drawn, *_foot(cells, rows, snapshot, sharded))
     return Picture(_head(snapshot, scale, cells), tuple(body), foot,
                    focus=focus, rows=tuple(places))  # fmt: skip
+
+
+def _course(snapshot: Snapshot, chosen: int | None, cells: int, height: int) -> list[Line]:
+    """The total over time: of the chosen rank loud, of the others quiet."""
+    begin = snapshot.t_begin_ns
+    series = [
+        Series(
+            tuple((t_ns - begin, total) for t_ns, total in row.history),
+            "spark" if row.rank == chosen else "faint",
+            DOT if len(row.history) <= cells // 4 else "braille",
+        )
+        for row in sorted(snapshot.memory, key=lambda row: row.rank == chosen)
+        if row.history
+    ]
+    chart = plot(series, cells - 4, height - 2, _TIMES, _BYTES)
+    who = "" if chosen is None else f"rank {chosen}, others behind"
+    title = line(" ", rule("memory over time", cells - 2, who))
+    return [(), title, *(line("  ", row) for row in chart)] if chart else []
+
+
+def _at(t_ns: float) -> str:
+    return words.offset(t_ns, 1e8)
+
+
+_TIMES: Final = Scale(_at)
+_BYTES: Final = Scale(words.binary_size, binary=True)
 
 
 def _density(ranks: int, rows: int) -> int:

@@ -9,6 +9,7 @@ from pardbg.analysis.base.values import PipelineRank, PipelineStep, PipelineView
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
+from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -22,7 +23,8 @@ from pardbg.render.draw.cells import (
     line_width,
     spread,
 )
-from pardbg.render.draw.sparks import bounds, line_chart, spark
+from pardbg.render.draw.plots import STEPS, Scale, Series, plot
+from pardbg.render.draw.sparks import spark
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.pipeline import ledger
 from pardbg.render.pages.pipeline.chooser import choices, lacks
@@ -115,8 +117,8 @@ def pipeline(
     room = rows - len(head) - len(foot) - 1
     body, places = _ranks(frame, room)
     spare = room - len(body)
-    if spare >= 4 and len(view.bubble_history) > 1:
-        body = (*body, *_history(frame, min(spare - 1, 7)))
+    if spare >= 7 and len(view.bubble_history) > 1:
+        body = (*body, *_history(frame, min(spare - 1, 12)))
     else:
         foot = (_bubbles(view, cells), *foot)
     focus = places.index(look.selected) if look.selected in places else None
@@ -343,23 +345,17 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
 
 
 def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
-    """Room to spare: the bubble by step as a curve between its least and its most."""
-    history = frame.view.bubble_history
-    values = [value for _, value in history]
-    if len(values) < 2:
+    """Room to spare: the bubble of each step, and what the schedule implies, dotted."""
+    measured, implied = frame.view.bubble_history, frame.view.implied_history
+    if not measured:
         return ()
-    low, high = bounds(values)
-    chart = line_chart(values, frame.axis.cells, height, "bubble")
-    labels = [words.percent(high), *[""] * (height - 2), words.percent(low)]
-    latest = f"step {history[-1][0]}: {words.percent(values[-1])}" if frame.cells >= 100 else ""
-    notes = [latest, *[""] * (height - 1)]
-    return (
-        (),
-        *(
-            line(
-                Segment(left("  bubble" if at == 0 else "  by step" if at == 1 else "", 9), "dim"),
-                Segment(f"{label:>{GUTTER - 9}}", "faint"), *row, "  ", Segment(note, "dim"),
-            )
-            for at, (label, row, note) in enumerate(zip(labels, chart, notes, strict=True))
-        ),
-    )  # fmt: skip
+    values = [value for _, value in (*measured, *implied)]
+    margin = max(0.01, 0.2 * (max(values) - min(values)))
+    scale = Scale(words.percent, max(0.0, min(values) - margin), max(values) + margin)
+    series = [Series(implied, "dim", "·"), Series(measured, "bubble")]
+    chart = plot(series, frame.cells - 4, height - 1, STEPS, scale)
+    note = f"● measured {words.percent(measured[-1][1])}"
+    if implied:
+        note += f"  · implied {words.percent(implied[-1][1])}"
+    title = line(" ", rule("bubble by step", frame.cells - 2, note))
+    return ((), title, *(line("  ", row) for row in chart)) if chart else ()
