@@ -43,6 +43,10 @@ frameworks: $(STAMP)
 	PARDBG_FRAMEWORKS_PYTHON="$(or $(FRAMEWORKS_PYTHON),$(abspath $(BIN)/python))" \
 	  PARDBG_FRAMEWORKS_PATH="$(FRAMEWORKS_PATH)" $(BIN)/python -m tests.frameworks $(ONLY)
 
+# What must never happen, tried many times: ARGS="kills --size 10 --seed 7", ARGS="soak --soak 7200".
+siege: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.siege $(ARGS)
+
 bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench $(ONLY)
 

@@ -9,14 +9,17 @@ import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pardbg.session.importers import flight_recorder, kineto
 from pardbg.session.importers.build import ForeignError, Imported, write
 from pardbg.words import binary_size
 
 MAX_JSON_BYTES: Final = 2 << 30
-MAX_PICKLE_BYTES: Final = 256 << 20
+MAX_PICKLE_BYTES: Final = 64 << 20
+READ_BYTES: Final = 4 << 20
+MAX_OBJECTS_BYTES: Final = 4 << 30
+"""Of memory that a file's values may take, by what it has of brackets and commas."""
 MAX_FILES: Final = 4096
 _RANK: Final = re.compile(r"rank[_\-.]?(\d{1,6})|(\d{1,6})$", re.IGNORECASE)
 _DAY_NS: Final = 86_400 * 10**9
@@ -101,10 +104,10 @@ def _content(path: Path) -> Any:
             file.seek(0)
             if head == b"\x1f\x8b":
                 with gzip.open(file) as packed:
-                    return json.loads(_bounded(packed, MAX_JSON_BYTES, path))
+                    return _json(_bounded(packed, MAX_JSON_BYTES, path), path)
             if head[:1] == b"\x80":
                 return _plain_pickle(_bounded(file, MAX_PICKLE_BYTES, path))
-            return json.loads(_bounded(file, MAX_JSON_BYTES, path))
+            return _json(_bounded(file, MAX_JSON_BYTES, path), path)
     except OSError as error:
         raise ForeignError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, EOFError, RecursionError) as error:
@@ -116,19 +119,45 @@ def _content(path: Path) -> Any:
         ) from None
 
 
-def _bounded(file: Any, limit: int, path: Path) -> bytes:
-    data: bytes = file.read(limit + 1)
-    if len(data) > limit:
-        raise ForeignError(f"{path} is larger than {binary_size(limit)}: that is not read")
+def _bounded(file: Any, limit: int, path: Path) -> bytearray:
+    """All of the file: read in pieces, since a large read makes room for itself first."""
+    data = bytearray()
+    while piece := file.read(READ_BYTES):
+        data += piece
+        if len(data) > limit:
+            raise ForeignError(f"{path} is larger than {binary_size(limit)}: that is not read")
     return data
+
+
+def _json(data: bytearray, path: Path) -> Any:
+    """A list or map takes 64 bytes at least and a value 40, however few its letters are."""
+    lists, values = data.count(b"[") + data.count(b"{"), data.count(b",")
+    takes = lists * 64 + values * 40 + len(data)
+    if takes > MAX_OBJECTS_BYTES:
+        raise ForeignError(
+            f"{path} would take {binary_size(takes)} of memory: more than "
+            f"{binary_size(MAX_OBJECTS_BYTES)} is not read"
+        )
+    return json.loads(data)
 
 
 class _NotPlain(ValueError):
     """A pickle that names a class or function."""
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Takes containers, text and numbers; whatever names code is refused before it is looked up."""
+class _PlainUnpickler(pickle._Unpickler):
+    """Takes containers, text and numbers; whatever names code is refused before it is looked up.
+
+    The one in Python: the one in C makes room for whatever number an 18-byte file names.
+    """
+
+    def _refuse(self) -> None:
+        raise _NotPlain("its pickle has more than plain values: refused")
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BYTEARRAY8[0]: _refuse,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         raise _NotPlain(f"its pickle names {module[:40]}.{name[:40]}: refused, it could run code")
@@ -137,7 +166,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise _NotPlain("its pickle refers to things outside of it: refused")
 
 
-def _plain_pickle(data: bytes) -> Mapping[str, Any]:
+def _plain_pickle(data: bytearray) -> Mapping[str, Any]:
     try:
         content = _PlainUnpickler(io.BytesIO(data)).load()
     except _NotPlain:

@@ -7,6 +7,9 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import struct
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -178,6 +181,30 @@ def test_what_cannot_be_imported(tmp_path: Path, name: str, content: bytes, says
     with pytest.raises(ForeignError, match=says) as error:
         import_files([path], tmp_path / "s.mcap")
     assert "\n" not in str(error.value)
+
+
+BOMBS = {
+    "memo": b"\x80\x02}r" + struct.pack("<I", 200_000_000) + b".",
+    "bytearray": b"\x80\x05\x96" + struct.pack("<Q", 3 << 30) + b".",
+    "lists": gzip.compress(b'{"traceEvents": [' + b"[]," * 70_000_000 + b"[]]}", 1),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_small_file_takes_little_memory(tmp_path: Path, bomb: str) -> None:
+    """Up to 0.9 MB that would become 3 GB and more: within 1 GB of address space."""
+    path = tmp_path / "a_rank_0"
+    path.write_bytes(BOMBS[bomb])
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from pardbg.session.importers.read import ForeignError, import_files\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "try:\n    import_files([Path(sys.argv[1])], Path(sys.argv[2]))\n"
+        "except ForeignError as error:\n    print(error)\n"
+    )
+    argv = [sys.executable, "-c", code, str(path), str(tmp_path / "s.mcap")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50)
+    assert done.stderr == "" and len(done.stdout.splitlines()) == 1
 
 
 def test_odd_sets_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

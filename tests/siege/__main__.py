@@ -1,0 +1,117 @@
+"""``python -m tests.siege [PART …] [--seed N] [--size N] [--soak SECONDS]`` (``make siege``)
+
+What must never happen, tried many times: PARTS says what each does. A table at the end; exit code 1
+if anything went wrong. Every line of what went wrong has the seed that shows it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.processes import MARK
+
+SESSIONS = ("1f1b", "ddp", "zero3", "moe", "ddp-ring", "3d", "zbv", "fault-nan", "fault-exception",
+            "fault-group-order", "fault-mismatch-op", "ps-async", "tour")  # fmt: skip
+ROOT = Path(__file__).parents[2]
+Found = tuple[int, list[str], float]
+
+
+def _fields(seed: int, count: int) -> Found:
+    from tests.siege import stores
+
+    return stores.run([ROOT / "sessions" / f"{name}.mcap" for name in SESSIONS], seed, count)
+
+
+def _frames(seed: int, count: int) -> Found:
+    from tests.siege import frames
+
+    return frames.run(seed, count)
+
+
+def _texts(seed: int, count: int) -> Found:
+    from tests.siege import texts
+
+    return texts.run(seed, count)
+
+
+def _bytes(seed: int, count: int) -> Found:
+    argv = [sys.executable, "-m", "tests.fuzz", "--seed", str(seed), "--cases", str(count)]
+    begun = time.monotonic()
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    bad = [line for line in done.stdout.splitlines() if line.startswith("  ")]
+    return count, bad or ([done.stderr[-300:]] if done.returncode else []), time.monotonic() - begun
+
+
+def _kills(seed: int, count: int) -> Found:
+    from tests.siege import kills
+
+    return kills.run(seed, count)
+
+
+def _beside(seed: int, count: int) -> Found:
+    from tests.siege import beside
+
+    return beside.run(seed, count)
+
+
+def _soak(seconds: int, seed: int, count: int) -> Found:
+    from tests.siege import soak
+
+    return soak.run(seconds)
+
+
+PARTS: dict[str, tuple[Callable[[int, int], Found], int, str]] = {
+    "fields": (_fields, 400, "recorded sessions with odd fields behind good CRCs: all computed"),
+    "frames": (_frames, 200_000, "DATA and CTRL frames with odd fields against a hub"),
+    "texts": (_texts, 400_000, "expressions, watches, goto, sizes, rank sets, verbs"),
+    "bytes": (_bytes, 1_000, "session files with injured bytes"),
+    "kills": (_kills, 12, "kills and stops of real runs: fake ranks, DDP, 1F1B, FSDP2"),
+    "beside": (_beside, 6, "programs with and without pardbg, byte for byte"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.siege")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}, soak")
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
+    parser.add_argument("--size", type=float, default=1.0, help="times as many of each")
+    parser.add_argument("--soak", type=int, default=60, metavar="SECONDS")
+    words = parser.parse_args()
+    os.environ.setdefault(MARK, uuid.uuid4().hex)
+    every: dict[str, Any] = {
+        **PARTS,
+        "soak": (partial(_soak, words.soak), words.soak, "a fast job with a viewer: memory"),
+    }
+    unknown = [name for name in words.parts if name not in every]
+    if unknown:
+        parser.error(f"no part {unknown[0]!r}")
+    rows = []
+    for name in words.parts or every:
+        part, size, what = every[name]
+        count = size if name == "soak" else max(1, round(size * words.size))
+        begun = time.monotonic()
+        try:
+            done, bad, slowest = part(words.seed, count)
+        except Exception as error:  # noqa: BLE001 - said in the table, the other parts go on
+            done, bad, slowest = 0, [f"{type(error).__name__}: {error}"], 0.0
+        rows.append((name, done, len(bad), time.monotonic() - begun, slowest, what))
+        for line in bad[:20]:
+            print(f"  {name}: {line}", flush=True)
+    print(f"seed {words.seed}")
+    print(f"{'part':<8} {'tried':>9} {'bad':>4} {'time':>8} {'slowest':>8}  what")
+    for name, done, num_bad, took, slowest, what in rows:
+        print(f"{name:<8} {done:>9,} {num_bad:>4} {took:>6.0f} s {slowest:>6.2f} s  {what}")
+    return 1 if any(row[2] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Kills and stops at random moments of real runs: what dies, dies alone.
+
+Whatever of pardbg is killed or stopped, the job's output and exit code are those of a run without
+pardbg. Afterwards no process is left, the session loads, and a lost process is said in it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from pardbg.analysis.answers.report import report
+from pardbg.hub.run import config as files
+from pardbg.hub.run.runs import list_runs
+from pardbg.hub.run.start import RunHandle
+from pardbg.recipes import catalogue
+from pardbg.session.reader import SessionError, load
+from tests.distributed.owned import PARDBG
+from tests.distributed.runs import fake_job
+from tests.processes import end_tree, rank_env
+
+LIMIT_S = 90.0
+STOP_S = 1.0
+VICTIMS = ("launcher", "hub", "viewer", "rank", "launcher+hub", "stop hub", "stop launcher",
+           "stop viewer", "ctl pause", "signal all")  # fmt: skip
+
+
+def programs() -> dict[str, list[str]]:
+    own = {"fake": fake_job(2, 400, 0.004)}
+    return own | {name: catalogue.command(name, 2, 8, (), 1) for name in ("ddp", "1f1b", "zero3")}
+
+
+class Case:
+    """One run, what is done to it, and what is wrong with what it left."""
+
+    def __init__(
+        self, program: list[str], plain: tuple[int, list[str]], rng: random.Random
+    ) -> None:
+        self._program, self._plain, self._rng = program, plain, rng
+        self.bad: list[str] = []
+        self.done: list[str] = []
+        self._viewers: list[subprocess.Popen[bytes]] = []
+        self.unsaid = False
+        """A process was lost and the session does not say so: it may have been after the end."""
+
+    def run(self, folder: Path) -> None:
+        session = folder / "s.mcap"
+        argv = [*PARDBG, "run", "-o", str(session), "--", *self._program]
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            run = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=out,
+                                   stderr=err, start_new_session=True)  # fmt: skip
+        try:
+            handle = self._wait_run(run, session)
+            if handle is not None:
+                for _ in range(self._rng.choice((1, 1, 2))):
+                    time.sleep(self._rng.choice((0.0, 0.05, 0.5, 1.5, 3.0)) * self._rng.random())
+                    self._act(handle, run)
+            code = run.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.bad.append("hangs")
+            end_tree(run.pid)
+            run.wait()
+            return
+        finally:
+            for viewer in self._viewers:
+                viewer.kill()
+                viewer.wait()
+        self._judge(code, folder, session, handle)
+
+    def _wait_run(self, run: subprocess.Popen[bytes], session: Path) -> RunHandle | None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and run.poll() is None:
+            for found in list_runs():
+                if found.session == session:
+                    return RunHandle(found.path)
+            time.sleep(0.02)
+        return None
+
+    def _act(self, handle: RunHandle, run: subprocess.Popen[bytes]) -> None:
+        what = self._rng.choice(VICTIMS)
+        self.done.append(what)
+        if what == "ctl pause":
+            words = [*PARDBG, "ctl", handle.run, "--lease", "2", "pause"]
+            subprocess.run(words, env=rank_env(), capture_output=True, timeout=60, check=False)
+        elif what == "signal all":
+            pids = self._pids(handle)
+            for name in ("launcher", "hub"):
+                self._send(pids.get(name), signal.SIGUSR2)
+        elif what.startswith("stop "):
+            pid = self._victim(what[5:], handle)
+            self._send(pid, signal.SIGSTOP)
+            time.sleep(STOP_S)
+            self._send(pid, signal.SIGCONT)
+        else:
+            for name in what.split("+"):
+                self._send(self._victim(name, handle), signal.SIGKILL)
+
+    def _victim(self, name: str, handle: RunHandle) -> int | None:
+        if name == "viewer":
+            viewer = subprocess.Popen(
+                [sys.executable, "-m", "tests.siege.viewer", str(handle.run_dir)], env=rank_env(),
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            self._viewers.append(viewer)
+            time.sleep(self._rng.random())
+            return viewer.pid
+        return self._pids(handle).get(name)
+
+    def _pids(self, handle: RunHandle) -> dict[str, int]:
+        launch = files.read_json(handle.run_dir / files.LAUNCH_FILE) or {}
+        hub = files.read_json(handle.run_dir / files.HUB_FILE) or {}
+        pids = {"launcher": launch.get("pid"), "hub": hub.get("pid"), "job": launch.get("job")}
+        found = {name: pid for name, pid in pids.items() if isinstance(pid, int)}
+        try:
+            below = psutil.Process(found["job"]).children(recursive=True)
+            ranks = [p.pid for p in below if any(w.endswith("python3") or "python" in w
+                                                 for w in p.cmdline()[:1])]  # fmt: skip
+            if ranks:
+                found["rank"] = self._rng.choice(ranks)
+        except (KeyError, psutil.Error):
+            pass
+        return found
+
+    def _send(self, pid: int | None, number: int) -> None:
+        if pid is not None:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    def _judge(self, code: int, folder: Path, session: Path, handle: RunHandle | None) -> None:
+        hurt = "rank" in self.done
+        lines = _steps((folder / "out").read_text(errors="replace"))
+        if not hurt and code != self._plain[0]:
+            self.bad.append(f"exit code {code}")
+        if not hurt and lines != self._plain[1]:
+            self.bad.append(f"{len(lines)} of {len(self._plain[1])} lines as without pardbg")
+        if "Traceback" in (folder / "err").read_text(errors="replace") and not hurt:
+            self.bad.append("a traceback")
+        if handle is not None and handle.alive():
+            self.bad.append("a process of ours is left")
+        try:
+            said = report(load(session))
+        except SessionError as error:
+            self.bad.append(f"session: {error}")
+            return
+        lost = {"launcher", "hub"} & set(self.done) and "launcher+hub" not in self.done
+        kinds = {finding["kind"] for finding in said["findings"]}
+        if lost and "recorder-lost" not in kinds:
+            self.unsaid = True
+
+
+def _steps(text: str) -> list[str]:
+    """Lines with a loss or a value: what training says."""
+    return sorted(line for line in text.splitlines() if "loss" in line or "value" in line)
+
+
+def plain(program: list[str]) -> tuple[int, list[str]]:
+    done = subprocess.run(program, env=rank_env(), capture_output=True, text=True, timeout=LIMIT_S,
+                          check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+    return done.returncode, _steps(done.stdout)
+
+
+def run(seed: int, cases: int) -> tuple[int, list[str], float]:
+    """(cases, what went wrong, slowest in s)"""
+    bad, slowest, tally = [], 0.0, Counter[str]()
+    every = programs()
+    baselines = {}
+    for number in range(seed, seed + cases):
+        rng = random.Random(number)
+        name = rng.choice(list(every))
+        if name not in baselines:
+            baselines[name] = plain(every[name])
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="pdk-", dir="/tmp") as folder:
+            case = Case(every[name], baselines[name], rng)
+            case.run(Path(folder))
+        tally.update(case.done)
+        tally["lost, not said (after the end)"] += case.unsaid
+        slowest = max(slowest, time.monotonic() - begun)
+        bad += [f"seed {number} {name} [{', '.join(case.done)}]: {what}" for what in case.bad]
+    print("kills: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
+    return cases, bad, slowest
