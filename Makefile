@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test unit lint bench diagnosis frameworks matrix sessions install clean
+.PHONY: demo test unit lint bench diagnosis siege frameworks matrix sessions install clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)

@@ -68,11 +68,11 @@ def _agent() -> Check:
     return Check("agent", "ok", version)
 
 
-def _probe(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+def _probe(code: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a line of Python as a job's rank would start, with PARDBG pointing at nothing."""
     return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True,
-        timeout=PROBE_TIMEOUT_S,
+        [sys.executable, *options, "-c", code], env={**os.environ, **env}, capture_output=True,
+        text=True, timeout=PROBE_TIMEOUT_S,
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def _run_directory() -> Check:
 def _zeromq() -> Check:
     version = metadata.version("pyzmq")
     code = "import zmq; zmq.curve_keypair()"
-    if _probe(code).returncode != 0:
+    if _probe(code, "-I").returncode != 0:
         return Check("zeromq", "warn", f"pyzmq {version} without CURVE: runs stay on this machine")
     return Check("zeromq", "ok", f"pyzmq {version} with CURVE")
 

@@ -138,6 +138,9 @@ class Case:
                 pass
 
     def _judge(self, code: int, folder: Path, session: Path, handle: RunHandle | None) -> None:
+        said_why = (folder / "err").read_text(errors="replace")
+        if code == 2 and "the launcher ended" in said_why and len(said_why.splitlines()) == 1:
+            return  # killed before there was a job
         hurt = "rank" in self.done
         lines = _steps((folder / "out").read_text(errors="replace"))
         if not hurt and code != self._plain[0]:

@@ -1,0 +1,39 @@
+"""``pardbg`` and ``python -m pardbg``: the command line, with nothing of the job's in it.
+
+A job's directory and PYTHONPATH are for the job: its ``click.py`` or ``select.py`` must not become
+ours. So they leave the path before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    leave_out_foreign_paths()
+    from pardbg.cli import main as command_line
+
+    command_line()
+
+
+def leave_out_foreign_paths() -> None:
+    """Take the current directory and PYTHONPATH from ``sys.path``, but for where pardbg lies."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    foreign = {os.path.abspath(path or os.curdir) for path in (*named, "")}
+    sys.path[:] = [
+        path
+        for path in sys.path
+        if os.path.abspath(path or os.curdir) not in foreign or _is_ours(path)
+    ]
+
+
+def _is_ours(path: str) -> bool:
+    root = os.path.abspath(path or os.curdir)
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return root == here or os.path.isfile(os.path.join(root, "pardbg_agent", "wire.py"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""pardbg's own processes: nothing of the job's directory is in them, nothing of theirs is open."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import rank_env
+
+MODULES = ("click", "select", "random", "msgpack", "zmq", "psutil", "platformdirs", "mcap")
+
+
+def pardbg(
+    folder: Path, *words: str, before: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "pardbg", *words]
+    return subprocess.run(
+        ["sh", "-c", before + 'exec "$@"', "sh", *argv], cwd=folder, capture_output=True, text=True,
+        timeout=50, env={**rank_env(), **env}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["directory", "PYTHONPATH"])
+def test_nothing_is_imported_from_the_job(tmp_path: Path, way: str) -> None:
+    """By command line, launcher and hub; the job itself has its modules as always."""
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    for name in MODULES:
+        (evil / f"{name}.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'a').write('{name} ')")
+    cwd, env = (evil, {}) if way == "directory" else (tmp_path, {"PYTHONPATH": str(evil)})
+    job = [sys.executable, "-c", "import sys; sys.path.insert(0, ''); import click"]
+    done = pardbg(cwd, "run", "-o", str(tmp_path / "s.mcap"), "--", *job, **env)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "seen").read_text() == "click "
+    for words in (["ls"], ["report", str(tmp_path / "s.mcap")], ["doctor"]):
+        assert "Traceback" not in pardbg(cwd, *words, **env).stderr
+    assert (tmp_path / "seen").read_text() == "click "
+
+
+def test_files_are_ours_alone_and_the_jobs_are_its_own(tmp_path: Path) -> None:
+    job = [sys.executable, "-c", "import os; print(oct(os.umask(0)))"]
+    done = pardbg(tmp_path, "run", "-o", "s.mcap", "--", *job, before="umask 022; ")
+    assert done.stdout == "0o22\n"
+    assert stat.S_IMODE((tmp_path / "s.mcap").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("before", "env"),
+    [
+        ("ulimit -n 20; ", {}),
+        ("unset HOME; ", {}),
+        ("", {"XDG_RUNTIME_DIR": "/proc/1"}),
+        ("", {"XDG_RUNTIME_DIR": "/nowhere", "HOME": "/nowhere"}),
+    ],
+    ids=["few descriptors", "no HOME", "a runtime directory of others", "nothing there"],
+)
+def test_odd_environments(tmp_path: Path, before: str, env: dict[str, str]) -> None:
+    """It works, or says in one line why not."""
+    job = [sys.executable, "-c", "print(5)"]
+    done = pardbg(tmp_path, "run", "-o", "s.mcap", "--", *job, before=before, **env)
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+    default = pardbg(tmp_path, "run", "--", *job, before=before, **env, XDG_DATA_HOME="/proc/x")
+    assert default.returncode == 2 and len(default.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts over /dev/shm")
+def test_no_shared_memory(tmp_path: Path) -> None:
+    mounts = "mount -t tmpfs -o ro none /dev/shm && "
+    argv = [sys.executable, "-m", "pardbg", "run", "-o", "s.mcap", "--", "echo", "5"]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mounts + 'exec "$@"', "sh", *argv], cwd=tmp_path,
+        capture_output=True, text=True, timeout=50, env=rank_env(),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
