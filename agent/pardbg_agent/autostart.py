@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pardbg_agent.late_imports import LateImports
 
 if TYPE_CHECKING:
+    from importlib.abc import MetaPathFinder
+
     from pardbg_agent.failures import Children
+else:
+    from pardbg_agent.late_imports import MetaPathFinder
 
 SITE_ENDS = "sitecustomize"
 """``site`` looks for it when it has done all else."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import MetaPathFinder
+else:
+    MetaPathFinder = object  # importlib.abc imports tempfile and random: those are the program's
 
 Then = Callable[[ModuleType], object]
 

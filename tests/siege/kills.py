@@ -30,6 +30,8 @@ from tests.processes import end_tree, rank_env
 
 LIMIT_S = 90.0
 STOP_S = 1.0
+LEFT_S = 15.0
+"""How long a hub that has lost its launcher may take to end after the job."""
 VICTIMS = ("launcher", "hub", "viewer", "rank", "launcher+hub", "stop hub", "stop launcher",
            "stop viewer", "ctl pause", "signal all")  # fmt: skip
 
@@ -139,8 +141,21 @@ class Case:
 
     def _judge(self, code: int, folder: Path, session: Path, handle: RunHandle | None) -> None:
         said_why = (folder / "err").read_text(errors="replace")
-        if code == 2 and "the launcher ended" in said_why and len(said_why.splitlines()) == 1:
-            return  # killed before there was a job
+        # Killed before there was a job: one line says so.
+        started = not (code == 2 and len(said_why.splitlines()) == 1)
+        self._nothing_left(handle)
+        if started:
+            self._judge_job(code, folder)
+            self._judge_session(session)
+
+    def _nothing_left(self, handle: RunHandle | None) -> None:
+        until = time.monotonic() + LEFT_S
+        while handle is not None and handle.alive() and time.monotonic() < until:
+            time.sleep(0.1)
+        if handle is not None and handle.alive():
+            self.bad.append("a process of ours is left")
+
+    def _judge_job(self, code: int, folder: Path) -> None:
         hurt = "rank" in self.done
         lines = _steps((folder / "out").read_text(errors="replace"))
         if not hurt and code != self._plain[0]:
@@ -149,8 +164,8 @@ class Case:
             self.bad.append(f"{len(lines)} of {len(self._plain[1])} lines as without pardbg")
         if "Traceback" in (folder / "err").read_text(errors="replace") and not hurt:
             self.bad.append("a traceback")
-        if handle is not None and handle.alive():
-            self.bad.append("a process of ours is left")
+
+    def _judge_session(self, session: Path) -> None:
         try:
             said = report(load(session))
         except SessionError as error:
