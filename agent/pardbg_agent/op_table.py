@@ -66,15 +66,6 @@ class OpTable:
             counter = self._seq.setdefault(key, itertools.count())
         return counter.__next__
 
-    def next_order(self, group_key: str, peer: int, tag: int, send: bool) -> int:
-        """Number of the next p2p op on this edge, from 0. ``issued`` calls it by itself unless
-        it is given ``order``."""
-        edge = (group_key, peer, tag, send)
-        counter = self._order.get(edge)
-        if counter is None:
-            counter = self._order.setdefault(edge, itertools.count())
-        return next(counter)
-
     def issued(
         self,
         group_key: str,
@@ -160,10 +151,6 @@ class OpTable:
     def num_open(self) -> int:
         """Ops that a backend has; calls are none."""
         return sum(not op[0].startswith(CALLS) for op in list(self._open.values()))
-
-    def open_tokens(self) -> list[int]:
-        """Tokens of open ops, oldest first."""
-        return list(self._open)
 
     def oldest(self) -> Issued | None:
         """The op that has been open longest."""

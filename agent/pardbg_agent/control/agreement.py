@@ -146,10 +146,12 @@ def late(
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[list[int], list[int]]:
-    """(ranks that differ from most, the others); with no majority the highest rank's side differs
-    from the lowest's."""
+    """Return (ranks that say something else than most, the others); both empty where no side is
+    the largest: nobody is named then."""
     sides: dict[object, list[int]] = {}
     for rank in sorted(values):
         sides.setdefault(values[rank], []).append(rank)
-    most = max(sides.values(), key=lambda side: (len(side), -side[0]))
-    return sorted(rank for side in sides.values() if side is not most for rank in side), most
+    first, *rest = sorted(sides.values(), key=len, reverse=True)
+    if not rest or len(rest[0]) == len(first):
+        return [], []
+    return sorted(rank for side in rest for rank in side), first

@@ -280,7 +280,10 @@ def _says(values: Mapping[int, object], is_size: bool) -> str:
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
-    """Ranks that say something else than most; none where no side is larger."""
+    """Return the ranks that say something else than most; none where no side is the largest.
+
+    The agent's ``agreement.odd_ones`` has the same rule; one test covers both.
+    """
     by_value: dict[object, list[int]] = {}
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)

@@ -13,6 +13,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.values import Evidence, Finding
+from pardbg.analysis.comm.matching import odd_ones
 from pardbg.store.process import Process
 from pardbg.words import ranks_text
 from pardbg_agent import wire
@@ -230,13 +231,9 @@ def _differs(part: Mapping[int, tuple[int, int, str]]) -> bool:
     return len({(whole, parts) for whole, parts, _ in part.values()}) > 1
 
 
-def _odd(part: Mapping[int, tuple[int, int, str]]) -> list[int]:
-    """Ranks that say something else than most; none where no side is larger."""
-    counts = Counter(whole for whole, _, _ in part.values())
-    (most, n), *rest = counts.most_common()
-    if not rest or rest[0][1] == n:
-        return []
-    return [rank for rank, (whole, _, _) in part.items() if whole != most]
+def _odd(part: Mapping[int, tuple[int, int, str]]) -> tuple[int, ...]:
+    """Ranks whose checksum is another than that of most."""
+    return odd_ones({rank: checksum for rank, (checksum, _, _) in part.items()})
 
 
 def _parts(part: Mapping[int, tuple[int, int, str]]) -> list[str]:

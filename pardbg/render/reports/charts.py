@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from pardbg.analysis.base.values import CAUSES, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan
 from pardbg.render.draw.svg import Svg, fits, ticks
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
+from pardbg.render.reports.sections import Json
 from pardbg.words import binary_size, count, duration, number, percent
 
 WIDTH: Final = 1000.0
@@ -26,7 +27,6 @@ _MEMORY: Final = (
     ("optimizer_bytes", "optimizer state", "O"), ("activations_peak_bytes", "activations", "A"),
     ("unattributed_bytes", "everything else", "U"),
 )  # fmt: skip
-Json = Mapping[str, Any]
 
 
 def schedule(step: PipelineStep, num_stages: int) -> str:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from pardbg.analysis.base.values import CAUSES, PipelineStep
 from pardbg.render.draw.svg import escape
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
 from pardbg.render.reports.html_style import PATTERNS, STYLE
-from pardbg.render.reports.sections import finite_losses, not_finite_text
+from pardbg.render.reports.sections import Json, finite_losses, middle, not_finite_text
 from pardbg.words import busbw, count, duration, number, percent, plural, size
 
 MAX_FINDINGS: Final = 40
 MAX_ROWS: Final = 64
-Json = Mapping[str, Any]
 
 
 def page(report: Json, step: PipelineStep | None, source: str) -> str:
@@ -150,10 +149,10 @@ def _collectives(report: Json) -> str:
         odd = sum(row["verdict"] != "matched" for row in ops)
         rows.append(
             (
-                group, op, count(len(ops)), _middle(ops, "bytes", size),
-                _middle(ops, "skew_ns", duration), _middle(ops, "wait_ns", duration),
-                _middle(ops, "transfer_ns", duration),
-                _middle(ops, "busbw_gbps", busbw), count(odd) if odd else "",
+                group, op, count(len(ops)), middle(ops, "bytes", size),
+                middle(ops, "skew_ns", duration), middle(ops, "wait_ns", duration),
+                middle(ops, "transfer_ns", duration),
+                middle(ops, "busbw_gbps", busbw), count(odd) if odd else "",
             )
         )  # fmt: skip
     body = _table(heads, rows, left=2)
@@ -174,8 +173,8 @@ def _p2p(report: Json) -> str:
         return ""
     rows = [
         (
-            f"{src} → {dst}", count(len(ops)), _middle(ops, "bytes", size),
-            size(sum(op["bytes"] for op in ops)), _middle(ops, "transfer_ns", duration),
+            f"{src} → {dst}", count(len(ops)), middle(ops, "bytes", size),
+            size(sum(op["bytes"] for op in ops)), middle(ops, "transfer_ns", duration),
         )
         for (src, dst), ops in sorted(edges.items())[:MAX_ROWS]
     ]  # fmt: skip
@@ -242,11 +241,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> st
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{cells("th", heads)}</tr>{body}</table></div>'
-
-
-def _middle(rows: Iterable[Json], name: str, show: Callable[[float], str]) -> str:
-    values = [row[name] for row in rows if row[name] is not None]
-    return show(median(values)) if values else "–"
 
 
 def _e(text: str) -> str:

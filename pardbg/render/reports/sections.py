@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from textwrap import wrap
 from typing import Any, Final
 
-from pardbg.words import busbw, duration, number, percent, ranks_text, size
+from pardbg.words import UNKNOWN, busbw, duration, number, percent, ranks_text, size
 
 WIDTH: Final = 80
 MAX_ROWS: Final = 32
 MAX_WAITS: Final = 3
 MAX_PEAKS: Final = 4
 Json = Mapping[str, Any]
+
+
+def middle(rows: Iterable[Json], name: str, show: Callable[[float], str]) -> str:
+    """Return the median of one field over the rows that have it, as ``show`` says it."""
+    values = [row[name] for row in rows if row[name] is not None]
+    return show(median(values)) if values else UNKNOWN
 
 
 def path_lines(path: Json | None) -> list[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from textwrap import wrap
-from typing import Any, Final
+from typing import Final
 
 from pardbg.render.draw.severity import SIGN
 from pardbg.render.reports.sections import (
+    Json,
     bandwidth_lines,
     loss_text,
+    middle,
     overlap_lines,
     path_lines,
     peak_lines,
@@ -27,7 +29,6 @@ _IDLE: Final = (
     ("warmup", "warm"), ("dependency", "dep"), ("communication", "comm"),
     ("host", "host"), ("cooldown", "cool"),
 )  # fmt: skip
-Json = Mapping[str, Any]
 
 
 def text(report: Json) -> str:
@@ -209,9 +210,9 @@ def _collectives(report: Json) -> list[str]:
     for (group, op), ops in sorted(by_op.items(), key=lambda item: -len(item[1]))[:16]:
         rows.append(
             (
-                group, op, str(len(ops)), _middle(ops, "bytes", size),
-                _middle(ops, "skew_ns", duration), _middle(ops, "wait_ns", duration),
-                _middle(ops, "transfer_ns", duration), _middle(ops, "busbw_gbps", busbw),
+                group, op, str(len(ops)), middle(ops, "bytes", size),
+                middle(ops, "skew_ns", duration), middle(ops, "wait_ns", duration),
+                middle(ops, "transfer_ns", duration), middle(ops, "busbw_gbps", busbw),
             )
         )  # fmt: skip
     lines = _table(rows, left=(0, 1))
@@ -235,8 +236,8 @@ def _p2p(report: Json) -> list[str]:
     for (src, dst), ops in sorted(edges.items())[:MAX_RANKS]:
         rows.append(
             (
-                f"{src} → {dst}", str(len(ops)), _middle(ops, "bytes", size),
-                size(sum(op["bytes"] for op in ops)), _middle(ops, "transfer_ns", duration),
+                f"{src} → {dst}", str(len(ops)), middle(ops, "bytes", size),
+                size(sum(op["bytes"] for op in ops)), middle(ops, "transfer_ns", duration),
             )
         )  # fmt: skip
     lines = _table(rows, left=(0,))
@@ -301,8 +302,3 @@ def _wrapped(line: str, indent: str) -> list[str]:
 def _bar(share: float) -> str:
     filled = round(max(0.0, min(1.0, share)) * 16)
     return "█" * filled + "░" * (16 - filled)
-
-
-def _middle(rows: Iterable[Json], name: str, show: Callable[[float], str]) -> str:
-    values = [row[name] for row in rows if row[name] is not None]
-    return show(median(values)) if values else "–"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from pardbg.analysis.comm import matching
 from pardbg_agent.control.agreement import differs, late, odd_ones, pair, verdict, words
 from pardbg_agent.control.posts import Post
 
@@ -152,10 +153,22 @@ def test_only_what_is_over_the_limit_is_late() -> None:
     assert late(mine, {}, 0, WHERE) == ""
 
 
-def test_odd_ones() -> None:
-    assert odd_ones({0: 5, 1: 5, 2: 7, 3: 5}) == ([2], [0, 1, 3])
-    assert odd_ones({0: 5, 1: 7}) == ([1], [0])
-    assert odd_ones({0: 1, 1: 2, 2: 2, 3: 3}) == ([0, 3], [1, 2])
+@pytest.mark.parametrize(
+    ("values", "odd", "most"),
+    [
+        ({0: 5, 1: 5, 2: 7, 3: 5}, [2], [0, 1, 3]),
+        ({0: 1, 1: 2, 2: 2, 3: 3}, [0, 3], [1, 2]),
+        ({0: 5, 1: 7}, [], []),  # neither side is the larger one
+        ({0: 1, 1: 1, 2: 2, 3: 2, 4: 3}, [], []),
+        ({0: 5, 1: 5}, [], []),
+    ],
+)
+def test_the_odd_ones_are_those_that_most_differ_from(
+    values: dict[int, int], odd: list[int], most: list[int]
+) -> None:
+    """In a rank and in the analysis alike."""
+    assert odd_ones(values) == (odd, most)
+    assert matching.odd_ones(values) == tuple(odd)
 
 
 def test_words() -> None:

@@ -24,10 +24,12 @@ def test_sequences_count_per_group_and_kind() -> None:
 
 def test_orders_count_per_directed_edge_and_tag() -> None:
     ops, _ = make()
-    assert [ops.next_order("pp", 1, 0, True) for _ in range(2)] == [0, 1]
-    assert ops.next_order("pp", 1, 0, False) == 0
-    assert ops.next_order("pp", 1, 7, True) == 0
-    assert ops.next_order("pp", 2, 0, True) == 0
+    for peer, tag, send in ((1, 0, True), (1, 0, True), (1, 0, False), (1, 7, True), (2, 0, True)):
+        ops.issued("pp", 2, "send" if send else "recv", 0, True, send, peer, tag, 9, 1000)
+    assert ops.num_on_edge("pp", 1, 0, True) == 2
+    assert ops.num_on_edge("pp", 1, 0, False) == 1
+    assert ops.num_on_edge("pp", 1, 7, True) == 1
+    assert ops.num_on_edge("pp", 2, 0, True) == 1
 
 
 def test_a_collective_is_open_between_issue_and_completion() -> None:

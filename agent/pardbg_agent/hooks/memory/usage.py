@@ -9,7 +9,6 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent import identity
-from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit
 from pardbg_agent.hooks.tensors import bytes_of
@@ -219,8 +218,3 @@ def _sharding(x: Context) -> tuple[int | None, int]:
             if any(hasattr(p, "_local_tensor") for p in params["params"]):
                 return None, 1  # sharded by tensor parallelism: not a ZeRO level
     return 0, 1
-
-
-def now_sample(c: _core.Core, x: Context) -> None:
-    """For tests and programs without an optimizer."""
-    sample(c, x, now_ns())

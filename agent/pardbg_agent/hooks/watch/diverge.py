@@ -166,13 +166,11 @@ def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], s
     if not apart:
         return ""
     odd, most = agreement.odd_ones({rank: values[apart[0]] for rank, values in sums.items()})
+    who = f"{ranks_text(odd)} from {ranks_text(most)}" if odd else f"between {ranks_text(sums)}"
     what = f"{kind} {_part_name(replica, apart[0], length)} differs"
     when = f"in step {step}" if kind == "gradient" else f"after step {step}"
     first = ", the first one looked at" if step == replica.first else ""
-    return (
-        f"{what} {when}{first}: {ranks_text(odd)} from {ranks_text(most)}"
-        f" ({len(apart)} of {length} differ)"
-    )
+    return f"{what} {when}{first}: {who} ({len(apart)} of {length} differ)"
 
 
 def _part_name(replica: Replica, at: int, length: int) -> str:
