@@ -8,7 +8,7 @@ from pardbg.analysis.base.values import P2PRow, Snapshot
 from pardbg.render.pages.traffic.page import ordered
 from pardbg.ui.app import PardbgApp
 from tests.ui import sample
-from tests.ui.fakes import FakeStore, app_on, shows, until
+from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
 
 
 def busiest(app: PardbgApp) -> tuple[int, int]:
@@ -66,3 +66,33 @@ async def test_messages_that_differ_in_tag_or_epoch_alone_are_chosen_apart() -> 
             assert frame is not None
             seen.append(page.draw(frame, 120, 30).focus)
         assert seen == [1, 0, 0]
+
+
+async def test_a_click_on_the_time_bar_goes_there() -> None:
+    """The track's first cell is the begin of the run, its last one the end."""
+
+    def at(now: Snapshot, t_ns: int | None) -> Snapshot:
+        return now if t_ns is None else replace(now, t_ns=t_ns)
+
+    base = sample.snapshot_1f1b()
+    app = app_on(base, live=False, at=at)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "‖ stop")
+
+        def moment() -> int:
+            frame = app.main.shared.frame
+            return frame.snapshot.t_ns if frame is not None else -1
+
+        def track() -> tuple[int, int]:
+            bar = text_of(app).split("\n")[app.main._bars.status.region.y]
+            cells = [x for x, sign in enumerate(bar) if sign in "━─●┴▲•✗◆╌"]
+            last = max(cells)
+            first = last
+            while first - 1 in cells:
+                first -= 1
+            return first, last
+
+        await pilot.click("#status", offset=(track()[1], 0))
+        await until(lambda: moment() == base.t_end_ns, "the end")
+        await pilot.click("#status", offset=(track()[0], 0))
+        await until(lambda: moment() == base.t_begin_ns, "the begin")

@@ -101,6 +101,30 @@ class Track:
 
 def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     """One line: ``▶ play 2×  0:12 ━━━━━●──────▲─── 0:58  step 34``."""
+    start, end = _ends(snapshot, state)
+    track = _track_of(snapshot, state, cells - line_width(start) - line_width(end))
+    if track is None:
+        return fit(start, cells)
+    room, (begin, last) = track.cells[-1] + 1, state.bounds(snapshot)
+    at_ns = snapshot.t_ns if state.awaited_ns is None else state.awaited_ns
+    return line(*start, *_track(state.marks, min(max(at_ns, begin), last), track, room), *end)
+
+
+def time_at(snapshot: Snapshot, state: Playing, cells: int, x: int) -> int | None:
+    """The time under column ``x`` of the bar, ns; None: not on its track."""
+    start, end = _ends(snapshot, state)
+    room, cell = cells - line_width(start) - line_width(end), x - line_width(start)
+    track = _track_of(snapshot, state, room)
+    return track.time(cell) if track is not None and 0 <= cell < room else None
+
+
+def _track_of(snapshot: Snapshot, state: Playing, room: int) -> Track | None:
+    """None where there is no room for it."""
+    return None if room < 10 else Track.of(*state.bounds(snapshot), state.active, room)
+
+
+def _ends(snapshot: Snapshot, state: Playing) -> tuple[Line, Line]:
+    """What stands before and after the track."""
     begin, last = state.bounds(snapshot)
     total = last - begin
     at_ns = snapshot.t_ns if state.awaited_ns is None else state.awaited_ns
@@ -111,11 +135,7 @@ def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     if state.awaited_ns is not None:
         step = f"  shown: {words.offset(snapshot.t_ns - begin, fine)}"
     end = line(Segment(f" {words.offset(total, fine)}", "dim"), Segment(step, "strong"), " ")
-    room = cells - line_width(start) - line_width(end)
-    if room < 10:
-        return fit(start, cells)
-    track = Track.of(begin, last, state.active, room)
-    return line(*start, *_track(state.marks, begin + here, track, room), *end)
+    return start, end
 
 
 def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from pardbg.render.draw.cells import Line, Segment, fit, line
 from pardbg.render.frame import chrome
-from pardbg.render.frame.timebar import Playing, legend, time_bar
+from pardbg.render.frame.timebar import Playing, legend, time_at, time_bar
 from pardbg.ui.commands.actions import Action
 from pardbg.ui.commands.screen_keys import footer
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
-from pardbg.ui.widgets.lines import Lines
+from pardbg.ui.widgets.lines import ClickedLines, Lines
 
 LEGEND_ROWS = 30
 """From so many rows on the time bar has a legend below it."""
@@ -26,7 +26,7 @@ class ChromeBars:
         self.header = Lines(id="header", ground="bar.header")
         self.banner = Lines(id="banner")
         """What holds ranks up; not there while nothing does."""
-        self.status = Lines(id="status")
+        self.status = ClickedLines(id="status")
         self.hints = Lines(id="hints")
         self.message: tuple[str, str] = ("", "")
         """Text and style."""
@@ -75,11 +75,14 @@ class ChromeBars:
         control = frame.snapshot.control
         return (chrome.control_line(control, self._desk.under_way, ("", ""), cells),)
 
+    def time_at(self, frame: Frame, cells: int, x: int) -> int | None:
+        """The time under a column of the time bar, ns; None: there is none."""
+        if self._live and frame.following:
+            return None
+        return time_at(frame.snapshot, self._playing(frame), cells, x)
+
     def _time_lines(self, frame: Frame, cells: int, rows: int) -> tuple[Line, ...]:
-        state = Playing(
-            frame.playing, frame.speed, not self._live, frame.begin_ns, frame.end_ns,
-            frame.marks, self._unit(), frame.loaded, frame.awaited_ns, frame.active_ns,
-        )  # fmt: skip
+        state = self._playing(frame)
         bar = [time_bar(frame.snapshot, state, cells)]
         if rows >= LEGEND_ROWS:
             bar.append(legend(frame.snapshot, state, cells))
@@ -87,3 +90,9 @@ class ChromeBars:
         if words[0]:
             bar[-1] = fit(line(" ", Segment(*words)), cells)
         return tuple(bar)
+
+    def _playing(self, frame: Frame) -> Playing:
+        return Playing(
+            frame.playing, frame.speed, not self._live, frame.begin_ns, frame.end_ns,
+            frame.marks, self._unit(), frame.loaded, frame.awaited_ns, frame.active_ns,
+        )  # fmt: skip

@@ -39,7 +39,7 @@ from pardbg.ui.screens.pipeline import PipelinePage
 from pardbg.ui.screens.timeline import TimelinePage
 from pardbg.ui.screens.traffic import TrafficPage
 from pardbg.ui.widgets.chrome import Tabs
-from pardbg.ui.widgets.lines import Lines
+from pardbg.ui.widgets.lines import ClickedLines, Lines
 from pardbg.ui.widgets.picture import PicturePane
 from pardbg.ui.widgets.prompt import Prompt
 from pardbg.words import percent
@@ -221,6 +221,13 @@ class MainScreen(Screen[None]):
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
         self.page.pick(event.index, event.x)
         self.want_page()
+
+    def on_clicked_lines_clicked(self, event: ClickedLines.Clicked) -> None:
+        """A click on the time bar goes there."""
+        frame = self.shared.frame
+        t_ns = self._bars.time_at(frame, self._cells, event.x) if frame and not event.y else None
+        if t_ns is not None:
+            self._time.seek(t_ns)
 
     def on_tabs_chosen(self, event: Tabs.Chosen) -> None:
         self.show_page(SCREENS[event.number - 1][1])

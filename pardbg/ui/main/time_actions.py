@@ -100,6 +100,12 @@ class TimeActions:
         """What ``,`` and ``.`` move by now."""
         return self._view.page.unit or self.unit
 
+    def seek(self, t_ns: int) -> None:
+        """To this time."""
+        self._cursor.stop()
+        self._cursor.seek(t_ns)
+        self._app.wake()
+
     def jump_to(self, evidence: Evidence) -> None:
         """To the moment, the rank and the screen that show something."""
         if evidence.rank is not None:

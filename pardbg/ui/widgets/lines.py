@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.segment import Segment
+from textual import events
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -60,3 +62,15 @@ class Lines(Widget):
             ]
             strip = self._strips[key] = Strip(segments, width)
         return strip
+
+
+class ClickedLines(Lines):
+    """Lines that say where they were clicked."""
+
+    class Clicked(Message):
+        def __init__(self, x: int, y: int) -> None:
+            super().__init__()
+            self.x, self.y = x, y
+
+    def on_click(self, event: events.Click) -> None:
+        self.post_message(self.Clicked(event.x, event.y))
