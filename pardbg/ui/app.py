@@ -11,6 +11,7 @@ from textual.app import App
 from textual.binding import BindingType
 
 from pardbg.control.language.verbs import ControlPort, Reply, Verb
+from pardbg.render.draw.plots import preload
 from pardbg.session.append_bookmark import add_bookmarks
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import SessionError
@@ -82,6 +83,7 @@ class PardbgApp(App[None]):
         return self.main
 
     def on_mount(self) -> None:
+        self._in_thread(preload)  # while the first records are read
         for theme in THEMES:
             self.register_theme(theme)
         few = self.console.color_system == "standard" and not self.is_headless

@@ -110,6 +110,11 @@ def _plot(
     return tuple(fit(line, cells) for line in _lines(figure.build().string(), styles))[:rows]
 
 
+def preload() -> None:
+    """Import plotext now: it takes a quarter of a second, which the first chart need not wait."""
+    _terminal()
+
+
 @cache
 def _terminal() -> Any:
     """plotext, imported with the first chart; its terminal must not cut charts to its own size."""

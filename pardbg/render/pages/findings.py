@@ -98,18 +98,33 @@ def _under(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) ->
 
 
 def _beside(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -> Made:
-    """The list at the left, the chosen one at the right."""
+    """The list at the left, each finding over as many lines as it takes (three at most); the
+    chosen one in full at the right."""
     left = min(64, cells * 2 // 5)
-    rows = [line(" ", _line(finding, left - 2)) for finding in found]
+    rows: list[Line] = []
+    places: list[int] = []
+    for index, finding in enumerate(found):
+        for part in _wrapped(finding, left - 2):
+            made = fit(line(" ", part), left)
+            rows.append(fit(selected(made), left, "+sel") if index == at else made)
+            places.append(index)
     full = _full(snapshot, found[at], cells - left - 5)
     body: list[Line] = []
     for index in range(max(len(rows), len(full))):
-        row = rows[index] if index < len(rows) else ()
-        shown = fit(selected(row), left, "+sel") if index == at else fit(row, left)
+        shown = rows[index] if index < len(rows) else fit((), left)
         right = full[index] if index < len(full) else ()
         body.append(line(*shown, Segment(" │ ", "faint"), *right))
-    places = [min(index, len(found) - 1) for index in range(len(body))]
-    return body, places, at
+    focus = places.index(at)
+    places += [len(found) - 1] * (len(body) - len(places))
+    return body, places, focus
+
+
+def _wrapped(finding: Finding, cells: int) -> list[Line]:
+    """Sign and kind, then the text, indented."""
+    sign, style = SIGN[finding.severity]
+    head = line(Segment(f"{sign} ", style), Segment(clip(clean(finding.kind), cells - 2), "strong"))
+    parts = wrap(clean(finding.text), cells - 2, 2)
+    return [head, *(line("  ", Segment(part)) for part in parts)]
 
 
 def _full(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:

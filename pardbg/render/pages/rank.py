@@ -16,7 +16,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
     facts: list[tuple[str, str]] = [
         ("now", f"{clean(now.now)} ({now.state})"),
-        ("process", f"{clean(now.proc)} · pid {now.pid} on {clean(now.host)}"
+        ("process", f"pid {now.pid} on {clean(now.host)}"
                     f"{'' if now.node is None else f' · node {now.node}'}"),
         ("stages", ",".join(map(str, now.stages)) or "no pipeline"),
         ("step", "–" if now.step is None else str(now.step)),

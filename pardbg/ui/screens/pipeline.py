@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg.analysis.base.values import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.pipeline.page import PipelinePageState, pipeline
+from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
 from pardbg.render.pages.pipeline.tick_page import TickLook, cell_at, tick_page
 from pardbg.render.pages.pipeline.whatif import whatif
 from pardbg.ui.engine.feed import Frame, Want
@@ -38,7 +38,11 @@ class PipelinePage(Page):
             self._was_by_tick, self.unit = by_tick, "tick" if by_tick else ""
         if by_tick and frame.ticks is not None and frame.ticks.grids:
             return tick_page(frame.snapshot, frame.ticks, cells, rows, self._look)
-        look = PipelinePageState(self.shared.rank, at_cursor=not frame.following)
+        both = self.shared.frame
+        pair = (both.snapshot, both.other.snapshot) if both is not None and both.other else ()
+        look = PipelinePageState(
+            self.shared.rank, not frame.following, max(map(longest_ns, pair), default=0)
+        )
         return pipeline(frame.snapshot, cells, rows, look, frame.schedule)
 
     @property

@@ -22,6 +22,7 @@ from pardbg.render.frame import chrome
 from pardbg.render.pages.debug.console import console, fold
 from pardbg.render.pages.debug.page import DebugPageState, debug
 from pardbg.render.pages.overview import overview
+from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
 from pardbg.render.reports.diff import text as diff_text
 from pardbg.render.reports.html import page as html_page
 from pardbg.render.reports.text import text as report_text
@@ -222,3 +223,20 @@ def test_the_bubble_of_each_step_stands_beside_what_the_schedule_implies() -> No
     assert len(view.implied_history) == 9
     for (_, measured), (_, implied) in zip(view.bubble_history, view.implied_history, strict=True):
         assert 0.25 < implied < measured < 0.4
+
+
+def test_two_runs_over_one_another_have_one_time_scale() -> None:
+    """gpipe's step beside mp's, which takes longer: a cell is the same time in both."""
+    pair = [at_end("gpipe"), at_end("mp")]
+    most = max(map(longest_ns, pair))
+    assert most > min(map(longest_ns, pair)) > 0
+    places = []
+    for one in pair:
+        shown = lines_of(pipeline(one, 120, 30, PipelinePageState(0, least_span_ns=most)))
+        ruler = next(text for text in shown if "╷0" in text)
+        ticks = [at for at, char in enumerate(ruler) if char == "╷"]
+        places.append((ticks[0], ticks[1]))
+    assert places[0] == places[1]
+    alone = lines_of(pipeline(min(pair, key=longest_ns), 120, 30, PipelinePageState(0)))
+    ruler = next(text for text in alone if "╷0" in text)
+    assert [at for at, char in enumerate(ruler) if char == "╷"][1] != places[0][1]

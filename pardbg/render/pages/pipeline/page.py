@@ -55,6 +55,8 @@ class PipelinePageState:
     selected: int | None = None
     at_cursor: bool = False
     """The cursor was placed by hand: explain what lies under it."""
+    least_span_ns: int = 0
+    """The axis covers at least so much: of two runs over one another both have one scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def _frame(
     if done is not None and not breaks:
         span = max(span, done.t1_ns - done.t0_ns)
     # The breaks keep some cells of their own, taken from the others.
+    span = max(span, look.least_span_ns)
     span *= width / max(8, width - BREAK_CELLS * len(breaks))
     axis = Axis(step.t0_ns, span * 1.005, width, breaks)
     held = snapshot.control.held
@@ -359,3 +362,10 @@ def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
         note += f"  · implied {words.percent(implied[-1][1])}"
     title = line(" ", rule("bubble by step", frame.cells - 2, note))
     return ((), title, *(line("  ", row) for row in chart)) if chart else ()
+
+
+def longest_ns(snapshot: Snapshot) -> int:
+    """The time that the axis of this snapshot's page has to cover, ns."""
+    view = snapshot.pipeline
+    steps = (view.step, view.last_complete) if view is not None else ()
+    return max((step.t1_ns - step.t0_ns for step in steps if step is not None), default=0)
