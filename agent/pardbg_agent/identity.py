@@ -1,4 +1,4 @@
-"""Who this process is: (epoch, host, pid). Its rank is what its groups say."""
+"""Identity of this process: (epoch, host, pid). Its rank is what its groups say."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from pardbg.hub.client import HubControl, LiveSource
 from pardbg.store.store import Limits, Store
 
 RAISE_S: Final = 20.0
-"""So long is everything recorded once something seems wrong."""
+"""How long everything is recorded after something seems wrong."""
 AGAIN_NS: Final = 600_000_000_000
 """The same thing raises the level again after so long: what is always so needs no more detail."""
 POLL_S: Final = 0.25

@@ -1,4 +1,4 @@
-"""What is known of a run: columns per process and kind, definitions, histories. One writer."""
+"""State of a run: columns per process and kind, definitions, histories. One writer."""
 
 from pardbg.store.store import Limits, Store
 

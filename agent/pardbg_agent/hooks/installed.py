@@ -1,4 +1,4 @@
-"""What is in place, and how to take it off again."""
+"""Installed hooks, and how to remove them."""
 
 from __future__ import annotations
 

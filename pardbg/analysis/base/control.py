@@ -93,7 +93,7 @@ def _mode(event: Mapping[str, Any]) -> Mode:
 
 
 def _left(view: View, event: Mapping[str, Any], t_ns: int, name: str) -> int | None:
-    """What is left at the cursor of a time that the event, at ``t_ns``, said was left."""
+    """Return the rest, at the cursor, of a time limit that the event at ``t_ns`` gave."""
     left = fields.integer_or_none(event, name)
     return max(0, left - (view.t_ns - t_ns)) if left is not None else None
 

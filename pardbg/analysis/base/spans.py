@@ -10,7 +10,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.store.process import Process
 
 _OPEN: Final = 16
-"""So many of the newest beginnings are looked at for spans that have not ended."""
+"""Number of newest span begins searched for spans that have not ended."""
 _DEPTH: Final = 16
 """So deep may spans be nested to be found."""
 

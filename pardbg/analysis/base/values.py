@@ -401,7 +401,7 @@ class Finding:
     severity: Literal["error", "warning", "info"]
     ranks: tuple[int, ...] = ()
     culprits: tuple[int, ...] = ()
-    """Who caused it; never those that only wait."""
+    """Ranks that caused it; never those that only wait."""
     group: str | None = None
     seq: int | None = None
     where: str | None = None  # ``train.py:88 in forward``

@@ -22,7 +22,7 @@ from pardbg_agent import wire
 
 LAST: Final = 200
 _MARGIN: Final = 1.6
-"""So many times the rows of the last collectives are read: the oldest ones are cut in two."""
+"""Read-ahead factor: the oldest collectives of a tail are cut in two."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 """How long the others must have waited before a rank is called missing."""
 _UPPER_BOUNDS: Final = ("waited", "polled")

@@ -14,7 +14,7 @@ from pardbg_agent import wire
 
 LAST: Final = 200
 _MARGIN: Final = 2
-"""So many times the rows of the last pairs are read: the oldest pairs are cut in two."""
+"""Read-ahead factor: the oldest pairs of a tail are cut in two."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 Edge = tuple[int, str, int, int, int]
 """(epoch, group key, src, dst, tag)"""

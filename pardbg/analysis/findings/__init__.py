@@ -1,4 +1,4 @@
-"""What is wrong, in plain words: evidence, culprits (not victims), and what to do next.
+"""Findings in plain words: evidence, culprits (not victims), and what to do next.
 
 ``registry.DETECTORS`` lists what is looked for; ``docs/findings.md`` says what each kind means.
 """

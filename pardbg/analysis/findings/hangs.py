@@ -28,7 +28,7 @@ ENDED_NS: Final = 1_000_000_000
 BEFORE_NS: Final = 200_000_000
 """Ops of a hang end, one by one, some time before the first exception is told."""
 INTO_NS: Final = 250_000_000
-"""So long after a wait began one sees both what came before and that it waits."""
+"""Time after a wait began at which both the wait and what led to it are visible."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
 

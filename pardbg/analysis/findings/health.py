@@ -1,4 +1,4 @@
-"""What is missing from the data itself: dropped, unreadable, or a hook that failed."""
+"""Gaps in the data itself: dropped or unreadable records, failed hooks."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Reason:
     idle: bool = False
     """It sleeps or waits for something."""
     patience_ns: int = 0
-    """So long what it does may take before it is news."""
+    """Time an activity may take before a finding mentions it."""
 
 
 def reason(view: View, rank: int) -> Reason:

@@ -1,4 +1,4 @@
-"""What is known of each rank that stands still: the hub's look at its process, and its stack."""
+"""Stalled ranks: what the hub saw of each process, and its stack."""
 
 from __future__ import annotations
 

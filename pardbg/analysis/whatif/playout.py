@@ -39,7 +39,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What is not pipeline in a step: data, optimizer, the host."""
+    """Step time outside the pipeline: data loading, optimizer, host."""
 
     ns: float = 0.0
     together: bool = True

@@ -49,7 +49,7 @@ class Verb(str, Enum):
     RANKS = "ranks"
     """Where each rank is."""
     STATUS = "status"
-    """Who holds control, the lease, what is pending."""
+    """Report the controller, the lease and pending ops."""
     MARK = "mark"
     """A bookmark in the recording: ``at_ns`` (now where not given) and ``text``. Changes nothing
     in the run, so it needs no control."""

@@ -35,7 +35,7 @@ class Breakpoint:
     ranks: tuple[int, ...] | None
     """None: all, also those that are still to come."""
     by: str
-    """Who set it: holds control when it hits and nobody else does."""
+    """Viewer that set it; it takes control on a hit if nobody has it."""
     keep: bool
     """``by`` is a script, which does not stay."""
     lease_ns: int

@@ -66,7 +66,7 @@ class Deliveries:
         self._told.pop(proc, None)
 
     def due(self, now: int) -> list[tuple[ToAgent, bool]]:
-        """What is to be sent again, and whether that is the first time."""
+        """Return the messages to resend, and whether it is the first retry."""
         out = []
         waiting = [(p, k, told) for p, kinds in self._told.items() for k, told in kinds.items()]
         for proc, kind, told in waiting:
@@ -81,7 +81,7 @@ class Deliveries:
 
 
 class Outbox:
-    """What is to be sent, in order: messages to agents, answers and events."""
+    """Outgoing queue, in order: messages to agents, replies and events."""
 
     def __init__(self, control: ControlState, first_id: int) -> None:
         self._control, self._next_id = control, first_id

@@ -44,7 +44,7 @@ class Command:
     viewer: str
     """Where the answer goes."""
     by: str
-    """Who holds control by it."""
+    """Viewer that takes control by it."""
     re: int
     verb: Verb
     ranks: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Who holds control, and for how much longer. Times are the hub's monotonic ns, injected."""
+"""The control lease: its holder and the time left. Times are the hub's monotonic ns, injected."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Mode(str, Enum):
 
 
 class ControlState:
-    """Who is held, why and for how long. The parts of the machine change it."""
+    """Which ranks are held, why and for how long; the machine's parts change it."""
 
     def __init__(self, patience: GracePeriod | None = None) -> None:
         self.mode = Mode.RUNNING
@@ -140,7 +140,7 @@ class ControlState:
 
     @property
     def under_way(self) -> str:
-        """Who has not come to a gate, in words."""
+        """Return the ranks that have not reached a gate, in words."""
         ranks = [self.views[p].rank for p in self.settlement.under_way if p in self.views]
         return f"{ranks_text(ranks)} not at a gate yet"
 

@@ -1,4 +1,4 @@
-"""Who may connect. Local sockets lie in a 0700 directory; TCP is CURVE or nothing.
+"""Access control. Local sockets lie in a 0700 directory; TCP is CURVE or nothing.
 
 Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`` (looks), ``control`` (looks
 and commands). ZAP tells them apart per socket; CTRL sees the role of each message.

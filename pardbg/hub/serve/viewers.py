@@ -35,7 +35,7 @@ RECORDING: Final = (Verb.MARK, Verb.LEVEL)
 SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM}
 MAX_EXPR: Final = 2_000
 SCRIPT: Final = "ctl"
-"""Who holds control where each command is a process of its own."""
+"""Name of the controller when each command is a process of its own."""
 
 
 class Viewers:
@@ -291,7 +291,7 @@ class Viewers:
             self._router.send(proc, message)
 
     def status(self) -> dict[str, Any]:
-        """Who holds control, what is held, how the hub is."""
+        """Answer with the controller, the held ranks and the hub's state."""
         counters = self._collector.counters
         return {
             **self._machine.status(self._collector.clock()),

@@ -1,1 +1,1 @@
-"""What is printed or written to a file: reports, diffs, checks, replies."""
+"""Printed and written output: reports, diffs, checks, replies."""

@@ -14,7 +14,7 @@ from typing import Final
 
 PERIOD_S: Final = 60.0
 LATEST_S: Final = 600.0
-"""So long at most, also where somebody moves about all the time."""
+"""Longest time without a collection, even while the user keeps moving."""
 _NEVER: Final = 1 << 30
 
 

@@ -12,7 +12,7 @@ Chosen = tuple[str, tuple[int, ...], str | None, int | None]
 
 
 class FindingsPage(Page):
-    """What is wrong, in words; enter goes to the moment and the place that show it."""
+    """List findings in words; enter goes to the moment and the place that show it."""
 
     name_ = "findings"
 

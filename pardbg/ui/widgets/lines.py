@@ -27,7 +27,7 @@ class Lines(Widget):
 
     @property
     def shown(self) -> tuple[Line, ...]:
-        """What is on the screen now, for tests and the mouse."""
+        """Return the lines on screen, for tests and the mouse."""
         return self._lines
 
     def show(self, lines: Sequence[Line]) -> None:

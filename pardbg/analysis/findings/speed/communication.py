@@ -34,7 +34,7 @@ MAX_RANKS: Final = 64
 """Ranks whose overlap is worked out; the others are like them."""
 SMALL_BYTES: Final = 65_536
 SMALL_RUN: Final = 8
-"""So many small collectives one after the other are a loop over tensors."""
+"""Number of consecutive small collectives that counts as a loop over tensors."""
 SMALL_GAP: Final = 1.0
 """Between two of a run there is at most so much of the op's own time: no compute to speak of."""
 SMALL_OF_STEP: Final = 0.05

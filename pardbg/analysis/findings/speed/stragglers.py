@@ -41,7 +41,7 @@ _ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """Who was late to one step's collectives."""
+    """Late arrivals at one step's collectives."""
 
     step: int
     row: CollectiveRow

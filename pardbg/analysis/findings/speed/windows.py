@@ -23,7 +23,7 @@ from pardbg.analysis.comm.matching import collectives
 
 LAST: Final = 12
 LEAST: Final = 6
-"""Fewer steps say nothing about "again and again"."""
+"""Minimum number of steps for calling anything recurring."""
 OFTEN: Final = 0.8
 """Share of the steps in which something must be so."""
 WARM_UP: Final = 2
@@ -186,5 +186,5 @@ def _how_many(view: View, since_ns: int) -> int:
 
 
 def often(times: int, steps: Sequence[int]) -> bool:
-    """So many of these steps are again and again."""
+    """Return whether ``times`` out of these steps counts as recurring."""
     return len(steps) >= LEAST and times >= OFTEN * len(steps)
