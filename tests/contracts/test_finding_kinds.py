@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
+
+from pardbg.analysis.base.values import Verdict
+from pardbg.analysis.findings import hangs, sides
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "pardbg" / "analysis" / "findings"
-MADE = {
-    # From a collective's verdict, and from what ranks wait for each other in.
-    "op-mismatch", "size-mismatch", "dtype-mismatch", "root-mismatch",
-    "unpaired-send", "unpaired-recv", "deadlock", "p2p-cycle",
-    "p2p-tag-mismatch", "p2p-size-mismatch", "p2p-dtype-mismatch",
-}  # fmt: skip
+
+
+def made() -> set[str]:
+    """Kinds that are made of parts: of a collective's verdict, and those that have advice because
+    of what ranks wait for each other in."""
+    verdicts = {text.replace(" ", "-") for text in get_args(Verdict) if text.endswith("mismatch")}
+    return verdicts | hangs._ADVICE.keys() | sides._ADVICE.keys()
 
 
 def said_in_code() -> set[str]:
@@ -21,7 +26,7 @@ def said_in_code() -> set[str]:
     plain = re.findall(r'\bkind="([a-z0-9-]+)"', source)
     chosen = re.findall(r'\bkind="([a-z-]+)" if .* else "([a-z-]+)"', source)
     reasons = re.findall(r'Reason\(\s*"([a-z-]+)"', source)
-    return {*plain, *(kind for pair in chosen for kind in pair), *reasons, *MADE}
+    return {*plain, *(kind for pair in chosen for kind in pair), *reasons, *made()}
 
 
 def documented() -> set[str]:
