@@ -19,7 +19,7 @@ from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
-from pardbg.render.pages.debug.console import console, fold
+from pardbg.render.pages.debug.console import Entry, console, fold
 from pardbg.render.pages.debug.page import DebugPageState, debug
 from pardbg.render.pages.overview import overview
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
@@ -175,6 +175,10 @@ def test_the_audit_trail_has_a_line_per_verb_with_what_came_of_it() -> None:
     now = replace(at_end("ddp"), control=replace(at_end("ddp").control, log=trail(events)))
     (first, *_) = [plain(row) for row in console(now, (), "view-0a1b2c3d4e5f", 80)]
     assert first.strip().endswith("pause by you → held at a cut")
+    answers = (Entry(0, "breakpoint 1: rank 2"), Entry(0, "something else"))
+    shown = [plain(row) for row in console(now, answers, "", 80)]
+    assert sum("breakpoint 1: rank 2" in row for row in shown) == 1, "said once"
+    assert any("something else" in row for row in shown)
 
 
 def test_a_console_line_keeps_its_indentation_where_it_is_folded() -> None:

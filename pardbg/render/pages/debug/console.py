@@ -32,7 +32,12 @@ def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) ->
         for at, (t_ns, text) in enumerate(snapshot.control.log)
         if not (you and text.startswith(f"inspect by {you}"))  # it stands there as it was typed
     ]
-    said = [(one.t_ns, at, _typed(one, cells)) for at, one in enumerate(typed, len(trail))]
+    told = "\n".join(text for _, text in snapshot.control.log)
+    said = [
+        (one.t_ns, at, _typed(one, cells))
+        for at, one in enumerate(typed, len(trail))
+        if not (one.text and f"→ {one.text}\n" in f"{told}\n")  # the trail has it, with its time
+    ]
     return [row for _, _, rows in sorted(trail + said, key=lambda e: e[:2]) for row in rows]
 
 

@@ -251,7 +251,8 @@ def _rank(
     since = "" if rank.since_ns is None else words.duration(
         max(0, snapshot.t_ns - rank.since_ns))  # fmt: skip
     stages = ",".join(map(str, rank.stages))
-    text = clip(clean(rank.now) or rank.state, now_size - 2)
+    doing = rank.state if rank.state == "held" and coming else clean(rank.now) or rank.state
+    text = clip(doing, now_size - 2)
     return line(
         Segment(f"  {rank.rank:>4}  ", "strong"),
         Segment(f"{stages:<5}  " if staged else "", "dim"),
