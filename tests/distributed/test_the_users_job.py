@@ -296,3 +296,13 @@ except OSError:
     assert out == whole * 2 and run.returncode == 6
     assert err.startswith(b"done\ndone\n")
     assert any("bytes of output" in line for line in said(tmp_path / "s.mcap"))
+
+
+def test_breakpoint_where_nobody_can_type(tmp_path: Path) -> None:
+    """Under `watch` the job has no stdin: breakpoint() says what to do, and the job goes on."""
+    code = "for n in range(3):\n    breakpoint()\nprint('end', input is None)\n"
+    with started([sys.executable, "-c", code], tmp_path / "s.mcap") as handle:
+        assert handle.wait(30) == 0
+    lines = said(tmp_path / "s.mcap")
+    assert "end False" in lines
+    assert sum("breakpoint() at <string>:2" in line and "pardbg run" in line for line in lines) == 1

@@ -173,7 +173,7 @@ class Launcher:
         stdio = self._stdio or Stdio(os.open(os.devnull, os.O_RDONLY), *self._ends, -1)
         try:
             self.job = subprocess.Popen(
-                argv, cwd=self.config.cwd, env=job_env(dict(os.environ), self.dir),
+                argv, cwd=self.config.cwd, env=self._job_env(),
                 stdin=stdio.stdin, stdout=stdio.stdout, stderr=stdio.stderr,
                 start_new_session=True, umask=self._umask,
                 preexec_fn=_take_terminal if stdio.terminal else None,
@@ -186,6 +186,12 @@ class Launcher:
             self._pump = Pump(self.dir, self._streams)
         self._say_launch()
         return None
+
+    def _job_env(self) -> dict[str, str]:
+        env = job_env(dict(os.environ), self.dir)
+        if self._stdio is None:  # no stdin: pdb would only end the job
+            env.setdefault("PYTHONBREAKPOINT", "pardbg_agent.no_terminal.hook")
+        return env
 
     def _look_after(self) -> None:
         assert self.job is not None
