@@ -190,7 +190,7 @@ class Launcher:
     def _job_env(self) -> dict[str, str]:
         env = job_env(dict(os.environ), self.dir)
         if self._stdio is None:  # no stdin: pdb would only end the job
-            env.setdefault("PYTHONBREAKPOINT", "pardbg_agent.no_terminal.hook")
+            env.setdefault("PYTHONBREAKPOINT", "pardbg_agent.control.no_terminal.hook")
         return env
 
     def _look_after(self) -> None:
