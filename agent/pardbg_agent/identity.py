@@ -79,13 +79,21 @@ def of_this_process() -> Identity:
         boot_id=boot_id(),
         start_ns=clock.now_ns(),
         wall_ns=clock.wall_ns(),
-        extra={} if node < 0 else {"group_rank": node},
+        extra={"cpus": num_cpus()} | ({} if node < 0 else {"group_rank": node}),
     )
 
 
 def _argv() -> list[str]:
     """The program's; the interpreter's where it has not come that far."""
     return getattr(sys, "argv", None) or sys.orig_argv[1:]
+
+
+def num_cpus() -> int:
+    """Cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
 
 
 def job_name() -> str:

@@ -1,4 +1,5 @@
-"""Directed traffic: observed for p2p and all_to_all, modelled as a ring for other collectives."""
+"""Directed traffic: observed for p2p and all_to_all, modelled for other collectives: rings, and
+stars at a root (broadcast, scatter, reduce, gather)."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ from pardbg.words import UNKNOWN
 
 WINDOW_NS: Final = 2_000_000_000
 _RING_TWICE: Final = ("all_reduce",)
+_FROM_ROOT: Final = ("broadcast", "scatter")
+_TO_ROOT: Final = ("reduce", "gather")
+_SHARED: Final = ("scatter", "gather")
 _RING_ONCE: Final = ("all_gather", "reduce_scatter")
 
 
@@ -146,6 +150,8 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
             part.num_bytes += size
             part.recent_bytes += recent
             _add_ring(sums, group.ranks, name, number, size, recent)
+            if op is not None and op.root in group.ranks:
+                _add_star(sums, group.ranks, name, op.root, member == op.root, number, size, recent)
 
 
 def _add_other(view: View, sums: _Sums) -> None:
@@ -196,6 +202,24 @@ def _add_ring(
         part.num_ops += number
         part.num_bytes += per_link
         part.recent_bytes += ring_bytes(op, recent, len(ranks))
+
+
+def _add_star(
+    sums: _Sums, ranks: Sequence[int], op: str, root: int, at_root: bool, number: int, size: int,
+    recent: int,
+) -> None:  # fmt: skip
+    """Between the root and each other rank: all bytes (broadcast, reduce), or a rank's share
+    (scatter, gather). ``size`` was counted on the root or on another rank."""
+    if op not in _FROM_ROOT + _TO_ROOT or len(ranks) > 1024:
+        return
+    share = len(ranks) if at_root and op in _SHARED else 1
+    for other in ranks:
+        if other != root:
+            src, dst = (root, other) if op in _FROM_ROOT else (other, root)
+            part = sums.edges[src, dst, "modelled"]
+            part.num_ops += number
+            part.num_bytes += size / share
+            part.recent_bytes += recent / share
 
 
 def _mark_active(view: View, sums: _Sums) -> None:

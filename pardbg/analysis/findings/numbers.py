@@ -12,6 +12,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES
+from pardbg.analysis.base.updates import updates
 from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.store.process import Process
@@ -219,11 +220,25 @@ def _diverged(
         t_ns=times[step],
         text=f"the replicas of the model on {ranks_text(ranks)} are no longer equal, bit by bit, "
         f"{since}; {who}{which if names else ''}."
-        + (f" They are equal again in step {newest}." if again else ""),
+        + (f" They are equal again in step {newest}." if again else "")
+        + _skipped(view, ranks, group),
         advice="Replicas stay equal only if they start equal and take equal updates: look at what "
         "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "
         "parameters outside DDP, and at a no_sync without a synchronized backward after it.",
         evidence=Evidence(times[step], culprits[0] if culprits else None, "timeline"),
+    )
+
+
+def _skipped(view: View, ranks: Sequence[int], group: str) -> str:
+    """`` Rank 2's optimizer stepped 41 times, the others' 42 …``: the cause, where that is so."""
+    steps = updates(view, [rank for rank in ranks if rank in view.ranks], group)
+    (most, _), *others = Counter(steps.values()).most_common() or [(0, 0)]
+    if not others:
+        return ""
+    odd = sorted(rank for rank, number in steps.items() if number != most)
+    return (
+        f" The optimizer of {ranks_text(odd)} has stepped {steps[odd[0]]} times by then, that of "
+        f"the others {most}: steps were skipped there, as a gradient scaler does on its own."
     )
 
 

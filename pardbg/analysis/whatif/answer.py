@@ -88,8 +88,10 @@ class WhatIf:
     error: float
     """predicted / measured - 1."""
     margin: float
-    """What an option must win by: the model's error, over all and of 8 in 10 single steps, and at
-    least what it may be off by for a schedule that it did not see."""
+    """What an option must win by: the model's error, over all and of 8 in 10 single steps, the
+    spread, and at least what it may be off by for a schedule that it did not see."""
+    spread: float
+    """How far 8 in 10 of the measured steps are from their median, as a share of it."""
     split: str
     """Where I, W and B come from, in words."""
     options: tuple[Option, ...]
@@ -177,7 +179,8 @@ def _answer(
     errors = sorted(_errors(measured, ran))
     error = own.step_ns / measured.step_ns - 1 if measured.step_ns else 0.0
     single = errors[int(0.8 * (len(errors) - 1))] if errors else 1.0
-    margin = max(LEAST_MARGIN, abs(error), single)
+    spread = _spread([step.observed_ns for step in measured.steps], measured.step_ns)
+    margin = max(LEAST_MARGIN, abs(error), single, spread)
     here = [o for o in made if o.num_microbatches == measured.num_microbatches and not o.equal]
     more = [o for o in made if o.num_microbatches > measured.num_microbatches and not o.equal]
     return WhatIf(
@@ -190,6 +193,7 @@ def _answer(
         predicted_ns=own.step_ns,
         error=error,
         margin=margin,
+        spread=spread,
         split=_split_words(measured),
         options=tuple(made),
         best=_winner(here, own, margin),
@@ -222,6 +226,12 @@ def _winner(options: Sequence[Option], own: Option, margin: float) -> Option | N
     """The fastest that wins by more than the margin, however B splits."""
     sure = [o for o in options if o.worst_ns < own.step_ns * (1 - margin)]
     return min(sure, key=lambda o: o.worst_ns, default=None)
+
+
+def _spread(taken: Sequence[float], usual: float) -> float:
+    """What 8 in 10 steps stay within of the median, as a share of it."""
+    away = sorted(abs(ns / usual - 1) for ns in taken) if usual > 0 else []
+    return away[int(0.8 * (len(away) - 1))] if away else 0.0
 
 
 def _errors(measured: Costs, ran: Plan) -> list[float]:

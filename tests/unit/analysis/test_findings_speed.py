@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.updates import updates
 from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.memory import growth
@@ -457,3 +458,17 @@ def test_equal_replicas_and_lone_ranks_give_nothing() -> None:
     assert found(replicas({0: same, 1: same})) == []
     assert found(replicas({0: same, 1: []})) == []
     assert wire.Kind.PROBE == 13
+
+
+def test_optimizer_steps_are_counted_at_a_collective_that_all_passed() -> None:
+    """Rank 1 skips its second step, and is one collective ahead when it is looked at: before the
+    5th all_reduce (the newest that both issued) rank 0 has stepped 4 times, rank 1 3 times."""
+    trace = Trace(2)
+    for step in range(6):
+        for proc in trace.ranks:
+            if proc.rank == 0 and step == 5:
+                continue
+            sync(proc, 100 * step + 10, 100 * step + 12, step)
+            if not (proc.rank == 1 and step == 1):
+                proc.phase("optimizer", 100 * step + 20, 100 * step + 30, step)
+    assert updates(View(trace.store(), None), (0, 1), "world") == {0: 4, 1: 3}

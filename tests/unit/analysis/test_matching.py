@@ -295,6 +295,16 @@ def test_observed_and_modelled_traffic() -> None:
     assert [(g.name, g.num_ops, g.bytes) for g in traffic.groups] == [("world", 3, 2100)]
 
 
+def test_broadcast_and_scatter_go_out_from_the_root() -> None:
+    """900 B from rank 1 to each other; then rank 0 scatters 900 B, 300 to each."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.collective("world", "broadcast", 1, 2, 900, root=1)
+        proc.collective("world", "scatter", 3, 4, 900 if proc.rank == 0 else 0, 300, root=0)
+    modelled = {(e.src, e.dst): e.bytes for e in look(trace).traffic.edges}
+    assert modelled == {(1, 0): 900, (1, 2): 900, (0, 1): 300, (0, 2): 300}
+
+
 def test_ring_bytes() -> None:
     assert ring_bytes("all_reduce", 800, 4) == 1200
     assert ring_bytes("all_gather", 800, 4) == ring_bytes("reduce_scatter", 800, 4) == 600

@@ -15,6 +15,7 @@ from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.schedule import pipeline_step
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import costs
+from pardbg.events import fields
 from pardbg.words import duration, percent, ranks_text
 
 UNEVEN: Final = 0.2
@@ -59,7 +60,7 @@ def _pipelines(view: View, looked_at: Window) -> Iterable[Finding]:
         uneven = list(_uneven(view, looked_at, layout, steps))
         yield from uneven
         yield from _too_few(looked_at, layout, steps)
-        yield from _excess(looked_at, layout, steps)
+        yield from _excess(view, looked_at, layout, steps)
 
 
 def _uneven(
@@ -138,7 +139,9 @@ def _too_few(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) -
     )
 
 
-def _excess(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]:
+def _excess(
+    view: View, looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
+) -> Iterable[Finding]:
     """More bubble than the plan implies with the durations measured."""
     over = [
         step for step in steps
@@ -154,7 +157,7 @@ def _excess(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) ->
     newest = over[-1]
     yield Finding(
         kind="schedule-excess",
-        severity="warning" if excess >= LOUD else "info",
+        severity="warning" if excess >= LOUD and not crowded(view, layout.ranks) else "info",
         ranks=layout.ranks,
         group=layout.group or None,
         t_ns=newest.t0_ns,
@@ -166,6 +169,17 @@ def _excess(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) ->
         cost_ns_per_step=round(length * (1 - (1 - implied - excess) / (1 - implied))),
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),
     )
+
+
+def crowded(view: View, ranks: Sequence[int]) -> bool:
+    """Ranks that compute on cores are more than the cores of their host: they take turns."""
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        process = view.ranks.get(rank)
+        cpus = fields.integer(process.facts, "cpus", 0) if process is not None else 0
+        if process is not None and cpus and fields.text(process.facts, "device") == "cpu":
+            by_host[process.host].append(cpus)
+    return any(len(cpus) > max(cpus) for cpus in by_host.values())
 
 
 def _main_cause(steps: Sequence[PipelineStep]) -> tuple[Cause, float, int]:

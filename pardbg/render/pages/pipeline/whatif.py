@@ -44,7 +44,7 @@ def _verdict(answer: WhatIf, cells: int) -> tuple[Line, ...]:
     ran = line(
         Segment(" now  ", "dim"), Segment(answer.schedule, "strong"),
         Segment(f" p={answer.num_ranks} m={answer.num_microbatches}  "), Segment(took, "strong"),
-        Segment(f"/step over {answer.num_steps} steps"),
+        Segment(f"/step over {answer.num_steps} steps, ±{words.percent(answer.spread)}"),
     )  # fmt: skip
     model = line(
         Segment(" model ", "dim"),
