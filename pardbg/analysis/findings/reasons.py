@@ -16,6 +16,7 @@ _IDLE_CORES: Final = 0.1
 """Cores used; below that it sleeps or waits."""
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
+_IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
 _PHASES: Final = {
     "data": "loads data", "forward": "is in forward", "backward": "is in backward",
@@ -70,7 +71,14 @@ def reason(view: View, rank: int) -> Reason:
     idle = _asleep(now)
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
-                  patience_ns=_FILES_NS if at_files(now.frames) and not idle else 0)  # fmt: skip
+                  patience_ns=0 if idle else _patience(now))  # fmt: skip
+
+
+def _patience(now: Seen) -> int:
+    """How long what a working rank does may take."""
+    if at_files(now.frames):
+        return _FILES_NS
+    return _IMPORTS_NS if busy(now.frames) == "imports modules" else 0
 
 
 def _gil(now: Seen, at: str, where: str | None) -> Reason:
