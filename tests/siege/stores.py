@@ -10,6 +10,7 @@ from pathlib import Path
 from pardbg.analysis.answers.diff import diff
 from pardbg.analysis.answers.report import report
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.plain_text import plain_lines
 from pardbg.render.reports.html import page
 from pardbg.render.reports.text import text
 from pardbg.session.writer import whole_messages
@@ -41,7 +42,7 @@ def case(messages: list[Message], seed: int) -> int:
     snapshot(store, None)
     snapshot(store, begin + rng.randrange(max(1, min(end - begin, 1 << 60))))
     said = report(store)
-    shown = text(said) + page(said, None, "s.mcap")
+    shown = plain_lines(text(said)) + page(said, None, "s.mcap")
     assert not any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown), (
         "a control character is shown"
     )

@@ -203,7 +203,8 @@ def _diverged(
         odd.update(_odd(part))
     culprits = tuple(sorted(odd))
     names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
-    which = f": {names[0]}" + (f" and {len(names) - 1} more parts" if names[1:] else "")
+    which = f": {names[0]}" if names else ""  # a damaged record names no part
+    which += f" and {len(names) - 1} more parts" if names[1:] else ""
     since = f"in step {step}"
     if equal_before:
         since = f"after step {equal_before[-1]} and by step {step}"
