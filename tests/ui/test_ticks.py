@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.ui.fakes import shows, text_of, until
+from tests.ui.fakes import FakePort, app_on, shows, text_of, until
+from tests.ui.sample import held, snapshot_1f1b
 from tests.ui.test_travel import at_ms, recorded, showing
 
 
@@ -66,3 +68,18 @@ async def test_keys_of_the_grid_say_where_they_work(session: Path) -> None:
         await shows(app, "h and l go along the cells")
         await pilot.press("1", "g")
         await shows(app, "g draws ticks instead of time")
+
+
+async def test_the_selection_follows_a_hit_once() -> None:
+    held_now = held(snapshot_1f1b())
+    hit = replace(
+        held_now,
+        control=replace(held_now.control, reason="breakpoint 1: rank 2 before 2B3 (action==2B3)"),
+    )
+    app = app_on(hit, FakePort(), start="pipeline")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(lambda: app.main.shared.rank == 2, "the rank that hit")
+        await pilot.press("k")
+        await until(lambda: app.main.shared.rank == 1, "a choice of one's own")
+        app.main.take_frame(app.main.shared.frame)
+        assert app.main.shared.rank == 1

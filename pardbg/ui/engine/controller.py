@@ -72,6 +72,8 @@ class Controller:
         if verb in MOVES and self._moves_under_way() >= MOST_MOVES:
             return None  # a key held down: what it asked for so far is enough
         words = _UNDER_WAY.get(verb, f"{verb.value}…")
+        if verb is Verb.UNTIL:
+            words = f"until {args.get('expr', '')}…"
         if args.get("count", 1) > 1:
             words = f"{verb.value} x{args['count']}…"
         if verb is Verb.STEP and ranks:

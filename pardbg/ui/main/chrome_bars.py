@@ -72,8 +72,10 @@ class ChromeBars:
             return self._time_lines(frame, cells, rows)
         if self.message[0] or frame is None:
             return (fit(line(" ", Segment(*self.message)), cells),)
-        control = frame.snapshot.control
-        return (chrome.control_line(control, self._desk.under_way, ("", ""), cells),)
+        control, under_way = frame.snapshot.control, self._desk.under_way
+        if under_way.startswith("until ") and frame.snapshot.step is not None:
+            under_way += f" now in step {frame.snapshot.step} (space: pause here)"
+        return (chrome.control_line(control, under_way, ("", ""), cells),)
 
     def time_at(self, frame: Frame, cells: int, x: int) -> int | None:
         """The time under a column of the time bar, ns; None: there is none."""

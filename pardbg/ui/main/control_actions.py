@@ -17,6 +17,7 @@ from pardbg.ui.engine.messages import Answered
 from pardbg.ui.main.main_view import Handlers, MainView
 from pardbg.ui.screens.debug import DebugPage
 
+_HIT = re.compile(r"(?:breakpoint|tbreak|watch|until)\b[^:]*: rank (\d+) ")
 _ACTION = re.compile(r"\d+[FBIW]\d+")
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
 """Verbs after which a rank has other frames."""
@@ -28,6 +29,8 @@ class ControlActions:
     def __init__(self, view: MainView, desk: Controller) -> None:
         self._view, self._desk = view, desk
         self._comparing = False
+        self._followed = ""
+        """Why ranks were held when the selection last followed."""
         self._frame = 0
         """Which of a held rank's own frames is looked at; 0 the innermost."""
         self._stacks_of: tuple[object, ...] = ()
@@ -152,6 +155,7 @@ class ControlActions:
 
     def on_frame(self, frame: Frame) -> None:
         """Ranks were held somewhere else than before: the page about them needs their stacks."""
+        self._follow_hit(frame)
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
         if self._view.active != "debug" or not self._desk.present or not held:
             return
@@ -160,6 +164,20 @@ class ControlActions:
             self._stacks_of = now
             self._debug.frame = self._frame = 0
             self._desk.send(Verb.WHERE)
+
+    def _follow_hit(self, frame: Frame) -> None:
+        """Once at each hit of a breakpoint or watch, its rank is the selected one."""
+        control = frame.snapshot.control
+        why = control.reason if control.mode == "held" and frame.following else ""
+        if why == self._followed:
+            return
+        self._followed = why
+        hit = _HIT.match(why)
+        if hit is not None and int(hit[1]) != self._view.shared.rank:
+            self._view.shared.rank = int(hit[1])
+            self._frame = 0
+            self._view.want_page()
+            self._view.page.redraw()
 
     def _show_answer(self, lines: list[str]) -> None:
         """In the console: it keeps its newest line in view, and scrolls."""
