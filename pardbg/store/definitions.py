@@ -59,6 +59,10 @@ class ModelDef:
     optimizer: str
     parameters_sharded: bool = False
     """Between steps a rank has only its part of the parameters, whatever the level says."""
+    start: int | None = None
+    """Equal where the parameters were before the first step; None: not looked at."""
+    rpc: bool = False
+    """torch.distributed.rpc moves data too, which is not seen."""
 
 
 Frame = tuple[str, int, str]
@@ -174,4 +178,6 @@ def model_def(values: Mapping[Any, Any]) -> ModelDef:
         parameters_bytes=fields.integer(values, "parameters_bytes", 0),
         optimizer=fields.text(values, "optimizer"),
         parameters_sharded=bool(values.get("parameters_sharded")),
+        start=fields.integer_or_none(values, "start"),
+        rpc=bool(values.get("rpc")),
     )

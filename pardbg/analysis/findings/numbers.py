@@ -1,4 +1,4 @@
-"""Numbers that went wrong: where NaN begins, and replicas that are no longer equal."""
+"""Numbers that went wrong: where NaN begins, replicas that are no longer equal or never averaged."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from pardbg.analysis.base.updates import updates
 from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.store.process import Process
-from pardbg.words import ranks_text
+from pardbg.words import ranks_text, size
 from pardbg_agent import wire
 
 _P2P: Final = int(wire.Flag.P2P)
+MIN_STEPS: Final = 3
+"""Of a run that has ended. While it runs, local SGD may average later."""
+MIN_LIVE_STEPS: Final = 1000
+SMALL_BYTES: Final = 1024
+"""Losses, counts and flags are smaller, gradients and activations larger."""
 _SUMS_BACK: Final = 4096
 """Checksum records per rank that are compared; a step has at most 16."""
 
@@ -274,3 +279,67 @@ def _checksums(
         group = process.groups.get(gid)
         if name_id in wanted and group is not None:
             yield (group.key, step, seq), (a, b, wanted[name_id]), t
+
+
+# -- replicas that never exchange a gradient
+
+
+def unaveraged(view: View) -> Iterable[Finding]:
+    """Ranks that began with the same parameters, step an optimizer, and exchange nothing larger
+    than a few numbers. Never of what is sharded, of a pipeline, or where messages or RPC move
+    data; silent where records are missing."""
+    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank, process in view.ranks.items():
+        model = process.model
+        if model is None or model.start is None or model.rpc or model.shards > 1:
+            continue
+        if _steps(view, process) >= _wanted(view) and _exchanges_nothing(view, process):
+            alike[model.start, model.parameters_bytes].append(rank)
+    for (_, parameters_bytes), ranks in alike.items():
+        if len(ranks) < 2:
+            continue
+        steps = min(_steps(view, view.ranks[rank]) for rank in ranks)
+        yield Finding(
+            kind="no-gradient-exchange",
+            severity="warning",
+            ranks=tuple(ranks),
+            t_ns=view.t_ns,
+            text=f"{ranks_text(ranks)} began with the same {size(parameters_bytes)} of parameters "
+            f"and took {steps} optimizer steps each, but never exchanged a gradient: they train "
+            "apart.",
+            advice="Wrap the model (DistributedDataParallel, fully_shard) or average the "
+            "gradients; if the ranks are to train apart, all is well.",
+            evidence=Evidence(view.t_ns, None, "collectives"),
+        )
+
+
+def _wanted(view: View) -> int:
+    return MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
+
+
+def _steps(view: View, process: Process) -> int:
+    return view.rows(process, "step")[1]
+
+
+def _exchanges_nothing(view: View, process: Process) -> bool:
+    """Since its first backward; False where not all of it was recorded."""
+    if process.lost(view.t_ns) or process.missed_before or len(process.table("op_sum")):
+        return False
+    backward = _first_backward(view, process)
+    table, visible = view.rows(process, "issue")
+    messages, sent = view.rows(process, "issue_p2p")
+    if backward is None or table.base or messages.base or sent or view.visible(process, "action"):
+        return False
+    since = int(table.when[:visible].searchsorted(backward))
+    if since == visible:
+        return True
+    largest = max(int(np.max(table.col(name)[since:visible])) for name in ("a", "b"))
+    limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
+    return largest < min(SMALL_BYTES, limit)
+
+
+def _first_backward(view: View, process: Process) -> int | None:
+    table, visible = view.rows(process, "phase")
+    names = {i for i, name in process.names.items() if name == "backward"}
+    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(names)))
+    return int(table.col("t0_ns")[rows[0]]) if len(rows) else None

@@ -21,7 +21,7 @@ from pardbg.analysis.findings.health import (
 from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import mismatches
-from pardbg.analysis.findings.numbers import divergence, nan_origin
+from pardbg.analysis.findings.numbers import divergence, nan_origin, unaveraged
 from pardbg.analysis.findings.run_facts import (
     clocks,
     nothing_seen,
@@ -59,6 +59,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     memory,
     nan_origin,
     divergence,
+    unaveraged,
     dropped,
     begun_late,
     unseen_ranks,

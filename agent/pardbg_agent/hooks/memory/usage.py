@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,11 +14,15 @@ from pardbg_agent import identity
 from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit
 from pardbg_agent.hooks.tensors import bytes_of
+from pardbg_agent.hooks.watch.probes import bits_sum
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
 from pardbg_agent.words import binary_size
 
 EVERY: Final = 50
 """Steps between two countings of parameters, gradients and optimizer state."""
+MAX_START: Final = 256
+"""Parameters looked at before the first step."""
+_PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
 TOTAL_EVERY_NS: Final = 50_000_000
 """Least time between two readings of the process's (or device's) total."""
 
@@ -41,6 +47,8 @@ class Usage:
     """(watch, its limit was passed)"""
     model: dict[str, Any] = field(default_factory=dict)
     """The fields of MODEL as they were sent."""
+    start: int | None = None
+    """What the parameters were before the first step; None: not looked at."""
 
 
 def _of(c: _core.Core) -> Usage:
@@ -196,10 +204,29 @@ def _define_model(c: _core.Core, x: Context, parameters_bytes: int) -> None:
     fields = {
         "zero": zero, "shards": shards, "parameters_bytes": parameters_bytes,
         "optimizer": ", ".join(names), "parameters_sharded": bool(x.fsdp_groups),
+        "start": known.start, "rpc": _rpc_in_use(),
     }  # fmt: skip
     if fields != known.model:
         known.model = fields
         c.defs.put(DefKind.MODEL, **fields)
+
+
+def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
+    """Before the first step of all: what the parameters are, for those who ask later whether
+    ranks that share nothing began as replicas. Host memory only: nothing waits for a device."""
+    known = x.part(Usage)
+    if known.start is not None or x.optimizers or c.step:
+        return
+    parameters = [p for group in optimizer.param_groups for p in group["params"]][:MAX_START]
+    if not parameters or not all(type(p) in _PLAIN and p.is_cpu for p in parameters):
+        return
+    sums = [(tuple(p.shape), bits_sum(p, 0)) for p in parameters if p.numel()]
+    known.start = zlib.crc32(repr(sums).encode())
+
+
+def _rpc_in_use() -> bool:
+    agents = sys.modules.get("torch.distributed.rpc.api")
+    return agents is not None and bool(torch._C._distributed_rpc._is_current_rpc_agent_set())
 
 
 def _sharding(x: Context) -> tuple[int | None, int]:

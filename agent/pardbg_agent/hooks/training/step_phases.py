@@ -341,7 +341,9 @@ def _enter(c: _core.Core, optimizer: Any) -> None:
         if watch is not None:
             c.guard.call("watch nan", not_finite.gradients, c, watch, optimizer)
         wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
-    t0, x = now_ns(), context.of(c)
+    x = context.of(c)
+    c.guard.call("start", usage.look_at_start, c, x, optimizer)
+    t0 = now_ns()
     _take_off(c, x, 0)
     local().optimizer = (weakref.ref(optimizer), t0)
     if x.actions is not None:
