@@ -1,4 +1,4 @@
-"""Numbers that went wrong: where NaN begins, replicas that are no longer equal or never averaged."""
+"""Wrong numbers: where NaN begins, replicas that are no longer equal or that never averaged."""
 
 from __future__ import annotations
 
