@@ -63,6 +63,7 @@ def watched() -> Iterator[tuple[set[str], list[str]]]:
 
 
 @pytest.mark.parametrize("name", ["1f1b"])
+@pytest.mark.timeout(120)  # every call is looked at
 async def test_pages_draw_and_nothing_else(name: str) -> None:
     source = open_session(SESSIONS / f"{name}.mcap")
     app = PardbgApp(source, None, title=name)

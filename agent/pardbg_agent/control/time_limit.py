@@ -8,6 +8,7 @@ comes when the call returns.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,8 @@ from typing import Final
 from pardbg_agent import clock
 
 LIMIT_NS: Final = 5_000_000_000
+_BYTECODES: Final = 1000
+"""More than enough for what was sent to this thread to be raised in it: each is a place for it."""
 
 
 class TimeIsUp(BaseException):
@@ -30,34 +33,41 @@ class TimeLimit:
         self._ident = 0
         """The thread that runs something; 0: none does."""
         self._until_ns = 0
+        self._sent = False
+        """TimeIsUp was raised in that thread, or will be at its next bytecode."""
 
     def run(self, work: Callable[[], None]) -> bool:
         """``work()`` in this thread; False if its time was up. Nothing is raised in this thread
         after it."""
+        with self._lock:
+            self._ident, self._until_ns = threading.get_ident(), self._now() + self.limit_ns
+            self._sent = False
         try:
-            with self._lock:
-                self._ident, self._until_ns = threading.get_ident(), self._now() + self.limit_ns
             try:
                 work()
             finally:
                 self._end()
         except TimeIsUp:
-            self._end()  # it may have come within _end
             return False
-        return True
+        return not self._sent  # the work may have swallowed it
 
     def check(self) -> None:
         """End what has run for too long."""
         with self._lock:
             if self._ident and self._now() >= self._until_ns:
-                _raise_in(self._ident, ctypes.py_object(TimeIsUp))
-                self._ident = 0  # once
+                ident, self._ident, self._sent = self._ident, 0, True
+                kind = ctypes.py_object(TimeIsUp)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), kind)
 
     def _end(self) -> None:
+        """Nothing is sent from here on; what was sent and has not come yet comes here.
+
+        It cannot be taken back: clearing it leaves CPython's request to look for it set for ever
+        (3.11, ``_PyEval_SignalAsyncExc``), which slows every bytecode down, and hangs a thread that
+        is profiled.
+        """
         with self._lock:
             self._ident = 0
-            _raise_in(threading.get_ident(), None)  # take back one that has not come yet
-
-
-def _raise_in(ident: int, kind: ctypes.py_object[type[BaseException]] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), kind)
+        if self._sent and not isinstance(sys.exc_info()[1], TimeIsUp):
+            for _ in range(_BYTECODES):
+                pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -57,6 +58,28 @@ def test_a_limit_that_comes_too_late_comes_never() -> None:
         for _ in range(10_000):  # nothing is left to be raised here
             pass
     assert len(ended) == 2000
+
+
+def test_nothing_stays_requested_of_the_interpreter() -> None:
+    """A request that was taken back would hang a profiled thread, and slow any other down."""
+    limit = TimeLimit(limit_ns=30_000)
+
+    def work() -> None:
+        until = time.monotonic_ns() + 30_000
+        while time.monotonic_ns() < until:
+            pass
+
+    with Checked(limit):
+        for _ in range(500):
+            limit.run(work)
+    seen: list[str] = []
+    sys.setprofile(lambda frame, event, arg: seen.append(event))
+    try:
+        for _ in range(100):
+            (lambda: None)()
+    finally:
+        sys.setprofile(None)
+    assert seen.count("call") >= 100
 
 
 def test_the_works_own_exception_passes() -> None:
