@@ -31,6 +31,8 @@ from pardbg.render.pages.traffic.exchange import exchange, exchanged, loads
 
 MOST = 16
 """Ranks on a ring."""
+_LITTLE = 10
+"""An edge with less than this part of the busiest one's bytes does not decide the shape."""
 HEAT = " ▁▂▃▄▅▆▇█"
 
 
@@ -100,12 +102,13 @@ def _drawing(
         return []
     edges = {(edge.src, edge.dst): edge for edge in view.edges}
     links = Links(edges, _chunks(view))
+    main = _main(view.edges)
     drawn: list[Line] = []
     if not look.matrix and exchanged(view, ranks):
         drawn = exchange(view, ranks, cells)
-    elif not look.matrix and _is_ring(ranks, view.edges):
+    elif not look.matrix and _is_ring(ranks, main):
         drawn = ring(ranks, links, cells)
-    elif not look.matrix and (hub := hub_of(ranks, edges)) is not None:
+    elif not look.matrix and (hub := hub_of(ranks, {(e.src, e.dst): e for e in main})) is not None:
         drawn = star(hub, ranks, links, cells)
     elif not look.matrix and all(edge.source == "modelled" for edge in view.edges):
         drawn = exchange(view, ranks, cells)
@@ -114,6 +117,14 @@ def _drawing(
     if rows >= len(ranks) + 9 or look.matrix:
         return [*matrix(ranks, edges, cells, max(4, rows - 9)), *_where(view.ring, cells)]
     return _where(view.ring, cells)
+
+
+def _main(edges: Sequence[Edge]) -> list[Edge]:
+    """The edges that make the shape: seen ones where there are any, less what moved little (the
+    broadcast of parameters before a thousand steps on a ring)."""
+    seen = [edge for edge in edges if edge.source == "observed"] or list(edges)
+    most = max((edge.bytes for edge in seen), default=0)
+    return [edge for edge in seen if edge.bytes * _LITTLE >= most]
 
 
 def _is_ring(ranks: Sequence[int], edges: Sequence[Edge]) -> bool:
