@@ -54,14 +54,15 @@ def test_a_stepped_step_is_as_long_as_one_that_ran(
     for n in held:
         step = steps[n]
         # Without the holds within noise of those that ran: ratios in one run, and a tick lets
-        # four ranks compute at once on the cores that there are. With the holds it would be > 5.
-        assert 0.5 < step["window_ns"] / window < 2, (n, step["window_ns"], window)
-        assert 0.5 < lasted[n] / length < 2, (n, lasted[n], length)
-        assert abs(_bubble(step) - bubble) < 0.15
-        assert 0.5 < sum(r["busy_ns"] for r in step["ranks"]) / busy < 2
+        # four ranks compute at once on the cores that there are. With the holds it would be > 5,
+        # the bubble near 1 and host time most of the window.
+        assert 0.3 < step["window_ns"] / window < 3, (n, step["window_ns"], window)
+        assert 0.3 < lasted[n] / length < 3, (n, lasted[n], length)
+        assert abs(_bubble(step) - bubble) < 0.3
+        assert 0.3 < sum(r["busy_ns"] for r in step["ranks"]) / busy < 3
         for row in step["ranks"]:
             assert row["busy_ns"] + sum(row["idle_ns"].values()) == step["window_ns"]
-            assert row["idle_ns"]["host"] < 0.1 * step["window_ns"]
+            assert row["idle_ns"]["host"] < 0.4 * step["window_ns"]
 
 
 def _bubble(step: dict[str, object]) -> float:
