@@ -25,6 +25,7 @@ import psutil
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle, start_run
+from pardbg_agent.wire import CALLS
 from tests.bench.figures import HEADER, Figure
 from tests.distributed.recorded import launched
 from tests.distributed.runs import maps, session_of
@@ -130,7 +131,8 @@ def finish(job: Held, expected: list[str], limit_s: float) -> list[str]:
         at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(found))
         wrong.append(f"other losses than the plain run from step {at} of {len(found)} on")
     definitions = maps(session_of(job.handle), b"D")
-    limits = {d["timeout_ns"] for d in definitions if d["k"] == "group"}
+    groups = [d for d in definitions if d["k"] == "group" and d["backend"] != CALLS]
+    limits = {d["timeout_ns"] for d in groups}
     if limits != {int(limit_s * 1e9)}:
         wrong.append(f"groups with a timeout of {limits}")
     return wrong
