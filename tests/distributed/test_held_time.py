@@ -50,7 +50,7 @@ def test_a_stepped_step_is_as_long_as_one_that_ran(
     bubble = median(_bubble(steps[n]) for n in free)
     length = median(lasted[n] for n in free)
     busy = median(sum(r["busy_ns"] for r in steps[n]["ranks"]) for n in free)
-    assert any(steps[n]["held_ns"] > 4 * window for n in held)  # the one that was stepped
+    assert any(steps[n]["held_ns"] > window for n in held)  # the one that was stepped
     for n in held:
         step = steps[n]
         # Without the holds within noise of those that ran: ratios in one run, and a tick lets
