@@ -21,6 +21,7 @@ PYTHON = os.environ.get("PARDBG_FRAMEWORKS_PYTHON", sys.executable)
 PATHS = os.environ.get("PARDBG_FRAMEWORKS_PATH", "")
 """Sources of frameworks that are not installed, as a search path."""
 TIMEOUT_S = 170
+_LOSS = re.compile(r"loss['\"]?[:=]? *([0-9.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def compare(case: Case, folder: Path) -> Compared:
 
 
 def losses(out: str) -> list[str]:
-    """The lines that say a loss."""
-    return [line for line in out.splitlines() if "loss" in line.lower() and "pardbg" not in line]
+    """The losses that are printed, as they are written (beside some stand times)."""
+    return _LOSS.findall(out)
 
 
 def _wrong(case: Case, plain: Finished, watched: Finished, report: dict[str, Any]) -> list[str]:
@@ -119,7 +120,7 @@ def _figures(case: Case, out: str, report: dict[str, Any]) -> list[str]:
         if sum(named.values()) > 1.001 * step["duration_ns"]:
             wrong.append(f"step {step['step']}: phases are more than the step: {named}")
     if case.loss:
-        printed = re.findall(r"[Ll]oss:? *([0-9.]+(?:[eE][+-]?\d+)?)", out)
+        printed = losses(out)
         shown = [step["loss"] for step in report["steps"] if step["loss"] is not None]
         if not shown or not printed or abs(shown[-1] - float(printed[-1])) > 1e-3:
             wrong.append(f"loss {shown[-1:]}, the program says {printed[-1:]}")

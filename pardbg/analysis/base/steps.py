@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import stalls, unheld_ns
-from pardbg.analysis.base.intervals import clip, total, union
+from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.analysis.base.losses import losses_by_step
 from pardbg.analysis.base.values import StepRow
 from pardbg.analysis.base.waits import p2p_waits
@@ -98,7 +98,8 @@ def _sum_phases(
         table, visible = view.rows(process, "phase")
         rows = table.step_rows(first, last, visible)
         names = ("step", "name_id", "t0_ns", "t1_ns", "flags")
-        columns = (table.col(c)[rows].tolist() for c in names)
+        columns = [table.col(c)[rows].tolist() for c in names]
+        inner = _inside_optimizers(process, columns)
         for step, name_id, t0, t1, flags in zip(*columns, strict=True):
             newest[step] = max(newest.get(step, 0), t1)
             begin, end = ended.get(step, {}).get(rank, (0, 0))  # others count no such step
@@ -108,6 +109,8 @@ def _sum_phases(
                 out = stalls(view, rank, *window)
                 if flags & _INFERRED:  # it lies around the waits for its input
                     out = union([*out, *clip(p2p_waits(view, rank, window), *window)])
+                if process.name(name_id) == "optimizer":
+                    out = union([*out, *clip(inner, *window)])
                 inside -= total(out)
             if inside > 0:
                 by_rank = sums[step][process.name(name_id)]
@@ -120,6 +123,19 @@ def _sum_phases(
         for step, by_name in sums.items()
     }
     return means, newest
+
+
+def _inside_optimizers(process: Process, columns: Sequence[Sequence[int]]) -> list[Interval]:
+    """Forward, backward and data that a closure runs inside an optimizer's step()."""
+    _, name_ids, begins, ends, _ = columns
+    names = [process.name(name_id) for name_id in name_ids]
+    if "optimizer" not in names:
+        return []
+    outer = union((t0, t1) for n, t0, t1 in zip(names, begins, ends, strict=True)
+                  if n == "optimizer")  # fmt: skip
+    others = union((t0, t1) for n, t0, t1 in zip(names, begins, ends, strict=True)
+                   if n != "optimizer")  # fmt: skip
+    return intersect(outer, others)
 
 
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:

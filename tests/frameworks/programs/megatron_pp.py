@@ -1,5 +1,6 @@
 """Megatron-core's own schedules on a small module. MEG_VPP=2: interleaved; MEG_PP: stages."""
 
+import importlib
 import os
 import sys
 
@@ -7,6 +8,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 import warnings
 
 warnings.filterwarnings("ignore")
+importlib.import_module("cpu_for_cuda")  # before the framework looks at torch.cuda
 import torch
 import torch.distributed as dist
 import torch.nn as nn

@@ -1,11 +1,13 @@
 """nanotron's own PipelineEngines over PipelineBlocks. NANO=1f1b|afab. CUDA-only lines patched."""
 
+import importlib
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
 
 sys.path[:0] = os.environ.get("PARDBG_FRAMEWORKS_PATH", "").split(":")
+importlib.import_module("cpu_for_cuda")  # before the framework looks at torch.cuda
 import torch
 import torch.distributed as tdist
 

@@ -32,6 +32,7 @@ for n in (
     mod.__spec__ = importlib.machinery.ModuleSpec(n, None)
     sys.modules[n] = mod
     mod.flash_attn_func = mod.apply_rotary_emb = mod.layer_norm_fn = None
+importlib.import_module("cpu_for_cuda")  # before the framework looks at torch.cuda
 import picotron.process_group_manager as pgm
 import torch.distributed as dist
 import transformers

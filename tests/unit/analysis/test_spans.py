@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.spans import enclosing, open_span
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import traffic_view
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
-from tests.unit.trace_builder import Proc, Trace, ns
+from tests.unit.trace_builder import MS, Proc, Trace, ns
 
 
 def span(
@@ -151,3 +152,15 @@ def test_plain_messages_are_no_ring() -> None:
     trace.ranks[0].p2p("world", 1, True, 1, 2)
     trace.ranks[1].p2p("world", 0, False, 1, 2)
     assert traffic_view(view(trace)).ring is None
+
+
+def test_a_closures_backward_is_not_the_optimizers_time_too() -> None:
+    """optimizer.step(closure) from 2 to 9 ms with a forward of 2 and a backward of 3 ms in it."""
+    trace = Trace(1)
+    proc = trace.ranks[0]
+    proc.phase("forward", 3, 5)
+    proc.phase("backward", 5, 8)
+    proc.phase("optimizer", 2, 9)
+    proc.step(0, 0, 10)
+    (row,) = snapshot(trace.store(), None).steps
+    assert row.phases == {"forward": 2 * MS, "backward": 3 * MS, "optimizer": 2 * MS}
