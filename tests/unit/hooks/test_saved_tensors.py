@@ -144,6 +144,20 @@ def test_memory_that_was_let_go_counts_for_whom_it_holds_next(c: core.Core) -> N
     assert beside.num_bytes == 64
 
 
+def test_a_dropped_parameter_s_memory_counts_for_whom_it_holds_next(c: core.Core) -> None:
+    """A program may let its model go between two steps (a teacher, the generator of a GAN)."""
+    place = bytearray(64)
+    model = [torch.frombuffer(place, dtype=torch.float32)]
+    count = saved_tensors.begin_without(c, lambda: model)
+    assert count is not None
+    saved_tensors.end(c, count)
+    count.add(model[0])
+    assert count.num_bytes == 0
+    model.clear()
+    count.add(torch.frombuffer(place, dtype=torch.float32))
+    assert count.num_bytes == 64
+
+
 def test_a_model_that_nothing_wraps_is_counted_up_to_its_backward(c: core.Core) -> None:
     """The input, 2x4 floats, and tanh's output, 2x8. Steps 1 and 2 of four are sampled."""
     c.step = 0

@@ -43,17 +43,18 @@ class Sampling:
 class Count:
     """One forward's saved bytes."""
 
-    __slots__ = ("_core", "_counted", "_kept", "_parameters", "_seen", "num_bytes", "pushed")
+    __slots__ = ("_core", "_counted", "_kept", "_left_out", "_seen", "num_bytes", "pushed")
 
-    def __init__(self, c: _core.Core, parameters: frozenset[int]) -> None:
+    def __init__(self, c: _core.Core, left_out: dict[int, StorageWeakRef]) -> None:
         self.num_bytes = 0
         self.pushed = False
         self._core = c
         self._seen: set[tuple[int, int]] = set()
         self._counted: dict[int, int] = {}
         self._kept: dict[int, StorageWeakRef] = {}
-        self._parameters = parameters
-        """Addresses of storages that are no activations."""
+        self._left_out = left_out
+        """Storages that are no activations, by address, as long as they are there: the program may
+        drop a model, and others get its memory."""
 
     @unseen
     def pack(self, tensor: Any) -> Any:
@@ -66,8 +67,8 @@ class Count:
     def beside(self) -> Count:
         """A new count of what is not in this one. Backward lets go of what was saved, and others
         get the memory: such an address says nothing any more."""
-        held = {address for address, storage in self._kept.items() if not storage.expired()}
-        return Count(self._core, self._parameters | held)
+        held = {address: s for address, s in self._kept.items() if not s.expired()}
+        return Count(self._core, self._left_out | held)
 
     def add(self, tensor: Any) -> None:
         """Each part of a storage once: a view saves its own bytes (a microbatch is a view of the
@@ -75,7 +76,10 @@ class Count:
         local = local_part(tensor)
         storage = local.untyped_storage()
         address, part = storage.data_ptr(), (local.data_ptr(), local.nbytes)
-        if part in self._seen or address in self._parameters or _is_parameter(tensor):
+        if part in self._seen or _is_parameter(tensor):
+            return
+        left_out = self._left_out.get(address)
+        if left_out is not None and not left_out.expired():
             return
         self._seen.add(part)
         if address not in self._kept:
@@ -112,7 +116,7 @@ def begin_without(c: _core.Core, parameters: Callable[[], Iterable[Any]]) -> Cou
     """The same, where no module says what its parameters are."""
     if not due(c.step) or c.level < 2 or "saved" in c.guard.disabled or not _safe(c):
         return None
-    count = Count(c, addresses(parameters()))
+    count = Count(c, storages(parameters()))
     _autograd._push_saved_tensors_default_hooks(count.pack, _unpack)
     count.pushed = True
     LOCAL.state.counting = count
@@ -172,9 +176,10 @@ def _is_on_top(count: Count) -> bool:
     return top is not None and getattr(top[0], "__self__", None) is count
 
 
-def addresses(parameters: Iterable[Any]) -> frozenset[int]:
-    """Where the storages begin."""
-    return frozenset(local_part(p).untyped_storage().data_ptr() for p in parameters)
+def storages(parameters: Iterable[Any]) -> dict[int, StorageWeakRef]:
+    """The parameters' storages by address."""
+    found = (local_part(p).untyped_storage() for p in parameters)
+    return {storage.data_ptr(): StorageWeakRef(storage) for storage in found}
 
 
 def _is_parameter(tensor: Any) -> bool:
