@@ -206,11 +206,7 @@ def _busbw(scope: Scope, which: str) -> list[Number]:
 
 
 def _p2p(scope: Scope, _: str) -> list[Number]:
-    return [
-        max(0, row.done_ns - max(row.send_ns, row.recv_ns))
-        for row in transfers(scope)
-        if row.done_ns is not None and row.send_ns is not None and row.recv_ns is not None
-    ]
+    return _known(row.transfer_ns for row in transfers(scope))
 
 
 def _memory(scope: Scope, which: str) -> list[Number]:

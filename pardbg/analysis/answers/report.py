@@ -238,18 +238,11 @@ def _p2p(view: View) -> list[Json]:
             "order": row.order,
             "bytes": row.bytes,
             "label": row.label,
-            "transfer_ns": _p2p_transfer(row.send_ns, row.recv_ns, row.done_ns),
+            "transfer_ns": row.transfer_ns,
             "verdict": row.verdict,
         }
         for row in p2p_rows(view, MAX_OPS)
     ]
-
-
-def _p2p_transfer(send_ns: int | None, recv_ns: int | None, done_ns: int | None) -> int | None:
-    """From when both sides were there to completion."""
-    if send_ns is None or recv_ns is None or done_ns is None:
-        return None
-    return max(0, done_ns - max(send_ns, recv_ns))
 
 
 def _memory(view: View) -> list[Json]:

@@ -173,6 +173,22 @@ class Arrival:
     completed_ns: int | None
     source: str
     """completed, waited, polled, device or ``""``."""
+    held_ns: int = 0
+    held_in_ns: int = 0
+    """Of the time from the first arrival to its own, and from its own to completion (or now): how
+    long the debugger had stopped it."""
+
+    @property
+    def came_ns(self) -> int | None:
+        """When it would have come without holds."""
+        return None if self.issued_ns is None else self.issued_ns - self.held_ns
+
+    @property
+    def left_ns(self) -> int | None:
+        """When it would have been complete without holds."""
+        if self.completed_ns is None:
+            return None
+        return self.completed_ns - self.held_ns - self.held_in_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +204,7 @@ class CollectiveRow:
     step: int | None
     arrivals: tuple[Arrival, ...]
     skew_ns: int | None
+    """Between first and last arrival; this and all other times of the op are without holds."""
     last_rank: int | None
     wait_ns: int | None
     """Sum over ranks of (last arrival - own arrival)."""
@@ -223,12 +240,21 @@ class P2PRow:
     done_ns: int | None
     verdict: Verdict
     sides: tuple[tuple[int, str], tuple[int, str]] | None = None  # (bytes, dtype) of send, receive
+    waited_ns: int | None = None
+    """How long the receive stood before the send came; without holds."""
+    moving_ns: int | None = None
+    """From when both sides were there to completion, or to now; without holds."""
     phase: str = ""
     """The sender's span: ``all-gather``; its part of parts (0: not said) and chunk (-1)."""
     part: int = 0
     parts: int = 0
     chunk: int = -1
     key: tuple[int, str] = (0, "")  # (epoch, key) of the group
+
+    @property
+    def transfer_ns(self) -> int | None:
+        """How long it took from when both sides were there; None while that is not known."""
+        return self.moving_ns if self.recv_ns is not None and self.done_ns is not None else None
 
 
 @dataclass(frozen=True, slots=True)

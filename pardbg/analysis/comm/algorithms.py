@@ -46,10 +46,8 @@ def _slowest(rows: Sequence[P2PRow]) -> tuple[tuple[int, int] | None, float | No
     """(edge, bytes/s): the least of the edges' medians."""
     speeds: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row in rows:
-        if row.send_ns is None or row.recv_ns is None or row.done_ns is None:
-            continue
-        taken = row.done_ns - max(row.send_ns, row.recv_ns)
-        if taken > 0:
+        taken = row.transfer_ns
+        if taken:
             speeds[row.src, row.dst].append(row.bytes * 1e9 / taken)
     if len(speeds) < 2:
         return None, None

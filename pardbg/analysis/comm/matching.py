@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.values import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.comm.ops import (
     Issue,
@@ -101,13 +102,14 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
     )  # fmt: skip
     missing = tuple(r for r in absent if r not in unrecorded)
     verdict, detail, culprits = _verdict(view, first, parts, missing, unrecorded)
-    arrivals = tuple(_arrival(rank, parts.get(rank)) for rank in members)
+    arrivals = _arrivals(view, members, parts, issued[0][0])
+    came = sorted((a.came_ns, a.rank) for a in arrivals if a.came_ns is not None)
     whole = not absent and len(issued) > 0
-    skew = issued[-1][0] - issued[0][0] if whole else None
-    transfer = _transfer(list(parts.values()), issued[-1][0]) if whole else None
+    skew = came[-1][0] - came[0][0] if whole else None
+    transfer = _transfer(arrivals, came[-1][0]) if whole else None
     num_bytes = max(i.bytes for i in parts.values())
     busbw = busbw_gbps(first.op.op, len(members), num_bytes, transfer)
-    last_rank = issued[-1][1] if whole and len(issued) > 1 else None
+    last_rank = came[-1][1] if whole and len(issued) > 1 else None
     return CollectiveRow(
         group=first.group.axis or first.group.name,
         axis=first.group.axis,
@@ -119,7 +121,7 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
         arrivals=arrivals,
         skew_ns=skew,
         last_rank=last_rank,
-        wait_ns=sum(issued[-1][0] - t for t, _ in issued) if whole else None,
+        wait_ns=sum(came[-1][0] - t for t, _ in came) if whole else None,
         transfer_ns=transfer,
         busbw_gbps=busbw if verdict == "matched" else None,
         verdict=verdict,
@@ -138,24 +140,39 @@ def _members(group: GroupDef, parts: Mapping[int, Issue]) -> tuple[int, ...]:
     return group.ranks + tuple(sorted(set(parts) - set(group.ranks)))
 
 
-def _arrival(rank: int, issue: Issue | None) -> Arrival:
-    if issue is None:
-        return Arrival(rank, None, None, "")
-    return Arrival(rank, issue.t0_ns, issue.done_ns, issue.source)
+def _arrivals(
+    view: View, members: Sequence[int], parts: Mapping[int, Issue], first_ns: int
+) -> tuple[Arrival, ...]:
+    """Each member's arrival; where the debugger stopped ranks meanwhile, how long it did."""
+    ends = [view.t_ns if i.done_ns is None else i.done_ns for i in parts.values()]
+    held = was_held(view, first_ns, max(ends))
+    made = []
+    for rank in members:
+        issue = parts.get(rank)
+        if issue is None:
+            made.append(Arrival(rank, None, None, ""))
+            continue
+        before = inside = 0
+        if held:
+            end = view.t_ns if issue.done_ns is None else issue.done_ns
+            before = issue.t0_ns - first_ns - unheld_ns(view, rank, first_ns, issue.t0_ns)
+            inside = max(0, end - issue.t0_ns) - unheld_ns(view, rank, issue.t0_ns, end)
+        made.append(Arrival(rank, issue.t0_ns, issue.done_ns, issue.source, before, max(0, inside)))
+    return tuple(made)
 
 
-def _transfer(parts: Sequence[Issue], last_arrival: int) -> int | None:
+def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
     """Last completion - last arrival; only where all completions are of one kind.
 
     A completion seen by a wait or a poll is an upper bound; bounds may stand together, but never
     beside true completions.
     """
-    if any(i.done_ns is None for i in parts):
+    if any(a.completed_ns is None for a in parts):
         return None
-    kinds = {"bound" if i.source in _UPPER_BOUNDS else i.source for i in parts}
+    kinds = {"bound" if a.source in _UPPER_BOUNDS else a.source for a in parts}
     if len(kinds) != 1 or "" in kinds:  # "": that it completed is known, and not when
         return None
-    return max(0, max(i.done_ns for i in parts if i.done_ns is not None) - last_arrival)
+    return max(0, max(a.left_ns for a in parts if a.left_ns is not None) - last_arrival)
 
 
 def busbw_factor(op: str, num_ranks: int) -> float | None:
@@ -191,7 +208,7 @@ def _verdict(
     if is_undefined(first.group):
         return "incomplete", "the definition of its group is missing", ()
     if missing:
-        since = view.t_ns - first.t0_ns
+        since = _awaited_ns(view, missing, first.t0_ns)
         if since >= MISSING_AFTER_NS or _gone(view, missing):
             verb = "has" if len(missing) == 1 else "have"
             text = f"{ranks_text(missing)} {verb} not issued it, {duration(since)} after the first"
@@ -206,6 +223,13 @@ def _verdict(
     if pending:
         return "incomplete", f"not complete on {ranks_text(pending)}", ()
     return "matched", "", ()
+
+
+def _awaited_ns(view: View, ranks: Sequence[int], since_ns: int) -> int:
+    """How long ranks have let others wait; while the debugger stops them they do not."""
+    if not was_held(view, since_ns, view.t_ns):
+        return view.t_ns - since_ns
+    return max(unheld_ns(view, rank, since_ns, view.t_ns) for rank in ranks)
 
 
 def _gone(view: View, ranks: Sequence[int]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.base.spans import Span, enclosing
 from pardbg.analysis.base.values import P2PRow, Verdict
 from pardbg.analysis.comm.ops import Issue, issues, tail_start
@@ -173,6 +174,8 @@ def _row(
         recv_ns=recv.t0_ns if recv is not None else None,
         done_ns=done,
         verdict=_verdict(view, send, recv),
+        waited_ns=_waited(view, send, recv),
+        moving_ns=_moving(view, send, recv, done),
         sides=((send.bytes, send.op.dtype), (recv.bytes, recv.op.dtype)) if send and recv else None,
         phase=sent_in.name if sent_in is not None else "",
         part=sent_in.part if sent_in is not None else 0,
@@ -180,6 +183,22 @@ def _row(
         chunk=sent_in.chunk if sent_in is not None else wire.NONE,
         key=edge[:2],
     )
+
+
+def _waited(view: View, send: Issue | None, recv: Issue | None) -> int | None:
+    """What the sender did of its own while the receive stood already."""
+    if send is None or recv is None:
+        return None
+    return max(0, unheld_ns(view, send.rank, recv.t0_ns, max(recv.t0_ns, send.t0_ns)))
+
+
+def _moving(view: View, send: Issue | None, recv: Issue | None, done_ns: int | None) -> int | None:
+    if send is None:
+        return None
+    begun = send.t0_ns if recv is None else max(send.t0_ns, recv.t0_ns)
+    by = send if recv is None else recv
+    end = max(begun, view.t_ns if done_ns is None else done_ns)
+    return max(0, unheld_ns(view, by.rank, begun, end))
 
 
 def _said(sent_in: Span | None, taken_in: Span | None) -> str:
@@ -195,7 +214,7 @@ def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
         other = view.ranks.get(one.peer) if one is not None else None
         if one is None or one.done_ns is not None or other is None or other.lost(None):
             return "incomplete"  # it completed, so the other side's record is what is missing
-        waited = view.t_ns - one.t0_ns >= MISSING_AFTER_NS
+        waited = unheld_ns(view, one.peer, one.t0_ns, view.t_ns) >= MISSING_AFTER_NS
         gone = view.proc_end(other) is not None
         return "missing rank" if waited or gone else "incomplete"
     if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:

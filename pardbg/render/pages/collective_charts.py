@@ -132,10 +132,10 @@ def _bandwidth(rows: Sequence[CollectiveRow], cells: int, height: int) -> list[L
 def _lateness(rows: Sequence[CollectiveRow], cells: int, height: int) -> list[Line]:
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
-        times = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
+        times = [a.came_ns for a in row.arrivals if a.came_ns is not None]
         for arrival in row.arrivals:
-            if arrival.issued_ns is not None:
-                points[row.op].append((arrival.rank, arrival.issued_ns - min(times)))
+            if arrival.came_ns is not None:
+                points[row.op].append((arrival.rank, arrival.came_ns - min(times)))
     return plot(_by_op(points, rows), cells, height, _RANKS, _TIMES)
 
 

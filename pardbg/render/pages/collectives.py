@@ -219,20 +219,14 @@ def verdict(row: CollectiveRow) -> str:
 
 
 def _p2p_cell(column: Column, row: P2PRow, snapshot: Snapshot) -> Line:
-    waited = None
-    if row.recv_ns is not None and row.send_ns is not None:
-        waited = max(0, row.send_ns - row.recv_ns)
-    begun = max((t for t in (row.send_ns, row.recv_ns) if t is not None), default=None)
-    end = row.done_ns if row.done_ns is not None else snapshot.t_ns
-    under_way = None if begun is None or (row.send_ns is None) else max(0, end - begun)
     sent = None if row.send_ns is None else row.send_ns - snapshot.t_begin_ns
     text, style = {
         "pg": (clean(row.group), "dim"), "edge": (f"{row.src} → {row.dst}", "strong"),
         "what": (clean(row.label), ""), "n": (str(row.order), "dim"),
         "bytes": (words.size(row.bytes), ""),
         "sent": ("not sent" if sent is None else words.offset(sent, 1e7), "dim"),
-        "receiver waited": (words.duration(waited) if waited else "·", ""),
-        "under way": (words.duration(under_way), "dim" if row.done_ns else "warn"),
+        "receiver waited": (words.duration(row.waited_ns) if row.waited_ns else "·", ""),
+        "under way": (words.duration(row.moving_ns), "dim" if row.done_ns else "warn"),
         "verdict": _p2p_verdict(row),
     }[column.title]  # fmt: skip
     return (Segment(column.cell(text), style),)
@@ -254,7 +248,7 @@ def strip(row: CollectiveRow, cells: int) -> Line:
     arrivals = row.arrivals
     if not arrivals:
         return (Segment(" " * cells),)
-    times = [a.issued_ns for a in arrivals if a.issued_ns is not None]
+    times = [a.came_ns for a in arrivals if a.came_ns is not None]
     first, last = (min(times), max(times)) if times else (0, 0)
     size = min(len(arrivals), cells)
     runs = []
@@ -267,7 +261,7 @@ def strip(row: CollectiveRow, cells: int) -> Line:
 def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segment:
     if any(a.issued_ns is None for a in bucket):
         return Segment("·", "gone" if lost else "dim")
-    late = max(a.issued_ns or 0 for a in bucket) - first
+    late = max(a.came_ns or 0 for a in bucket) - first
     share = late / (last - first) if last > first else 0.0
     loud = share > _LATE_SHARE and last - first > 1e6
     return Segment(LEVELS[min(7, int(share * 7.99))], "late" if loud else "on.time")
@@ -286,16 +280,17 @@ def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[L
     name = f"{operation(row)} {clean(row.label or row.group)} #{row.seq}"
     facts = f"{words.size(row.bytes)} {clean(row.dtype)}"
     head = line(" ", rule(f"{name}  {facts}", cells - 2, clip(clean(row.detail), cells // 2)))
-    times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]
+    times = [t for a in row.arrivals for t in (a.came_ns, a.left_ns) if t is not None]
     if not times:
         return (head,)
     begin, end = min(times), max(times)
-    if any(a.completed_ns is None for a in row.arrivals):
-        end = max(end, now_ns)
+    for a in row.arrivals:
+        if a.completed_ns is None:
+            end = max(end, now_ns - a.held_ns - a.held_in_ns)
     shown = sorted(row.arrivals, key=_lateness, reverse=True)[:limit]
     shown = [a for a in row.arrivals if a in shown]
     size = max(10, cells - 40)
-    last = max((a.issued_ns for a in row.arrivals if a.issued_ns is not None), default=begin)
+    last = max((a.came_ns for a in row.arrivals if a.came_ns is not None), default=begin)
     lines = [_arrival(a, begin, max(end - begin, 1), last, row, size) for a in shown]
     if len(shown) < len(row.arrivals):
         rest = len(row.arrivals) - len(shown)
@@ -304,7 +299,7 @@ def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[L
 
 
 def _lateness(arrival: Arrival) -> float:
-    return float("inf") if arrival.issued_ns is None else arrival.issued_ns
+    return float("inf") if arrival.came_ns is None else arrival.came_ns
 
 
 def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, size: int) -> Line:
@@ -313,24 +308,24 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
     def x(t_ns: int) -> int:
         return min(size - 1, round((t_ns - begin) / span * (size - 1)))
 
-    if a.issued_ns is None:
+    if a.came_ns is None:
         text = Segment("has not issued it", "dim" if row.verdict == "incomplete" else "bad")
     else:
-        stop = a.completed_ns if a.completed_ns is not None else begin + span
+        stop = a.left_ns if a.left_ns is not None else begin + span
         waits = stop if row.missing else min(last, stop)
-        drawn.fill(x(a.issued_ns), x(waits), "░", "waiting")
+        drawn.fill(x(a.came_ns), x(waits), "░", "waiting")
         if not row.missing:
             drawn.fill(x(waits), x(stop) + 1, "━", "moving")
-        drawn.put(x(a.issued_ns), "●", "strong")
+        drawn.put(x(a.came_ns), "●", "strong")
         text = Segment(_came(a, begin), "dim")
     return line(Segment(f"  r{a.rank:<4} "), *drawn.line(), "  ", text)
 
 
 def _came(a: Arrival, begin: int) -> str:
-    came = "+" + words.duration((a.issued_ns or begin) - begin)
-    if a.completed_ns is None or a.issued_ns is None:
+    came = "+" + words.duration((a.came_ns or begin) - begin)
+    if a.left_ns is None or a.came_ns is None:
         return f"{came:<9} in it"
-    return f"{came:<9} {words.duration(a.completed_ns - a.issued_ns):>8} {a.source}"
+    return f"{came:<9} {words.duration(a.left_ns - a.came_ns):>8} {a.source}"
 
 
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pardbg.render.draw.cells import Line, Segment, fit, line
+from pardbg.render.draw.cells import Line, Segment, clip, fit, line
 from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, legend, time_at, time_bar
 from pardbg.ui.commands.actions import Action
@@ -71,7 +71,8 @@ class ChromeBars:
         if frame is not None and (not self._live or not frame.following):
             return self._time_lines(frame, cells, rows)
         if self.message[0] or frame is None:
-            return (fit(line(" ", Segment(*self.message)), cells),)
+            text, style = self.message
+            return (fit(line(" ", Segment(clip(text, cells - 2), style)), cells),)
         control, under_way = frame.snapshot.control, self._desk.under_way
         if under_way.startswith("until ") and frame.snapshot.step is not None:
             under_way += f" now in step {frame.snapshot.step} (space: pause here)"
@@ -90,7 +91,7 @@ class ChromeBars:
             bar.append(legend(frame.snapshot, state, cells))
         words = self.message if self.message[0] else (self._desk.under_way, "held")
         if words[0]:
-            bar[-1] = fit(line(" ", Segment(*words)), cells)
+            bar[-1] = fit(line(" ", Segment(clip(words[0], cells - 2), words[1])), cells)
         return tuple(bar)
 
     def _playing(self, frame: Frame) -> Playing:

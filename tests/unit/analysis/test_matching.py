@@ -332,6 +332,41 @@ def test_ranks_that_take_turns_in_being_last_are_no_stragglers() -> None:
     assert look(trace).findings == ()
 
 
+def test_how_late_a_rank_came_is_told_without_its_holds() -> None:
+    trace = Trace(2)
+    r0, r1 = trace.ranks
+    # Rank 0 comes at 1 ms and waits. Rank 1 is held from 2 to 102, comes at 104; done at 106.
+    r0.collective("world", "all_reduce", 1, 106)
+    r0.wait(1.01, 106, p2p=False)
+    r1.held(2, 102)
+    r1.collective("world", "all_reduce", 104, 106)
+    row = only(trace)
+    assert (row.skew_ns, row.wait_ns, row.last_rank, row.transfer_ns) == (3 * MS, 3 * MS, 1, 2 * MS)
+    assert row.detail == "rank 1 last by 3 ms, transfer 2 ms"
+    assert [(a.came_ns, a.left_ns) for a in row.arrivals] == [(ns(1), ns(6)), (ns(4), ns(6))]
+
+
+def test_a_rank_that_is_held_is_not_missing() -> None:
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.ranks[1].held(2, 4000)
+    row = only(trace, 4001)
+    assert (row.verdict, row.missing) == ("incomplete", (1,))
+
+
+def test_a_message_is_told_without_the_holds_of_its_ends() -> None:
+    trace = Trace(2)
+    r0, r1 = trace.ranks
+    # The receive stands from 1; the sender is held from 2 to 52, sends at 54. The receiver is held
+    # from 55 to 56 and has it at 57.
+    r0.held(2, 52)
+    r1.p2p("world", 0, False, 1, 57)
+    r0.p2p("world", 1, True, 54, 57)
+    r1.held(55, 56)
+    (row,) = look(trace).p2p
+    assert (row.waited_ns, row.moving_ns, row.transfer_ns) == (3 * MS, 2 * MS, 2 * MS)
+
+
 def test_who_is_held_by_the_debugger_is_no_straggler() -> None:
     trace = Trace(2)
     for i in range(20):

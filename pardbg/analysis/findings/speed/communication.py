@@ -274,9 +274,7 @@ def _clearly(
 
 def _moving(row: P2PRow) -> int:
     """From when both sides were there to completion."""
-    if row.send_ns is None or row.recv_ns is None or row.done_ns is None:
-        return 0
-    return max(0, row.done_ns - max(row.send_ns, row.recv_ns))
+    return row.transfer_ns or 0
 
 
 class _Waits:

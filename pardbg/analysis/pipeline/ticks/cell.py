@@ -10,11 +10,12 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
+from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.pipeline.dependencies import parse, producer, twin
 from pardbg.analysis.pipeline.layout import Layout, layouts, step_rows
 from pardbg.analysis.pipeline.receives import completions
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
-from pardbg.analysis.pipeline.ticks.grid import TickGrid, tick_grids
+from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, tick_grids
 from pardbg.store.store import Store
 from pardbg_agent import wire
 
@@ -55,7 +56,7 @@ class CellDetail:
     action: str
     tick: int
     duration_ns: int | None
-    """None: has not ended."""
+    """None: has not begun, or no record of it has come."""
     median_ns: int | None
     """Of the same stage and kind over the newest steps."""
     num_like_it: int
@@ -68,6 +69,8 @@ class CellDetail:
     """How long its rank waited for that."""
     waiters: tuple[tuple[int, str, int], ...]
     """(rank, action, ns) of those that waited for it."""
+    runs: bool = False
+    """It has not ended; the duration is that so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +98,12 @@ def cell_detail(view: View, grids: Sequence[TickGrid], want: TicksWant) -> CellD
                 found = next((c for c in row.cells if c.action == want.action), None)
                 if found is not None:
                     layout = layouts(view)[grid.index]
-                    return _detail(view, layout, grid.step, row.rank, found.action, found.tick)
+                    return _detail(view, layout, grid.step, row.rank, found)
     return None
 
 
-def _detail(
-    view: View, layout: Layout, step: int, rank: int, action: str, tick: int
-) -> CellDetail | None:
+def _detail(view: View, layout: Layout, step: int, rank: int, cell: TickCell) -> CellDetail | None:
+    action, runs = cell.action, cell.state == "running"
     parsed = parse(action)
     if parsed is None:
         return None
@@ -109,12 +111,14 @@ def _detail(
     took = None
     if span is not None and span.t1_ns is not None:
         took = span.t1_ns - span.t0_ns
+    elif cell.span is not None and runs:
+        took = unheld_ns(view, rank, cell.span.t0_ns, view.t_ns)
     like = _durations(view, layout, rank, parsed.stage, parsed.kind)
     came, went = _transfers(view, rank, step, parsed.stage, parsed.kind, parsed.microbatch)
     waited, waiters = _waits(view, layout, step, rank, action)
     return CellDetail(
-        rank, action, tick, took, round(median(like)) if like else None, len(like),
-        came, went, producer(action, layout.num_stages), waited, waiters,
+        rank, action, cell.tick, took, round(median(like)) if like else None, len(like),
+        came, went, producer(action, layout.num_stages), waited, waiters, runs,
     )  # fmt: skip
 
 

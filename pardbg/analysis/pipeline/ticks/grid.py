@@ -264,7 +264,7 @@ def _last(
         return frozenset(s.text for s in ran), max(ticks[s.text] for s in ran)
     left = [tick for action, tick in ticks.items() if action not in done]
     tick = min(left) - 1 if left else max(ticks.values(), default=0)
-    if since is not None:  # the verb ran no action
+    if since is not None and control_view(view).mode == "held":  # the verb ran no action
         return frozenset(), tick
     return frozenset(action for action, at in ticks.items() if at == tick), tick
 

@@ -277,6 +277,8 @@ def _inspected(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
     ]  # fmt: skip
     if cell.duration_ns is None:
         head.append(Segment("has not run", "dim"))
+    elif cell.runs:
+        head.append(Segment(f"runs, {duration(cell.duration_ns)} so far", "accent"))
     else:
         head.append(Segment(duration(cell.duration_ns), "strong"))
     if cell.median_ns is not None:
