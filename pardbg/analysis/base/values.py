@@ -12,6 +12,10 @@ from typing import Literal
 from pardbg.analysis.base.control import Breakpoint as Breakpoint
 from pardbg.analysis.base.control import ControlView as ControlView
 from pardbg.analysis.base.losses import NotFinite
+from pardbg.analysis.base.matched import Arrival as Arrival
+from pardbg.analysis.base.matched import CollectiveRow as CollectiveRow
+from pardbg.analysis.base.matched import P2PRow as P2PRow
+from pardbg.analysis.base.matched import Verdict as Verdict
 from pardbg.analysis.base.run import RunInfo as RunInfo
 
 Cause = Literal["warmup", "dependency", "communication", "host", "cooldown"]
@@ -21,10 +25,6 @@ PlanSource = Literal["schedule", "corrected", "observed", "chain"]
 """Where a pipeline's plan is from: the schedule object, that with a known error put right, or
 nowhere: then its rows are observed actions, or phases of ranks that hand a batch on."""
 RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", "unknown"]
-Verdict = Literal[
-    "matched", "op mismatch", "size mismatch", "dtype mismatch", "root mismatch",
-    "missing rank", "incomplete",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,98 +163,6 @@ class PipelineName:
     ranks: tuple[int, ...]
     bubble_fraction: float | None
     """Of its newest complete step at the cursor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    rank: int
-    issued_ns: int | None
-    """None: has not issued it."""
-    completed_ns: int | None
-    source: str
-    """completed, waited, polled, device or ``""``."""
-    held_ns: int = 0
-    held_in_ns: int = 0
-    """Of the time from the first arrival to its own, and from its own to completion (or now): how
-    long the debugger had stopped it."""
-
-    @property
-    def came_ns(self) -> int | None:
-        """When it would have come without holds."""
-        return None if self.issued_ns is None else self.issued_ns - self.held_ns
-
-    @property
-    def left_ns(self) -> int | None:
-        """When it would have been complete without holds."""
-        if self.completed_ns is None:
-            return None
-        return self.completed_ns - self.held_ns - self.held_in_ns
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveRow:
-    """One collective matched over its group's ranks, key (epoch, group, seq)."""
-
-    group: str
-    axis: str | None
-    seq: int
-    op: str
-    dtype: str
-    bytes: int
-    step: int | None
-    arrivals: tuple[Arrival, ...]
-    skew_ns: int | None
-    """Between first and last arrival; this and all other times of the op are without holds."""
-    last_rank: int | None
-    wait_ns: int | None
-    """Sum over ranks of (last arrival - own arrival)."""
-    transfer_ns: int | None  # last completion - last arrival
-    busbw_gbps: float | None
-    verdict: Verdict
-    missing: tuple[int, ...]
-    detail: str
-    """One line in words."""
-    culprits: tuple[int, ...] = ()
-    """Ranks that disagree with most others, or that have not come."""
-    reduce: str = ""
-    """sum, avg, max …; empty for ops that reduce nothing."""
-    key: tuple[int, str] = (0, "")
-    label: str = ""
-    """(epoch, key) of the group; its name, with ranks where another is alike: ``tp[2,3]``."""
-
-
-@dataclass(frozen=True, slots=True)
-class P2PRow:
-    """A send and its receive, paired by (src, dst, tag, order)."""
-
-    group: str
-    src: int
-    dst: int
-    order: int
-    tag: int
-    bytes: int
-    label: str
-    """``F mb4`` where a pipeline labelled it; else the sender's span, ``all-gather 5/6 c1``."""
-    send_ns: int | None
-    recv_ns: int | None
-    done_ns: int | None
-    verdict: Verdict
-    sides: tuple[tuple[int, str], tuple[int, str]] | None = None  # (bytes, dtype) of send, receive
-    waited_ns: int | None = None
-    """How long the receive stood before the send came; without holds."""
-    moving_ns: int | None = None
-    """From when both sides were there to completion, or to now; without holds."""
-    phase: str = ""
-    """The sender's span: ``all-gather``; its part of parts (0: not said) and chunk (-1)."""
-    part: int = 0
-    parts: int = 0
-    chunk: int = -1
-    key: tuple[int, str] = (0, "")  # (epoch, key) of the group
-
-    @property
-    def transfer_ns(self) -> int | None:
-        """How long it took from when both sides were there; None while that is not known."""
-        return self.moving_ns if self.recv_ns is not None and self.done_ns is not None else None
 
 
 @dataclass(frozen=True, slots=True)
