@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +13,7 @@ from pardbg.cli import complete
 from pardbg.cli.common import UserError, echo, load_session, need_terminal, new_file, new_folder
 
 if TYPE_CHECKING:
-    from pardbg.store.store import Store
+    pass
 
 
 def talk(line: str) -> None:
@@ -58,6 +58,7 @@ def replay(session: Path, second: Path | None) -> int | None:
 @click.option("--force", is_flag=True, help="Replace what is there.")
 def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     """Say what a SESSION file or a live run shows: as text, JSON or a page."""
+    from pardbg.analysis.answers.report import as_json
     from pardbg.analysis.answers.report import report as make_report
     from pardbg.render.reports.text import text
     from pardbg.ui.engine.gc_pauses import Collecting
@@ -66,19 +67,13 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
         store = load_session(session)
         data = make_report(store)
     if html is None or json_:
-        echo(json.dumps(data, indent=2) if json_ else text(data))
+        echo(json.dumps(as_json(data), indent=2) if json_ else text(data))
     if html is not None:
-        _write_page(store, data, html, Path(session).name, force)
+        from pardbg.render.reports.html import page
 
-
-def _write_page(store: Store, data: dict[str, Any], html: Path, source: str, force: bool) -> None:
-    from pardbg.analysis.answers.metrics import typical_step
-    from pardbg.analysis.base.asof import View
-    from pardbg.render.reports.html import page
-
-    with new_file(html, force) as fresh:
-        fresh.write_text(page(data, typical_step(View(store, None)), source), encoding="utf-8")
-    talk(f"wrote {html}")
+        with new_file(html, force) as fresh:
+            fresh.write_text(page(data, Path(session).name), encoding="utf-8")
+        talk(f"wrote {html}")
 
 
 @click.command()

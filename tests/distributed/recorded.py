@@ -19,7 +19,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.recipes import catalogue
 from pardbg.session.reader import load
 from pardbg.store.store import Store
@@ -68,7 +68,7 @@ class Recorded:
     @cached_property
     def report(self) -> dict[str, Any]:
         """``pardbg report --json`` of it."""
-        return report(self.store)
+        return as_json(report(self.store))
 
 
 def recorded(

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.recipes import catalogue
 from pardbg.session.reader import load
 from tests.distributed.runs import started
@@ -40,7 +40,7 @@ def test_a_stepped_step_is_as_long_as_one_that_ran(
         ctl("kill yes")
         handle.wait()
     assert sum(text.startswith("tick ") and " ran r" in text for text in said) >= 28, said
-    told = report(load(file))
+    told = as_json(report(load(file)))
     steps = {s["step"]: s for s in told["pipeline"]["steps"]}
     lasted = {s["step"]: s["duration_ns"] for s in told["steps"]}
     held = [n for n, s in steps.items() if s["held_ns"] and n in lasted]

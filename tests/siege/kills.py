@@ -172,7 +172,7 @@ class Case:
             self.bad.append(f"session: {error}")
             return
         lost = {"launcher", "hub"} & set(self.done) and "launcher+hub" not in self.done
-        kinds = {finding["kind"] for finding in said["findings"]}
+        kinds = {finding.kind for finding in said.findings}
         if lost and "recorder-lost" not in kinds:
             self.unsaid = True
 

@@ -42,7 +42,7 @@ def case(messages: list[Message], seed: int) -> int:
     snapshot(store, None)
     snapshot(store, begin + rng.randrange(max(1, min(end - begin, 1 << 60))))
     said = report(store)
-    shown = plain_lines(text(said)) + page(said, None, "s.mcap")
+    shown = plain_lines(text(said)) + page(said, "s.mcap")
     assert not any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown), (
         "a control character is shown"
     )

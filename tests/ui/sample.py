@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pardbg.analysis.base.output import OutputLine
 from pardbg.analysis.base.values import (
     CAUSES,
     ActionSpan,
@@ -22,7 +23,6 @@ from pardbg.analysis.base.values import (
     Idle,
     LaneSpan,
     MemoryRow,
-    OutputLine,
     P2PRow,
     PipelineRank,
     PipelineStep,
@@ -32,7 +32,7 @@ from pardbg.analysis.base.values import (
     Snapshot,
     StepRow,
     TrafficView,
-)  # fmt: skip
+)
 
 MS = 1_000_000
 S = 1_000_000_000

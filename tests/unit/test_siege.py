@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.session.writer import whole_messages
 from pardbg.store import Store
 from tests.siege import frames, stores, texts
@@ -34,4 +34,4 @@ def test_a_step_number_is_data() -> None:
     trace.flush()
     store = Store()
     store.apply_all(trace.messages)
-    assert [row["step"] for row in report(store)["steps"]] == [0, 1_000_000_000]
+    assert [row["step"] for row in as_json(report(store))["steps"]] == [0, 1_000_000_000]

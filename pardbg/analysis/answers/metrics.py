@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final, Literal
 
 from pardbg.analysis.answers.ranks import agent_overhead
-from pardbg.analysis.answers.report import complete_steps
+from pardbg.analysis.answers.report_pipeline import complete_steps
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns, was_held
@@ -94,15 +93,6 @@ def free_pipeline_steps(scope: Scope) -> list[PipelineStep]:
         return []
     steps = [s for s in complete_steps(scope.view, found[0]) if s.step >= scope.first_step]
     return [s for s in steps if not s.held_ns] or steps
-
-
-def typical_step(view: View) -> PipelineStep | None:
-    """The complete pipeline step whose bubble is nearest the median, the newest of such."""
-    steps = free_pipeline_steps(Scope(view))
-    if not steps:
-        return None
-    middle = median(step.bubble_fraction for step in steps)
-    return min(reversed(steps), key=lambda step: abs(step.bubble_fraction - middle))
 
 
 def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:

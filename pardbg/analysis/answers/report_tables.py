@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import CollectiveRow, PipelineStep
+from pardbg.analysis.base.values import CollectiveRow, P2PRow, PipelineStep
 from pardbg.analysis.comm.overlap import ops_by_rank, overlap
 from pardbg.analysis.findings.speed.windows import rows_by_step, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
@@ -65,7 +65,7 @@ class Bandwidth:
     busbw_gbps: float | None
 
 
-def stage_times(steps: Sequence[PipelineStep]) -> list[StageTime]:
+def stage_times(steps: Sequence[PipelineStep]) -> tuple[StageTime, ...]:
     """Of each stage and kind, over the last of these steps."""
     taken: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for step in steps[-LAST:]:
@@ -73,10 +73,10 @@ def stage_times(steps: Sequence[PipelineStep]) -> list[StageTime]:
             for action in row.actions:
                 if action.kind in COMPUTE and action.t1_ns is not None:
                     taken[action.stage, action.kind, row.rank].append(action.t1_ns - action.t0_ns)
-    return [
+    return tuple(
         StageTime(stage, kind, rank, len(times), *_spread(times))
         for (stage, kind, rank), times in sorted(taken.items())
-    ]
+    )
 
 
 def _spread(times: list[int]) -> tuple[int, int, int]:
@@ -92,11 +92,11 @@ def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath |
     return critical_path(recent[(len(recent) - 1) // 2], num_stages) if recent else None
 
 
-def rank_overlaps(view: View) -> list[RankOverlap]:
+def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     """By rank, over the last steps that all ranks ended; empty while there are too few."""
     looked_at = window(view)
     if looked_at is None:
-        return []
+        return ()
     rows = rows_by_step(view, looked_at)
     ops = {step: ops_by_rank(rows.get(step, ())) for step in looked_at.steps}
     caused = {step: _caused(rows.get(step, ())) for step in looked_at.steps}
@@ -115,7 +115,7 @@ def rank_overlaps(view: View) -> list[RankOverlap]:
                 waited_for_ns=round(median(caused[step].get(rank, 0) for step in caused)),
             )
         )
-    return made
+    return tuple(made)
 
 
 def _caused(rows: Iterable[CollectiveRow]) -> dict[int, int]:
@@ -127,7 +127,7 @@ def _caused(rows: Iterable[CollectiveRow]) -> dict[int, int]:
     return found
 
 
-def bandwidths(rows: Iterable[CollectiveRow]) -> list[Bandwidth]:
+def bandwidths(rows: Iterable[CollectiveRow]) -> tuple[Bandwidth, ...]:
     """By group, op and power of two of the bytes."""
     classes: dict[tuple[str, str, int], list[CollectiveRow]] = defaultdict(list)
     for row in rows:
@@ -139,4 +139,57 @@ def bandwidths(rows: Iterable[CollectiveRow]) -> list[Bandwidth]:
         transfer = round(median(row.transfer_ns or 0 for row in members))
         made.append(Bandwidth(group, op, up_to, len(members), transfer,
                               median(rates) if rates else None))  # fmt: skip
-    return made
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Medians over collectives of one group and op, or over the messages of one edge."""
+
+    name: tuple[str, str]
+    """(group, op); (source, destination)"""
+    number: int
+    bytes: int | float
+    total_bytes: int
+    skew_ns: float | None
+    wait_ns: float | None
+    transfer_ns: float | None
+    busbw_gbps: float | None
+    num_odd: int
+    """Not matched."""
+
+
+def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
+    """Per group and op, the most frequent first."""
+    found: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
+    for row in rows:
+        found[row.group, row.op].append(row)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        _messages(name, ops, _middle(op.skew_ns for op in ops), _middle(op.wait_ns for op in ops),
+                  _middle(op.busbw_gbps for op in ops))
+        for name, ops in ordered
+    ]  # fmt: skip
+
+
+def by_edge(rows: Iterable[P2PRow]) -> list[Messages]:
+    """Per source and destination, by number."""
+    found: dict[tuple[int, int], list[P2PRow]] = defaultdict(list)
+    for row in rows:
+        found[row.src, row.dst].append(row)
+    return [_messages((str(a), str(b)), ops) for (a, b), ops in sorted(found.items())]
+
+
+def _messages(
+    name: tuple[str, str], ops: Sequence[CollectiveRow] | Sequence[P2PRow],
+    skew: float | None = None, wait: float | None = None, busbw: float | None = None,
+) -> Messages:  # fmt: skip
+    return Messages(
+        name, len(ops), median(op.bytes for op in ops), sum(op.bytes for op in ops), skew, wait,
+        _middle(op.transfer_ns for op in ops), busbw, sum(op.verdict != "matched" for op in ops),
+    )  # fmt: skip
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.base.values import OutputLine
+from dataclasses import dataclass
+
 from pardbg.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLine:
+    t_ns: int
+    rank: int | None
+    stream: str
+    text: str
 
 
 def lines(

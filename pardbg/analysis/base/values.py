@@ -131,6 +131,10 @@ class PipelineStep:
     held_ns: int = 0
     """Held out of it: the window ended so much later. Not 0: all times are as without holds."""
 
+    @property
+    def window_ns(self) -> int:
+        return self.t1_ns - self.t0_ns
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
@@ -377,14 +381,6 @@ class RankStack:
     """(file, line, function), outermost first."""
     holds: bool
     """The rank has done nothing since."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputLine:
-    t_ns: int
-    rank: int | None
-    stream: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@ is."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.values import PipelineName, PipelineStep
@@ -75,19 +75,26 @@ def _bubble(view: View, layout: Layout) -> float | None:
     return next((bubble for bubble in known if bubble is not None), None)
 
 
-def pipeline_summaries(view: View) -> list[dict[str, Any]]:
-    """The report's ``pipelines``: each one's place, ranks and median bubble over its last
-    complete steps that ran freely."""
+@dataclass(frozen=True, slots=True)
+class PipelineSummary:
+    """One of the run's pipelines, over its last complete steps that ran freely."""
+
+    label: str
+    """Its place on the device mesh, as ``PipelineName.label``."""
+    ranks: tuple[int, ...]
+    num_steps: int
+    bubble_fraction: float | None
+    """Median."""
+
+
+def pipeline_summaries(view: View) -> tuple[PipelineSummary, ...]:
+    """All pipelines of the run, the one with the lowest rank first."""
     made = []
     for layout in layouts(view):
         newest = newest_step(view, layout)
         last = -1 if newest is None else newest
         known = (step_bubble(view, layout, at) for at in range(max(0, last - _STEPS), last + 1))
         bubbles = [bubble for bubble in known if bubble is not None]
-        made.append({
-            "label": place(view, layout),
-            "ranks": list(layout.ranks),
-            "num_steps": len(bubbles),
-            "bubble_fraction": median(bubbles) if bubbles else None,
-        })  # fmt: skip
-    return made
+        middle = median(bubbles) if bubbles else None
+        made.append(PipelineSummary(place(view, layout), layout.ranks, len(bubbles), middle))
+    return tuple(made)

@@ -24,6 +24,10 @@ class Peak:
     """Forwards whose activations were kept then, this one among them."""
 
     @property
+    def number(self) -> int:
+        return len(self.in_flight)
+
+    @property
     def text(self) -> str:
         """``peak after 0F3 of step 8: 4 microbatches in flight (0F0 … 0F3)``"""
         first, last = self.in_flight[0], self.in_flight[-1]

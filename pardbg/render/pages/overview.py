@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from pardbg import words
-from pardbg.analysis.base.values import OutputLine, RankNow, Snapshot
+from pardbg.analysis.base.output import OutputLine
+from pardbg.analysis.base.values import RankNow, Snapshot
 from pardbg.render.draw.bars import Bar, Column, bars, choose, rule
 from pardbg.render.draw.cells import (
     Line,

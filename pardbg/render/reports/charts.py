@@ -8,11 +8,18 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from pardbg.analysis.base.values import CAUSES, PipelineRank, PipelineStep
+from pardbg.analysis.answers.report_pipeline import RankUse
+from pardbg.analysis.base.values import (
+    CAUSES,
+    CollectiveRow,
+    MemoryRow,
+    PipelineRank,
+    PipelineStep,
+    StepRow,
+)
 from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan
 from pardbg.render.draw.svg import Svg, fits, ticks
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
-from pardbg.render.reports.sections import Json
 from pardbg.words import binary_size, count, duration, number, percent
 
 WIDTH: Final = 1000.0
@@ -22,11 +29,10 @@ MAX_RANKS: Final = 64
 """Rows of a picture; the tables and ``--json`` have all."""
 MAX_BARS: Final = 240
 _PLAN_H, _SEEN_H, _GAP = 9.0, 24.0, 10.0
-_MEMORY: Final = (
-    ("parameters_bytes", "parameters", "P"), ("gradients_bytes", "gradients", "G"),
-    ("optimizer_bytes", "optimizer state", "O"), ("activations_peak_bytes", "activations", "A"),
-    ("unattributed_bytes", "everything else", "U"),
+MEMORY: Final = (
+    ("parameters", "P"), ("gradients", "G"), ("optimizer state", "O"), ("activations", "A"),
 )  # fmt: skip
+"""(word, letter of its style) of what memory is made of."""
 
 
 def schedule(step: PipelineStep, num_stages: int) -> str:
@@ -89,28 +95,20 @@ def _kind(kind: str) -> str:
     return kind if kind in ("F", "B", "I", "W") else "X"
 
 
-def ledger(steps: Sequence[Json]) -> str:
+def ledger(use: Sequence[RankUse]) -> str:
     """Per rank, over all steps: busy, and idle by cause, of the window."""
-    window = sum(step["window_ns"] for step in steps)
-    sums: dict[int, Counter[str]] = {}
-    for step in steps:
-        for row in step["ranks"]:
-            total = sums.setdefault(row["rank"], Counter())
-            total["busy"] += row["busy_ns"]
-            total.update(row["idle_ns"])
-    shown = list(sums.items())[:MAX_RANKS]
+    shown = use[:MAX_RANKS]
     svg = Svg(WIDTH, len(shown) * 26 + 4, "bubble ledger: busy and idle by cause, per rank")
     room = WIDTH - LEFT - RIGHT
-    for at, (rank, total) in enumerate(shown):
+    for at, one in enumerate(shown):
         top, x = at * 26 + 2, LEFT
-        svg.text(LEFT - 8, top + 15, f"rank {rank}", "t", "end")
-        parts = [("busy", "busy", "busy")]
-        parts += [(str(cause), f"idle {cause}", CAUSE_WORD[cause]) for cause in CAUSES]
-        for part, style, word in parts:
-            share = total[part] / max(window, 1)
+        svg.text(LEFT - 8, top + 15, f"rank {one.rank}", "t", "end")
+        parts = [("busy", "busy", "busy", one.busy)]
+        parts += [(cause, f"idle {cause}", CAUSE_WORD[cause], one.idle[cause]) for cause in CAUSES]
+        for part, style, word, share in parts:
             width = share * room
             svg.rect(x, top, width, 20, style, f"{word}: {percent(share)}")
-            said = f"{percent(share)}"
+            said = percent(share)
             if part == "busy" and fits(f"busy {said}", width):
                 said = f"busy {said}"
             if fits(said, width):
@@ -119,13 +117,13 @@ def ledger(steps: Sequence[Json]) -> str:
     return svg.markup()
 
 
-def steps(rows: Sequence[Json]) -> str:
+def steps(rows: Sequence[StepRow]) -> str:
     """A bar per step (or per few), the median as a line, the loss above it where there is one."""
     bars = _thinned(rows)
-    top = max(row["duration_ns"] for row in rows)
-    typical = median(row["duration_ns"] for row in rows)
+    top = max(row.duration_ns for row in rows)
+    typical = median(row.duration_ns for row in rows)
     high = min(top, 2.5 * typical) * 1.08  # one slow first step must not flatten the rest
-    losses = [(r["step"], r["loss"]) for r in rows if isinstance(r["loss"], (int, float))]
+    losses = [(r.step, r.loss) for r in rows if r.loss is not None and math.isfinite(r.loss)]
     svg = Svg(WIDTH, 190, "time of each step" + (", and loss" if losses else ""))
     base, room = 168.0, WIDTH - LEFT - (64 if losses else RIGHT)
     for tick in ticks(high):
@@ -147,21 +145,21 @@ def steps(rows: Sequence[Json]) -> str:
     return svg.markup()
 
 
-def _thinned(rows: Sequence[Json]) -> list[tuple[int, int, float]]:
+def _thinned(rows: Sequence[StepRow]) -> list[tuple[int, int, float]]:
     """(first step, last, median ns) per bar."""
     per = math.ceil(len(rows) / MAX_BARS)
     parts = [rows[i : i + per] for i in range(0, len(rows), per)]
-    return [(p[0]["step"], p[-1]["step"], median(row["duration_ns"] for row in p)) for p in parts]
+    return [(p[0].step, p[-1].step, median(row.duration_ns for row in p)) for p in parts]
 
 
 def _loss_line(
-    svg: Svg, losses: Sequence[tuple[int, float]], rows: Sequence[Json], room: float, base: float
+    svg: Svg, losses: Sequence[tuple[int, float]], rows: Sequence[StepRow], room: float, base: float
 ) -> None:
     if len(losses) < 2:
         return
     low, high = min(v for _, v in losses), max(v for _, v in losses)
-    span, first = (high - low) or 1.0, rows[0]["step"]
-    each = room / max(1, rows[-1]["step"] - first + 1)
+    span, first = (high - low) or 1.0, rows[0].step
+    each = room / max(1, rows[-1].step - first + 1)
     every = math.ceil(len(losses) / 1000)
     points = [
         (LEFT + (step - first + 0.5) * each, base - 10 - (value - low) / span * 130)
@@ -173,11 +171,10 @@ def _loss_line(
     svg.text(LEFT + room + 6, base - 70, "loss", "t loss")
 
 
-def memory(rows: Sequence[Json]) -> str:
+def memory(rows: Sequence[MemoryRow]) -> str:
     """Per rank: what its memory is made of; a mark where the model's ZeRO level would have it."""
     shown = rows[:MAX_RANKS]
-    known = [name for name, _, _ in _MEMORY[:4]]
-    tops = [max(sum(row[n] or 0 for n in known), row["expected_bytes"] or 0) for row in shown]
+    tops = [max(sum(n or 0 for n in sizes(row)), row.expected_bytes or 0) for row in shown]
     top = max(tops, default=0) or 1
     svg = Svg(WIDTH, len(shown) * 26 + 22, "memory per rank by category")
     room = WIDTH - LEFT - 150
@@ -188,30 +185,35 @@ def memory(rows: Sequence[Json]) -> str:
         svg.text(LEFT + tick / top * room + 3, 10, _mark(tick, binary_size), "t dim")
     for at, row in enumerate(shown):
         y, x = at * 26 + 18, LEFT
-        svg.text(LEFT - 8, y + 15, f"rank {row['rank']}", "t", "end")
-        for name, word, letter in _MEMORY[:4]:
-            width = (row[name] or 0) / top * room
-            svg.rect(x, y, width, 20, f"mem {letter}", f"{word}: {binary_size(row[name] or 0)}")
-            if fits(binary_size(row[name] or 0), width):
-                svg.text(x + width / 2, y + 14, binary_size(row[name]), f"on mem {letter}",
-                         "middle")  # fmt: skip
+        svg.text(LEFT - 8, y + 15, f"rank {row.rank}", "t", "end")
+        for (word, letter), size in zip(MEMORY, sizes(row), strict=True):
+            width, said = (size or 0) / top * room, binary_size(size or 0)
+            svg.rect(x, y, width, 20, f"mem {letter}", f"{word}: {said}")
+            if fits(said, width):
+                svg.text(x + width / 2, y + 14, said, f"on mem {letter}", "middle")
             x += width
-        if row["expected_bytes"] is not None:
-            mark = LEFT + row["expected_bytes"] / top * room
+        if row.expected_bytes is not None:
+            mark = LEFT + row.expected_bytes / top * room
             svg.line(mark, y - 2, mark, y + 22, "expected")
-        if row["unattributed_bytes"] is not None:
-            svg.text(x + 8, y + 14, f"+ {binary_size(row['unattributed_bytes'])} else", "t dim")
+        if row.unattributed_bytes is not None:
+            svg.text(x + 8, y + 14, f"+ {binary_size(row.unattributed_bytes)} else", "t dim")
     return svg.markup()
 
 
-def last_ranks(rows: Sequence[Json], ranks: Sequence[int]) -> str:
+def sizes(row: MemoryRow) -> tuple[int | None, ...]:
+    """In the order of MEMORY."""
+    return (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
+            row.activations_peak_bytes)  # fmt: skip
+
+
+def last_ranks(rows: Sequence[CollectiveRow], ranks: Sequence[int]) -> str:
     """How often each rank came last to a collective, and the wait it caused."""
     times: Counter[int] = Counter()
     waits: Counter[int] = Counter()
     for row in rows:
-        if row["last_rank"] is not None:
-            times[row["last_rank"]] += 1
-            waits[row["last_rank"]] += row["wait_ns"] or 0
+        if row.last_rank is not None:
+            times[row.last_rank] += 1
+            waits[row.last_rank] += row.wait_ns or 0
     shown = list(ranks)[:MAX_RANKS]
     top = max((waits[rank] for rank in shown), default=0) or 1
     svg = Svg(WIDTH, len(shown) * 22 + 4, "wait that each rank caused by coming last")

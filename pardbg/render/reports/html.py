@@ -8,26 +8,29 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
 
-from pardbg.analysis.base.values import CAUSES, PipelineStep
+from pardbg.analysis.answers.report import Report
+from pardbg.analysis.answers.report_pipeline import PipelineReport
+from pardbg.analysis.answers.report_tables import by_edge, by_op
+from pardbg.analysis.base.values import CAUSES
 from pardbg.render.draw.svg import escape
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
 from pardbg.render.reports.html_style import PATTERNS, STYLE
-from pardbg.render.reports.sections import Json, finite_losses, middle, not_finite_text
+from pardbg.render.reports.sections import finite_losses, not_finite_text
 from pardbg.words import busbw, count, duration, number, percent, plural, size
 
 MAX_FINDINGS: Final = 40
 MAX_ROWS: Final = 64
 
 
-def page(report: Json, step: PipelineStep | None, source: str) -> str:
-    """The page. ``step``: the pipeline step that is drawn; ``source``: the session's name."""
+def page(report: Report, source: str) -> str:
+    """The page. ``source``: the session's name."""
     sections = (
-        _head(report, source), _facts(report), _findings(report), _pipeline(report, step),
+        _head(report, source), _facts(report), _findings(report), _pipeline(report.pipeline),
         _steps(report), _collectives(report), _p2p(report), _memory(report), _ranks(report),
         _foot(report, source),
     )  # fmt: skip
-    title = f"{report['run']['name'] or 'run'} · pardbg"
+    title = f"{report.run.name or 'run'} · pardbg"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -37,54 +40,51 @@ def page(report: Json, step: PipelineStep | None, source: str) -> str:
     )
 
 
-def _head(report: Json, source: str) -> str:
-    run, ranks = report["run"], report["ranks"]
-    parts = [plural(len(ranks), "rank")]
-    if run["num_hosts"] > 1:
-        parts.append(f"{run['num_hosts']} hosts")
-    if run["backend"]:
-        parts.append(run["backend"])
-    parts.append(duration(run["duration_ns"]))
-    code = run["exit_code"]
-    parts.append("cut off" if run["truncated"] else "" if code is None else f"exit code {code}")
-    argv = f"<p><code>$ {_e(' '.join(run['argv']))}</code></p>" if run["argv"] else ""
+def _head(report: Report, source: str) -> str:
+    run, code = report.run, report.run.exit_code
+    parts = [plural(len(report.ranks), "rank")]
+    if run.num_hosts > 1:
+        parts.append(f"{run.num_hosts} hosts")
+    parts += [run.backend, duration(report.duration_ns)]
+    parts.append("cut off" if run.truncated else "" if code is None else f"exit code {code}")
+    argv = f"<p><code>$ {_e(' '.join(run.argv))}</code></p>" if run.argv else ""
     shown = " · ".join(part for part in parts if part)
-    return f"<h1>{_e(run['name'] or source)}<small>{_e(shown)}</small></h1>{argv}"
+    return f"<h1>{_e(run.name or source)}<small>{_e(shown)}</small></h1>{argv}"
 
 
-def _facts(report: Json) -> str:
-    steps, pipeline = report["steps"], report["pipeline"]
+def _facts(report: Report) -> str:
+    steps, pipeline = report.steps, report.pipeline
     facts: list[tuple[str, str]] = []
     if steps:
-        middle = median(s["duration_ns"] for s in steps)
+        middle = median(s.duration_ns for s in steps)
         facts.append((duration(middle), f"median of {plural(len(steps), 'step')}"))
-    if pipeline is not None and pipeline["bubble_fraction"] is not None:
-        implied = pipeline["implied_fraction"]
+    if pipeline is not None and pipeline.bubble_fraction is not None:
+        implied = pipeline.implied_fraction
         beside = "" if implied is None else f" · implied {percent(implied)}"
-        facts.append((percent(pipeline["bubble_fraction"]), f"bubble{beside}"))
+        facts.append((percent(pipeline.bubble_fraction), f"bubble{beside}"))
     if losses := finite_losses(report):
         facts.append((number(losses[-1]), f"loss, from {number(losses[0])}"))
-    if broken := not_finite_text(report):
-        facts.append((report["loss_not_finite"]["value"], f"loss: {broken}"))
-    skews = [r["skew_ns"] for r in report["collectives"] if r["skew_ns"] is not None]
+    if broken := report.not_finite:
+        facts.append((broken.value, f"loss: {not_finite_text(broken)}"))
+    skews = [r.skew_ns for r in report.collectives if r.skew_ns is not None]
     if skews:
         facts.append(
             (duration(median(skews)), f"median skew of {plural(len(skews), 'collective')}")
         )
-    found = [f["severity"] for f in report["findings"]]
+    found = [f.severity for f in report.findings]
     errors = f", {plural(found.count('error'), 'error')}" if "error" in found else ""
     facts.append((str(len(found)), f"finding{'' if len(found) == 1 else 's'}{errors}"))
     made = "".join(f'<div class="fact"><b>{_e(b)}</b><span>{_e(s)}</span></div>' for b, s in facts)
     return f'<div class="facts">{made}</div>'
 
 
-def _findings(report: Json) -> str:
-    found = report["findings"]
+def _findings(report: Report) -> str:
+    found = report.findings
     if not found:
         return _section("Findings", '<div class="finding good">nothing wrong was seen</div>')
     made = [
-        f'<div class="finding {_e(f["severity"])}"><b>{_e(f["severity"])} · {_e(f["kind"])}</b>'
-        f"{_e(f['text'])}</div>"
+        f'<div class="finding {_e(f.severity)}"><b>{_e(f.severity)} · {_e(f.kind)}</b>'
+        f"{_e(f.text)}</div>"
         for f in found[:MAX_FINDINGS]
     ]
     if len(found) > MAX_FINDINGS:
@@ -92,44 +92,40 @@ def _findings(report: Json) -> str:
     return _section("Findings", "".join(made))
 
 
-def _pipeline(report: Json, step: PipelineStep | None) -> str:
-    pipeline = report["pipeline"]
+def _pipeline(pipeline: PipelineReport | None) -> str:
     if pipeline is None:
         return ""
-    shape = f"{pipeline['num_stages']} stages, {pipeline['num_microbatches']} microbatches"
-    said = [
-        f"{word} {percent(pipeline[key])}"
-        for word, key in (("measured", "bubble_fraction"), ("implied", "implied_fraction"),
-                          ("bound", "bound_fraction"))
-        if pipeline[key] is not None
-    ]  # fmt: skip
-    named = pipeline["schedule"] or "schedule not known"
+    shape = f"{pipeline.num_stages} stages, {pipeline.num_microbatches} microbatches"
+    figures = (
+        ("measured", pipeline.bubble_fraction), ("implied", pipeline.implied_fraction),
+        ("bound", pipeline.bound_fraction),
+    )  # fmt: skip
+    said = [f"{word} {percent(figure)}" for word, figure in figures if figure is not None]
     body = f"<p>Bubble: {_e(', '.join(said))}.</p>" if said else ""
-    if step is not None:
+    if (step := pipeline.typical) is not None:
         kinds = sorted({a.kind for row in step.ranks for a in row.actions} & KIND_WORD.keys())
         keys = [_key(f"act {kind}", KIND_WORD[kind]) for kind in kinds] + _idle_keys()
         caption = f"Step {step.step}, a typical one: the plan (thin) over what ran. "
-        body += _figure(charts.schedule(step, pipeline["num_stages"]), caption, keys)
-    free = [s for s in pipeline["steps"] if not s["held_ns"]] or pipeline["steps"]
-    if free:
-        caption = f"Where the window of {plural(len(free), 'complete step')} went. "
+        body += _figure(charts.schedule(step, pipeline.num_stages), caption, keys)
+    if pipeline.free:
+        caption = f"Where the window of {plural(len(pipeline.free), 'complete step')} went. "
         keys = [_key("busy", "compute"), *_idle_keys()]
-        body += "<p></p>" + _figure(charts.ledger(free), caption, keys)
-    return _section("Pipeline", body, f"{named} · {shape}")
+        body += "<p></p>" + _figure(charts.ledger(pipeline.use), caption, keys)
+    return _section("Pipeline", body, f"{pipeline.schedule or 'schedule not known'} · {shape}")
 
 
 def _idle_keys() -> list[str]:
     return [_key(f"idle {cause}", CAUSE_WORD[cause]) for cause in CAUSES]
 
 
-def _steps(report: Json) -> str:
-    if not report["steps"]:
+def _steps(report: Report) -> str:
+    if not report.steps:
         return ""
-    body = _figure(charts.steps(report["steps"]), "Longest over ranks. ", [])
+    body = _figure(charts.steps(report.steps), "Longest over ranks. ", [])
     shares: dict[str, list[float]] = defaultdict(list)
-    for step in report["steps"]:
-        for phase, ns in step["phases"].items():
-            shares[phase].append(ns / max(step["duration_ns"], 1))
+    for step in report.steps:
+        for phase, ns in step.phases.items():
+            shares[phase].append(ns / max(step.duration_ns, 1))
     ordered = sorted(shares.items(), key=lambda item: -median(item[1]))
     if ordered:
         said = ", ".join(f"{name} {percent(median(part))}" for name, part in ordered[:8])
@@ -137,81 +133,71 @@ def _steps(report: Json) -> str:
     return _section("Steps", body)
 
 
-def _collectives(report: Json) -> str:
-    by_op: dict[tuple[str, str], list[Json]] = defaultdict(list)
-    for row in report["collectives"]:
-        by_op[row["group"], row["op"]].append(row)
-    if not by_op:
+def _collectives(report: Report) -> str:
+    found = by_op(report.collectives)
+    if not found:
         return ""
     heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw", "not matched")
-    rows = []
-    for (group, op), ops in sorted(by_op.items(), key=lambda item: -len(item[1]))[:MAX_ROWS]:
-        odd = sum(row["verdict"] != "matched" for row in ops)
-        rows.append(
-            (
-                group, op, count(len(ops)), middle(ops, "bytes", size),
-                middle(ops, "skew_ns", duration), middle(ops, "wait_ns", duration),
-                middle(ops, "transfer_ns", duration),
-                middle(ops, "busbw_gbps", busbw), count(odd) if odd else "",
-            )
-        )  # fmt: skip
-    body = _table(heads, rows, left=2)
-    ranks = [rank["rank"] for rank in report["ranks"]]
-    if any(row["last_rank"] is not None for row in report["collectives"]):
-        picture = charts.last_ranks(report["collectives"], ranks)
-        body += "<p></p>" + _figure(
-            picture, "Who came last, and what the others waited for it. ", []
+    rows = [
+        (
+            *one.name, count(one.number), size(one.bytes), duration(one.skew_ns),
+            duration(one.wait_ns), duration(one.transfer_ns), busbw(one.busbw_gbps),
+            count(one.num_odd) if one.num_odd else "",
         )
+        for one in found[:MAX_ROWS]
+    ]  # fmt: skip
+    body = _table(heads, rows, left=2)
+    if any(row.last_rank is not None for row in report.collectives):
+        picture = charts.last_ranks(report.collectives, [rank.now.rank for rank in report.ranks])
+        caption = "Who came last, and what the others waited for it. "
+        body += "<p></p>" + _figure(picture, caption, [])
     return _section("Collectives", body, "medians")
 
 
-def _p2p(report: Json) -> str:
-    edges: dict[tuple[int, int], list[Json]] = defaultdict(list)
-    for row in report["p2p"]:
-        edges[row["src"], row["dst"]].append(row)
-    if not edges:
+def _p2p(report: Report) -> str:
+    found = by_edge(report.p2p)
+    if not found:
         return ""
     rows = [
         (
-            f"{src} → {dst}", count(len(ops)), middle(ops, "bytes", size),
-            size(sum(op["bytes"] for op in ops)), middle(ops, "transfer_ns", duration),
+            " → ".join(one.name), count(one.number), size(one.bytes), size(one.total_bytes),
+            duration(one.transfer_ns),
         )
-        for (src, dst), ops in sorted(edges.items())[:MAX_ROWS]
+        for one in found[:MAX_ROWS]
     ]  # fmt: skip
     heads = ("edge", "number", "bytes", "in all", "transfer")
     return _section("Point to point", _table(heads, rows, left=1), "medians")
 
 
-def _memory(report: Json) -> str:
-    names = [name for name, _, _ in charts._MEMORY[:4]]
-    known = [row for row in report["memory"] if any(row[n] is not None for n in names)]
+def _memory(report: Report) -> str:
+    known = [row for row in report.memory if any(n is not None for n in charts.sizes(row))]
     if not known:
         return ""
-    keys = [_key(f"mem {letter}", word) for _, word, letter in charts._MEMORY[:4]]
+    keys = [_key(f"mem {letter}", word) for word, letter in charts.MEMORY]
     caption = "Newest sizes (activations: peak). A bar across: expected at the model's ZeRO level. "
     return _section("Memory", _figure(charts.memory(known), caption, keys))
 
 
-def _ranks(report: Json) -> str:
+def _ranks(report: Report) -> str:
     rows = [
         (
-            str(r["rank"]), r["host"], str(r["pid"]), r["state"], count(r['num_steps']),
-            count(r['dropped_records']), percent(r["agent_overhead_fraction"], 2),
+            str(r.now.rank), r.now.host, str(r.now.pid), r.now.state, count(r.num_steps),
+            count(r.now.dropped_records), percent(r.agent_overhead_fraction, 2),
         )
-        for r in report["ranks"][:MAX_ROWS]
+        for r in report.ranks[:MAX_ROWS]
     ]  # fmt: skip
     heads = ("rank", "host", "pid", "state", "steps", "records lost", "agent")
-    left = len(report["ranks"]) - MAX_ROWS
+    left = len(report.ranks) - MAX_ROWS
     more = f'<p class="dim">and {left} more (--json has all)</p>' if left > 0 else ""
     return _section("Ranks", _table(heads, rows, left=2) + more) if rows else ""
 
 
-def _foot(report: Json, source: str) -> str:
-    run = report["run"]
-    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["wall_ns"] / 1e9))
-    when = f"Run of {begun}. " if run["wall_ns"] else ""
+def _foot(report: Report, source: str) -> str:
+    wall_ns = report.run.wall_ns
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns / 1e9))
+    when = f"Run of {begun}. " if wall_ns else ""
     said = (
-        f"{when}{count(run['num_records'])} records from {source}. Collectives: times of unlike "
+        f"{when}{count(report.num_records)} records from {source}. Collectives: times of unlike "
         f"sources are not mixed; figures marked – are not known."
     )
     return f"<footer>{_e(said)}</footer>"

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from math import isfinite
 from textwrap import wrap
-from typing import Any, Final
+from typing import Final
 
-from pardbg.words import UNKNOWN, busbw, duration, number, percent, ranks_text, size
+from pardbg.analysis.answers.report import Report
+from pardbg.analysis.answers.report_tables import Bandwidth, RankOverlap, StageTime
+from pardbg.analysis.base.losses import NotFinite
+from pardbg.analysis.pipeline.critical_path import CriticalPath
+from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak
+from pardbg.words import busbw, duration, number, percent, ranks_text, size
 
 WIDTH: Final = 80
 MAX_ROWS: Final = 32
 MAX_WAITS: Final = 3
 MAX_PEAKS: Final = 4
-Json = Mapping[str, Any]
 
 
-def middle(rows: Iterable[Json], name: str, show: Callable[[float], str]) -> str:
-    """Return the median of one field over the rows that have it, as ``show`` says it."""
-    values = [row[name] for row in rows if row[name] is not None]
-    return show(median(values)) if values else UNKNOWN
-
-
-def path_lines(path: Json | None) -> list[str]:
+def path_lines(path: CriticalPath | None) -> list[str]:
     """``critical path of step 7: compute 96 % (rank 1 44 %, …), …``"""
     if path is None:
         return []
-    whole = path["compute_ns"] + path["tensor_ns"] + path["host_ns"]
+    whole = path.window_ns
     if whole <= 0:
         return []
-    ranks = sorted(path["ranks"], key=lambda row: -row["compute_ns"])
-    most = ", ".join(f"rank {r['rank']} {percent(r['compute_ns'] / whole, 0)}" for r in ranks[:4])
+    ranks = sorted(sorted(path.by_rank().items()), key=lambda row: -row[1])
+    most = ", ".join(f"rank {rank} {percent(ns / whole, 0)}" for rank, ns in ranks[:4])
     return [
-        f"critical path of step {path['step']} ({duration(whole)}): compute "
-        f"{percent(path['compute_ns'] / whole, 0)} ({most}),",
-        f"  tensors on their way {percent(path['tensor_ns'] / whole, 0)} in {path['hops']} hops, "
-        f"host {percent(path['host_ns'] / whole, 0)}",
+        f"critical path of step {path.step} ({duration(whole)}): compute "
+        f"{percent(path.compute_ns / whole, 0)} ({most}),",
+        f"  tensors on their way {percent(path.tensor_ns / whole, 0)} in {path.hops} hops, "
+        f"host {percent(path.host_ns / whole, 0)}",
     ]
 
 
-def stage_lines(stages: Sequence[Json]) -> list[str]:
+def stage_lines(stages: Sequence[StageTime]) -> list[str]:
     """A row per stage: median of each kind, and nine tenths of them."""
-    by_stage: dict[tuple[int, int], dict[str, Json]] = defaultdict(dict)
-    for row in stages:
-        by_stage[row["stage"], row["rank"]][row["kind"]] = row
+    by_stage: dict[tuple[int, int], dict[str, StageTime]] = defaultdict(dict)
+    for one in stages:
+        by_stage[one.stage, one.rank][one.kind] = one
     kinds = [kind for kind in "FBIW" if any(kind in row for row in by_stage.values())]
     if not by_stage or not kinds:
         return []
@@ -55,19 +54,19 @@ def stage_lines(stages: Sequence[Json]) -> list[str]:
     return lines
 
 
-def _cell(row: Json | None) -> str:
+def _cell(row: StageTime | None) -> str:
     if row is None:
         return f"{'–':>10}{'':>17}"
-    unit, name = (1e6, "ms") if row["high_ns"] >= 1e5 else (1e3, "µs")
-    spread = f"{row['low_ns'] / unit:.1f}-{row['high_ns'] / unit:.1f} {name}"
-    return f"{duration(row['median_ns']):>10}{spread:>17}"
+    unit, name = (1e6, "ms") if row.high_ns >= 1e5 else (1e3, "µs")
+    spread = f"{row.low_ns / unit:.1f}-{row.high_ns / unit:.1f} {name}"
+    return f"{duration(row.median_ns):>10}{spread:>17}"
 
 
-def wait_lines(waits: Sequence[Json]) -> list[str]:
+def wait_lines(waits: Sequence[MicrobatchWait]) -> list[str]:
     """``longest waits: rank 0's 0B0 78 ms for 1B0 on rank 1; …``"""
     said = [
-        f"rank {w['rank']}'s {w['action']} {duration(w['wait_ns'])} for {w['producer']} on rank "
-        f"{w['producer_rank']}"
+        f"rank {w.rank}'s {w.action} {duration(w.wait_ns)} for {w.producer} on rank "
+        f"{w.producer_rank}"
         for w in waits[:MAX_WAITS]
     ]
     if not said:
@@ -75,59 +74,59 @@ def wait_lines(waits: Sequence[Json]) -> list[str]:
     return [f"longest waits of a step: {said[0]}", *(f"  {one}" for one in said[1:])]
 
 
-def peak_lines(peaks: Sequence[Json]) -> list[str]:
+def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
     """Where each rank had the most microbatches in flight."""
-    said = [f"rank {p['rank']} after {p['action']} ({p['number']})" for p in peaks[:MAX_PEAKS]]
+    shown = list(peaks.items())[:MAX_PEAKS]
+    said = [f"rank {rank} after {peak.action} ({peak.number})" for rank, peak in shown]
     more = ", …" if len(peaks) > MAX_PEAKS else ""
     if not said:
         return []
-    text = f"most in flight (step {peaks[0]['step']}): {', '.join(said)}{more}"
+    text = f"most in flight (step {shown[0][1].step}): {', '.join(said)}{more}"
     return wrap(text, WIDTH, subsequent_indent="  ")
 
 
-def overlap_lines(rows: Sequence[Json]) -> list[str]:
+def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
     """Per rank and step: exposed, hidden, waited, and what others waited for it."""
-    told = [row for row in rows if any(row[k] for k in row if k != "rank")]
+    told = [row for row in rows if any(astuple(row)[1:])]
     if not told:
         return []
     lines = ["rank   exposed    hidden   waited for others   others waited for it"]
     for row in told[:MAX_ROWS]:
         lines.append(
-            f"{row['rank']:>4}{duration(row['exposed_ns']):>10}{duration(row['hidden_ns']):>10}"
-            f"{duration(row['waiting_ns']):>20}{duration(row['waited_for_ns']):>23}"
+            f"{row.rank:>4}{duration(row.exposed_ns):>10}{duration(row.hidden_ns):>10}"
+            f"{duration(row.waiting_ns):>20}{duration(row.waited_for_ns):>23}"
         )
     return lines
 
 
-def bandwidth_lines(rows: Sequence[Json]) -> list[str]:
+def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:
     """A row per group, op and size class."""
     if not rows:
         return []
     lines = [f"{'group':<14}{'op':<16}{'up to':>9}{'number':>8}{'transfer':>11}{'busbw':>12}"]
-    for row in sorted(rows, key=lambda r: -r["number"] * r["up_to_bytes"])[:MAX_ROWS]:
+    for row in sorted(rows, key=lambda r: -r.number * r.up_to_bytes)[:MAX_ROWS]:
         lines.append(
-            f"{row['group'][:13]:<14}{row['op'][:15]:<16}{size(row['up_to_bytes']):>9}"
-            f"{row['number']:>8}{duration(row['transfer_ns']):>11}{busbw(row['busbw_gbps']):>12}"
+            f"{row.group[:13]:<14}{row.op[:15]:<16}{size(row.up_to_bytes):>9}"
+            f"{row.number:>8}{duration(row.transfer_ns):>11}{busbw(row.busbw_gbps):>12}"
         )
     return lines
 
 
-def finite_losses(report: Json) -> list[float]:
+def finite_losses(report: Report) -> list[float]:
     """The losses of the steps that have one that is a number."""
-    return [s["loss"] for s in report["steps"] if isinstance(s["loss"], (int, float))]
+    return [s.loss for s in report.steps if s.loss is not None and isfinite(s.loss)]
 
 
-def not_finite_text(report: Json) -> str:
+def not_finite_text(broken: NotFinite | None) -> str:
     """``NaN since step 5 (rank 2)``; empty while the newest loss is finite."""
-    broken = report.get("loss_not_finite")
     if broken is None:
         return ""
-    whose = f" ({ranks_text(broken['ranks'])})" if broken["ranks"] else ""
-    return f"{broken['value']} since step {broken['since_step']}{whose}"
+    whose = f" ({ranks_text(broken.ranks)})" if broken.ranks else ""
+    return f"{broken.value} since step {broken.since_step}{whose}"
 
 
-def loss_text(report: Json) -> str:
+def loss_text(report: Report) -> str:
     """``5.7461 → 4.6558``, and since when it is not finite; empty without a loss."""
     losses = finite_losses(report)
     parts = [f"{number(losses[0])} → {number(losses[-1])}"] if losses else []
-    return ", ".join([*parts, *filter(None, [not_finite_text(report)])])
+    return ", ".join([*parts, *filter(None, [not_finite_text(report.not_finite)])])

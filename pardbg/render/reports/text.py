@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from statistics import median
 from textwrap import wrap
 from typing import Final
 
+from pardbg.analysis.answers.report import Report
+from pardbg.analysis.answers.report_pipeline import RankUse
+from pardbg.analysis.answers.report_tables import by_edge, by_op
+from pardbg.analysis.base.values import Cause, CollectiveRow, MemoryRow, P2PRow
+from pardbg.analysis.pipeline.mesh import PipelineSummary
 from pardbg.render.draw.severity import SIGN
 from pardbg.render.reports.sections import (
-    Json,
     bandwidth_lines,
     loss_text,
-    middle,
     overlap_lines,
     path_lines,
     peak_lines,
@@ -25,13 +28,13 @@ from pardbg.words import binary_size, busbw, count, duration, percent, plural, s
 WIDTH: Final = 80
 MAX_RANKS: Final = 32
 """Rows per table; more ranks are said to be more."""
-_IDLE: Final = (
+_IDLE: Final[tuple[tuple[Cause, str], ...]] = (
     ("warmup", "warm"), ("dependency", "dep"), ("communication", "comm"),
     ("host", "host"), ("cooldown", "cool"),
 )  # fmt: skip
 
 
-def text(report: Json) -> str:
+def text(report: Report) -> str:
     """The report of ``pardbg.analysis.answers.report.report`` for a terminal."""
     sections = (
         _run(report), _findings(report), _ranks(report), _pipeline(report), _steps(report),
@@ -40,234 +43,207 @@ def text(report: Json) -> str:
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
-def _run(report: Json) -> list[str]:
-    run, ranks = report["run"], report["ranks"]
-    parts = [run["name"] or "run", plural(len(ranks), "rank")]
-    nodes = len({rank.get("node") for rank in ranks})
-    if max(nodes, run["num_hosts"]) > 1:  # several launchers may share a host
-        parts.append(f"{nodes} nodes" if nodes > run["num_hosts"] else f"{run['num_hosts']} hosts")
-    if run["backend"]:
-        parts.append(run["backend"])
-    steps = report["steps"]
-    if steps:
-        middle = median(s["duration_ns"] for s in steps)
-        parts.append(f"{plural(len(steps), 'step')} of {duration(middle)}")
-    parts.append(duration(run["duration_ns"]))
-    code = run["exit_code"]
-    parts.append(_ended(report) if code is None else f"exit code {code}")
+def _run(report: Report) -> list[str]:
+    run, ranks = report.run, report.ranks
+    parts = [run.name or "run", plural(len(ranks), "rank")]
+    nodes = len({rank.now.node for rank in ranks})
+    if max(nodes, run.num_hosts) > 1:  # several launchers may share a host
+        parts.append(f"{nodes} nodes" if nodes > run.num_hosts else f"{run.num_hosts} hosts")
+    if run.backend:
+        parts.append(run.backend)
+    if report.steps:
+        middle = median(s.duration_ns for s in report.steps)
+        parts.append(f"{plural(len(report.steps), 'step')} of {duration(middle)}")
+    parts.append(duration(report.duration_ns))
+    parts.append(_ended(report) if run.exit_code is None else f"exit code {run.exit_code}")
     lines = ["  ".join(parts)]
-    if run["argv"]:
-        lines += _wrapped("$ " + " ".join(run["argv"]), "  ")
+    if run.argv:
+        lines += _wrapped("$ " + " ".join(run.argv), "  ")
     if loss := loss_text(report):
         lines.append(f"loss {loss}")
-    if run.get("next_part") or run.get("part", 1) > 1:
-        goes_on = f"; it goes on in {run['next_part']}" if run.get("next_part") else ", its last"
-        lines.append(f"Part {run['part']} of a recording{goes_on}.")
-    if run["truncated"]:
+    part, following = run.part
+    if following or part > 1:
+        goes_on = f"; it goes on in {following}" if following else ", its last"
+        lines.append(f"Part {part} of a recording{goes_on}.")
+    if run.truncated:
         lines.append("The file ends early: this is what was recorded up to there.")
     return lines
 
 
-def _ended(report: Json) -> str:
+def _ended(report: Report) -> str:
     """How a run without an exit code stands."""
-    if report["run"]["truncated"]:
+    if report.run.truncated:
         return "cut off"
-    if report["run"]["live"]:
+    if report.live:
         return "still running"
-    states = {rank["state"] for rank in report["ranks"]}
+    states = {rank.now.state for rank in report.ranks}
     return "killed" if states and states <= {"lost", "ended"} else "end not known"
 
 
-def _findings(report: Json) -> list[str]:
-    found = report["findings"]
+def _findings(report: Report) -> list[str]:
+    found = report.findings
     if not found:
         return _titled("Findings", ["nothing wrong was seen"])
     lines: list[str] = []
     for finding in found[:12]:
-        mark = SIGN[finding["severity"]][0]
-        text, where = finding["text"], finding["where"]
+        mark = SIGN[finding.severity][0]
+        text, where = finding.text, finding.where
         place = f" Place: {where}." if where and where not in text else ""
-        lines += _wrapped(f"{mark} {text}{place} {finding['advice']}".rstrip(), "  ")
+        lines += _wrapped(f"{mark} {text}{place} {finding.advice}".rstrip(), "  ")
     if len(found) > 12:
         lines.append(f"· and {len(found) - 12} more (--json has all)")
     return _titled("Findings", lines)
 
 
-def _ranks(report: Json) -> list[str]:
+def _ranks(report: Report) -> list[str]:
     rows = [("rank", "host", "pid", "state", "steps", "dropped", "agent")]
-    for rank in report["ranks"][:MAX_RANKS]:
+    for rank in report.ranks[:MAX_RANKS]:
+        now = rank.now
         rows.append(
             (
-                str(rank["rank"]), rank["host"][:18], str(rank["pid"]), rank["state"],
-                str(rank["num_steps"]), str(rank["dropped_records"]),
-                percent(rank["agent_overhead_fraction"], 2),
+                str(now.rank), now.host[:18], str(now.pid), now.state, str(rank.num_steps),
+                str(now.dropped_records), percent(rank.agent_overhead_fraction, 2),
             )
         )  # fmt: skip
-    lines = _table(rows, left=(1, 3)) + _more(report["ranks"])
+    lines = _table(rows, left=(1, 3)) + _more(report.ranks)
     return _titled("Ranks", lines if len(rows) > 1 else ["none seen"])
 
 
-def _pipeline(report: Json) -> list[str]:
-    pipeline = report["pipeline"]
+def _pipeline(report: Report) -> list[str]:
+    pipeline = report.pipeline
     if pipeline is None:
         return []
-    measured, implied = pipeline["bubble_fraction"], pipeline["implied_fraction"]
-    title = f"Pipeline  {pipeline['schedule'] or 'without a schedule object'}"
-    shape = f"{pipeline['num_stages']} stages, {pipeline['num_microbatches']} microbatches"
-    lines = [f"{shape}, {plural(len(pipeline['steps']), 'complete step')}"]
-    if pipeline["num_older_steps"]:
-        lines[0] += (
-            f" (the newest; {count(pipeline['num_older_steps'])} older ones are not in here)"
-        )
+    measured, implied = pipeline.bubble_fraction, pipeline.implied_fraction
+    title = f"Pipeline  {pipeline.schedule or 'without a schedule object'}"
+    shape = f"{pipeline.num_stages} stages, {pipeline.num_microbatches} microbatches"
+    lines = [f"{shape}, {plural(len(pipeline.steps), 'complete step')}"]
+    if pipeline.num_older_steps:
+        lines[0] += f" (the newest; {count(pipeline.num_older_steps)} older ones are not in here)"
     if measured is None:
         return _titled(title, lines)
     said = [
         f"bubble {percent(measured)}", f"implied {percent(implied)}",
-        f"bound {percent(pipeline['bound_fraction'])}",
+        f"bound {percent(pipeline.bound_fraction)}",
     ]  # fmt: skip
     if implied is not None:
         said.append(f"excess {percent(measured - implied)}")
-    free = [step for step in pipeline["steps"] if not step["held_ns"]]
-    held = len(pipeline["steps"]) - len(free)
-    if free and held:
-        lines[0] += f" ({held} left out: held by the debugger)"
-    lines += ["   ".join(said), *path_lines(pipeline["critical_path"]), ""]
-    lines += [*_idle_table(free or pipeline["steps"]), *peak_lines(pipeline["peaks"])]
-    lines += [*wait_lines(pipeline["waits"]), "", *stage_lines(pipeline["stages"])]
-    return _titled(title, lines + _others(report))
+    if pipeline.num_held:
+        lines[0] += f" ({pipeline.num_held} left out: held by the debugger)"
+    lines += ["   ".join(said), *path_lines(pipeline.critical_path), ""]
+    lines += [*_idle_table(pipeline.use), *peak_lines(pipeline.peaks)]
+    lines += [*wait_lines(pipeline.waits), "", *stage_lines(pipeline.stages)]
+    return _titled(title, lines + _others(report.pipelines))
 
 
-def _others(report: Json) -> list[str]:
+def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
     """All pipelines of a run that has several; the figures above are the first one's."""
-    pipelines = report.get("pipelines", ())
     if len(pipelines) < 2:
         return []
     rows = [("pipeline", "ranks", "bubble")]
     for one in pipelines[:MAX_RANKS]:
-        ranks = ",".join(map(str, one["ranks"]))
-        rows.append((one["label"], ranks, percent(one["bubble_fraction"])))
-    known = [one for one in pipelines if one["bubble_fraction"] is not None]
-    worst = max(known, key=lambda one: float(one["bubble_fraction"]), default=None)
-    said = f"the figures above are those of {pipelines[0]['label']}"
+        rows.append((one.label, ",".join(map(str, one.ranks)), percent(one.bubble_fraction)))
+    known = [one for one in pipelines if one.bubble_fraction is not None]
+    worst = max(known, key=lambda one: one.bubble_fraction or 0, default=None)
+    said = f"the figures above are those of {pipelines[0].label}"
     if worst is pipelines[0]:
         said += ", which has the largest bubble"
     elif worst is not None:
-        said += f"; the largest bubble is that of {worst['label']}"
+        said += f"; the largest bubble is that of {worst.label}"
     return ["", *_table(rows, left=(0, 1)), said]
 
 
-def _idle_table(steps: Sequence[Json]) -> list[str]:
-    """Per rank, summed over the complete steps: busy and idle by cause, of the window."""
-    window = sum(step["window_ns"] for step in steps)
-    if not window:
-        return []
-    sums: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    flight: dict[int, tuple[int, int | None]] = {}
-    for step in steps:
-        for row in step["ranks"]:
-            total = sums[row["rank"]]
-            total["busy"] += row["busy_ns"]
-            for cause, _ in _IDLE:
-                total[cause] += row["idle_ns"][cause]
-            before = flight.get(row["rank"], (0, None))[0]
-            flight[row["rank"]] = (max(before, row["max_in_flight"]), row["in_flight_bound"])
+def _idle_table(use: Sequence[RankUse]) -> list[str]:
+    """Per rank, over the complete steps: busy and idle by cause, of the window."""
     rows = [("rank", "busy", "", *(short for _, short in _IDLE), "in flight")]
-    for rank, total in list(sums.items())[:MAX_RANKS]:
-        peak, bound = flight[rank]
+    for one in use[:MAX_RANKS]:
+        bound = "" if one.in_flight_bound is None else f"/{one.in_flight_bound}"
         rows.append(
             (
-                str(rank), percent(total["busy"] / window), _bar(total["busy"] / window),
-                *(percent(total[cause] / window) for cause, _ in _IDLE),
-                f"{peak}/{bound}" if bound is not None else str(peak),
+                str(one.rank), percent(one.busy), _bar(one.busy),
+                *(percent(one.idle[cause]) for cause, _ in _IDLE), f"{one.max_in_flight}{bound}",
             )
         )  # fmt: skip
-    return _table(rows, left=(2,)) + _more(list(sums))
+    return _table(rows, left=(2,)) + _more(use) if use else []
 
 
-def _steps(report: Json) -> list[str]:
+def _steps(report: Report) -> list[str]:
     """Where a step's time goes, by phase."""
-    steps = [s for s in report["steps"] if s["phases"]]
+    steps = [s for s in report.steps if s.phases]
     if not steps:
         return []
-    sums: dict[str, int] = defaultdict(int)
+    sums: Counter[str] = Counter()
     for step in steps:
-        for phase, time in step["phases"].items():
-            sums[phase] += time
-    whole = max(1, sum(step["duration_ns"] for step in steps))
+        sums.update(step.phases)
+    whole = max(1, sum(step.duration_ns for step in steps))
     rows = [("phase", "of the steps", "")]
     for phase, time in sorted(sums.items(), key=lambda item: -item[1]):
         rows.append((phase, percent(time / whole), _bar(time / whole)))
     return _titled("Phases", _table(rows[:9], left=(0, 2)))
 
 
-def _collectives(report: Json) -> list[str]:
-    by_op: dict[tuple[str, str], list[Json]] = defaultdict(list)
-    for row in report["collectives"]:
-        by_op[row["group"], row["op"]].append(row)
-    if not by_op:
+def _collectives(report: Report) -> list[str]:
+    found = by_op(report.collectives)
+    if not found:
         return []
     rows = [("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw")]
-    for (group, op), ops in sorted(by_op.items(), key=lambda item: -len(item[1]))[:16]:
+    for one in found[:16]:
         rows.append(
             (
-                group, op, str(len(ops)), middle(ops, "bytes", size),
-                middle(ops, "skew_ns", duration), middle(ops, "wait_ns", duration),
-                middle(ops, "transfer_ns", duration), middle(ops, "busbw_gbps", busbw),
+                *one.name, str(one.number), size(one.bytes), duration(one.skew_ns),
+                duration(one.wait_ns), duration(one.transfer_ns), busbw(one.busbw_gbps),
             )
         )  # fmt: skip
     lines = _table(rows, left=(0, 1))
-    lines.append(_verdicts(report["collectives"]))
-    beside = overlap_lines(report["overlap"])
+    lines.append(_verdicts(report.collectives))
+    beside = overlap_lines(report.overlap)
     if beside:
         lines += ["", "per step, beside compute:", *beside]
-    sizes = bandwidth_lines(report["bandwidth"])
+    sizes = bandwidth_lines(report.bandwidth)
     if len(sizes) > len(rows):
         lines += ["", "by size:", *sizes]
     return _titled("Collectives (medians)", lines)
 
 
-def _p2p(report: Json) -> list[str]:
-    edges: dict[tuple[int, int], list[Json]] = defaultdict(list)
-    for row in report["p2p"]:
-        edges[row["src"], row["dst"]].append(row)
-    if not edges:
+def _p2p(report: Report) -> list[str]:
+    found = by_edge(report.p2p)
+    if not found:
         return []
     rows = [("edge", "number", "bytes", "in all", "transfer")]
-    for (src, dst), ops in sorted(edges.items())[:MAX_RANKS]:
+    for one in found[:MAX_RANKS]:
         rows.append(
             (
-                f"{src} → {dst}", str(len(ops)), middle(ops, "bytes", size),
-                size(sum(op["bytes"] for op in ops)), middle(ops, "transfer_ns", duration),
+                " → ".join(one.name), str(one.number), size(one.bytes), size(one.total_bytes),
+                duration(one.transfer_ns),
             )
         )  # fmt: skip
     lines = _table(rows, left=(0,))
-    lines.append(_verdicts(report["p2p"]))
+    lines.append(_verdicts(report.p2p))
     return _titled("Point to point (medians)", lines)
 
 
-def _verdicts(rows: Iterable[Json]) -> str:
-    counts: dict[str, int] = defaultdict(int)
-    for row in rows:
-        counts[row["verdict"]] += 1
+def _verdicts(rows: Sequence[CollectiveRow] | Sequence[P2PRow]) -> str:
+    counts = Counter(row.verdict for row in rows)
     ordered = sorted(counts.items(), key=lambda item: (item[0] != "matched", item[0]))
     return ", ".join(f"{count} {verdict}" for verdict, count in ordered)
 
 
-def _memory(report: Json) -> list[str]:
-    names = (
-        ("parameters_bytes", "params"), ("gradients_bytes", "grads"),
-        ("optimizer_bytes", "optimizer"), ("activations_peak_bytes", "activations"),
-        ("unattributed_bytes", "other"), ("expected_bytes", "expected"),
-    )  # fmt: skip
-    known = [row for row in report["memory"] if any(row[n] is not None for n, _ in names)]
+def _memory(report: Report) -> list[str]:
+    known = [row for row in report.memory if any(size is not None for size in _sizes(row))]
     if not known:
         return []
-    rows = [("rank", *(title for _, title in names))]
-    for row in known[:MAX_RANKS]:
-        rows.append((str(row["rank"]), *(binary_size(row[name]) for name, _ in names)))
+    heads = ("rank", "params", "grads", "optimizer", "activations", "other", "expected")
+    rows: list[tuple[str, ...]] = [heads]
+    rows += [(str(row.rank), *map(binary_size, _sizes(row))) for row in known[:MAX_RANKS]]
     lines = _table(rows) + _more(known)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
+
+
+def _sizes(row: MemoryRow) -> tuple[int | None, ...]:
+    return (
+        row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
+        row.activations_peak_bytes, row.unattributed_bytes, row.expected_bytes,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------ parts

@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.values import Finding
@@ -109,7 +109,7 @@ def test_a_hole_is_said_and_nobody_is_blamed_for_it(name: str, hole: str) -> Non
 
 def busy(store: Store) -> list[dict[int, int]]:
     """rank -> busy ns, of each whole step of the pipeline"""
-    steps = report(store)["pipeline"]["steps"]
+    steps = as_json(report(store))["pipeline"]["steps"]
     return [{row["rank"]: row["busy_ns"] for row in step["ranks"]} for step in steps]
 
 

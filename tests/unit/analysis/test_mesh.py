@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg_agent import wire
 from tests.unit.trace_builder import MS, Proc, Trace, ns
@@ -70,7 +70,7 @@ def test_the_pipeline_of_a_rank_is_the_one_shown() -> None:
 
 
 def test_the_report_lists_all_and_details_the_first() -> None:
-    made = report(mesh_of_four().store())
+    made = as_json(report(mesh_of_four().store()))
     assert [row["rank"] for row in made["pipeline"]["steps"][0]["ranks"]] == [0, 1]
     assert made["pipelines"] == [
         {"label": "dp=0", "ranks": [0, 1], "num_steps": 1, "bubble_fraction": pytest.approx(0.5)},

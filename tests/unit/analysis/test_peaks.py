@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.pipeline.peaks import MicrobatchWait, peaks
 from pardbg.render.pages.memory.page import memory
@@ -54,14 +54,15 @@ def test_a_split_backward_keeps_its_activations_until_w() -> None:
 
 
 def test_the_report_says_who_waited_for_whom_and_where_the_peak_was() -> None:
-    said = report(two_stages().store())
+    made = report(two_stages().store())
+    said = as_json(made)
     assert said["pipeline"]["waits"] == [
         {"rank": 0, "action": "0B0", "producer": "1B0", "producer_rank": 1, "wait_ns": 2 * MS,
          "num_steps": 2},
         {"rank": 0, "action": "0B1", "producer": "1B1", "producer_rank": 1, "wait_ns": 1 * MS,
          "num_steps": 2},
     ]  # fmt: skip
-    lines = text(said).splitlines()
+    lines = text(made).splitlines()
     assert "longest waits of a step: rank 0's 0B0 2 ms for 1B0 on rank 1" in lines
     assert "most in flight (step 1): rank 0 after 0F1 (2), rank 1 after 1F0 (1)" in lines
     assert MicrobatchWait(**said["pipeline"]["waits"][0]).producer == "1B0"

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from pardbg.analysis.answers.report import report, schema
+from pardbg.analysis.answers.report import as_json, report, schema
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
@@ -286,21 +286,22 @@ def test_report_follows_its_schema_and_fits_the_terminal(make: object) -> None:
     trace = make()  # type: ignore[operator]
     trace.end(300, code=3)
     said = report(trace.store())
-    jsonschema.validate(json.loads(json.dumps(said)), schema())
+    jsonschema.validate(json.loads(json.dumps(as_json(said))), schema())
     shown = text(said)
     assert all(len(line) <= WIDTH for line in shown.splitlines())
     assert "exit code 3" in shown
 
 
 def test_report_says_the_figures() -> None:
-    said = report(two_ranks().store())
+    made = report(two_ranks().store())
+    said = as_json(made)
     assert said["pipeline"]["bubble_fraction"] == pytest.approx(0.4)
     assert said["pipeline"]["implied_fraction"] == pytest.approx(1 / 3)
     (step,) = said["pipeline"]["steps"]
     for rank in step["ranks"]:
         assert rank["busy_ns"] + sum(rank["idle_ns"].values()) == step["window_ns"]
     assert step["ranks"][0]["actions"] == ["0F0", "0F1", "0B0", "0B1"]
-    shown = text(said)
+    shown = text(made)
     assert "bubble 40.0%   implied 33.3%   bound 33.3%   excess 6.7%" in shown
 
 
@@ -316,7 +317,7 @@ def test_steps_under_the_debugger_are_left_out_of_the_medians() -> None:
     for proc, row in ((r0, ("0B0", "0B1")), (r1, ("1B0", "1F1", "1B1"))):
         for i, action in enumerate(row):
             proc.action(action, 140 + 2 * i, 142 + 2 * i, 1)
-    said = report(trace.store())["pipeline"]
+    said = as_json(report(trace.store()))["pipeline"]
     assert [step["held_ns"] for step in said["steps"]] == [0, 200 * MS]
     # Without the hold the step lasts from 20 to 46, and its ranks compute 6 and 7 ms of it.
     assert said["steps"][1]["window_ns"] == 26 * MS

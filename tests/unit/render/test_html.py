@@ -8,9 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pardbg.analysis.answers.metrics import typical_step
 from pardbg.analysis.answers.report import report
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.values import StepRow
 from pardbg.render.draw.svg import ticks
 from pardbg.render.reports import charts
 from pardbg.render.reports.html import page
@@ -55,7 +54,7 @@ def boxes(picture: str, style: str) -> list[tuple[float, float]]:
 
 def test_the_page_needs_nothing_else_and_is_well_formed() -> None:
     store = two_ranks().store()
-    made = page(report(store), typical_step(View(store, None)), "s.mcap")
+    made = page(report(store), "s.mcap")
     outline = Outline(made)
     assert not outline.open
     assert "script" not in outline.tags and "link" not in outline.tags and "img" not in outline.tags
@@ -67,8 +66,9 @@ def test_the_page_needs_nothing_else_and_is_well_formed() -> None:
 
 
 def test_the_schedule_is_in_proportion() -> None:
-    view = View(two_ranks().store(), None)
-    step = typical_step(view)
+    pipeline = report(two_ranks().store()).pipeline
+    assert pipeline is not None
+    step = pipeline.typical
     assert step is not None
     picture = charts.schedule(step, 2)
     scale = (charts.WIDTH - charts.LEFT - charts.RIGHT) / (step.t1_ns - step.t0_ns)
@@ -82,8 +82,9 @@ def test_the_schedule_is_in_proportion() -> None:
 
 
 def test_the_ledgers_bars_fill_the_window() -> None:
-    pipeline = report(two_ranks().store())["pipeline"]
-    picture = charts.ledger(pipeline["steps"])
+    pipeline = report(two_ranks().store()).pipeline
+    assert pipeline is not None
+    picture = charts.ledger(pipeline.use)
     room = charts.WIDTH - charts.LEFT - charts.RIGHT
     widths = [width for style in ("busy", "idle") for _, width in boxes(picture, style)]
     assert sum(widths) == pytest.approx(2 * room, abs=0.1)  # two ranks
@@ -92,7 +93,7 @@ def test_the_ledgers_bars_fill_the_window() -> None:
 
 
 def test_a_slow_first_step_does_not_flatten_the_rest() -> None:
-    rows = [{"step": i, "duration_ns": d, "loss": None} for i, d in enumerate([900, 10, 10, 12])]
+    rows = [StepRow(i, d, None, {}) for i, d in enumerate([900, 10, 10, 12])]
     root = ElementTree.fromstring(charts.steps(rows))
     bars = [float(b.get("height", 0)) for b in root.iter("rect")]
     over = [b for b in root.iter("rect") if b.get("class") == "bar over"]
@@ -107,13 +108,13 @@ def test_what_a_program_says_is_text_never_markup() -> None:
     trace.ranks[0].collective("world", "all_reduce", 1, 2)
     store = trace.store()
     store.run.update(name=evil, argv=[evil])
-    made = page(report(store), None, evil)
+    made = page(report(store), evil)
     outline = Outline(made)
     assert "script" not in outline.tags and evil in outline.text
 
 
 def test_an_empty_session_makes_a_page() -> None:
-    made = page(report(Trace(0).store()), None, "s.mcap")
+    made = page(report(Trace(0).store()), "s.mcap")
     assert not Outline(made).open
 
 

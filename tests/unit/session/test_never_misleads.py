@@ -11,7 +11,7 @@ import pytest
 
 from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.diff import as_dict, diff
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.control import trail
@@ -67,14 +67,15 @@ def test_a_loss_that_went_nan_is_nan_wherever_a_loss_is_shown() -> None:
     shown = lines_of(overview(now, 120, 36))
     assert any("5.746 → NaN" in line for line in shown)
     assert "".join(shown).count("✗") == 5 + 1  # steps 5 to 9 in the chart, and the finding
-    made = report(store_of("fault-nan"))
+    found = report(store_of("fault-nan"))
+    made = as_json(found)
     assert [row["loss"] for row in made["steps"]][4:] == [pytest.approx(4.681, abs=1e-3)] + [
         "NaN"
     ] * 5
     assert made["loss_not_finite"] == {"value": "NaN", "since_step": 5, "ranks": [2]}
     json.dumps(made, allow_nan=False)
-    assert "NaN since step 5 (rank 2)" in report_text(made)
-    assert "NaN since step 5 (rank 2)" in html_page(made, None, "fault-nan.mcap")
+    assert "NaN since step 5 (rank 2)" in report_text(found)
+    assert "NaN since step 5 (rank 2)" in html_page(found, "fault-nan.mcap")
     (result,) = run(store_of("fault-nan"), [parse("loss.max<100")])
     assert not result.ok and result.text.startswith("NaN")
     compared = diff(store_of("ddp"), store_of("fault-nan"))

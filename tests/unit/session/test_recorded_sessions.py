@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.pipeline.simulate import compute_plan
 from pardbg.session.reader import load
 from pardbg.store.store import Store
@@ -38,7 +38,7 @@ def store_of(wanted: Wanted) -> Store:
 
 @cache
 def report_of(wanted: Wanted) -> dict[str, Any]:
-    return report(store_of(wanted))
+    return as_json(report(store_of(wanted)))
 
 
 def test_the_folder_has_what_the_list_has_and_keeps_its_limits() -> None:
