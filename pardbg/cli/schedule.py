@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pardbg.cli.common import UserError, load_session, new_file
+from pardbg.cli.common import UserError, has_terminal, load_session, need_terminal, new_file
 
 if TYPE_CHECKING:
     from pardbg.analysis.schedules.compare import Durations
     from pardbg.analysis.schedules.schedule_table import Table
+    from pardbg.analysis.schedules.sheet import Sheet
     from pardbg.analysis.whatif.costs import Costs
 
 MAX_BYTES = 64 << 20
+DEFAULT_COSTS = "F=1s,B=2s"
+
+
+def cost_options(command: Callable[..., None]) -> Callable[..., None]:
+    """``--costs`` and ``--from``."""
+    supposed = click.option(
+        "--costs", "costs_", metavar="F=T,B=T,…",
+        help="Durations of a microbatch on a rank: F, B, also I, W and hop "
+        f"(default: {DEFAULT_COSTS}).",
+    )  # fmt: skip
+    measured = click.option(
+        "--from", "session", metavar="SESSION", help="Durations as measured in a run."
+    )
+    return supposed(measured(command))
 
 
 @click.group()
@@ -82,18 +98,99 @@ def lint(files: tuple[str, ...], mb: int | None, transport: str, json_: bool) ->
 
 @schedule.command()
 @click.argument("file")
-def show(file: str) -> None:
-    """Print a schedule as a grid of equally long slots."""
+@cost_options
+@click.option("--text", is_flag=True, help="Print the grid (as without a terminal).")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write a picture instead.")
+@click.option("--force", is_flag=True, help="Replace an existing picture.")
+def show(
+    file: str, costs_: str | None, session: str | None, text: bool, svg: Path | None, force: bool
+) -> None:
+    """Look at a schedule on the tick grid: step through it, inspect cells, predicted figures."""
+    from pardbg.render.pages.pipeline import table_page
     from pardbg.render.reports.schedule import grid
 
-    click.echo(grid(_read(file)))
+    table = _compute(_read(file), file)
+    if svg is not None:
+        sheet = _sheets(costs_, session)[0](table)
+        with new_file(svg, force) as fresh:
+            fresh.write_text(table_page.svg(sheet))
+        click.echo(f"wrote {svg}", err=True)
+    elif text or not has_terminal():
+        click.echo(grid(table))
+    else:
+        _screen(file, table, costs_, session, None)
+
+
+@schedule.command()
+@click.argument("file")
+@cost_options
+def edit(file: str, costs_: str | None, session: str | None) -> None:
+    """Change a schedule on the tick grid; lint and predicted figures follow each key."""
+    path, text = Path(file), _text(file)
+    table = _compute(_parsed(file, text), file)
+    need_terminal("schedule edit", f"pardbg schedule show --text {file}")
+    _screen(file, table, costs_, session, saver(path, text))
+
+
+def saver(path: Path, text: str) -> Callable[[Table, str], str]:
+    """Writes a table to ``path``, that had ``text``, or to another file: whole or not at all, and
+    never over what somebody else wrote since."""
+    known = {path.resolve(): text}
+
+    def save(changed: Table, other: str) -> str:
+        from pardbg.analysis.schedules.editor import EditError
+        from pardbg.analysis.schedules.schedule_table import dump
+
+        to = (path.parent / other if other else path).resolve()
+        try:
+            there = _text(str(to)) if to.exists() else None
+            if there != known.get(to):
+                why = "was changed by somebody else" if to in known else "is there already"
+                raise EditError(f"{to.name} {why}: W saves as another file")
+            with new_file(to, force=True) as fresh:
+                fresh.write_text(dump(changed))
+                if there is not None:
+                    fresh.chmod(to.stat().st_mode)
+        except (UserError, OSError) as error:
+            raise EditError(getattr(error, "message", str(error))) from None
+        known[to] = dump(changed)
+        return f"wrote {to.name}"
+
+    return save
+
+
+def _screen(
+    file: str, table: Table, costs_: str | None, session: str | None,
+    save: Callable[[Table, str], str] | None,
+) -> None:  # fmt: skip
+    from pardbg.ui.schedule_app import ScheduleApp
+
+    sheet_of, words = _sheets(costs_, session)
+    ScheduleApp(table, sheet_of, name=Path(file).name, costs=words, save=save).run()
+
+
+def _sheets(costs_: str | None, session: str | None) -> tuple[Callable[[Table], Sheet], str]:
+    """(what is said of a table by these durations, the durations in words)"""
+    from pardbg.analysis.schedules.sheet import sheet
+
+    taken = _taken(costs_, session)
+    words = f"durations of {Path(session).name}" if session else costs_ or DEFAULT_COSTS
+    return (lambda table: sheet(table, taken)), words
+
+
+def _compute(table: Table, file: str) -> Table:
+    """The table, if it is one of compute alone."""
+    if all(op.is_compute for _, _, op in table.ops()):
+        return table
+    raise UserError(
+        f"{file} has sends and receives written out; the grid takes tables of compute, to which"
+        " torch adds them (lint and compare take both)"
+    )
 
 
 @schedule.command()
 @click.argument("schedules", nargs=-1, required=True)
-@click.option("--costs", "costs_", metavar="F=T,B=T,…",
-              help="Durations of a microbatch on a rank: F, B, also I, W and hop.")  # fmt: skip
-@click.option("--from", "session", metavar="SESSION", help="Durations as measured in a run.")
+@cost_options
 @click.option("--pp", type=click.IntRange(1, 512), help="Ranks, for schedules given by name.")
 @click.option("--mb", type=click.IntRange(1, 4096), help="Microbatches, likewise.")
 def compare(
@@ -122,18 +219,28 @@ COMMANDS: tuple[click.Command, ...] = (schedule,)
 
 
 def _read(name: str) -> Table:
-    from pardbg.analysis.schedules.schedule_table import TableError, parse
+    return _parsed(name, _text(name))
 
+
+def _text(name: str) -> str:
     path = Path(name)
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path} is larger than {MAX_BYTES >> 20} MiB: is it a schedule?")
-        return parse(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (TableError, UnicodeDecodeError) as error:
-        why = error if isinstance(error, TableError) else "it is not text"
-        raise UserError(f"{path} is no schedule: {why}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no schedule: it is not text") from None
+
+
+def _parsed(name: str, text: str) -> Table:
+    from pardbg.analysis.schedules.schedule_table import TableError, parse
+
+    try:
+        return parse(text)
+    except TableError as error:
+        raise UserError(f"{name} is no schedule: {error}") from None
 
 
 def _built_in(name: str, pp: int, mb: int, virtual: int | None) -> Table:
@@ -159,7 +266,7 @@ def _taken(text: str | None, session: str | None) -> Durations | Costs:
         if isinstance(found, str):
             raise UserError(f"{session}: {found}")
         return found
-    return _durations(text or "F=1s,B=2s")
+    return _durations(text or DEFAULT_COSTS)
 
 
 def _durations(text: str) -> Durations:

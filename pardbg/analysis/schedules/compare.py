@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.analysis.schedules.lint import Verdict, lint
-from pardbg.analysis.schedules.lowering import lower
 from pardbg.analysis.schedules.schedule_table import Table
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import Costs, costs
-from pardbg.analysis.whatif.playout import Between, Outside, ordered, run
+from pardbg.analysis.whatif.playout import Between, Outside, ordered, run, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,7 @@ class Predicted:
 def predict(name: str, table: Table, taken: Durations | Costs) -> Predicted:
     """One table by supposed durations, or by those of a run."""
     verdict = lint(table)
-    sends = sum(
-        op.kind.startswith("SEND") for row in lower(table).rows for cell in row for op in cell.ops
-    )
+    sends = table.num_messages
     if verdict.wrong or verdict.deadlocks("buffered"):
         return Predicted(name, verdict, None, None, sends)
     if isinstance(taken, Durations):
@@ -63,18 +60,33 @@ def measured(view: View) -> Costs | str:
     return "no complete pipeline step in it to take durations from"
 
 
-def _supposed(table: Table, taken: Durations) -> tuple[float, float]:
-    """(step in ns, bubble fraction)"""
+def timeline(table: Table, taken: Durations | Costs) -> dict[str, tuple[float, float]]:
+    """action -> (begin, end) in ns of a table that can run; of several steps measured, by the one
+    in the middle."""
+    order = ordered(table.plan(), table.num_stages)
+    if isinstance(taken, Durations):
+        return spans(order, _times(table, taken), 1.0, Between(hops=(taken.hop,)))
+    step = sorted(taken.steps, key=lambda one: one.observed_ns)[len(taken.steps) // 2]
+    scale = taken.num_microbatches / table.num_microbatches
+    return spans(order, step.cut(table.num_stages, taken.split), scale, step.between)
+
+
+def _times(table: Table, taken: Durations) -> dict[tuple[int, str], tuple[float]]:
+    """(stage, kind) -> ns"""
     share = len(table.rows) / table.num_stages
     by_kind = {
         "F": taken.forward, "B": taken.backward, "I": taken.backward_input,
         "W": taken.backward_weight,
     }  # fmt: skip
-    times = {
+    return {
         (stage, kind): (ns * share,)
         for stage in range(table.num_stages)
         for kind, ns in by_kind.items()
     }
+
+
+def _supposed(table: Table, taken: Durations) -> tuple[float, float]:
+    """(step in ns, bubble fraction)"""
     order = ordered(table.plan(), table.num_stages)
-    ran = run(order, times, 1.0, Between(hops=(taken.hop,)), Outside())
+    ran = run(order, _times(table, taken), 1.0, Between(hops=(taken.hop,)), Outside())
     return ran.window, 1 - ran.busy / (len(table.rows) * ran.window) if ran.window else 0.0

@@ -63,6 +63,16 @@ class Verdict:
         """Never ends on this transport."""
         return any(p.kind == "deadlock" and p.transport in (None, transport) for p in self.problems)
 
+    @property
+    def word(self) -> str:
+        """All of it in a word or a few."""
+        if self.wrong:
+            return "wrong"
+        if self.deadlocks("buffered"):
+            return "deadlock"
+        by = sorted({p.transport for p in self.problems if p.transport is not None})
+        return f"runs with buffered sends, deadlock on {' and '.join(by)}" if by else "good"
+
 
 def lint(
     table: Table,
@@ -84,7 +94,7 @@ def lint(
 
 def _counts(table: Table, count: int) -> Iterator[Problem]:
     """Every F and B (or I and W) once, on the rank that has the stage."""
-    owner = table.owners()
+    owner = table.owners
     seen: Counter[Op] = Counter()
     for rank, cell, op in table.ops():
         if not op.is_compute:
@@ -150,7 +160,7 @@ def _message_rules(table: Table) -> Iterator[Problem]:
     """A table with messages: each where it belongs, both ends there, and in one order."""
     if not table.has_messages:
         return
-    owner, last = table.owners(), table.num_stages - 1
+    owner, last = table.owners, table.num_stages - 1
     seen: Counter[Op] = Counter()
     for rank, row in enumerate(table.rows):
         ran: set[Op] = set()
@@ -221,7 +231,7 @@ def _crossed(table: Table, owner: Mapping[int, int]) -> Iterator[Problem]:
 
 def _deadlocks(table: Table, transports: Sequence[Transport]) -> Iterator[Problem]:
     lowered = lower(table)
-    owner, last = table.owners(), table.num_stages - 1
+    owner, last = table.owners, table.num_stages - 1
     if lowered.stuck:
         yield _stuck(lowered.stuck, owner, last)
         return

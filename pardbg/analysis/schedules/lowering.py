@@ -27,7 +27,7 @@ def lower(table: Table) -> Lowered:
     """Add the messages. A table that has them stays as it is."""
     if table.has_messages:
         return Lowered(table.rows, {})
-    owner, last = table.owners(), table.num_stages - 1
+    owner, last = table.owners, table.num_stages - 1
     todo = [[c for c in row if any(op.is_compute for op in c.ops)] for row in table.rows]
     made: list[list[Cell]] = [[] for _ in todo]
     seen: list[set[Op]] = [set() for _ in todo]
@@ -55,7 +55,7 @@ def lower(table: Table) -> Lowered:
 
 def defer_receives(table: Table) -> Table:
     """Each receive as late as it may come: what ``defer_pp_recv=True`` makes of a lowered table."""
-    owner = table.owners()
+    owner = table.owners
     return Table(tuple(_deferred(rank, row, owner) for rank, row in enumerate(table.rows)))
 
 

@@ -13,6 +13,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -66,23 +67,23 @@ class Cell(NamedTuple):
         return f"({';'.join(op.text for op in self.ops)})OVERLAP_F_B"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """A schedule as written."""
 
     rows: tuple[tuple[Cell, ...], ...]
     """A row a rank; slots that idle are left out."""
 
-    @property
+    @cached_property
     def has_messages(self) -> bool:
         """Sends and receives are written out (torch's ``compute_comms``)."""
         return any(op.is_message for _, _, op in self.ops())
 
-    @property
+    @cached_property
     def num_stages(self) -> int:
         return 1 + max((op.stage for _, _, op in self.ops()), default=-1)
 
-    @property
+    @cached_property
     def num_microbatches(self) -> int:
         return 1 + max((op.microbatch for _, _, op in self.ops()), default=-1)
 
@@ -93,6 +94,18 @@ class Table:
                 for op in cell.ops:
                     yield rank, cell, op
 
+    @property
+    def num_messages(self) -> int:
+        """Sent in a step, over all ranks: those written out, or those torch adds."""
+        if self.has_messages:
+            return sum(op.kind.startswith("SEND") for _, _, op in self.ops())
+        owner, count = self.owners, 0
+        for rank, _, (stage, kind, _) in self.ops():
+            if kind in ("F", "B", "I"):
+                count += owner.get(stage + (1 if kind == "F" else -1), rank) != rank
+        return count
+
+    @cached_property
     def owners(self) -> Mapping[int, int]:
         """stage -> rank, as the first compute action of the stage says."""
         found: dict[int, int] = {}

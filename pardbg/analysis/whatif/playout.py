@@ -174,7 +174,7 @@ def run(
     begins: dict[int, float] = {}
     before: dict[int, float] = {}
     for _ in range(1 if outside.together else ROUNDS):
-        first, free, busy = _once(order, times, scale, between, begins)
+        first, free, busy = _once(order, times, scale, between, begins)[:3]
         period = max(free[r] - before.get(r, 0.0) for r in free)
         before = free
         begins = {rank: end + outside.ns for rank, end in free.items()}
@@ -182,11 +182,23 @@ def run(
     return Ran(window, busy, window + outside.ns if outside.together else period)
 
 
+def spans(
+    order: Sequence[Todo], times: Times, scale: float, between: Between
+) -> dict[str, tuple[float, float]]:
+    """action -> (begin, end) in ns of one step alone."""
+    ends = _once(order, times, scale, between, {})[3]
+    found = {}
+    for (_, stage, kind, mb, *_), end in zip(order, ends, strict=True):
+        row = times[stage, kind]
+        found[f"{stage}{kind}{mb}"] = (end - scale * row[mb % len(row)], end)
+    return found
+
+
 def _once(
     order: Sequence[Todo], times: Times, scale: float, between: Between,
     begins: Mapping[int, float],
-) -> tuple[float, dict[int, float], float]:  # fmt: skip
-    """(first begin, end by rank, busy over all ranks)"""
+) -> tuple[float, dict[int, float], float, list[float]]:  # fmt: skip
+    """(first begin, end by rank, busy over all ranks, end of each action)"""
     ends: list[float] = []
     free: dict[int, float] = {}
     busy, first = 0.0, float("inf")
@@ -205,4 +217,4 @@ def _once(
         ends.append(begin + taken)
         busy += taken
         first = min(first, begin)
-    return first, free, busy
+    return first, free, busy, ends

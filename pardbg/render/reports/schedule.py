@@ -41,17 +41,8 @@ def verdict(name: str, found: Verdict) -> str:
     flight = " ".join(f"r{rank} {count}" for rank, count in enumerate(found.in_flight))
     if found.good:
         return f"{name}: good: {shape}; runs on every transport; most in flight {flight}"
-    head = f"{name}: {_word(found)}: {shape}"
+    head = f"{name}: {found.word}: {shape}"
     return "\n".join((head, *(f"  {problem.line()}" for problem in found.problems)))
-
-
-def _word(found: Verdict) -> str:
-    if found.wrong:
-        return "wrong"
-    if found.deadlocks("buffered"):
-        return "deadlock"
-    by = sorted({p.transport for p in found.problems if p.transport is not None})
-    return f"runs with buffered sends, deadlock on {' and '.join(by)}"
 
 
 def compared(tables: Sequence[Predicted]) -> str:

@@ -45,8 +45,8 @@ class TickLook:
 
     selected: int | None = None
     """The rank."""
-    cursor: str | None = None
-    """The action of the chosen cell, on that rank."""
+    cursor: str | int | None = None
+    """The action of the chosen cell on that rank, or its tick."""
 
 
 def tick_page(
@@ -60,9 +60,9 @@ def tick_page(
     seen = window(grids, cells - NAME - tail - 1, _in_view(chosen, look))
     head = [_title(snapshot, chosen, cells)]
     said = _said(ticks, chosen, look, cells, rows)
-    foot: list[Line] = [()] * (rows >= 30) + [_legend(chosen, cells)] if rows >= 20 else []
+    foot: list[Line] = [()] * (rows >= 30) + [legend(chosen, cells)] if rows >= 20 else []
     numbers = line(" " * NAME, *ruler(seen, chosen.tick, chosen.num_ticks).line())
-    more = _more(seen, chosen)
+    more = beyond(seen, chosen)
     head += [()] * (rows >= 30) + [
         fit(spread(fit(numbers, cells - line_width(more)), more, cells), cells)
     ]
@@ -70,7 +70,7 @@ def tick_page(
     body: list[Line] = []
     places: list[int] = []
     for grid in grids:
-        lines, whose = _grid(grid, seen, look, tail, _height(grids, room), len(grids) > 1)
+        lines, whose = grid_lines(grid, seen, look, tail, row_height(grids, room), len(grids) > 1)
         body += lines
         places += whose
     if len(body) <= room:  # the words stand right under the grid
@@ -85,7 +85,7 @@ def _in_view(grid: TickGrid, look: TickLook) -> int:
     """The tick that must be seen."""
     for row in grid.rows:
         for cell in row.cells:
-            if row.rank == look.selected and cell.action == look.cursor:
+            if row.rank == look.selected and look.cursor in (cell.action, cell.tick):
                 return cell.tick
     return grid.tick
 
@@ -130,14 +130,14 @@ def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
     return spread(start, end, cells)
 
 
-def _more(seen: Window, grid: TickGrid) -> Line:
+def beyond(seen: Window, grid: TickGrid) -> Line:
     """How many ticks lie beyond the edges."""
     before, after = seen.first - 1, grid.num_ticks - (seen.first + seen.number - 1)
     text = "  ".join([f"◀ {before}"] * (before > 0) + [f"{after} ▶"] * (after > 0))
     return (Segment(f" {text} ", "accent"),) if text else ()
 
 
-def _height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
+def row_height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
     """(lines of a row, blank lines after it): the richest that fits."""
     number = sum(len(grid.rows) for grid in grids)
     extra = 2 * len(grids) if len(grids) > 1 else 0
@@ -147,7 +147,7 @@ def _height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
     return 1, 0
 
 
-def _grid(
+def grid_lines(
     grid: TickGrid, seen: Window, look: TickLook, tail: int, height: tuple[int, int], named: bool
 ) -> tuple[list[Line], list[int]]:
     """The lines of a pipeline, and which rank each shows."""
@@ -230,7 +230,7 @@ def _said(ticks: Ticks, grid: TickGrid, look: TickLook, cells: int, rows: int) -
     """What the tick did, what is in flight, and the chosen cell."""
     lines: list[Line] = [()] if rows >= 20 else []
     lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)
-    lines.append(_flight(grid, cells))
+    lines.append(flight(grid, cells))
     cell = ticks.cell
     if cell is not None and (cell.rank, cell.action) == (look.selected, look.cursor):
         lines += [()] * (rows >= 30) + _inspected(cell, grid.many_stages, cells)
@@ -253,7 +253,7 @@ def _wrapped(parts: Words, cells: int, most: int) -> list[Line]:
     return [fit(line("  ", *row), cells + 2) for row in lines]
 
 
-def _flight(grid: TickGrid, cells: int) -> Line:
+def flight(grid: TickGrid, cells: int) -> Line:
     parts: list[Segment] = [Segment("  in flight ", "dim")]
     for row in grid.rows:
         bound = row.in_flight_bound
@@ -305,7 +305,7 @@ def _moved(transfers: tuple[Transfer, ...], arrow: str) -> str:
     return f"{size(total)} {arrow} {peers}{tail}"
 
 
-def _legend(grid: TickGrid, cells: int) -> Line:
+def legend(grid: TickGrid, cells: int) -> Line:
     kinds = sorted({cell.kind for row in grid.rows for cell in row.cells if cell.kind in _KINDS},
                    key="FBIW".index)  # fmt: skip
     parts: list[Segment] = [Segment("  ")]

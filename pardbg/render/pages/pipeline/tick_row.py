@@ -73,8 +73,8 @@ def ruler(seen: Window, tick: int, num_ticks: int) -> Row:
     return row
 
 
-def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | None) -> Row:
-    """One rank's cells; ``cursor`` is the action that the reader chose."""
+def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | int | None) -> Row:
+    """One rank's cells; ``cursor`` is the action that the reader chose, or its tick."""
     drawn = Row(seen.cells)
     taken = {cell.tick for cell in row.cells}
     for tick in range(seen.first, min(grid.tick, seen.first + seen.number - 1) + 1):
@@ -86,7 +86,13 @@ def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | None) -> 
     for cell in row.cells:  # edges stand in the gaps, on whichever side of a filled body
         if seen.shows(cell.tick):
             at = seen.x(cell.tick)
-            marks = CURSOR if cell.action == cursor else EDGES if cell.state == "next" else ""
+            marks = (
+                CURSOR
+                if cursor in (cell.action, cell.tick)
+                else EDGES
+                if cell.state == "next"
+                else ""
+            )
             if marks:
                 style = "strong" if marks is CURSOR else "accent"
                 drawn.put(at, marks[0], style)

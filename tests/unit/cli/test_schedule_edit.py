@@ -1,0 +1,69 @@
+"""Files that `schedule edit` writes, and what `schedule show` prints and draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pardbg.analysis.schedules.editor import EditError
+from pardbg.analysis.schedules.schedule_table import parse
+from pardbg.cli.schedule import saver, schedule
+
+ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+TWO = "0F0,0B0\n1F0,1B0\n"
+
+
+def test_a_table_is_saved_whole_and_never_over_what_somebody_else_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text(ONE)
+    path.chmod(0o640)
+    link = tmp_path / "link.csv"
+    link.symlink_to(path)
+    save = saver(link, ONE)
+    assert save(parse(TWO), "") == "wrote one.csv"
+    assert path.read_text() == TWO and path.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
+    assert save(parse(ONE), "") == "wrote one.csv"  # its own writing is no surprise
+    path.write_text("0F0\n")
+    with pytest.raises(EditError, match=r"one\.csv was changed by somebody else"):
+        save(parse(TWO), "")
+    assert path.read_text() == "0F0\n"
+    (tmp_path / "there.csv").write_text("")
+    with pytest.raises(EditError, match=r"there\.csv is there already"):
+        save(parse(TWO), "there.csv")
+    assert save(parse(TWO), "new.csv") == "wrote new.csv"
+    with pytest.raises(EditError, match="no such directory"):
+        save(parse(TWO), "no/where.csv")
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "one.csv", "link.csv", "there.csv", "new.csv"
+    }  # fmt: skip
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(schedule, words)
+    return done.exit_code, done.output
+
+
+def test_without_a_terminal_show_prints_and_edit_says_so_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text(ONE)
+    code, text = run("show", str(path))
+    assert code == 0 and text.splitlines()[1] == "r0 0F0 0F1 ·   0B0 ·   0B1"
+    code, text = run("edit", str(path))
+    assert code == 2 and "draws on a terminal" in text and text.count("\n") == 1
+    path.write_text("0F0,0SEND_F0\n1RECV_F0,1F0\n")
+    code, text = run("edit", str(path))
+    assert code == 2 and "sends and receives written out" in text
+
+
+def test_a_picture_has_every_action(tmp_path: Path) -> None:
+    path, out = tmp_path / "one.csv", tmp_path / "one.svg"
+    path.write_text(ONE)
+    assert run("show", str(path), "--svg", str(out), "--costs", "F=10ms,B=20ms")[0] == 0
+    text = out.read_text()
+    assert text.count('class="F') == 4 and text.count('class="B') == 4
+    assert "step 90.0 ms, bubble 33.3%" in text or "step 90 ms, bubble 33.3%" in text
+    path.write_text("0B0,0F0\n1F0,1B0\n")
+    assert run("show", str(path), "--svg", str(out), "--force")[0] == 0
+    assert "cannot run" in out.read_text()
