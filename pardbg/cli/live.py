@@ -261,7 +261,7 @@ def _start(
         return start_run(
             argv, name=name, session=session, recipe=recipe, owner=owner or streams is not None,
             env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
-            on_exception_s=how.on_exception_s, streams=streams,
+            on_exception_s=how.on_exception_s, loss_pattern=how.loss_pattern, streams=streams,
         )  # fmt: skip
     except LaunchError as error:
         raise UserError(str(error)) from None

@@ -30,6 +30,8 @@ class Recording:
     allow_eval: bool = False
     on_exception_s: float = 0.0
     """How long a rank that raised waits for somebody; 0: it dies at once."""
+    loss_pattern: str = ""
+    """Finds the loss in a line that the job prints."""
     force: bool = False
     """Replace a session file that is there."""
 
@@ -95,12 +97,24 @@ class _OnException(click.ParamType[float]):
         return seconds
 
 
+class _Pattern(click.ParamType[str]):
+    name = "REGEX"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        from pardbg.analysis.base.printed import given_pattern
+
+        try:
+            return given_pattern(str(value)).pattern
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
 ON_EXCEPTION: Final = _OnException()
 
 
 def recording_options(command: F) -> F:
-    """``--force``, ``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval`` and
-    ``--on-exception``."""
+    """``--force``, ``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval``,
+    ``--on-exception`` and ``--loss-pattern``."""
     options = (
         click.option("--force", is_flag=True, help="Replace the file of -o if it is there."),
         click.option("--level", type=click.Choice(LEVELS[1:]),
@@ -116,6 +130,9 @@ def recording_options(command: F) -> F:
                      help="What a rank does that raises: die, or hold: wait with its frames, and "
                           "the others with it, until somebody has looked; hold:TIME when nobody "
                           "comes (default 10m)."),
+        click.option("--loss-pattern", type=_Pattern(),
+                     help="Where the job's output says the loss: r'loss=(?P<loss>[0-9.]+)', with "
+                          "(?P<step>[0-9]+) where it says the step, too."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -124,7 +141,7 @@ def recording_options(command: F) -> F:
 
 def recording(
     level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
-    allow_eval: bool, on_exception: float, force: bool,
+    allow_eval: bool, on_exception: float, loss_pattern: str | None, force: bool,
 ) -> Recording:  # fmt: skip
     """The options' values together; refuses what makes no sense."""
     from pardbg.session.rotation import PartLimits
@@ -132,4 +149,4 @@ def recording(
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time: when to begin a new file")
     limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
-    return Recording(limits, level, allow_eval, on_exception, force)
+    return Recording(limits, level, allow_eval, on_exception, loss_pattern or "", force)

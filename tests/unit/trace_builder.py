@@ -199,6 +199,13 @@ class Proc:
             a=value,
         )  # fmt: skip
 
+    def seen_loss(self, t: float, value: float, step: int) -> None:
+        """What backward began from."""
+        self.record(
+            Kind.METRIC, t, t, self.name("loss"), lane=Lane.COUNTER, step=step, a=value,
+            flags=Flag.FLOAT | Flag.INFERRED,
+        )  # fmt: skip
+
     def memory(self, name: str, t: float, value: int, peak: int = 0, stage: int = -1) -> None:
         self.record(
             Kind.MEMORY, t, t, self.name(name), lane=Lane.COUNTER, stage=stage, a=value, b=peak

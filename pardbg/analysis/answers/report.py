@@ -17,7 +17,13 @@ from pardbg.analysis.answers.report_pipeline import PipelineReport, pipeline_rep
 from pardbg.analysis.answers.report_tables import Bandwidth, RankOverlap, bandwidths, rank_overlaps
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.losses import NotFinite, json_number, loss_history, not_finite
+from pardbg.analysis.base.losses import (
+    NotFinite,
+    json_number,
+    loss_history,
+    loss_source,
+    not_finite,
+)
 from pardbg.analysis.base.run import RunInfo, run_info
 from pardbg.analysis.base.values import (
     CollectiveRow,
@@ -64,6 +70,8 @@ class Report:
     unknown_records: int
     ranks: tuple[RankTotals, ...]
     steps: tuple[StepRow, ...]
+    loss_source: str
+    """What says the losses; empty where none is known."""
     not_finite: NotFinite | None
     pipeline: PipelineReport | None
     """The first of ``pipelines``, in full."""
@@ -93,6 +101,7 @@ def report(store: Store) -> Report:
         unknown_records=store.unknown,
         ranks=tuple(_totals(view, row) for row in rank_rows(view, pipeline)),
         steps=unheld_step_rows(view, None),
+        loss_source=loss_source(view),
         not_finite=not_finite(view, loss_history(view)),
         pipeline=pipeline_report(view),
         pipelines=pipeline_summaries(view),
@@ -140,6 +149,7 @@ def as_json(report: Report) -> dict[str, Any]:
             | _pick(step, "phases")
             for step in report.steps
         ],
+        "loss_source": report.loss_source or None,
         "loss_not_finite": None if report.not_finite is None else _all(report.not_finite),
         "pipeline": None if report.pipeline is None else _pipeline_json(report.pipeline),
         "pipelines": [_all(row) for row in report.pipelines],

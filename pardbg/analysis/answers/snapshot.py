@@ -9,7 +9,7 @@ from pardbg.analysis.answers.ranks import rank_rows
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.base.losses import loss_history, not_finite
+from pardbg.analysis.base.losses import loss_history, loss_source, not_finite
 from pardbg.analysis.base.run import run_info
 from pardbg.analysis.base.steps import current_step
 from pardbg.analysis.base.values import Snapshot
@@ -56,6 +56,7 @@ def snapshot(
         step_ns=max((row.step_ns[-1] for row in ranks if row.step_ns), default=None),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
+        loss_source=loss_source(view),
         ranks=ranks,
         pipeline=pipeline,
         steps=steps,

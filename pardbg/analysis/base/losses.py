@@ -1,4 +1,4 @@
-"""The loss of each step, from what hooks saw and what the program logged."""
+"""The loss of each step, from what the program logged, hooks saw and the job printed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.printed import GENERIC, GIVEN, Printed, printed_losses
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -21,8 +22,19 @@ LOSS_NAMES: Final = ("loss", "train/loss", "train_loss")
 _INFERRED: Final = int(wire.Flag.INFERRED)
 _ACTIVITY: Final = ("phase", "action")
 """Not ops: programs average their loss over ranks just before they log it."""
-Values = dict[int, list[tuple[int, float, bool]]]
-"""rank -> (time, value, logged by the program itself) in order"""
+BACKWARD: Final = "backward"
+"""What says a loss: the scalar that backward began from, …"""
+SCHEDULE: Final = "schedule"
+"""… what a framework's schedule reported …"""
+LOGGED: Final = "logged"
+"""… or ``pardbg_agent.log``; else it is PRINTED."""
+PRINTED: Final = "printed"
+_REPORTED: Final = 1
+"""In a metric's second number: a schedule reported it."""
+Values = dict[int, list[tuple[int, float, str]]]
+"""rank -> (time, value, what says it) in order"""
+Found = dict[int, tuple[float, str]]
+"""step -> (loss, what says it)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +84,85 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
 
 
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
-    """(step, loss) of the last steps, oldest first."""
-    newest = _newest_step(view)
+    """(step, loss) of the last steps, oldest first. Of a step that has not ended only a loss that
+    is no number counts: what is known of another is a part of it."""
+    ended = newest_ended(view)
+    newest = max((n for n in (_newest_metric(view), ended) if n is not None), default=None)
     if newest is None:
         return ()
     losses = losses_by_step(view, max(0, newest - HISTORY + 1), newest)
-    return tuple(sorted(losses.items()))
+    return tuple(
+        (step, loss)
+        for step, loss in sorted(losses.items())
+        if ended is None or step <= ended or not math.isfinite(loss)
+    )
+
+
+def newest_ended(view: View) -> int | None:
+    """The newest step that ended on some rank."""
+    return _newest(view, "step")
+
+
+def loss_source(view: View) -> str:
+    """What says the losses: LOGGED, SCHEDULE, BACKWARD, or PRINTED and by what; empty where none
+    is known."""
+    history = loss_history(view)
+    if not history:
+        return ""
+    printed = _printed(view)
+    if printed is not None:
+        return PRINTED if printed.source in (GENERIC, GIVEN) else f"{PRINTED} by {printed.source}"
+    return _seen(view, history[-1][0], history[-1][0])[history[-1][0]][1]
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
     """step -> loss. Closed steps are kept."""
+    printed = _printed(view)
+    if printed is not None:
+        return {step: loss for step, loss in printed.losses.items() if first <= step <= last}
+    return {step: loss for step, (loss, _) in _seen(view, first, last).items()}
+
+
+def _printed(view: View) -> Printed | None:
+    """What the job prints, where it says more than what hooks saw. The program's own word comes
+    first, then a pattern that was asked for, a schedule's report, a framework's line for each
+    step, what backward began from; any line that looks like a loss is for want of all these."""
+    if "printed" not in view.local:
+        view.local["printed"] = _choose(view)
+    chosen: Printed | None = view.local["printed"]
+    return chosen
+
+
+def _choose(view: View) -> Printed | None:
+    ended, rank = newest_ended(view), min(view.ranks, default=None)
+    if ended is None or rank is None:
+        return None
+    process = view.ranks[rank]
+    printed = printed_losses(
+        view, ended + 1, lambda: _first_activity(view, process, 0, MANY_STEPS)
+    )  # fmt: skip
+    if printed is None:
+        return None
+    seen = _seen(view, max(0, ended - 1), ended)
+    by = {source for _, source in seen.values()}
+    if LOGGED in by:
+        return None
+    if not by or printed.source == GIVEN:
+        return printed
+    each = len(printed.losses) >= ended  # the last one may be on its way
+    return printed if each and by == {BACKWARD} and printed.source != GENERIC else None
+
+
+def _seen(view: View, first: int, last: int) -> Found:
+    """What the program logged and hooks saw."""
     cache = view.memo("losses")
-    newest = _newest_step(view) or 0
-    found: dict[int, float] = {}
+    newest = _newest_metric(view) or 0
+    found: Found = {}
     wanted = []
     if last - first > MANY_STEPS:  # numbers that the program chose: only what is there is looked at
         return {step: _one(by_rank) for step, by_rank in _gather(view, first, last).items()}
     for step in range(first, last + 1):
-        known: tuple[int, float] | None = cache.get((view.epoch, step))
+        known: tuple[int, tuple[float, str]] | None = cache.get((view.epoch, step))
         if known is not None and known[0] <= view.t_ns:
             found[step] = known[1]
         else:
@@ -104,30 +177,31 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
     return {step: loss for step, loss in found.items() if first <= step <= last}
 
 
-def _one(by_rank: Values) -> float:
+def _one(by_rank: Values) -> tuple[float, str]:
     """Mean over ranks of their last value. Where some logged it themselves, theirs count: it may
     be a mean over ranks that the hooks cannot know."""
     last = [values[-1] for values in by_rank.values()]
-    if all(said for _, _, said in last):  # also of recordings that do not tell the two apart:
+    if all(by == LOGGED for _, _, by in last):  # also of recordings that do not tell the two apart:
         logged = [values[-1][1] for values in by_rank.values() if len(values) > 1]
     else:
-        logged = [value for _, value, said in last if said]
-    return fmean(logged or [value for _, value, _ in last])
+        logged = [value for _, value, by in last if by == LOGGED]
+    by = LOGGED if logged else last[0][2]
+    return fmean(logged or [value for _, value, _ in last]), by
 
 
 def _gather(view: View, first: int, last: int) -> dict[int, Values]:
     found: dict[int, Values] = defaultdict(lambda: defaultdict(list))
     for rank, process in view.ranks.items():
-        for step, t_ns, value, said in _logged(view, process, first, last):
+        for step, t_ns, value, by in _logged(view, process, first, last):
             if first <= step <= last:
-                found[step][rank].append((t_ns, value, said))
+                found[step][rank].append((t_ns, value, by))
     return found
 
 
 def _logged(
     view: View, process: Process, first: int, last: int
-) -> list[tuple[int, int, float, bool]]:
-    """(step, time, value, logged by the program). A value logged after a step's end and before the
+) -> list[tuple[int, int, float, str]]:
+    """(step, time, value, what says it). A value logged after a step's end and before the
     next one does anything is the ended step's: programs log after ``optimizer.step()``."""
     names = _loss_ids(process)
     if not names:
@@ -137,16 +211,16 @@ def _logged(
     if not len(rows):
         return []
     begins = _first_activity(view, process, first, last + 1)
-    columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns", "flags"))
+    columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns", "flags", "b"))
     numbers = table.col("a").view("<f8")[rows].tolist()
     return [
         (
             step - 1 if step > 0 and t1 < begins.get(step, t1 + 1) else step,
             t1,
             value,
-            not flags & _INFERRED,
+            LOGGED if not flags & _INFERRED else SCHEDULE if b == _REPORTED else BACKWARD,
         )
-        for step, name_id, t1, flags, value in zip(*columns, numbers, strict=True)
+        for step, name_id, t1, flags, b, value in zip(*columns, numbers, strict=True)
         if name_id in names
     ]
 
@@ -180,10 +254,14 @@ def _loss_ids(process: Process) -> set[int]:
     return set()
 
 
-def _newest_step(view: View) -> int | None:
+def _newest_metric(view: View) -> int | None:
+    return _newest(view, "metric")
+
+
+def _newest(view: View, name: str) -> int | None:
     steps = []
     for process in view.ranks.values():
-        table, visible = view.rows(process, "metric")
+        table, visible = view.rows(process, name)
         if visible:
             steps.append(int(table.col("step")[visible - 1]))
     return max(steps, default=None)

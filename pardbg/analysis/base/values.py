@@ -418,6 +418,8 @@ class Snapshot:
     no_pipeline: str = ""
     """Why ranks that pass messages are not taken for a pipeline; empty where none do."""
     sharding: ShardingView | None = None
+    loss_source: str = ""
+    """What says the losses, as in the report's ``loss_source``."""
     not_finite: NotFinite | None = None
     """Where the newest loss is NaN or infinite: since when, and whose was first."""
     hang: Hang | None = None

@@ -70,6 +70,8 @@ class RunConfig:
     on_exception_s: float = 0.0
     """``--on-exception hold``: how long a rank that raised waits for somebody; 0: it dies at once.
     Agents read it here."""
+    loss_pattern: str = ""
+    """A regular expression that finds the loss in a line of the job's output."""
     v: int = VERSION
     dir: Path = field(default=Path(), compare=False)
 
@@ -128,6 +130,7 @@ def make(
     limits: PartLimits = UNLIMITED,
     allow_eval: bool = False,
     on_exception_s: float = 0.0,
+    loss_pattern: str = "",
 ) -> RunConfig:
     """Make a run's directories (0700) and its run.json. Raises ConfigError."""
     run = f"{_slug(name)}-{uuid.uuid4().hex[:8]}"
@@ -153,6 +156,7 @@ def make(
         keep_parts=limits.keep,
         allow_eval=allow_eval,
         on_exception_s=on_exception_s,
+        loss_pattern=loss_pattern,
         dir=run_dir,
     )
     config.save()

@@ -135,6 +135,7 @@ def start_run(
     limits: PartLimits = UNLIMITED,
     allow_eval: bool = False,
     on_exception_s: float = 0.0,
+    loss_pattern: str = "",
     streams: Streams | None = None,
 ) -> RunHandle:
     """Start hub and job; returns when both run. Raises LaunchError.
@@ -142,7 +143,8 @@ def start_run(
     ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
     ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
     who has control may run code in held ranks. ``on_exception_s``: so long waits a rank that
-    raised for somebody who looks at it. ``streams``: what the job reads and writes, where the
+    raised for somebody who looks at it. ``loss_pattern``: finds losses in the job's output.
+    ``streams``: what the job reads and writes, where the
     caller passes it through (an owner); else it has no stdin, and its output is only kept.
     """
     environment = dict(os.environ if env is None else env)
@@ -151,7 +153,7 @@ def start_run(
         config = files.make(
             list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
             owner_pid=os.getpid() if owner else None, limits=limits,
-            allow_eval=allow_eval, on_exception_s=on_exception_s,
+            allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
         )  # fmt: skip
     except ConfigError as error:
         raise LaunchError(str(error)) from None

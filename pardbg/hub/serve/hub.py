@@ -191,6 +191,7 @@ class Hub:
             k=DefKind.RUN.value, run=config.run, name=config.name, argv=list(config.argv),
             cwd=config.cwd, t_ns=config.t_ns, wall_ns=config.wall_ns, host=config.host,
             version=__version__, recipe=config.recipe,
+            loss_pattern=config.loss_pattern,
         )  # fmt: skip
         if resumed.restarted:
             said = self._viewers.restore(resumed.breaks, resumed.break_number)

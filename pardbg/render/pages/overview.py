@@ -222,7 +222,9 @@ def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
     losses = snapshot.loss_history
     if losses:
         chart = by_step(losses, size, height, "loss", words.number)
-        panels.append(("loss", _course(losses), chart))
+        said = snapshot.loss_source or "backward"
+        title = "loss" if said == "backward" else f"loss, {said}"
+        panels.append((title, _course(losses), chart))
     phases = _phases(snapshot)
     if phases:
         panels.append(("phases of a step", "mean", bars(phases, size)))

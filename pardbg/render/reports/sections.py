@@ -21,6 +21,11 @@ MAX_ROWS: Final = 32
 MAX_WAITS: Final = 3
 MAX_PEAKS: Final = 4
 
+_LOSS_SOURCES: Final = {
+    "backward": "what backward began from, mean over ranks", "logged": "logged by the program",
+    "schedule": "reported by the schedule", "printed": "printed by the program",
+}  # fmt: skip
+
 
 def path_lines(path: CriticalPath | None) -> list[str]:
     """``critical path of step 7: compute 96 % (rank 1 44 %, …), …``"""
@@ -126,7 +131,10 @@ def not_finite_text(broken: NotFinite | None) -> str:
 
 
 def loss_text(report: Report) -> str:
-    """``5.7461 → 4.6558``, and since when it is not finite; empty without a loss."""
-    losses = finite_losses(report)
-    parts = [f"{number(losses[0])} → {number(losses[-1])}"] if losses else []
-    return ", ".join([*parts, *filter(None, [not_finite_text(report.not_finite)])])
+    """``5.7461 → 4.6558 (printed by Megatron)``, and since when it is not finite; ``none known``
+    where steps have none, empty without steps."""
+    losses, source = finite_losses(report), report.loss_source
+    source = _LOSS_SOURCES.get(source, source)
+    parts = [f"{number(losses[0])} → {number(losses[-1])} ({source})"] if losses else []
+    parts += filter(None, [not_finite_text(report.not_finite)])
+    return ", ".join(parts) or ("none known" if report.steps else "")

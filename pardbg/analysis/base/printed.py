@@ -1,0 +1,178 @@
+"""The loss of each step, from what the job prints."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.events import fields
+
+MAX_LINES: Final = 20_000
+"""Newest lines with a loss that are looked at."""
+MAX_LINE: Final = 500
+"""Characters of a line that are looked at."""
+LATE_NS: Final = 200_000_000
+"""A line may come so late: of shorter steps its time does not say which it is of."""
+GENERIC: Final = "a line"
+GIVEN: Final = "--loss-pattern"
+_NUMBER: Final = r"(?P<loss>-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|-?inf|nan)\b"
+_PATTERNS: Final = tuple(
+    (name, re.compile(text.replace("NUMBER", _NUMBER), re.IGNORECASE))
+    for name, text in (
+        ("Megatron", r"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*\blm loss: NUMBER"),
+        ("nanotron", r"\biteration: (?P<step>\d+) / \d+ \|.*\blm_loss: NUMBER"),
+        ("DeepSpeed", r"\bsteps: (?P<step>\d+) loss: NUMBER iter time"),
+        ("torchtitan", r"\bstep:\s+(?P<step>\d+)\s+loss:\s+NUMBER\s.*\bmemory:"),
+        ("picotron", r"\bStep: (?P<step>\d+)\s+\| Loss: NUMBER\s*\| Global batch"),
+        ("Transformers", r"^\{'loss': '?NUMBER'?, .*'epoch': "),
+        ("Lightning", r"^Epoch (?P<epoch>\d+): .* (?P<step>\d+)/(?P<of>\d+) \[.*"
+                      r"\b(?:train_)?loss(?:_step)?=NUMBER"),
+        (GENERIC, r"^(?:\W*\[[^\]]*\])*\W*(?:step|iter|iteration)\b\W*(?P<step>\d+)\b"
+                  r"[^a-z]*(?:\b(?:train|training)[ _/]?)?\bloss\b\W{1,3}NUMBER"),
+    )
+)  # fmt: skip
+"""(what prints such lines, its pattern); the first that a line matches counts."""
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What the job printed of its losses."""
+
+    source: str
+    """What prints such lines: ``Megatron``, ``GENERIC``, ``GIVEN``."""
+    losses: Mapping[int, float]
+    """step -> loss"""
+
+
+@dataclass(slots=True)
+class _Read:
+    """The lines that were read so far, of one store."""
+
+    lines: dict[str, list[tuple[int, int | None, float]]]
+    """source -> (time, the number the line gives its step, loss)"""
+    end: int = 0
+    """Number of the next line of output."""
+
+
+def given_pattern(text: str) -> re.Pattern[str]:
+    """A regular expression that finds a loss: its group ``loss``, or its first one; its group
+    ``step`` is the step, where it has one. Raises ValueError."""
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{error}") from None
+    if not pattern.groups:
+        raise ValueError("it has no group: write r'loss=([0-9.]+)'")
+    return pattern
+
+
+def printed_losses(view: View, ended: int, starts: Callable[[], dict[int, int]]) -> Printed | None:
+    """The losses that the job has printed up to the cursor, None where it cannot be told which
+    steps they are of. ``ended``: number of complete steps; ``starts``: begin of each step's first
+    activity, asked for only when there are lines."""
+    begin = min((p.started_ns or 0 for p in view.ranks.values()), default=0)
+    live, cache = view.run_end is None, view.memo("printed by step")
+    for source, lines in _read(view).lines.items():
+        mine = [line for line in lines if begin <= line[0] <= view.t_ns]
+        if not mine:
+            continue
+        key = source, view.epoch, len(mine), min(2, abs(ended - len(mine))), live
+        if key not in cache:
+            begins = sorted((t_ns, step) for step, t_ns in starts().items())
+            cache[key] = _numbered(mine, begins) or _in_order(mine, begins, ended, live)
+        if cache[key]:
+            return Printed(source, cache[key])
+    return None
+
+
+def _read(view: View) -> _Read:
+    cache, output, own = view.memo("printed"), view.store.output, _own(view)
+    patterns = (*own, *_PATTERNS)
+    read: _Read = cache.setdefault("lines", _Read({name: [] for name, _ in patterns}))
+    for index in range(max(0, read.end - output.evicted), len(output)):
+        t_ns, (_, _, text) = output.at(index)
+        if not own and "loss" not in text and "Loss" not in text:
+            continue
+        text = _COLOURS.sub("", text[:MAX_LINE])
+        for source, pattern in patterns:
+            found = pattern.search(text)
+            if found is not None:
+                lines = read.lines[source]
+                lines.append((t_ns, *_values(found)))
+                del lines[:-MAX_LINES]
+                break
+    read.end = output.evicted + len(output)
+    return read
+
+
+def _own(view: View) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """The pattern that the run was started with, if it is one."""
+    pattern = fields.text(view.store.run, "loss_pattern")
+    try:
+        return ((GIVEN, given_pattern(pattern)),) if pattern else ()
+    except ValueError:
+        return ()
+
+
+def _values(found: re.Match[str]) -> tuple[int | None, float]:
+    named = found.groupdict()
+    try:
+        loss = float(named.get("loss") or found[1])
+        step = int(named["step"]) if named.get("step") else None
+    except ValueError:
+        return None, float("nan")
+    if step is not None and named.get("of"):
+        step += int(named["epoch"]) * int(named["of"])
+    return step, loss
+
+
+Lines = Sequence[tuple[int, int | None, float]]
+Begins = Sequence[tuple[int, int]]
+"""(time, step) in order"""
+
+
+def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
+    """Lines that say their step. Programs count from 0, from 1 or from where they resumed: a line
+    comes when its step has begun, sooner or later, so the earliest says where they count from."""
+    numbers = [number for _, number, _ in lines if number is not None]
+    if len(numbers) != len(lines) or not begins:
+        return {}
+    first = begins[0][1]
+    offset = max(
+        number - max(_at(begins, t_ns), first)
+        for (t_ns, _, _), number in zip(lines, numbers, strict=True)
+    )
+    offset = min(offset, min(numbers) - first)
+    found: dict[int, list[float]] = {}
+    for number, (_, _, loss) in zip(numbers, lines, strict=True):
+        found.setdefault(number - offset, []).append(loss)
+    if max(found) > begins[-1][1]:
+        return {}  # it counts something else: microbatches
+    return {step: fmean(losses) for step, losses in found.items()}
+
+
+def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int, float]:
+    """Lines that do not: one for each step, or by their time where steps are long enough."""
+    if not begins or any(number is not None for _, number, _ in lines):
+        return {}
+    losses = [loss for _, _, loss in lines]
+    if len(lines) == ended or (live and abs(len(lines) - ended) <= 1):
+        return dict(zip((step for _, step in begins), losses, strict=False))
+    gaps = [later - sooner for (sooner, _), (later, _) in pairwise(begins)]
+    steps = [_at(begins, t_ns) for t_ns, _, _ in lines]
+    if not gaps or median(gaps) < LATE_NS or len(set(steps)) < len(steps):
+        return {}
+    return dict(zip(steps, losses, strict=True))
+
+
+def _at(begins: Begins, t_ns: int) -> int:
+    """The step that was under way."""
+    at = bisect_right(begins, t_ns, key=lambda one: one[0]) - 1
+    return begins[max(at, 0)][1]

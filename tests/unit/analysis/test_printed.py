@@ -1,0 +1,108 @@
+"""Losses from the job's output: which step a line is of, and when none is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.printed import given_pattern
+from pardbg_agent import wire
+from tests.unit.trace_builder import Trace
+
+Shown = tuple[str, tuple[tuple[int, float], ...]]
+
+
+def shown(
+    lines: list[tuple[float, str]], loss: float | None = None, pattern: str = "", ms: float = 10
+) -> Shown:
+    """(source, (step, loss)s) of four steps of ``ms``; each begins with a backward at + 1 that
+    began from ``loss`` and ends at + 9."""
+    trace = Trace(1)
+    trace.define(wire.DefKind.RUN, run="r", name="n", argv=[], loss_pattern=pattern)
+    proc = trace.ranks[0]
+    for step in range(4):
+        t = ms * step
+        proc.phase("backward", t + 1, t + 3, step)
+        if loss is not None:
+            proc.seen_loss(t + 2, loss, step)
+        proc.step(step, t, t + 9)
+    for t, text in lines:
+        trace.output(t, text)
+    trace.end(4 * ms + 10)
+    made = snapshot(trace.store(), None)
+    return made.loss_source, made.loss_history
+
+
+MEGATRON = " [2026-01-01] iteration {:8}/      10 | consumed samples: 8 | lm loss: {}E+00 | x |"
+
+
+@pytest.mark.parametrize("late", [0, 7, 28])
+def test_a_number_counts_from_where_the_first_steps_line_says(late: float) -> None:
+    """Printed after the optimizer, some ms late: 28 ms is almost three steps."""
+    lines = [(10 * s + 9 + late, MEGATRON.format(s + 1, 4 - s)) for s in range(4)]
+    assert shown(lines) == ("printed by Megatron", ((0, 4.0), (1, 3.0), (2, 2.0), (3, 1.0)))
+
+
+def test_a_resumed_job_counts_from_there_and_may_log_every_other_step() -> None:
+    lines = [(19.5, MEGATRON.format(5002, 3)), (39.5, MEGATRON.format(5004, 1))]
+    assert shown(lines) == ("printed by Megatron", ((1, 3.0), (3, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("steps: {} loss: {} iter time (s): 0.147 samples/sec: 218.259", "printed by DeepSpeed"),
+        ("\x1b[31mstep:  {}  \x1b[32mloss:  {}  \x1b[33mmemory:  1.2GiB(3%)",
+         "printed by torchtitan"),
+        ("[rank 1] Step: {}     | Loss: {} | Global batch size: 8 |", "printed by picotron"),
+        ("01/01/2026 iteration: {} / 6 | consumed_tokens: 1 | lm_loss: {} | lr: 1",
+         "printed by nanotron"),
+        ("step {} loss {}", "printed"),
+        ("iter {}: loss {}, time 5.00ms", "printed"),
+    ],
+)  # fmt: skip
+def test_lines_of_frameworks(text: str, source: str) -> None:
+    lines = [(10 * s + 9.5, text.format(s + 1, 4 - s)) for s in range(4)]
+    assert shown(lines) == (source, ((0, 4.0), (1, 3.0), (2, 2.0), (3, 1.0)))
+
+
+def test_lines_without_a_number_are_taken_one_for_a_step_or_not_at_all() -> None:
+    text = "{{'loss': '{}', 'grad_norm': '1.0', 'epoch': '0.1'}}"
+    lines = [(41 + s, text.format(4 - s)) for s in range(4)]
+    assert shown(lines) == ("printed by Transformers", ((0, 4.0), (1, 3.0), (2, 2.0), (3, 1.0)))
+    assert shown(lines[:2]) == ("", ())  # two lines, four short steps: whose is not known
+
+
+def test_of_long_steps_the_time_says_whose_a_line_is() -> None:
+    text = "{{'loss': '{}', 'grad_norm': '1.0', 'epoch': '0.1'}}"
+    lines = [(550.0, text.format(3.5)), (1150.0, text.format(2.5))]  # steps of 300 ms
+    assert shown(lines, ms=300) == ("printed by Transformers", ((1, 3.5), (3, 2.5)))
+
+
+def test_microbatches_are_no_steps() -> None:
+    """Eight lines, four steps: their numbers go further than the steps."""
+    assert shown([(5 * n + 5, f"step {n} loss {n}") for n in range(8)]) == ("", ())
+
+
+@pytest.mark.parametrize("text", ["iter {} loss_D 0.7 loss_G 0.6", "step {} val loss {}",
+                                  "step {}: loss scale: {}", "step {} aux loss {}"])  # fmt: skip
+def test_what_is_no_loss_of_training(text: str) -> None:
+    assert shown([(10 * s + 9.5, text.format(s, 1.5)) for s in range(4)]) == ("", ())
+
+
+def test_what_backward_began_from_comes_before_a_line_of_any_kind() -> None:
+    lines = [(10 * s + 9.5, f"step {s} loss {s}.5") for s in range(4)]
+    assert shown(lines, loss=7.0) == ("backward", tuple((s, 7.0) for s in range(4)))
+
+
+def test_a_pattern_that_was_asked_for_comes_before_it() -> None:
+    lines = [(10 * s + 9.5, f"L={s}.5 at {s}") for s in range(4)]
+    said = shown(lines, loss=7.0, pattern=r"L=(?P<loss>\S+) at (?P<step>\d+)")
+    assert said == ("printed", tuple((s, s + 0.5) for s in range(4)))
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="no group"):
+        given_pattern("loss=")
+    with pytest.raises(ValueError, match="unterminated"):
+        given_pattern("loss=(")
