@@ -1,4 +1,5 @@
-"""What part of its program a rank was in, as the program's own spans say it."""
+"""What part of its program a rank was in, as the program's own spans say it, and its waits for
+messages."""
 
 from __future__ import annotations
 
@@ -6,8 +7,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import Interval, union
 from pardbg.store.process import Process
+from pardbg_agent import wire
 
 _OPEN: Final = 16
 """Number of newest span begins searched for spans that have not ended."""
@@ -85,3 +90,19 @@ def _read(view: View, process: Process, name: str, lo: int, ended: bool) -> list
         Span(t0, t1 if ended else None, process.name(name_id), a, b, mb)
         for t0, t1, name_id, a, b, mb in rows
     ]
+
+
+def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
+    """Stretches of the window in which the host waited for p2p ops, merged and in order."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return []
+    table, visible = view.rows(process, "wait")
+    begin, end = window
+    lo = int(np.searchsorted(table.when[:visible], begin, side="left"))
+    hi = int(np.searchsorted(table.when[:visible], end + table.longest_ns, side="right"))
+    part = slice(lo, hi)
+    t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
+    p2p = (table.col("flags")[part] & int(wire.Flag.P2P)) != 0
+    keep = np.flatnonzero(p2p & (t0 < end))
+    return union(zip(t0[keep].tolist(), t1[keep].tolist(), strict=True))

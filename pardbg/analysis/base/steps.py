@@ -10,8 +10,8 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import stalls, unheld_ns
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.analysis.base.losses import losses_by_step
+from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.base.values import StepRow
-from pardbg.analysis.base.waits import p2p_waits
 from pardbg.store.process import Process
 from pardbg_agent import wire
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
+from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.base.values import (
     CAUSES,
     ActionSpan,
@@ -17,7 +18,6 @@ from pardbg.analysis.base.values import (
     PipelineView,
     PlanSource,
 )
-from pardbg.analysis.base.waits import p2p_waits
 from pardbg.analysis.pipeline.activations import kept_bytes
 from pardbg.analysis.pipeline.bounds import (
     bound_fraction,
