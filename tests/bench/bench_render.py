@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rich.segment import Segment
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.render.draw.cells import Picture, fit
 from pardbg.render.pages.overview import overview

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from pardbg.analysis.base.values import Verdict
+from pardbg.analysis.base.matched import Verdict
 from pardbg.analysis.findings import hangs, sides
 
 ROOT = Path(__file__).parents[2]

@@ -54,7 +54,7 @@ def test_a_function_of_the_analysis_would_be_seen(tmp_path: Path) -> None:
     source.write_text(
         "from pardbg.analysis.pipeline.peaks import Peak, peaks\n"
         "from pardbg.analysis.pipeline import simulate\n"
-        "from pardbg.analysis.base.values import CAUSES\n"
+        "from pardbg.analysis.pipeline.observed import CAUSES\n"
     )
     assert [name for name in taken(source) if not is_value(name)] == [
         "pardbg.analysis.pipeline.peaks.peaks",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.shared import Finding
 from pardbg.hub.client import LiveSource
 from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.store.store import Store

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.session.reader import load

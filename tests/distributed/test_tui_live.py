@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.recipes import catalogue
 from pardbg.session.navigation.replay import ReplayClock

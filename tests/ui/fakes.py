@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.store.bookmarks import Bookmarks
 from pardbg.store.history import History

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.timeline import LaneSpan
+from pardbg.analysis.base.control import ControlView
+from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
 from pardbg.analysis.base.output import OutputLine
-from pardbg.analysis.base.values import (
+from pardbg.analysis.base.run import RunInfo
+from pardbg.analysis.base.steps import StepRow
+from pardbg.analysis.comm.traffic import Edge, GroupView, TrafficView
+from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.memory.breakdown import MemoryRow
+from pardbg.analysis.pipeline.observed import (
     CAUSES,
     ActionSpan,
-    Arrival,
     Cause,
-    CollectiveRow,
-    ControlView,
-    Edge,
-    Evidence,
-    Finding,
-    GroupView,
     Idle,
-    LaneSpan,
-    MemoryRow,
-    P2PRow,
     PipelineRank,
     PipelineStep,
     PipelineView,
-    RankNow,
-    RunInfo,
-    Snapshot,
-    StepRow,
-    TrafficView,
 )
 
 MS = 1_000_000

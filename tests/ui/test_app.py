@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.control.language.verbs import Reply
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode

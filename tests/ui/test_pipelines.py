@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pardbg.analysis.base.values import PipelineName, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.pipeline.mesh import PipelineName
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.pipeline.chooser import choices
 from tests.ui.fakes import app_on, text_of, until

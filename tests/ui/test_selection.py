@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pardbg.analysis.base.values import P2PRow, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.matched import P2PRow
 from pardbg.render.pages.traffic.page import ordered
 from pardbg.ui.app import PardbgApp
 from tests.ui import sample

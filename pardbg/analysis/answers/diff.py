@@ -21,8 +21,8 @@ from pardbg.analysis.answers.metrics import METRICS, Number, Scope, Unit, free_s
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.base.run import run_info
-from pardbg.analysis.base.values import CAUSES
 from pardbg.analysis.findings import findings
+from pardbg.analysis.pipeline.observed import CAUSES
 from pardbg.store.store import Store
 
 Outcome = Literal["more", "less", "same", "few", "only a", "only b"]

@@ -3,15 +3,16 @@ the cursor and end after it. (A STATE message is some 100 ms old, and steps are 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import RankStateName
 from pardbg.analysis.comm.ops import group_label
 from pardbg.store.process import Process
 from pardbg_agent import wire
+
+RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", "unknown"]
 
 _LATER: Final = ("step", "phase", "action", "wait", "done", "done_p2p", "held")
 _BEHIND: Final = 64

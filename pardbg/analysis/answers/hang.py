@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.base.values import Finding, Hang, RankStack
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.mismatches import mismatches
-from pardbg.analysis.findings.shared import bad_ends
+from pardbg.analysis.findings.shared import Finding, bad_ends
 from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen, stall_stacks
 from pardbg.analysis.hangs.waitgraph import wait_graph
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """What holds ranks up: a finding about a standstill, as every page says it first."""
+
+    kind: str
+    """Of the finding."""
+    severity: Literal["error", "warning", "info"]
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    op: str
+    where: str | None
+    """Place in the code where the (first) culprit stands."""
+    since_ns: int
+    until_ns: int | None
+    """When the job fell apart; None: it still hangs."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """A rank's main thread as it stood when ranks got on no more."""
+
+    rank: int
+    t_ns: int
+    frames: tuple[tuple[str, int, str], ...]
+    """(file, line, function), outermost first."""
+    holds: bool
+    """The rank has done nothing since."""
+
 
 _DETECTORS: Final = (mismatches, messages, hangs)
 _ORDER: Final = {"error": 0, "warning": 1}

@@ -15,13 +15,14 @@ from pardbg.analysis.answers.report_pipeline import complete_steps
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns, was_held
-from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.base.values import CAUSES, CollectiveRow, P2PRow, PipelineStep, StepRow
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.base.steps import StepRow, last_step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
 from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
 from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.observed import CAUSES, PipelineStep
 
 Unit = Literal["time", "fraction", "bytes", "rate", "number"]
 Number = int | float

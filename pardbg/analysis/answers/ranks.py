@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg.analysis.answers.doing import recorded
+from pardbg.analysis.answers.doing import RankStateName, recorded
 from pardbg.analysis.answers.step_split import last_step_split
 from pardbg.analysis.answers.step_times import unheld_step_ns
 from pardbg.analysis.base.asof import View
@@ -13,12 +14,48 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.spans import open_span
 from pardbg.analysis.base.steps import last_step_rows, stated_step
-from pardbg.analysis.base.values import PipelineStep, PipelineView, RankNow, RankStateName
 from pardbg.analysis.memory.breakdown import history, latest_bytes
 from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
 from pardbg.analysis.pipeline.mesh import newest_steps
+from pardbg.analysis.pipeline.observed import PipelineStep, PipelineView
 from pardbg.events import fields
 from pardbg.store.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class RankNow:
+    """One row of the overview."""
+
+    rank: int
+    proc: str
+    host: str
+    pid: int
+    stages: tuple[int, ...]
+    """Pipeline stages on this rank; empty without a pipeline."""
+    state: RankStateName
+    now: str
+    """What it does, in words: ``0F5``, ``held before 2F4``, ``recv 2→3 mb4``, ``forward``."""
+    since_ns: int | None
+    step: int | None
+    step_ns: tuple[int, ...]
+    """Of its last 32 steps, oldest first, without those that the debugger held."""
+    compute_fraction: float | None
+    wait_fraction: float | None
+    comm_fraction: float | None
+    """Of the last step: computing, waiting for others, data moving."""
+    memory_bytes: int | None
+    memory_history: tuple[int, ...]
+    lag_ns: int | None
+    """Age of the newest record the viewer has, by the hub's clock."""
+    dropped_records: int
+    agent_overhead: float | None
+    clock_error_ns: int | None
+    """Uncertainty of its clock against the hub's; 0 = the same clock."""
+    node: int | None = None
+    """torchrun's group rank: which launcher started it. Two may be on one host."""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """(name, newest value) of what the program logged, but the loss."""
+
 
 STALE_NS: Final = 3_000_000_000
 """An agent's thread that has not moved for so long: the rank is not answering."""

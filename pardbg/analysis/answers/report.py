@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, Final
 
-from pardbg.analysis.answers.ranks import agent_overhead, rank_rows
+from pardbg.analysis.answers.ranks import RankNow, agent_overhead, rank_rows
 from pardbg.analysis.answers.report_pipeline import PipelineReport, pipeline_report
 from pardbg.analysis.answers.report_tables import Bandwidth, RankOverlap, bandwidths, rank_overlaps
 from pardbg.analysis.answers.step_times import unheld_step_rows
@@ -24,22 +24,16 @@ from pardbg.analysis.base.losses import (
     loss_source,
     not_finite,
 )
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.run import RunInfo, run_info
-from pardbg.analysis.base.values import (
-    CollectiveRow,
-    Finding,
-    MemoryRow,
-    P2PRow,
-    RankNow,
-    StepRow,
-    TrafficView,
-)
+from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
-from pardbg.analysis.comm.traffic import traffic_view
+from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.findings.speed.windows import MAX_ROWS
-from pardbg.analysis.memory.breakdown import memory_rows
+from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
 from pardbg.analysis.pipeline.schedule import pipeline_view
 from pardbg.store.store import Store

@@ -11,9 +11,9 @@ from typing import Final
 from pardbg.analysis.answers.report_tables import StageTime, stage_times, usual_path
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
-from pardbg.analysis.base.values import CAUSES, Cause, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.layout import Layout, layouts
+from pardbg.analysis.pipeline.observed import CAUSES, Cause, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak, microbatch_waits, peaks
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
 

@@ -10,11 +10,12 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import CollectiveRow, P2PRow, PipelineStep
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.overlap import ops_by_rank, overlap
 from pardbg.analysis.findings.speed.windows import rows_by_step, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.analysis.pipeline.observed import PipelineStep
 
 LAST: Final = 64
 """Newest complete steps that stage times are taken over."""

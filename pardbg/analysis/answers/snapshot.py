@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from pardbg.analysis.answers.hang import hang_view, rank_stacks
-from pardbg.analysis.answers.ranks import rank_rows
+from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks
+from pardbg.analysis.answers.ranks import RankNow, rank_rows
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.control import control_view
-from pardbg.analysis.base.losses import loss_history, loss_source, not_finite
-from pardbg.analysis.base.run import run_info
-from pardbg.analysis.base.steps import current_step
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.base.control import ControlView, control_view
+from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.base.run import RunInfo, run_info
+from pardbg.analysis.base.steps import StepRow, current_step
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
-from pardbg.analysis.comm.traffic import traffic_view
+from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
-from pardbg.analysis.memory.breakdown import memory_rows
-from pardbg.analysis.memory.sharding import sharding_view
+from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
+from pardbg.analysis.memory.sharding import ShardingView, sharding_view
 from pardbg.analysis.pipeline.hand_written import why_none
 from pardbg.analysis.pipeline.layout import states
-from pardbg.analysis.pipeline.mesh import pipeline_names
+from pardbg.analysis.pipeline.mesh import PipelineName, pipeline_names
+from pardbg.analysis.pipeline.observed import PipelineView
 from pardbg.analysis.pipeline.schedule import HISTORY, pipeline_view
 from pardbg.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything the screens show at one cursor. Made off the UI thread, posted as one value."""
+
+    revision: int
+    live: bool
+    t_ns: int
+    """The cursor: newest time in a live run, the chosen time in replay."""
+    t_begin_ns: int
+    t_end_ns: int
+    run: RunInfo
+    step: int | None
+    step_ns: int | None
+    loss: float | None
+    """Of the newest step that has one; NaN and infinity stay what they are."""
+    loss_history: tuple[tuple[int, float], ...]
+    ranks: tuple[RankNow, ...]
+    pipeline: PipelineView | None
+    steps: tuple[StepRow, ...]
+    """The last complete steps, at most 64."""
+    collectives: tuple[CollectiveRow, ...]
+    """The last ones, newest last, at most 200."""
+    p2p: tuple[P2PRow, ...]
+    traffic: TrafficView
+    memory: tuple[MemoryRow, ...]
+    findings: tuple[Finding, ...]
+    control: ControlView
+    dropped_records: int
+    unknown_records: int
+    pipelines: tuple[PipelineName, ...] = ()
+    """All pipelines of the run, the one with the lowest rank first; ``pipeline`` is one of
+    them."""
+    no_pipeline: str = ""
+    """Why ranks that pass messages are not taken for a pipeline; empty where none do."""
+    sharding: ShardingView | None = None
+    loss_source: str = ""
+    """What says the losses, as in the report's ``loss_source``."""
+    not_finite: NotFinite | None = None
+    """Where the newest loss is NaN or infinite: since when, and whose was first."""
+    hang: Hang | None = None
+    """What holds ranks up at the cursor, or held them up to the end of the job."""
+    stacks: tuple[RankStack, ...] = ()
+    """Taken at the newest standstill, by rank."""
+
 
 GLANCE: Final = 8
 """Steps of history in a snapshot that is not deep."""

@@ -9,10 +9,10 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import stalls
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
-from pardbg.analysis.base.values import PipelineStep
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, ops_by_rank
 from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.analysis.pipeline.observed import PipelineStep
 from pardbg.store.process import Process
 from pardbg_agent import wire
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import unheld_ns, was_held
-from pardbg.analysis.base.steps import LAST, last_step_rows, step_rows
-from pardbg.analysis.base.values import PipelineStep, StepRow
+from pardbg.analysis.base.steps import LAST, StepRow, last_step_rows, step_rows
 from pardbg.analysis.pipeline.layout import Layout, layouts
+from pardbg.analysis.pipeline.observed import PipelineStep
 from pardbg.analysis.pipeline.schedule import pipeline_step
 
 

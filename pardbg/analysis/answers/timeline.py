@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.analysis.base.values import LaneSpan
 from pardbg.analysis.memory.sharding import split_name
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
 from pardbg_agent import wire
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpan:
+    """One box of the timeline."""
+
+    t0_ns: int
+    t1_ns: int
+    label: str
+    style: str
+    """A render style token: ``action.F``, ``phase.forward``, ``comm.all_reduce``, ``wait``."""
+
 
 LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("step", ("step",)),

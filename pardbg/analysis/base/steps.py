@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.base.asof import View
@@ -11,9 +12,19 @@ from pardbg.analysis.base.holds import stalls, unheld_ns
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.analysis.base.losses import losses_by_step
 from pardbg.analysis.base.spans import p2p_waits
-from pardbg.analysis.base.values import StepRow
 from pardbg.store.process import Process
 from pardbg_agent import wire
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    step: int
+    duration_ns: int
+    """Longest over ranks."""
+    loss: float | None
+    phases: dict[str, int]
+    """Mean ns per phase over ranks."""
+
 
 LAST: Final = 64
 _INFERRED: Final = int(wire.Flag.INFERRED)

@@ -4,9 +4,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from pardbg.analysis.base.values import Move, P2PRow, RingStep
+from pardbg.analysis.base.matched import P2PRow
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One message of a collective that is written out in sends and receives."""
+
+    src: int
+    dst: int
+    chunk: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingStep:
+    """Where an algorithm of many messages is: the step of the rank that is furthest behind."""
+
+    phase: str
+    part: int
+    parts: int
+    moves: tuple[Move, ...]
+    """What each rank sent or sends in it, by sender."""
+    behind: int
+    """That rank."""
+    slowest: tuple[int, int] | None
+    """The edge whose messages take longest from both sides' issue to completion (median)."""
+    slowest_bps: float | None  # of that edge, while a message is on it
 
 
 def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:

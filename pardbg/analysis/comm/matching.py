@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import unheld_ns, was_held
-from pardbg.analysis.base.values import Arrival, CollectiveRow, Verdict
+from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.comm.ops import (
     Issue,
     group_label,

@@ -16,7 +16,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
-from pardbg.analysis.base.values import CollectiveRow
+from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.store.process import Process
 from pardbg_agent import wire
 

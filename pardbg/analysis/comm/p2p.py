@@ -8,8 +8,8 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import unheld_ns
+from pardbg.analysis.base.matched import P2PRow, Verdict
 from pardbg.analysis.base.spans import Span, enclosing
-from pardbg.analysis.base.values import P2PRow, Verdict
 from pardbg.analysis.comm.ops import Issue, issues, tail_start
 from pardbg_agent import wire
 

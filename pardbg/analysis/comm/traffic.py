@@ -7,17 +7,56 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import CollectiveRow, Edge, GroupView, TrafficView
-from pardbg.analysis.comm.algorithms import ring_step
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.comm.algorithms import RingStep, ring_step
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.totals import OTHER
 from pardbg.words import UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    key: str
+    name: str
+    axis: str | None
+    ranks: tuple[int, ...]
+    backend: str
+    num_ops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Directed traffic between two ranks."""
+
+    src: int
+    dst: int
+    bytes: int
+    rate_bps: float
+    """Bytes per second over the last window (``TrafficView.window_ns``)."""
+    source: Literal["observed", "modelled"]
+    num_ops: int
+    active: bool
+    """An op is in flight on it at the cursor."""
+    label: str = ""
+    """What its newest message was, as ``P2PRow.label``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficView:
+    window_ns: int
+    edges: tuple[Edge, ...]
+    groups: tuple[GroupView, ...]
+    ops: tuple[tuple[str, str, int, int, float | None], ...]
+    """(group, op, number, bytes, median busbw GB/s) per kind of op, largest first."""
+    ring: RingStep | None = None
+
 
 WINDOW_NS: Final = 2_000_000_000
 _RING_TWICE: Final = ("all_reduce",)

@@ -7,12 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.interrupts import TOGETHER_NS, after, interrupted, note, told
 from pardbg.analysis.findings.mismatches import mismatches
 from pardbg.analysis.findings.reasons import killed_text
-from pardbg.analysis.findings.shared import BadEnd, bad_ends, is_transport, left_waiting, mismatched
+from pardbg.analysis.findings.shared import (
+    BadEnd,
+    Evidence,
+    Finding,
+    bad_ends,
+    is_transport,
+    left_waiting,
+    mismatched,
+)
 from pardbg.analysis.findings.sides import messages, mispaired
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.store.definitions import Failure

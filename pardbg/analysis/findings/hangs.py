@@ -8,9 +8,8 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import Reason, past, reason
-from pardbg.analysis.findings.shared import bad_ends, is_transport, mismatched
+from pardbg.analysis.findings.shared import Evidence, Finding, bad_ends, is_transport, mismatched
 from pardbg.analysis.findings.sides import mispaired
 from pardbg.analysis.findings.stays import stays
 from pardbg.analysis.hangs.stacks import place

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding
+from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import place
 from pardbg.words import plural, ranks_text
 

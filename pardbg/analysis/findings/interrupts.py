@@ -10,8 +10,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.output import lines
-from pardbg.analysis.base.values import Evidence, Finding
-from pardbg.analysis.findings.shared import BadEnd
+from pardbg.analysis.findings.shared import BadEnd, Evidence, Finding
 from pardbg.events import fields
 from pardbg.words import ranks_text, whole
 

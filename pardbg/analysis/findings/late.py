@@ -7,11 +7,11 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
-from pardbg.analysis.base.values import CollectiveRow, Finding
+from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings.hangs import patience_ns
 from pardbg.analysis.findings.reasons import UNKNOWN, Reason, past, reason
-from pardbg.analysis.findings.shared import at_row
+from pardbg.analysis.findings.shared import Finding, at_row
 from pardbg.words import duration
 
 MAX_RANKS: Final = 8

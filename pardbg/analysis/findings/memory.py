@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Evidence, Finding
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.findings.speed.windows import Window, kept
 from pardbg.analysis.memory.breakdown import latest_bytes
 from pardbg.store.process import Process

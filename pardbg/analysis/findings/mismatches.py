@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import CollectiveRow, Finding
+from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, collectives, compared
 from pardbg.analysis.comm.ops import Issue, issues, tail_start
-from pardbg.analysis.findings.shared import at_row, first
+from pardbg.analysis.findings.shared import Finding, at_row, first
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.words import ranks_text

@@ -13,8 +13,8 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.updates import updates
-from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.comm.matching import odd_ones
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.store.process import Process
 from pardbg.words import ranks_text, size
 from pardbg_agent import wire

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.health import (
@@ -29,6 +28,7 @@ from pardbg.analysis.findings.run_facts import (
     restarts,
     several_jobs,
 )
+from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
 from pardbg.analysis.findings.speed.pipeline import pipelines

@@ -8,9 +8,8 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.output import lines
-from pardbg.analysis.base.values import Evidence, Finding
 from pardbg.analysis.findings.reasons import killed_text
-from pardbg.analysis.findings.shared import is_transport
+from pardbg.analysis.findings.shared import Evidence, Finding, is_transport
 from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process

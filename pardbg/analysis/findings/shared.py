@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import CollectiveRow, Evidence
+from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls, collectives
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where to look: a moment, a rank and a screen."""
+
+    t_ns: int
+    rank: int | None
+    screen: str
+    """A screen's name: ``timeline``, ``collectives``, ``pipeline`` …"""
+    lane: str = ""
+    """The timeline's lane, where one is meant."""
+    op: str = ""
+    """The op in words, where one is meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong. ``text`` says what; ``advice`` what to try."""
+
+    kind: str
+    """A stable identifier, ``missing-rank``; listed in docs/findings.md."""
+    severity: Literal["error", "warning", "info"]
+    ranks: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
+    """Ranks that caused it; never those that only wait."""
+    group: str | None = None
+    seq: int | None = None
+    where: str | None = None  # ``train.py:88 in forward``
+    t_ns: int
+    text: str
+    advice: str = ""
+    cost_ns_per_step: int | None = None
+    """What a step would save without it, where that can be said."""
+    evidence: Evidence | None = None
+    first_ns: int | None = None
+    """Since when it is so (``t_ns`` is when it was last seen); None: the same."""
+
 
 _HANGS: Final = ("op mismatch", "size mismatch", "root mismatch")
 BadEnd = tuple[int, int, str]

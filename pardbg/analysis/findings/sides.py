@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Evidence, Finding, P2PRow
+from pardbg.analysis.base.matched import P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.words import size

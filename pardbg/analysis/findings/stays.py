@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Evidence, Finding
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import Seen, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, WaitGraph

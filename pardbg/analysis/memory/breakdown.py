@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import MemoryRow
 from pardbg.analysis.memory.sharding import gathered_peak
-from pardbg.analysis.pipeline.activations import peak_bytes
+from pardbg.analysis.pipeline.bounds import peak_bytes
 from pardbg.store.definitions import ModelDef
 from pardbg.store.process import Process
 from pardbg.store.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    rank: int
+    parameters_bytes: int | None
+    gradients_bytes: int | None
+    optimizer_bytes: int | None
+    activations_bytes: int | None
+    activations_peak_bytes: int | None
+    unattributed_bytes: int | None
+    total_bytes: int | None
+    """Allocated on the device, else resident set size."""
+    total_kind: str
+    """``allocated`` or ``rss``."""
+    expected_bytes: int | None
+    """Of parameters, gradients and optimizer state between steps, when they are counted."""
+    history: tuple[tuple[int, int], ...]
+    """(t_ns, total bytes), at most 256."""
+    gathered_peak_bytes: int | None = None
+    """Where parameters are sharded: the most that lay whole at once in the last step."""
+    activations_least_bytes: int | None = None
+    """The least that a sampled forward kept: below the newest where some steps recompute."""
+
 
 HISTORY: Final = 256
 _TAIL_ROWS: Final = 4096

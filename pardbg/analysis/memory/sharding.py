@@ -7,8 +7,47 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.base.values import ShardingView, Stretch, UnitRow
 from pardbg.store.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    t0_ns: int
+    t1_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """Parameters that are gathered and thrown away together (a unit of fully_shard)."""
+
+    name: str
+    bytes: int
+    """Of its whole parameters."""
+    fetching: tuple[Stretch, ...]
+    """From the all_gather's issue to the copied-out parameters."""
+    whole: tuple[Stretch, ...]
+    reducing: tuple[Stretch, ...]
+    """Gradients reduced and scattered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingView:
+    """One rank's last complete step of fully sharded training."""
+
+    rank: int
+    step: int
+    t0_ns: int
+    t1_ns: int
+    phases: tuple[tuple[str, int, int], ...]
+    """(name, t0, t1)"""
+    units: tuple[UnitRow, ...]
+    """In the order of their first use."""
+    curve: tuple[tuple[int, int], ...]
+    """(t_ns, bytes of whole parameters from then on)"""
+    peak_bytes: int
+    whole_bytes: int
+    """All units together."""
+
 
 _VERBS: Final = (" wait unshard", " unshard", " reshard", " reduce")
 """Longest first: one is the other's end."""

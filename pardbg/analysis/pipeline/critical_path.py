@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from pardbg.analysis.base.values import ActionSpan, PipelineStep
 from pardbg.analysis.pipeline.dependencies import COMPUTE, producer, twin
+from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
 
 Way = Literal["tensor", "host", "begin"]
 

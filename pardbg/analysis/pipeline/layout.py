@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import ActionSpan
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse
 from pardbg.analysis.pipeline.hand_written import Chain, chain_spans, chains
+from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.analysis.pipeline.simulate import compute_plan, overlapped
 from pardbg.events import fields
 from pardbg.store.definitions import PlanDef

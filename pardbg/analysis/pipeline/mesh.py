@@ -7,9 +7,21 @@ from dataclasses import dataclass
 from statistics import median
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import PipelineName, PipelineStep
 from pardbg.analysis.pipeline.layout import Layout, layouts
+from pardbg.analysis.pipeline.observed import PipelineStep
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step, step_bubble
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineName:
+    """One of the run's pipelines, to choose among."""
+
+    label: str
+    """Its place on the device mesh, ``dp=0 tp=1``, or its ranks."""
+    ranks: tuple[int, ...]
+    bubble_fraction: float | None
+    """Of its newest complete step at the cursor."""
+
 
 _LOOK_BACK = 3
 """Steps to look back for a complete one."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pardbg.analysis.base.values import ActionSpan, PipelineStep
+from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
 
 
 @dataclass(frozen=True, slots=True)

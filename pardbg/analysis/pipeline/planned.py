@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pardbg.analysis.base.values import PipelineRank, PipelineStep, PipelineView
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, parse
+from pardbg.analysis.pipeline.observed import PipelineRank, PipelineStep, PipelineView
 from pardbg.analysis.pipeline.simulate import compute_plan, simulate
 
 _UNKNOWN_NS = 1e6

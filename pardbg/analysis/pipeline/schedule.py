@@ -8,7 +8,17 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
-from pardbg.analysis.base.values import (
+from pardbg.analysis.pipeline.bounds import (
+    bound_fraction,
+    implied_fraction,
+    in_flight,
+    in_flight_bound,
+    kept_bytes,
+)
+from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, calls, receives, split
+from pardbg.analysis.pipeline.layout import Layout, layouts, running_action, step_rows
+from pardbg.analysis.pipeline.observed import (
     CAUSES,
     ActionSpan,
     Cause,
@@ -18,17 +28,6 @@ from pardbg.analysis.base.values import (
     PipelineView,
     PlanSource,
 )
-from pardbg.analysis.pipeline.activations import kept_bytes
-from pardbg.analysis.pipeline.bounds import (
-    bound_fraction,
-    implied_fraction,
-    in_flight,
-    in_flight_bound,
-)
-from pardbg.analysis.pipeline.dependencies import COMPUTE
-from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, split
-from pardbg.analysis.pipeline.layout import Layout, layouts, running_action, step_rows
-from pardbg.analysis.pipeline.receives import calls, receives
 from pardbg.analysis.pipeline.simulate import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, total, union
-from pardbg.analysis.base.values import ActionSpan
 from pardbg.analysis.pipeline.dependencies import COMPUTE, producer, twin
+from pardbg.analysis.pipeline.observed import ActionSpan
 
 Rows = Mapping[int, Sequence[ActionSpan]]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pardbg.analysis.base.values import ActionSpan
 from pardbg.analysis.pipeline.dependencies import producer, satisfied, twin
+from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.analysis.pipeline.ticks.grid import CellState, TickCell, TickGrid, TickRow
 from pardbg.analysis.schedules.compare import Durations, Predicted, predict, timeline
 from pardbg.analysis.schedules.lint import Problem

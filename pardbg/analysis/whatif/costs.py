@@ -11,9 +11,9 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.base.values import ActionSpan, PipelineStep
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, twin
 from pardbg.analysis.pipeline.layout import Layout
+from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
 from pardbg.analysis.whatif.backward_split import Row, Seen, Split, as_they_run, filled, split_of
 from pardbg.analysis.whatif.playout import Between, Outside, messages

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pardbg import words
-from pardbg.analysis.base.values import Edge
+from pardbg.analysis.comm.traffic import Edge
 from pardbg.render.draw.cells import Line, Row, clean, clip
 
 NODE = 5

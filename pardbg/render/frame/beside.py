@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pardbg import words
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, line_width
 
 Draw = Callable[[Snapshot, int, int], Picture]

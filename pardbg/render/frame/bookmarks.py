@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pardbg import words
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Line, Picture, Segment, clip, left, line, right
 from pardbg.render.frame.empty import empty
 from pardbg.store.bookmarks import Bookmark

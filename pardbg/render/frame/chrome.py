@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pardbg import words
-from pardbg.analysis.base.values import ControlView, RankNow, Snapshot
+from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.control import ControlView
 from pardbg.render.draw.cells import (
     Line,
     Segment,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, line, line_width
 from pardbg.render.draw.severity import SIGN
 from pardbg.session.navigation.marks import Mark, MarkKind

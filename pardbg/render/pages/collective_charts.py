@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.values import CollectiveRow
+from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.render.draw.bars import Column, choose, rule
 from pardbg.render.draw.cells import Line, Segment, clean, fit, line
 from pardbg.render.draw.plots import DOT, Scale, Series, plot

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pardbg import words
-from pardbg.analysis.base.values import Arrival, CollectiveRow, P2PRow, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
 from pardbg.render.draw.bars import Column, choose, rule
 from pardbg.render.draw.cells import (
     Line,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.values import Evidence, Finding, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.render.draw.cells import (
     Line,
     Picture,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.output import OutputLine
-from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, line
 from pardbg.render.frame.empty import empty
 

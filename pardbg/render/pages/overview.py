@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from pardbg import words
+from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.output import OutputLine
-from pardbg.analysis.base.values import RankNow, Snapshot
 from pardbg.render.draw.bars import Bar, Column, bars, choose, rule
 from pardbg.render.draw.cells import (
     Line,

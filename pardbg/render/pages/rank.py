@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pardbg import words
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, left, line
 from pardbg.render.draw.plots import by_step
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD

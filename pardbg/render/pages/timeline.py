@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pardbg import words
-from pardbg.analysis.base.values import LaneSpan, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, fit, left, line

@@ -9,14 +9,10 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.answers.report_pipeline import RankUse
-from pardbg.analysis.base.values import (
-    CAUSES,
-    CollectiveRow,
-    MemoryRow,
-    PipelineRank,
-    PipelineStep,
-    StepRow,
-)
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.base.steps import StepRow
+from pardbg.analysis.memory.breakdown import MemoryRow
+from pardbg.analysis.pipeline.observed import CAUSES, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan
 from pardbg.render.draw.svg import Svg, fits, ticks
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label

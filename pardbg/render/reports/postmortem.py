@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import Protocol
 
+from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.cells import clean
 from pardbg.render.draw.severity import SIGN
 from pardbg.words import duration, ranks_text
@@ -25,16 +26,7 @@ class RankEnd(Protocol):
     lost: int
 
 
-class Said(Protocol):
-    """What is said of a finding (``pardbg.analysis.base.values.Finding``)."""
-
-    @property
-    def severity(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-
-
-def lines(ranks: Sequence[RankEnd], findings: Sequence[Said]) -> list[str]:
+def lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:
     """80 columns, ranks in order."""
     made = []
     newest = max((rank.last_ns for rank in ranks), default=0)

@@ -11,8 +11,10 @@ from typing import Final
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import RankUse
 from pardbg.analysis.answers.report_tables import by_edge, by_op
-from pardbg.analysis.base.values import Cause, CollectiveRow, MemoryRow, P2PRow
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.mesh import PipelineSummary
+from pardbg.analysis.pipeline.observed import Cause
 from pardbg.render.draw.severity import SIGN
 from pardbg.render.reports.sections import (
     bandwidth_lines,

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pardbg.analysis.base.values import ControlView
+from pardbg.analysis.base.control import ControlView
 from pardbg.control.language.arguments import MOVES
 from pardbg.control.language.verbs import ControlPort, Reply, Verb
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.base.output import OutputLine
-from pardbg.analysis.base.values import Finding, LaneSpan, Snapshot
+from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant

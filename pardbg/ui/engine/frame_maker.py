@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.output import OutputLine
-from pardbg.analysis.base.values import Snapshot
 from pardbg.analysis.pipeline.peaks import Peak, peaks
 from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.session.navigation.align import aligned

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pardbg.analysis.base.values import Finding
+from pardbg.analysis.findings.shared import Finding
 from pardbg.session.navigation.goto import parse
 from pardbg.session.navigation.marks import Mark, marks
 from pardbg.session.navigation.travel import Found, beside, find, since_ns

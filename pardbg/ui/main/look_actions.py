@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from pardbg.analysis.base.values import Evidence
+from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.ui.commands.actions import SCREENS
 from pardbg.ui.commands.command_line import CommandError

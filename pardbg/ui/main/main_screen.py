@@ -12,7 +12,7 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
-from pardbg.analysis.base.values import Finding
+from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.cells import Segment, line
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, for_mode

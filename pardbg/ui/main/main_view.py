@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pardbg.analysis.base.values import Finding
+from pardbg.analysis.findings.shared import Finding
 from pardbg.store.bookmarks import Bookmark
 from pardbg.ui.engine.feed import Want
 from pardbg.ui.engine.landmarks import Journey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pardbg.analysis.base.values import Evidence
+from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.bookmarks import bookmark_list
 from pardbg.session.navigation.travel import UNITS

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from textual import events
 
-from pardbg.analysis.base.values import Evidence, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.beside import beside
 from pardbg.render.frame.empty import empty

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.base.values import Evidence, Finding
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.findings import findings, ordered
 from pardbg.ui.engine.feed import Frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline

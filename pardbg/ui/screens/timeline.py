@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.timeline import Window, columns, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.base.values import Edge
+from pardbg.analysis.comm.traffic import Edge
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.traffic.page import TrafficPageState, ordered, traffic
 from pardbg.ui.engine.feed import Frame

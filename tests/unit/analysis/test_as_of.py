@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.session.reader import load
 from pardbg.store.source import Message
 from pardbg.store.store import Store

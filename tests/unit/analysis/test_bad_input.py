@@ -15,9 +15,9 @@ import pytest
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.base.values import Finding
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.shared import Finding
 from pardbg.render.reports.text import text
 from pardbg.session.reader import open_session
 from pardbg.store.source import Message

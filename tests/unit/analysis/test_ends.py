@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.ends import brief
+from pardbg.analysis.findings.shared import Finding
 from pardbg_agent import wire
 from tests.unit.trace_builder import Proc, Trace, ns
 

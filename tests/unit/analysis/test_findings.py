@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base.values import Finding
+from pardbg.analysis.findings.shared import Finding
 from tests.unit.trace_builder import Trace
 
 

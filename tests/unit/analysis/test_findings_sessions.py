@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.shared import Finding
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 

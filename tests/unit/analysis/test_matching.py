@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base.values import CollectiveRow, P2PRow, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot, snapshot
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import busbw_factor
 from pardbg.analysis.comm.traffic import ring_bytes
 from pardbg_agent import wire

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base.values import CAUSES, PipelineStep
+from pardbg.analysis.pipeline.observed import CAUSES, PipelineStep
 from pardbg.analysis.pipeline.simulate import simulate, uniform_slots
 from tests.unit.trace_builder import MS, Trace, gpipe, ns, one_f_one_b
 

@@ -6,9 +6,8 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
-from pardbg.analysis.base.values import Stretch
 from pardbg.analysis.memory.breakdown import expected_bytes
-from pardbg.analysis.memory.sharding import split_name
+from pardbg.analysis.memory.sharding import Stretch, split_name
 from pardbg.store.definitions import ModelDef
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.trace_builder import Proc, Trace, ns

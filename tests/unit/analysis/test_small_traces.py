@@ -7,12 +7,12 @@ import json
 import jsonschema
 import pytest
 
+from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.report import as_json, report, schema
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
 from pardbg.analysis.base.output import lines
-from pardbg.analysis.base.values import RankNow
 from pardbg.analysis.memory.breakdown import zero_bytes
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
 from pardbg.render.reports.text import WIDTH, text

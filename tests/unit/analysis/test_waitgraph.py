@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Finding
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.hangs.stacks import caller, kept, place
 from pardbg.analysis.hangs.waitgraph import wait_graph
 from pardbg_agent import wire

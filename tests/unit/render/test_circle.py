@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pardbg.analysis.base.values import Edge
+from pardbg.analysis.comm.traffic import Edge
 from pardbg.render.draw.cells import plain, width
 from pardbg.render.draw.circle import Links, hub_of, ring, star
 

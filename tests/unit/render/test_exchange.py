@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.base.values import Edge, ShardingView, Stretch, TrafficView, UnitRow
+from pardbg.analysis.comm.traffic import Edge, TrafficView
+from pardbg.analysis.memory.sharding import ShardingView, Stretch, UnitRow
 from pardbg.render.draw.cells import line_width, plain
 from pardbg.render.pages.memory.sharding import LEAST_ROWS, sharding
 from pardbg.render.pages.traffic.exchange import exchange, exchanged, loads

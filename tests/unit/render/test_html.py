@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from pardbg.analysis.answers.report import report
-from pardbg.analysis.base.values import StepRow
+from pardbg.analysis.base.steps import StepRow
 from pardbg.render.draw.svg import ticks
 from pardbg.render.reports import charts
 from pardbg.render.reports.html import page

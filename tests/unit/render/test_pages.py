@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.base.values import Breakpoint, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.control import Breakpoint
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, Track, legend, time_bar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.analysis.base.values import ActionSpan, Idle, PipelineRank
+from pardbg.analysis.pipeline.observed import ActionSpan, Idle, PipelineRank
 from pardbg.analysis.pipeline.planned import (
     Planned,
     in_flight_curve,

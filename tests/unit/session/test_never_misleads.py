@@ -12,11 +12,10 @@ import pytest
 from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.diff import as_dict, diff
 from pardbg.analysis.answers.report import as_json, report
-from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.control import trail
 from pardbg.analysis.base.losses import NotFinite
-from pardbg.analysis.base.values import Snapshot
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.pages.debug.console import Entry, console, fold

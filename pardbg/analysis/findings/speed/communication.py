@@ -12,10 +12,10 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, total, union
-from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding, P2PRow
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.overlap import Overlap, ops_by_rank, overlap, records
 from pardbg.analysis.comm.p2p import p2p_rows
-from pardbg.analysis.findings.shared import first
+from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
 from pardbg.words import duration, percent, ranks_text, rate, size
 from pardbg_agent import wire

@@ -8,10 +8,11 @@ from statistics import fmean, median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import Cause, Evidence, Finding, PipelineStep
+from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.findings.speed.windows import Window, kept, often
 from pardbg.analysis.pipeline.bounds import bound_fraction
 from pardbg.analysis.pipeline.layout import Layout, layouts
+from pardbg.analysis.pipeline.observed import Cause, PipelineStep
 from pardbg.analysis.pipeline.schedule import pipeline_step
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import costs

@@ -13,8 +13,8 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.values import CollectiveRow, Finding
-from pardbg.analysis.findings.shared import at_row, first
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.findings.shared import Finding, at_row, first
 from pardbg.analysis.findings.speed.windows import Window, kept, rows_by_step
 from pardbg.words import duration, ranks_text, size
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
-from pardbg.analysis.base.values import CollectiveRow, Evidence, Finding
-from pardbg.analysis.findings.shared import first
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
 from pardbg.words import duration, ranks_text
 

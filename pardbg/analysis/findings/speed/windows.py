@@ -17,9 +17,10 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval
+from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.base.values import CollectiveRow, Finding
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.findings.shared import Finding
 
 LAST: Final = 12
 LEAST: Final = 6

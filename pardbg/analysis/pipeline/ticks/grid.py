@@ -16,11 +16,11 @@ from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.base.values import ActionSpan
 from pardbg.analysis.pipeline.bounds import in_flight, in_flight_bound
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, satisfied, twin
 from pardbg.analysis.pipeline.layout import Layout, layouts, states, step_rows
 from pardbg.analysis.pipeline.mesh import place
+from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.analysis.pipeline.schedule import newest_step
 from pardbg.analysis.pipeline.simulate import uniform_slots
 from pardbg.events import fields

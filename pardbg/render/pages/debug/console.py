@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Line, Segment, clean, line, width
 from pardbg.words import offset
 

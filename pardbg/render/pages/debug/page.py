@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.values import RankNow, Snapshot
+from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.values import MemoryRow, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pardbg import words
-from pardbg.analysis.base.values import ShardingView, Stretch, UnitRow
+from pardbg.analysis.memory.sharding import ShardingView, Stretch, UnitRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width

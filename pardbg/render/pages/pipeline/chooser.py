@@ -4,7 +4,9 @@ without a schedule lacks."""
 from __future__ import annotations
 
 from pardbg import words
-from pardbg.analysis.base.values import PipelineName, PipelineView, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.pipeline.mesh import PipelineName
+from pardbg.analysis.pipeline.observed import PipelineView
 from pardbg.render.draw.cells import Line, Segment, crop, line, line_width
 
 _KEYS = " [ ]"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from pardbg import words
-from pardbg.analysis.base.values import (
+from pardbg.analysis.pipeline.critical_path import CriticalPath
+from pardbg.analysis.pipeline.observed import (
     CAUSES,
     ActionSpan,
     Cause,
@@ -14,8 +15,7 @@ from pardbg.analysis.base.values import (
     PipelineRank,
     PipelineStep,
     PipelineView,
-)  # fmt: skip
-from pardbg.analysis.pipeline.critical_path import CriticalPath
+)
 from pardbg.render.draw.cells import Line, Segment, left, line, line_width, right
 from pardbg.render.draw.sparks import stacked
 from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR, CAUSE_SHORT, CAUSE_WORD

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pardbg import words
-from pardbg.analysis.base.values import PipelineRank, PipelineStep, PipelineView, Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.critical_path import CriticalPath
+from pardbg.analysis.pipeline.observed import PipelineRank, PipelineStep, PipelineView
 from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
 from pardbg.render.draw.bars import rule

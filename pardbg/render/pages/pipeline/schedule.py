@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from pardbg import words
-from pardbg.analysis.base.values import ActionSpan, Cause, PipelineRank
 from pardbg.analysis.pipeline.dependencies import parse
+from pardbg.analysis.pipeline.observed import ActionSpan, Cause, PipelineRank
 from pardbg.analysis.pipeline.planned import Planned
 from pardbg.render.draw.axis import Axis, mark_breaks
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pardbg.analysis.base.values import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks, Transfer
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
 from pardbg.control.language.tick_words import Words, did, short

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pardbg import words
-from pardbg.analysis.base.values import RankNow, TrafficView
+from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.comm.traffic import TrafficView
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right
 from pardbg.render.draw.sparks import LEVELS

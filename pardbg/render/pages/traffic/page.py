@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pardbg import words
-from pardbg.analysis.base.values import Edge, RingStep, Snapshot, TrafficView
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.comm.algorithms import RingStep
+from pardbg.analysis.comm.traffic import Edge, TrafficView
 from pardbg.render.draw.bars import Column, choose, rule
 from pardbg.render.draw.cells import (
     Line,
