@@ -436,7 +436,9 @@ def _main_thread_ended() -> None:
     core = CURRENT
     if core is not None and core.run is not None:
         with contextlib.suppress(Exception):
-            core.defs.put(DefKind.NOTE, key=wire.NOTE_LEAVING, value=core.identity.proc)
+            core.defs.put(
+                DefKind.NOTE, key=wire.NOTE_LEAVING, value=core.identity.proc, t_ns=clock.now_ns()
+            )
         moments.watch_exit(core)
     flush()
 

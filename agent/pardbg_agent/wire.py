@@ -258,7 +258,7 @@ class DefKind(str, enum.Enum):
 
 NOTE_LEAVING: Final = "leaving"
 """Key of the NOTE of a process whose main thread has ended. Its end is then no kill, even
-without BYE (forked children leave by os._exit). The value is the process."""
+without BYE (forked children leave by os._exit). The value is the process; besides, "t_ns"."""
 
 # --------------------------------------------------------------------------- gates and CTRL
 

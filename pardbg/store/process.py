@@ -64,6 +64,8 @@ class Process:
         self.newest_ns: int | None = None
         self.ends: list[tuple[int, str]] = []
         """(t_ns, reason), as told by the hub."""
+        self.leaving_ns: int | None = None
+        """When its main thread ended: what comes after is its exit."""
         self.exit_code: int | None = None
         """As subprocess gives it (-9: SIGKILL), where the hub saw it."""
         self.errors: list[tuple[int, str, str]] = []
@@ -217,7 +219,7 @@ class Process:
         """What came before the clock was known is on the process's own clock."""
         for table in self._tables.values():
             table.shift(by_ns)
-        for name in ("first_ns", "started_ns", "newest_ns"):
+        for name in ("first_ns", "started_ns", "newest_ns", "leaving_ns"):
             t_ns = getattr(self, name)
             setattr(self, name, None if t_ns is None else t_ns + by_ns)
         self.failures = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failures]

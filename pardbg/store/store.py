@@ -273,7 +273,11 @@ class Store:
         elif kind == wire.DefKind.END.value:
             self._end(fields.text(values, "proc", proc), values, message.received_ns)
         elif kind == wire.DefKind.NOTE.value:
-            self._note(fields.text(values, "key"), values.get("value"))
+            key, at_ns = fields.text(values, "key"), fields.integer_or_none(values, "t_ns")
+            if key == wire.NOTE_LEAVING and at_ns is not None:
+                leaving = self._process(proc)
+                leaving.leaving_ns = at_ns + leaving.offset_ns
+            self._note(key, values.get("value"))
         elif kind in self._define:
             self._define[kind](self._process(proc), values)
         else:

@@ -21,6 +21,8 @@ from tests.processes import end_tree
 
 LOOK_S = 0.2
 """How often findings are looked at."""
+START_S = 120.0
+"""How long a job may take, on a busy machine, to its first call of torch.distributed."""
 AFTER_S = 1.5
 """How long the job goes on after the finding: what else is said of it?"""
 
@@ -58,13 +60,16 @@ def watch(case: Case, patience_s: float | None = None) -> Outcome:
 
 def _follow(outcome: Outcome, source: LiveSource, store: Store, patience_s: float) -> None:
     begun = looked = time.monotonic()
-    until, first_seen = begun + patience_s, None
+    until, first_seen = begun + START_S + patience_s, None
+    started = False
     while time.monotonic() < until:
         store.apply_all(source.poll(50))
         now = time.monotonic()
         if now - looked >= LOOK_S or source.finished:
             looked = now
             view = View(store, None)
+            if not started and _has_begun(view):
+                started, until = True, min(until, now + patience_s)
             _look(outcome, view)
             if outcome.right is not None and first_seen is None:
                 first_seen = now
@@ -88,6 +93,14 @@ def _look(outcome: Outcome, view: View) -> None:
         if not case.is_right(finding.kind, finding.culprits):
             others = outcome.false if finding.severity == "error" else outcome.warned
             others.setdefault((finding.kind, finding.culprits), finding)
+
+
+def _has_begun(view: View) -> bool:
+    """Some rank has come so far as to call torch.distributed."""
+    return any(
+        view.visible(process, name)
+        for process in view.ranks.values() for name in ("issue", "issue_p2p", "call_begin")
+    )  # fmt: skip
 
 
 def _zero(view: View, case: Case) -> int:

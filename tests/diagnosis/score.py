@@ -41,11 +41,13 @@ def summary(outcomes: Sequence[Outcome]) -> list[str]:
     placed = [o for o in right if o.case.place]
     at = sum(o.case.place in (o.right.where or "") for o in placed if o.right is not None)
     hangs = [o.seconds for o in right if o.seconds is not None and o.case.sort == HANG]
+    warned = sum(bool(o.warned) for o in outcomes if not o.case.kinds)
     lines = [
         share("precision", len(right), len(right) + alarms),
         share("recall", len(found), len(faults)),
         share("culprit", len(right), len(found)),
         share("place", at, len(placed)),
+        f"{warned} of {len(outcomes) - len(faults)} healthy jobs had a warning",
     ]
     if len(hangs) > 1:
         mean, deviation = statistics.fmean(hangs), statistics.stdev(hangs)

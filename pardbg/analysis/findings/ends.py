@@ -17,6 +17,7 @@ from pardbg.analysis.findings.shared import (
     Finding,
     bad_ends,
     is_transport,
+    left_ns,
     left_waiting,
     mismatched,
 )
@@ -113,14 +114,14 @@ def _left_early(view: View, bad: Sequence[BadEnd]) -> list[int]:
     names = {end[0] for end in bad}
     return [
         rank
-        for rank, process in view.ranks.items()
-        if rank not in names and (end := view.proc_end(process)) is not None and end[0] <= until
+        for rank in view.ranks
+        if rank not in names and (t_ns := left_ns(view, rank)) is not None and t_ns <= until
     ]
 
 
 def _went_early(view: View, left: Sequence[int], bad: Sequence[BadEnd]) -> Finding:
     others = tuple(sorted({end[0] for end in bad}))
-    t_ns = min(end[0] for r in left if (end := view.proc_end(view.ranks[r])) is not None)
+    t_ns = min(t for r in left if (t := left_ns(view, r)) is not None)
     words = "has" if len(left) == 1 else "have"
     return Finding(
         kind="missing-rank", severity="error", ranks=others, culprits=tuple(left), t_ns=t_ns,

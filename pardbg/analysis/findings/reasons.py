@@ -18,6 +18,10 @@ _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
 _IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
+_LEFT: Final = (
+    "The others wait for it until their timeout: end the job, or have every rank leave at the same "
+    "step."
+)
 _PHASES: Final = {
     "data": "loads data", "forward": "is in forward", "backward": "is in backward",
     "optimizer": "is in the optimizer's step", "pipeline": "is in the pipeline's step",
@@ -52,6 +56,9 @@ def reason(view: View, rank: int) -> Reason:
     now = seen(view, rank)
     where = place(now.frames)
     at = f" at {where}" if where else ""
+    leaving = view.ranks[rank].leaving_ns
+    if leaving is not None and leaving <= view.t_ns:
+        return Reason("missing-rank", "error", "has left as if all were done", None, _LEFT)
     if now.os_state == "T":
         return Reason("rank-stopped", "error", f"is stopped (SIGSTOP){at}", where,
                       f"`kill -CONT {view.ranks[rank].pid}` lets it run on.")  # fmt: skip
@@ -116,8 +123,7 @@ def _ended(view: View, rank: int, how: str) -> Reason:
         words = f"has ended with exit code {process.exit_code}"
     return Reason(
         "missing-rank", "error", words, None,
-        "The others wait for it until their timeout: end the job, or have every rank leave at the "
-        "same step.",
+        _LEFT,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
 from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_groups import slow_groups
+from pardbg.analysis.findings.speed.slow_steps import slow_steps
 from pardbg.analysis.findings.speed.stragglers import stragglers
 
 Detector = Callable[[View], Iterable[Finding]]
@@ -51,6 +52,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     hangs,
     late,
     stragglers,
+    slow_steps,
     pipelines,
     exposed,
     small_messages,

@@ -97,6 +97,16 @@ def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
     return {rank: gone for rank, gone in waits.items() if rank not in awaited}
 
 
+def left_ns(view: View, rank: int) -> int | None:
+    """When the rank's program was over, or its process at the latest; None: neither."""
+    process = view.ranks[rank]
+    end = view.proc_end(process)
+    times = [end[0]] if end is not None else []
+    if process.leaving_ns is not None and process.leaving_ns <= view.t_ns:
+        times.append(process.leaving_ns)
+    return min(times, default=None)
+
+
 def ended(view: View, rank: int) -> bool:
     """The rank's process is gone."""
     return rank in view.ranks and view.proc_end(view.ranks[rank]) is not None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.findings.shared import Finding
-from tests.unit.trace_builder import Trace
+from pardbg_agent import wire
+from tests.unit.trace_builder import Trace, ns
 
 
 def found(trace: Trace) -> dict[tuple[str, tuple[int, ...]], Finding]:
@@ -38,6 +39,23 @@ def test_a_hang_that_somebody_ended_says_how_long_it_was() -> None:
     trace.end(20_002, code=1)
     text = found(trace)["missing-rank", (0,)].text
     assert "rank 0 waited 20 s in all_reduce world #0 for rank 1" in text
+
+
+def test_a_rank_in_its_exit_has_left() -> None:
+    """Its agent is silent by then (the interpreter ends), which is no lock that it holds."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.ranks[1].phase("data", 0, 1)
+    trace.ranks[1].define(
+        wire.DefKind.NOTE, key=wire.NOTE_LEAVING, value=trace.ranks[1].proc, t_ns=ns(2)
+    )
+    trace.flush()
+    waits = {"rank": 0, "alive": True, "open": 1, "open_since_ns": ns(1), "heartbeat_ns": ns(3000)}
+    ends = {"rank": 1, "alive": True, "open": 0, "heartbeat_ns": ns(10)}
+    trace.state(3_000, **{trace.ranks[0].proc: waits, trace.ranks[1].proc: ends})
+    (((kind, _), finding),) = found(trace).items()
+    assert (kind, finding.culprits, finding.severity) == ("missing-rank", (1,), "error")
+    assert "for rank 1, which has left as if all were done" in finding.text
 
 
 def test_ranks_that_wait_for_each_other_are_both_culprits() -> None:

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-import numpy as np
-
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.findings.shared import Evidence, Finding, first
+from pardbg.analysis.findings.speed.phases import COMPUTE, phases_in
 from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
 from pardbg.words import duration, ranks_text
 
@@ -28,7 +26,6 @@ BEYOND: Final = 2.0
 """Times the usual spread of the others' arrivals: less is what they do to each other, too."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
-_COMPUTE: Final = ("forward", "backward", "optimizer", "pipeline")
 _ADVICE: Final = {
     "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
     "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
@@ -171,11 +168,11 @@ def _cause(
             more[name].append(own - usual)
     excess = {name: median(values) for name, values in more.items()}
     lateness = median(max(late.by.get(r, 0) for r in culprits) for late in lates[-8:])
-    compute = sum(max(0.0, excess.get(name, 0)) for name in _COMPUTE)
+    compute = sum(max(0.0, excess.get(name, 0)) for name in COMPUTE)
     if excess.get("data", 0) >= CAUSE_SHARE * lateness:
         return "data", f"its data loading takes {duration(excess['data'])} longer"
     if compute >= CAUSE_SHARE * lateness:
-        parts = ", ".join(n for n in _COMPUTE if excess.get(n, 0) >= 0.2 * compute)
+        parts = ", ".join(n for n in COMPUTE if excess.get(n, 0) >= 0.2 * compute)
         return "compute", f"its compute takes {duration(compute)} longer ({parts})"
     if excess.get("communication", 0) >= CAUSE_SHARE * lateness:
         waits = duration(excess["communication"])
@@ -186,37 +183,9 @@ def _cause(
 
 
 def _phases_before(view: View, looked_at: Window, late: _Late, rank: int) -> dict[str, int]:
-    """phase -> ns between the begin of the rank's step and its arrival. Waits for ops are
-    communication, wherever they lie; what is in no phase is host."""
+    """phase -> ns between the begin of the rank's step and its arrival."""
     arrived = next((a.issued_ns for a in late.row.arrivals if a.rank == rank), None)
     span = looked_at.spans[late.step].get(rank)
     if arrived is None or span is None or rank not in view.ranks:
         return {}
-    whole = (min(span[0], arrived), arrived)
-    waited = _spans(view, rank, "wait", whole, None)
-    found: dict[str, int] = {}
-    covered: list[Interval] = list(waited)
-    for name in ("data", *_COMPUTE):
-        inside = subtract(_spans(view, rank, "phase", whole, name), covered)
-        found[name] = total(inside)
-        covered = union([*covered, *inside])
-    found["communication"] = total(waited)
-    found["host"] = whole[1] - whole[0] - total(clip(covered, *whole))
-    return found
-
-
-def _spans(
-    view: View, rank: int, name: str, within: Interval, wanted: str | None
-) -> list[Interval]:
-    """The rank's records of a table (of one name) that lie in a stretch of time, merged."""
-    process = view.ranks[rank]
-    table, visible = view.rows(process, name)
-    lo = int(np.searchsorted(table.when[:visible], within[0], side="left"))
-    hi = int(np.searchsorted(table.when, within[1] + table.longest_ns, side="right"))
-    columns = (table.col(c)[lo:hi].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
-    found = [
-        (t0, t1)
-        for name_id, t0, t1 in zip(*columns, strict=True)
-        if t0 < within[1] and (wanted is None or process.name(name_id) == wanted)
-    ]
-    return union(clip(found, *within))
+    return phases_in(view, rank, (min(span[0], arrived), arrived))

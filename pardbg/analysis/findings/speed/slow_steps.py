@@ -1,0 +1,231 @@
+"""Steps that are slow now and then: every k-th one, or those with an op that is usually small.
+
+A straggler is late in most steps; here most steps are as usual, and some take half as long again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.holds import was_held
+from pardbg.analysis.base.intervals import Interval
+from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.speed.phases import named_in, phases_in
+from pardbg.analysis.findings.speed.windows import Window, kept
+from pardbg.words import duration, rank_set, ranks_text, size
+
+LAST: Final = 256
+"""Steps looked at: a period may be long."""
+WARM_UP: Final = 8
+MOST_RANKS: Final = 32
+"""Ranks whose steps are timed; whoever waits takes as long as who is waited for."""
+SLOW: Final = 0.5
+SLOW_NS: Final = 20_000_000
+SPREAD: Final = 4.0
+"""A slow step takes so much of a usual one more, and so many times what usual ones differ by."""
+AGAIN: Final = 4
+"""Slow steps that make a period."""
+REGULAR: Final = 0.8
+"""Share of the period's steps that are slow, and of slow steps that are the period's."""
+RARE: Final = 1 / 3
+LARGE: Final = 10
+"""An op that moves so many times what any of the usual steps' ops does."""
+LOUD: Final = 0.1
+LOUD_NS: Final = 10_000_000
+"""A mean step that would be shorter by less is something to know only."""
+_LOOKED_AT: Final = 8
+_WORDS: Final = {
+    "data": "loading data", "communication": "in communication",
+    "host": "outside of forward and backward",
+}  # fmt: skip
+Steps = Mapping[int, Interval]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """Why one step was slow."""
+
+    ranks: tuple[int, ...]
+    """Who alone; empty: all ranks alike, or not known."""
+    what: str
+    by_ns: int
+    large: bool = False
+
+
+def slow_steps(view: View) -> Iterable[Finding]:
+    """One at most, worked out once per window."""
+    return kept(view, "slow-steps", _slow_steps)
+
+
+def _slow_steps(view: View, looked_at: Window) -> Iterable[Finding]:
+    spans = _spans(view) if looked_at.rows is None else {}
+    took = {step: end - begin for step, (begin, end) in spans.items()}
+    slow = outliers(took)
+    if len(slow) < AGAIN - 1:
+        return
+    every = period(slow, list(took))
+    usual = [step for step in took if step not in slow]
+    causes = [_cause(view, spans, step, usual) for step in slow[-_LOOKED_AT:]]
+    if every or all(cause.large for cause in causes):
+        yield _finding(view, spans, slow, usual, every, causes)
+
+
+def _spans(view: View) -> Steps:
+    """step -> from its first begin to its last end, of steps that nobody held."""
+    found: dict[int, list[Interval]] = defaultdict(list)
+    timed = list(view.ranks.values())[:MOST_RANKS]
+    for process in timed:
+        for step, t0, t1 in last_step_rows(view, process, LAST):
+            found[step].append((t0, t1))
+    most = max((len(spans) for spans in found.values()), default=0)
+    made = {
+        step: (min(a for a, _ in spans), max(b for _, b in spans))
+        for step, spans in sorted(found.items()) if step >= WARM_UP and len(spans) == most
+    }  # fmt: skip
+    return {step: span for step, span in made.items() if not was_held(view, *span)}
+
+
+def outliers(took: Mapping[int, int]) -> list[int]:
+    """Steps that take clearly longer than usual; none where that is a third of them or more."""
+    if len(took) < 3 * AGAIN:
+        return []
+    usual, short = np.percentile(list(took.values()), (50, 10))
+    more = max(SLOW * usual, SLOW_NS, SPREAD * (usual - short))
+    slow = [step for step, ns in took.items() if ns >= usual + more]
+    return slow if len(slow) <= RARE * len(took) + 1 else []
+
+
+def period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
+    """k if every k-th of the steps is slow, k >= 3, and hardly any other."""
+    among = set(slow)
+    for k, _ in Counter(b - a for a, b in pairwise(slow)).most_common(2):
+        if k < 3:
+            continue
+        phase, hits = Counter(step % k for step in slow).most_common(1)[0]
+        due = [step for step in steps if step % k == phase]
+        hits = sum(step in among for step in due)
+        if hits >= AGAIN and hits >= REGULAR * max(len(due), len(slow)):
+            return k
+    return None
+
+
+def _cause(view: View, spans: Steps, step: int, usual: Sequence[int]) -> _Cause:
+    """Who made the step slow, and where its time went beyond what it takes there in others."""
+    beside = sorted(usual, key=lambda other: abs(other - step))[:_LOOKED_AT]
+    more = spans[step][1] - spans[step][0] - median(spans[s][1] - spans[s][0] for s in beside)
+    late = {rank: by for rank, by in _late(view, step).items() if by >= more / 2}
+    ranks = tuple(sorted(late))
+    if len(ranks) * 2 > len(view.ranks):
+        ranks = ()
+    op = _large_op(view, step, beside)
+    if op and not ranks:
+        return _Cause((), op, round(more), large=True)
+    whom = ranks or tuple(view.ranks)[:MOST_RANKS]
+    spent: dict[str, list[float]] = defaultdict(list)
+    for rank in whom:
+        now = phases_in(view, rank, spans[step])
+        before = [phases_in(view, rank, spans[other]) for other in beside]
+        for name, ns in now.items():
+            spent[name].append(ns - median(phases[name] for phases in before))
+    name = max(spent, key=lambda phase: median(spent[phase]))
+    by = round(median(spent[name]))
+    return _Cause(ranks, _named(view, whom[0], spans[step], by) or _WORDS.get(name, f"in {name}"),
+                  by)  # fmt: skip
+
+
+def _late(view: View, step: int) -> dict[int, int]:
+    """rank -> ns after half of the ranks, at the collective where somebody came latest."""
+    arrived: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+    for rank, process in view.ranks.items():
+        table, visible = view.rows(process, "issue")
+        rows = table.step_rows(step, step, visible)
+        columns = (table.col(c)[rows].tolist() for c in ("group_id", "seq", "t0_ns"))
+        for gid, seq, t0 in zip(*columns, strict=True):
+            if gid in process.groups:
+                arrived[process.groups[gid].key, seq][rank] = t0
+    worst: dict[int, int] = {}
+    for times in arrived.values():
+        half = sorted(times.values())[(len(times) - 1) // 2]
+        if max(times.values()) - half > max(worst.values(), default=0):
+            worst = {rank: t - half for rank, t in times.items()}
+    return worst
+
+
+def _large_op(view: View, step: int, usual: Sequence[int]) -> str:
+    """``in all_gather of 64 MB (at most 4 kB in other steps)``, if there is such an op."""
+    for process in view.ranks.values():
+        op, most = _largest(view, process.rank or 0, step)
+        before = max((_largest(view, process.rank or 0, other)[1] for other in usual), default=0)
+        if most >= LARGE * max(before, 1 << 16):
+            return f"in {op} of {size(most)} (at most {size(before)} in other steps)"
+    return ""
+
+
+def _largest(view: View, rank: int, step: int) -> tuple[str, int]:
+    process = view.ranks[rank]
+    table, visible = view.rows(process, "issue")
+    rows = table.step_rows(step, step, visible)
+    if not len(rows):
+        return "", 0
+    moved = np.maximum(table.col("a")[rows], table.col("b")[rows])
+    at = int(moved.argmax())
+    op = process.ops.get(int(table.col("name_id")[rows[at]]))
+    return op.op if op is not None else "an op", int(moved[at])
+
+
+def _named(view: View, rank: int, within: Interval, by: int) -> str:
+    """``in torch.save``: the call or span that makes up for it."""
+    parts = [*named_in(view, rank, "call", within), *named_in(view, rank, "span", within)]
+    took: Counter[str] = Counter()
+    for name, (begin, end) in parts:
+        took[name] += end - begin
+    name, ns = took.most_common(1)[0] if took else ("", 0)
+    return f"in {name}" if name and ns >= by / 2 else ""
+
+
+def _finding(
+    view: View, spans: Steps, slow: Sequence[int], usual: Sequence[int], every: int | None,
+    causes: Sequence[_Cause],
+) -> Finding:  # fmt: skip
+    length, normal = (round(median(spans[s][1] - spans[s][0] for s in part))
+                      for part in (slow, usual))  # fmt: skip
+    cost = (length - normal) * len(slow) / len(spans)
+    what = Counter(cause.what for cause in causes).most_common(1)[0][0]
+    culprits = tuple(sorted({rank for cause in causes for rank in cause.ranks}))
+    alone = bool(culprits) and all(cause.ranks for cause in causes)
+    loud = cost >= max(LOUD_NS, LOUD * normal) and (alone or all(c.large for c in causes))
+    by = duration(median(cause.by_ns for cause in causes))
+    if not alone:
+        culprits, who = (), "the ranks spend"
+    elif len({cause.ranks for cause in causes}) == 1:
+        who = f"{ranks_text(culprits)} spend{'s' if len(culprits) == 1 else ''}"
+    else:
+        who = f"a different rank each time ({rank_set(culprits)}) spends"
+    often = "every" if every else f"{len(slow)} of the last"
+    newest, others = slow[-1], tuple(r for r in view.ranks if r not in culprits)
+    return Finding(
+        kind="slow-steps",
+        severity="warning" if loud else "info",
+        ranks=others if culprits else tuple(view.ranks),
+        culprits=culprits,
+        t_ns=spans[newest][0],
+        first_ns=spans[slow[0]][0],
+        text=f"{often} {every or len(spans)} steps, {'one takes' if every else 'take'} "
+        f"{duration(length)} instead of {duration(normal)} (last: "
+        f"{', '.join(map(str, slow[-4:]))}): {who} {by} more {what}"
+        f"{', and the others wait' if culprits else ''}.",
+        advice="Look at what the program does at those steps only: evaluation, logging, a "
+        "checkpoint, garbage collection, gathering of objects.",
+        cost_ns_per_step=round(cost),
+        evidence=Evidence(spans[newest][0], culprits[0] if culprits else None, "timeline",
+                          lane="phase"),
+    )  # fmt: skip

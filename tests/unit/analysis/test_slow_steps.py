@@ -1,0 +1,112 @@
+"""Steps that are slow now and then, on traces typed in by hand: steps of 100 ms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.speed.slow_steps import outliers, period
+from pardbg_agent.wire import Kind, Lane
+from tests.unit.analysis.test_findings_speed import found, one, sync
+from tests.unit.trace_builder import MS, Trace
+
+Who = Callable[[int], int | None]
+"""step -> the rank that is slow there."""
+
+
+def train(
+    who: Who, phase: str = "forward", steps: int = 48, nproc: int = 3, more: float = 200
+) -> Trace:
+    """Each step: forward 40 ms, an all_reduce that ends 2 ms after the last has come, the rest to
+    100 ms. ``who`` takes ``more`` ms longer in ``phase`` (-1: all of them do)."""
+    trace = Trace(nproc, groups={"world": range(nproc), "calls": [2]})
+    begin = 0.0
+    for step in range(steps):
+        slow = who(step)
+        extra = {r: more if slow in (r, -1) else 0 for r in range(nproc)}
+        last = begin + 42 + max(extra.values())
+        for proc in trace.ranks:
+            own = extra[proc.rank or 0]
+            if phase == "torch.save" and own:
+                common = {"lane": Lane.COMM, "group_id": proc.group("calls"), "step": step}
+                proc.record(Kind.CALL, begin, begin + own, proc.op(phase), **common)
+            elif phase != "forward":
+                proc.phase(phase, begin, begin + own, step)
+            at = begin + own
+            proc.phase("forward", begin if phase == "forward" else at, at + 40, step)
+            sync(proc, at + 41, last, step)
+            proc.step(step, begin, last + 58)
+        begin = last + 58
+    return trace
+
+
+def slow(trace: Trace) -> Finding:
+    return one(trace, "slow-steps")
+
+
+def test_every_fifth_step_of_one_rank() -> None:
+    """100 ms and every 5th 300 ms: 40 ms a step, more than a tenth of it."""
+    finding = slow(train(lambda step: 1 if step % 5 == 4 else None))
+    assert (finding.culprits, finding.ranks, finding.severity) == ((1,), (0, 2), "warning")
+    assert "every 5 steps, one takes 300 ms instead of 100 ms" in finding.text
+    assert "(last: 29, 34, 39, 44): rank 1 spends 200 ms more in forward" in finding.text
+    assert finding.cost_ns_per_step == 40 * MS  # 8 of the 40 steps after the warm-up
+
+
+@pytest.mark.parametrize(
+    ("phase", "says"),
+    [
+        ("data", "200 ms more loading data"), ("torch.save", "200 ms more in torch.save"),
+        ("host", "200 ms more outside of forward and backward"),
+    ],
+)  # fmt: skip
+def test_where_the_time_goes(phase: str, says: str) -> None:
+    finding = slow(train(lambda step: 2 if step % 8 == 0 else None, phase))
+    assert finding.culprits == (2,) and says in finding.text
+
+
+def test_a_different_rank_each_time() -> None:
+    finding = slow(train(lambda step: step // 4 % 3 if step % 4 == 3 else None))
+    assert finding.culprits == (0, 1, 2) and "a different rank each time (0–2)" in finding.text
+
+
+def test_what_all_ranks_do_is_a_note() -> None:
+    """An evaluation."""
+    finding = slow(train(lambda step: -1 if step % 10 == 0 else None))
+    assert (finding.severity, finding.culprits) == ("info", ())
+    assert "every 10 steps, one takes" in finding.text and "the ranks spend 200 ms" in finding.text
+
+
+def test_large_ops_now_and_then() -> None:
+    """Steps 13, 17, 30 and 41: no period, but an op of 64 MB where others move 1 kB."""
+    trace = Trace(2)
+    begin = 0.0
+    for step in range(48):
+        large = step in (13, 17, 30, 41)
+        for proc in trace.ranks:
+            sync(proc, begin + 10, begin + 20, step)
+            if large:
+                sync(proc, begin + 20, begin + 420, step, 64_000_000, "all_gather")
+            proc.step(step, begin, begin + (500 if large else 100))
+        begin += 500 if large else 100
+    finding = slow(trace)
+    assert finding.severity == "warning" and finding.culprits == ()
+    assert "4 of the last 40 steps, take 500 ms instead of 100 ms" in finding.text
+    assert "400 ms more in all_gather of 64 MB (at most 1 kB in other steps)" in finding.text
+
+
+def test_slow_steps_without_order_or_reason_are_no_claim() -> None:
+    assert found(train(lambda step: 1 if step in (12, 19, 21, 33, 40) else None)) == []
+    assert found(train(lambda step: 1 if step % 5 == 4 else None, more=15)) == []  # under 20 ms
+    assert found(train(lambda step: 1 if step in (20, 25, 30) else None)) == []  # three are chance
+
+
+def test_a_period() -> None:
+    steps = list(range(8, 60))
+    assert period([10, 15, 20, 25, 30, 35, 40, 45, 50, 55], steps) == 5
+    assert period([10, 15, 20, 30, 35, 40, 45, 50, 55], steps) == 5  # one of ten is not slow
+    assert period([10, 12, 14, 16, 18], steps) is None
+    assert period([10, 15, 20, 25], steps) is None  # it stopped
+    assert outliers(dict.fromkeys(steps, 100 * MS)) == []
