@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -60,18 +61,26 @@ def follow(
     ``out``: the descriptor that takes the job's stdout. ``attentive``: raise the level where
     something is wrong.
     """
-    from pardbg.hub.run.signals import Passing
+    from pardbg.hub.ranks.processes import orphaned
+    from pardbg.hub.run import jobs
 
     notices = Tail(handle.run_dir / "notices", sys.stderr.buffer)
+
+    def send(number: int, group: bool) -> None:
+        if number != signal.SIGTSTP:
+            handle.signal(number, group)
+        elif not orphaned() and jobs.suspend(handle.run_dir, group):
+            stand_still()
+
     with (
         attention(handle.run_dir if attentive else None),
-        Passing(streams.heard[0], handle.signal) as passing,
-        streams.passed_through(handle.run_dir, out),
+        streams.signals as signals,
+        streams.passed_through(handle.run_dir, out) as stand_still,
     ):
         while not handle.ended():
-            passing.deliver()
+            signals.deliver(send)
             notices.copy()
-            passing.wait(POLL_S)
+            signals.wait(POLL_S)
     notices.copy()
     handle.wait_recorded(RECORDED_TIMEOUT_S)
     talk(recorded_words(handle))

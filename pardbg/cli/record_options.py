@@ -15,7 +15,7 @@ from pardbg.words import parse_duration, parse_size
 from pardbg_agent import wire
 
 if TYPE_CHECKING:
-    from pardbg.session.rotation import PartLimits
+    from pardbg.session.part_files import PartLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
 MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
@@ -144,7 +144,7 @@ def recording(
     allow_eval: bool, on_exception: float, loss_pattern: str | None, force: bool,
 ) -> Recording:  # fmt: skip
     """The options' values together; refuses what makes no sense."""
-    from pardbg.session.rotation import PartLimits
+    from pardbg.session.part_files import PartLimits
 
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time: when to begin a new file")

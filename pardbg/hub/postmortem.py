@@ -13,7 +13,9 @@ import msgpack
 
 from pardbg.events.decode import records_from
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ranks.rings import RING, SALVAGED, Mapped, Rings, start_time
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.ranks.rings import SALVAGED, Mapped, Rings
+from pardbg.hub.removal import RING
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.runs import RunError, RunRings, find_run_rings

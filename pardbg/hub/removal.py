@@ -31,7 +31,8 @@ _RUN_FILES: Final = re.compile(
     r"|job\.out|job\.err|notices|told|kill|data|pub|ctrl|\.[a-z]+\.(?:json|pid)\.\d+"
 )
 """What launcher and hub make in a run's directory (the last: JSON files half written)."""
-_RING_SUFFIXES: Final = (".ring", ".defs", ".board", ".board.new")
+RING: Final = ".ring"
+_RING_SUFFIXES: Final = (RING, ".defs", ".board", ".board.new")
 _RING_FILES: Final = re.compile(".+(?:" + "|".join(map(re.escape, _RING_SUFFIXES)) + ")")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -30,7 +30,7 @@ import zmq
 from pardbg.analysis.base.asof import View as AsOf
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg.hub.ranks.rings import start_time
+from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.start import RunHandle, start_run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pardbg.hub.run import config as files
@@ -204,6 +206,71 @@ def test_ctrl_c_once_and_twice(tmp_path: Path) -> None:
         assert b"KeyboardInterrupt" in screen.shown
 
 
+BEATS = """
+import sys, time
+for number in range(600):
+    print("beat", number, flush=True)
+    time.sleep(0.1)
+"""
+SHELL = ["/bin/bash", "--norc", "--noprofile", "-i"]
+
+
+def typed(argv: list[str]) -> bytes:
+    return shlex.join(argv).encode() + b"\r"
+
+
+def test_ctrl_z_suspends_and_fg_goes_on(tmp_path: Path) -> None:
+    """The job stands still, the terminal is the shell's, and `fg` lets the job go on."""
+    session = tmp_path / "s.mcap"
+    with terminal(SHELL) as screen:
+        screen.type(typed(run_argv(session, BEATS)))
+        screen.until(b"beat 1\r\n")
+        job = children(handle_of(session))["job"]
+        screen.type(b"\x1a")
+        screen.until(b"Stopped")
+        assert job.status() == psutil.STATUS_STOPPED
+        screen.type(b"stty -a\r")
+        screen.until(b" icanon")
+        screen.type(b"fg\r")
+        wait_until(lambda: job.status() != psutil.STATUS_STOPPED, 10, "the job")
+        last = int(screen.shown.split(b"beat ")[-1].split()[0])
+        screen.until(b"beat %d\r\n" % (last + 2))
+        screen.type(b"\x03")
+        screen.until(b"pardbg: recorded")
+        screen.type(b"exit\r")
+        screen.end()
+
+
+def test_ctrl_z_in_a_pipeline(tmp_path: Path) -> None:
+    """In a pipeline the kernel sends SIGTSTP to us and not to the job: it stands still as well."""
+    session = tmp_path / "s.mcap"
+    with terminal(SHELL) as screen:
+        screen.type(typed(run_argv(session, BEATS))[:-1] + b" | cat\r")
+        screen.until(b"beat 1\r\n")
+        job = children(handle_of(session))["job"]
+        screen.type(b"\x1a")
+        screen.until(b"Stopped")
+        wait_until(lambda: job.status() == psutil.STATUS_STOPPED, 10, "the job's stop")
+        screen.type(b"fg\r")
+        wait_until(lambda: job.status() != psutil.STATUS_STOPPED, 10, "the job")
+        job.terminate()
+        screen.until(b"pardbg: recorded")
+        screen.type(b"exit\r")
+        screen.end()
+
+
+def test_the_terminal_is_as_it_was_after_a_kill(tmp_path: Path) -> None:
+    session = tmp_path / "s.mcap"
+    run = shlex.join(run_argv(session, BEATS))
+    with terminal(["/bin/sh", "-c", f"{run}; sleep 1; stty -a; echo end"]) as screen:
+        screen.until(b"beat 1")
+        handle = handle_of(session)
+        assert handle.config.owner_pid is not None
+        os.kill(handle.config.owner_pid, signal.SIGKILL)
+        screen.until(b"end\r\n")
+        assert b" icanon" in screen.shown and b" echo " in screen.shown
+
+
 FLOODS = """
 import sys
 for number in range(200_000):
@@ -270,9 +337,50 @@ def test_without_an_owner_the_hub_goes_on_alone(tmp_path: Path) -> None:
         found["launcher"].kill()
         found["launcher"].wait(10)
         wait_until(lambda: not handle.alive(), 30, "the hub's end")
-        assert handle.exit_code(default=-1) in (9, -1)  # if the hub saw it before init did
+        assert handle.exit_code(default=-1) == 9
     assert said(tmp_path / "s.mcap") == STEPS
     assert "launcher_lost" in events(list(whole_messages(tmp_path / "s.mcap")))
+
+
+def test_without_an_owner_nobody_of_ours_is_needed(tmp_path: Path) -> None:
+    """A watched job whose launcher and hub are killed writes on and ends as it would have."""
+    with started([sys.executable, "-u", "-c", WORKS], tmp_path / "s.mcap") as handle:
+        found = children(handle)
+        wait_until(lambda: b"step 3" in (handle.run_dir / files.OUT_FILE).read_bytes(), 20, "steps")
+        for name in ("launcher", "hub"):
+            found[name].kill()
+            found[name].wait(10)
+        assert found["job"].is_running()
+        wait_until(lambda: not handle.alive(), 30, "the job's end")
+        assert handle.exit_code(default=-1) == 9
+
+
+FLOODS_AND_SAYS = (
+    FLOODS
+    + """
+open(sys.argv[1], "w")
+import time
+time.sleep(60)
+"""
+)
+
+
+def test_a_launcher_that_stands_still_holds_no_job_up(tmp_path: Path) -> None:
+    """The job writes 24 MB meanwhile; what is kept of it is bounded, what is not is counted."""
+    done = tmp_path / "done"
+    argv = [sys.executable, "-c", "import time; time.sleep(1)" + FLOODS_AND_SAYS, str(done)]
+    with started(argv, tmp_path / "s.mcap") as handle:
+        launcher = children(handle)["launcher"]
+        launcher.suspend()
+        wait_until(done.exists, 30, "the job's last line")
+        launcher.resume()
+        handle.kill()
+        assert handle.wait(30) == 128 + signal.SIGTERM
+        kept = os.stat(handle.run_dir / files.OUT_FILE)
+        assert kept.st_blocks * 512 < 12 << 20
+    lines = said(tmp_path / "s.mcap")
+    assert lines[-1] in (f"line 199999 {'x' * 100}", "done")
+    assert any("bytes of output are missing here" in line for line in lines)
 
 
 def test_a_full_runtime_directory_never_costs_the_job(

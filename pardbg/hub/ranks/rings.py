@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.removal import remove_ring, remove_rings
+from pardbg.hub.ranks.processes import exit_code, start_time, stat_fields
+from pardbg.hub.removal import RING, remove_ring, remove_rings
 from pardbg_agent import wire
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingError, RingReader, stable_fields
 
-RING, DEFS = ".ring", ".defs"
+DEFS = ".defs"
 FRESH_NS: Final = 3_000_000_000
 """A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
 BATCH: Final = 4096
@@ -178,7 +179,7 @@ class Rings:
             remove_rings(self._dir, self._run)
 
     def _lives(self, ring: Mapped, now: int) -> bool:
-        fields = _stat(ring.pid)
+        fields = stat_fields(ring.pid)
         started = fields[19] if fields else ""
         if started:
             ring.os_state = fields[0]
@@ -226,33 +227,6 @@ def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
         other = "any rank" if peer < 0 else str(peer)
         return f"{op} {'to' if flags & wire.Flag.SEND else 'from'} {other}"
     return f"{op} {group} #{seq}".replace("  ", " ")
-
-
-def start_time(pid: int) -> str:
-    """When a process started (kernel ticks, as text); empty if it is not there or a zombie."""
-    fields = _stat(pid)
-    return fields[19] if fields else ""
-
-
-def exit_code(pid: int, started: str) -> int | None:
-    """How a process ended that its parent has not reaped yet; None if it is too late."""
-    fields = _stat(pid, ended=True)
-    if len(fields) < 50 or fields[19] != started or fields[0] not in "ZX":
-        return None
-    status = int(fields[49])
-    return -(status & 0x7F) if status & 0x7F else status >> 8
-
-
-def _stat(pid: int, *, ended: bool = False) -> list[str]:
-    """/proc/PID/stat from the state on; empty if the process is not there, or a zombie unless
-    ``ended``."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            stat = file.read()
-    except OSError:
-        return []
-    fields = stat.rpartition(")")[2].split()
-    return [] if len(fields) < 20 or (fields[0] in "ZX" and not ended) else fields
 
 
 def _watch_exit(pid: int) -> int:

@@ -12,13 +12,15 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pardbg.hub.removal import RINGS_DIR, mark, refusal
-from pardbg.session.rotation import UNLIMITED, PartLimits
-from pardbg.session.writer import RunFacts
+from pardbg.session.part_files import UNLIMITED, PartLimits
 from pardbg_agent import wire
 from pardbg_agent.identity import boot_id, host_name
+
+if TYPE_CHECKING:
+    from pardbg.session.writer import RunFacts
 
 VERSION: Final = 1
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -84,6 +86,8 @@ class RunConfig:
     @property
     def facts(self) -> RunFacts:
         """What the session file says of the run."""
+        from pardbg.session.writer import RunFacts  # slow to import; the hub alone writes
+
         return RunFacts(
             self.run, self.name, self.host, self.argv, self.cwd, self.recipe, self.t_ns,
             self.wall_ns,

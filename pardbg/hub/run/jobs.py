@@ -8,16 +8,19 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import psutil
-
-from pardbg.hub.ranks.rings import exit_code, start_time
+from pardbg.hub.ranks import processes
+from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.run import config as files
+
+if TYPE_CHECKING:
+    import psutil
 
 KILL_AFTER_S: Final = 10.0
 """``kill``: SIGTERM, and SIGKILL to what is left after this long."""
 MAX_TOLD: Final = 8
+STOP_S: Final = 0.3
 UNKNOWN: Final = "the launcher was killed: how the job ended is not known"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -47,6 +50,25 @@ def send(run_dir: Path, number: int, group: bool) -> bool:
     return True
 
 
+def suspend(run_dir: Path, group: bool) -> bool:
+    """What Ctrl-Z does: True if the job's first process stands still. The kernel ignores SIGTSTP in
+    a group whose parents are in other sessions, as the job's is: who does not handle it is stopped.
+    """
+    pid = job_pid(run_dir)
+    if pid is None:
+        return False
+    for one in processes.group(pid) if group else [pid]:
+        number = signal.SIGTSTP if processes.handles(one, signal.SIGTSTP) else signal.SIGSTOP
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
+    until = time.monotonic() + STOP_S
+    while (fields := processes.stat_fields(pid)) and time.monotonic() < until:
+        if fields[0] == "T":
+            return True
+        time.sleep(0.005)
+    return False
+
+
 def ask_to_kill(run_dir: Path) -> None:
     """Have the job ended by whoever looks after it."""
     os.close(os.open(run_dir / files.KILL_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -70,24 +92,32 @@ class Killing:
 
     def tick(self) -> None:
         """Do what is due."""
-        if not self._begun and ((self._dir / files.KILL_FILE).exists() or self._owner_gone()):
+        if not self._begun and ((self._dir / files.KILL_FILE).exists() or self.owner_gone):
             self._begin()
         if self._victims and time.monotonic() >= self._at:
             self.finish()
 
+    @property
+    def owner_gone(self) -> bool:
+        """There was one, and it is not there any more."""
+        return bool(self._owner_start) and start_time(self._owner) != self._owner_start
+
     def finish(self) -> None:
         """SIGKILL to what is left."""
-        for victim in self._victims:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                victim.kill()  # psutil knows a recycled pid from the process it noted
-        self._victims = []
+        if not self._victims:
+            return
+        import psutil
 
-    def _owner_gone(self) -> bool:
-        return bool(self._owner_start) and start_time(self._owner) != self._owner_start
+        victims, self._victims = self._victims, []
+        for victim in victims:  # psutil knows a recycled pid from the process it noted
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
 
     def _begin(self) -> None:
         """torchrun's ranks lead sessions of their own, so they are noted now, while they can be
         found as its descendants."""
+        import psutil  # slow to import, and most runs end by themselves
+
         self._begun = True
         pid = job_pid(self._dir)
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -127,11 +157,16 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def noted(run_dir: Path) -> int | None:
+    """The pid of the job's first process, whether it runs or has ended; None: not started."""
+    pid = (files.read_json(run_dir / files.LAUNCH_FILE) or {}).get("job")
+    return pid if isinstance(pid, int) else None
+
+
 def reap(run_dir: Path) -> None:
-    """The launcher is gone: if the job has become our child and ended, write down how."""
-    launch = files.read_json(run_dir / files.LAUNCH_FILE) or {}
-    pid = launch.get("job")
-    if not isinstance(pid, int) or (run_dir / files.EXIT_FILE).exists():
+    """Launcher and guardian are gone: if the job has become our child and ended, write down how."""
+    pid = noted(run_dir)
+    if pid is None or (run_dir / files.EXIT_FILE).exists():
         return
     with contextlib.suppress(ChildProcessError, OSError):
         done, status = os.waitpid(pid, os.WNOHANG)

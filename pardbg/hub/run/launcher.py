@@ -1,7 +1,7 @@
 """The launcher process: parent of hub and job, restarts a dead hub, keeps the job's exit code.
 
-It can be killed: the job goes on, the hub reads its output then and sees its end, and ``pardbg
-run`` becomes the job's parent.
+It can be killed: the job goes on, the hub copies its output then and sees its end, and the process
+that stayed behind (``guardian``) becomes the job's parent.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Final
 
 import pardbg_agent
-from pardbg.hub.ranks.rings import start_time
+from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.run.config import ConfigError, RunConfig
+from pardbg.hub.run.guardian import stay_behind
 from pardbg.hub.run.jobs import Killing, write_exit
-from pardbg.hub.run.output import Pump, pipes
+from pardbg.hub.run.output import Copier, memory_files
 from pardbg.hub.run.own_process import argv as own_process
+from pardbg.hub.run.terminal import TerminalModes
 from pardbg.words import duration
 from pardbg_agent import wire
 
@@ -69,16 +71,16 @@ class Launcher:
         """None: nobody passes the job's output on; it is kept."""
         self._umask = umask
         """The job's."""
-        self._pump: Pump | None = None
+        self._copier: Copier | None = None
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir, config.owner_pid)
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._sources: list[int] = []
-        """For the hub, which reads the job's output when we are gone."""
+        """The job's output in memory, for us and, when we are gone, for the hub to copy."""
         if stdio is None:
-            self._streams, self._ends = pipes()
-            self._sources = [os.dup(stream.source) for stream in self._streams]
+            self._sources = [*memory_files()]
+        self._tty = TerminalModes() if stdio is not None and stdio.terminal else None
 
     def run(self) -> None:
         """Start both, look after them, leave exit.json."""
@@ -170,7 +172,10 @@ class Launcher:
 
     def _start_job(self) -> str | None:
         argv = list(self.config.argv)
-        stdio = self._stdio or Stdio(os.open(os.devnull, os.O_RDONLY), *self._ends, -1)
+        stdio = self._stdio
+        if stdio is None:
+            out, err = map(os.dup, self._sources)
+            stdio = Stdio(os.open(os.devnull, os.O_RDONLY), out, err, -1)
         try:
             self.job = subprocess.Popen(
                 argv, cwd=self.config.cwd, env=self._job_env(),
@@ -183,7 +188,7 @@ class Launcher:
         finally:
             stdio.given()
         if self._stdio is None:
-            self._pump = Pump(self.dir, self._streams)
+            self._copier = Copier(self.dir, self._sources)
         self._say_launch()
         return None
 
@@ -199,8 +204,10 @@ class Launcher:
             self._wait(TICK_S)
             self._keep_hub()
             self._killing.tick()
-        if self._pump is not None:
-            self._pump.finish(HUB_END_S)
+            if self._tty is not None and self._killing.owner_gone:
+                self._tty.restore()
+        if self._copier is not None:
+            self._copier.finish()
         write_exit(self.dir, self.job.returncode, self.restarts)
         self._killing.finish()
 
@@ -250,8 +257,9 @@ def main(argv: list[str]) -> int:
         print(f"pardbg launch: {error}", file=sys.stderr)
         return 2
     stdio = None
-    if words.stdio:
-        fds = map(int, words.stdio.split(","))
-        stdio = Stdio(next(fds), next(fds), next(fds), next(fds), words.terminal)
+    fds = [int(fd) for fd in words.stdio.split(",")] if words.stdio else []
+    if fds:
+        stdio = Stdio(fds[0], fds[1], fds[2], fds[3], words.terminal)
+    stay_behind(words.run_dir, fds)
     Launcher(config, stdio, umask).run()
     return 0

@@ -1,18 +1,22 @@
 """The job's output on its way: read from the job, kept (the newest of it), passed on.
 
-The job writes to pipes or terminals, never to our files: a full disk costs what we keep of its
-output, not the job. Who reads them is the owner (``pardbg run``), else the launcher, and the hub
-when that is killed. What is kept lies in a file that others follow by offset; its older pages are
-given back to the file system, so that offsets stay true and the file stays small.
+The job of an owner (``pardbg run``) writes to pipes or terminals, which that reads and passes on.
+Without an owner it writes to files in memory, which need no reader: the launcher copies what comes,
+the hub when that is killed, and nobody's death or sleep costs the job more than its output. Never
+to our files: a full disk costs what we keep, not the job. What is kept lies in a file that others
+follow by offset; its older pages are given back to the file system, so that offsets stay true and
+the file stays small.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +31,7 @@ TURN_MS: Final = 100
 """The job has ended: what nobody has written for this long is not waited for."""
 MAX_REST_BYTES: Final = 1 << 20
 """… nor more than this: a pipe holds no more of what the job itself has written."""
+COPY_S: Final = 0.04
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _GONE: Final = select.POLLERR | select.POLLNVAL
 
@@ -63,6 +68,15 @@ class RingFile:
         self._end = end
         if end - self._freed > self._limit + self._limit // 4:
             self._give_back(end - self._limit)
+
+    @property
+    def end(self) -> int:
+        """How much of the stream it has seen."""
+        return self._end
+
+    def skip_to(self, end: int) -> None:
+        """What comes before is lost: a hole."""
+        self._end = max(self._end, _up(end))
 
     def close(self) -> None:
         os.close(self._fd)
@@ -128,17 +142,14 @@ class Pump:
         for thread in self._threads:
             thread.start()
 
-    def finish(self, timeout_s: float | None = None) -> None:
+    def finish(self) -> None:
         """The job has ended: pass on what it had written before."""
         self._over = True
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join()
 
     def _copy(self, stream: Stream, path: Path, limit: int) -> None:
-        try:
-            kept: RingFile | None = RingFile(path, limit)
-        except OSError:
-            kept = None  # no room even for an empty file: passed on all the same
+        kept = _ring(path, limit)
         poller = select.poll()
         poller.register(stream.source, select.POLLIN)
         if stream.through is not None:
@@ -186,3 +197,70 @@ def pipes() -> tuple[list[Stream], tuple[int, int]]:
     """Two pipes: our ends (not inherited) and the job's stdout and stderr."""
     (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
     return [Stream(out_r, files.OUT_FILE), Stream(err_r, files.ERR_FILE)], (out_w, err_w)
+
+
+def memory_files() -> tuple[int, int]:
+    """What a job without an owner has for stdout and stderr."""
+    fds = os.memfd_create("stdout"), os.memfd_create("stderr")
+    for fd in fds:
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    return fds
+
+
+class Copier:
+    """Copies what a job writes to its ``memory_files``, and gives their memory back. What came
+    faster than that is left out: a hole in the copy, which those who read it count."""
+
+    def __init__(self, run_dir: Path, sources: Sequence[int]) -> None:
+        self._limit = kept_bytes(run_dir)
+        self._over = threading.Event()
+        names = (files.OUT_FILE, files.ERR_FILE)
+        kept = [_ring(run_dir / name, self._limit) for name in names]
+        self._copies = [_Copy(fd, ring) for fd, ring in zip(sources, kept, strict=True)]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """The job has ended: copy what it had written before."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(COPY_S)
+            for copy in self._copies:
+                copy.turn(self._limit)
+
+
+def _ring(path: Path, limit: int) -> RingFile | None:
+    try:
+        return RingFile(path, limit)
+    except OSError:
+        return None  # no room even for an empty file
+
+
+class _Copy:
+    def __init__(self, source: int, kept: RingFile | None) -> None:
+        self._source, self._kept = source, kept
+        self._at = self._freed = kept.end if kept is not None else 0
+        """As far as whoever copied before us came."""
+
+    def turn(self, limit: int) -> None:
+        end = os.fstat(self._source).st_size
+        if end < self._at:  # `> /dev/stdout` in a shell truncates it
+            self._at = self._freed = 0
+        if end - self._at > limit:
+            self._at = end - limit
+            if self._kept is not None:
+                self._kept.skip_to(self._at)
+        while self._at < end:
+            data = os.pread(self._source, min(READ_BYTES, end - self._at), self._at)
+            if not data:
+                break
+            self._at += len(data)
+            if self._kept is not None:
+                self._kept.append(data)
+        until = self._at & ~(PAGE - 1)
+        if until > self._freed and _punch(self._source, self._freed, until - self._freed):
+            self._freed = until

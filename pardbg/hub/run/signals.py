@@ -28,8 +28,8 @@ LAUNCHER, HUB = b"l", b"h"
 HEAR_S: Final = 0.03
 """How long to wait for what the others heard."""
 _NOT_PASSED: Final = {
-    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGTSTP, signal.SIGTTIN,
-    signal.SIGTTOU, signal.SIGWINCH, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU,
+    signal.SIGWINCH, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
     signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,
 }  # fmt: skip
 
@@ -57,24 +57,27 @@ def tell(who: bytes, heard_fd: int, also: Callable[[int], None] = lambda number:
 
 
 class Passing:
-    """The owner's side, as a context: catches signals, and gives them to the job in ``deliver``."""
+    """The owner's side, as a context: catches signals from before there is a job (``catch``), and
+    gives them to it in ``deliver``."""
 
-    def __init__(self, heard_fd: int, send: Callable[[int, bool], None]) -> None:
+    def __init__(self, heard_fd: int) -> None:
         self._heard_fd = heard_fd
         """What launcher and hub tell; < 0: nobody tells."""
-        self._send = send
-        """(signal, to the job's whole group)"""
         self._got: list[int] = []
         self._before: dict[int, object] = {}
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def __enter__(self) -> Passing:
+    def catch(self) -> None:
+        """From now on; once."""
+
         def note(number: int, frame: FrameType | None) -> None:
             self._got.append(number)
 
         for number in passed_on():
             self._before[number] = signal.signal(number, note)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+
+    def __enter__(self) -> Passing:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,8 +92,8 @@ class Passing:
         if select.select([self._wake_r], [], [], timeout_s)[0]:
             os.read(self._wake_r, 4096)
 
-    def deliver(self) -> None:
-        """Pass on what has come since."""
+    def deliver(self, send: Callable[[int, bool], None]) -> None:
+        """Pass on what has come since: ``send(signal, to the job's whole group)``."""
         if not self._got:
             return
         time.sleep(HEAR_S)
@@ -99,7 +102,7 @@ class Passing:
         for number in numbers:
             group, everybody = (who + bytes([number]) in heard for who in (LAUNCHER, HUB))
             if not (group and everybody):
-                self._send(number, group)
+                send(number, group)
 
     def _heard(self) -> set[bytes]:
         if self._heard_fd < 0 or not select.select([self._heard_fd], [], [], 0)[0]:

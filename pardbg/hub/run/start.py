@@ -20,7 +20,7 @@ from pardbg.hub.run import jobs
 from pardbg.hub.run.config import ConfigError, RunConfig
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
-from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
+from pardbg.session.part_files import UNLIMITED, PartLimits, part_path
 from pardbg.words import duration
 
 START_TIMEOUT_S: Final = 20.0
@@ -76,13 +76,16 @@ class RunHandle:
 
     def alive(self) -> bool:
         """Launcher, job or hub is there."""
-        return self.launcher_alive() or self.job_alive() or self.hub_alive()
+        return self._guarded() or self.launcher_alive() or self.job_alive() or self.hub_alive()
 
     def launcher_alive(self) -> bool:
         """Hub and job are looked after."""
-        if self._launcher is not None:
-            return self._launcher.poll() is None
-        return jobs.is_alive(files.read_json(self.run_dir / files.LAUNCH_FILE), "pid", "start")
+        launch = files.read_json(self.run_dir / files.LAUNCH_FILE)
+        return self._guarded() if launch is None else jobs.is_alive(launch, "pid", "start")
+
+    def _guarded(self) -> bool:
+        """We started it, and the process that we started is there."""
+        return self._launcher is not None and self._launcher.poll() is None
 
     def job_alive(self) -> bool:
         return jobs.job_pid(self.run_dir) is not None
@@ -159,6 +162,8 @@ def start_run(
         raise LaunchError(str(error)) from None
     handle = RunHandle(config.dir)
     words, fds = streams.for_launcher() if streams is not None else ([], ())
+    if streams is not None:
+        streams.signals.catch()
     with open(config.dir / "launch.log", "wb") as log:
         handle._launcher = subprocess.Popen(
             own_process("pardbg.hub.run.launcher", str(config.dir), *words), env=environment,

@@ -17,14 +17,15 @@ import signal
 import sys
 import termios
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pardbg.hub.run import config as files
 from pardbg.hub.run.output import Pump, Stream, pipes
+from pardbg.hub.run.signals import Passing
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 POLL_S: Final = 0.05
@@ -43,6 +44,10 @@ class Streams:
     """stdin and stdout are one terminal, and the job's controlling one."""
     heard: tuple[int, int] = field(default_factory=os.pipe)
     """A pipe by which launcher and hub tell what signals they heard."""
+    signals: Passing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.signals = Passing(self.heard[0])
 
     def for_launcher(self) -> tuple[list[str], tuple[int, ...]]:
         """Its arguments, and the descriptors that they name."""
@@ -56,16 +61,19 @@ class Streams:
             os.close(fd)
 
     @contextmanager
-    def passed_through(self, run_dir: Path, out: int = STDOUT) -> Iterator[None]:
-        """While the job runs: its output goes to ``out`` and our stderr, what is typed to it."""
+    def passed_through(self, run_dir: Path, out: int = STDOUT) -> Iterator[Callable[[], None]]:
+        """While the job runs: its output goes to ``out`` and our stderr, what is typed to it.
+        Gives what suspends us."""
         through = dict(zip((files.OUT_FILE, files.ERR_FILE), (out, STDERR), strict=True))
         streams = [Stream(one.source, one.file, through[one.file]) for one in self.ours]
         sys.stdout.flush()
         pump = Pump(run_dir, streams)
         with contextlib.ExitStack() as stack:
+            let_go: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
             if self.terminal:
-                stack.enter_context(_typed([os.dup(one.source) for one in self.ours]))
-            yield
+                typing = Typing([os.dup(one.source) for one in self.ours])
+                let_go = stack.enter_context(typing).let_go
+            yield lambda: stand_still(let_go())
             pump.finish()
 
 
@@ -107,50 +115,104 @@ def _copy_size(source: int, target: int) -> None:
         fcntl.ioctl(target, termios.TIOCSWINSZ, size)
 
 
-@contextmanager
-def _typed(terminals: list[int]) -> Iterator[None]:
+class Typing:
     """What is typed goes to the first of the job's terminals, key by key: that one decides what
     Ctrl-C is. All of them have the size that ours has."""
 
-    def resize(*_: object) -> None:
-        for terminal in terminals:
-            _copy_size(STDIN, terminal)
+    def __init__(self, terminals: list[int]) -> None:
+        self._terminals = terminals
+        self._before = termios.tcgetattr(STDIN)
+        self._over = threading.Event()
+        self._standing = False
+        self._raw = False
+        self._thread = threading.Thread(target=self._type, daemon=True)
 
-    before = termios.tcgetattr(STDIN)
-    resized = signal.signal(signal.SIGWINCH, resize)
-    over = threading.Event()
-    thread = threading.Thread(target=_type, args=(terminals[0], over), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        signal.signal(signal.SIGWINCH, resized)
-        if _in_front():
-            termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
-        for terminal in terminals:
+    def __enter__(self) -> Typing:
+        self._resized = signal.signal(signal.SIGWINCH, self._resize)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        signal.signal(signal.SIGWINCH, self._resized)
+        self._give_back()
+        for terminal in self._terminals:
             os.close(terminal)
 
+    @contextmanager
+    def let_go(self) -> Iterator[None]:
+        """The terminal is as it was, for the shell, while we stand still."""
+        self._standing = True
+        self._give_back()
+        yield
+        self._standing = False
 
-def _type(master: int, over: threading.Event) -> None:
-    raw = False
-    while not over.is_set():
-        if not _in_front():  # put in the background: the shell has the terminal
-            raw = False
-            over.wait(POLL_S)
-            continue
-        if not raw:
-            _key_by_key()
-            raw = True
-        if select.select([STDIN], [], [], POLL_S)[0] and _in_front():
-            try:
-                data = os.read(STDIN, 4096)
-                os.write(master, data)
-            except OSError:
+    def _give_back(self) -> None:
+        self._raw = False
+        if _in_front():
+            termios.tcsetattr(STDIN, termios.TCSADRAIN, self._before)
+
+    def _resize(self, *_: object) -> None:
+        for terminal in self._terminals:
+            _copy_size(STDIN, terminal)
+
+    def _type(self) -> None:
+        while not self._over.is_set():
+            if self._standing or not _in_front():  # in the background the shell has the terminal
+                self._raw = False
+                self._over.wait(POLL_S)
+                continue
+            if not self._raw:
+                termios.tcsetattr(STDIN, termios.TCSADRAIN, _key_by_key(self._before))
+                self._raw = True
+            if select.select([STDIN], [], [], POLL_S)[0] and _in_front() and not self._pass_keys():
                 return
-            if not data:
-                return
+
+    def _pass_keys(self) -> bool:
+        """False at the end of what can be typed or read."""
+        try:
+            data = os.read(STDIN, 4096)
+            before, ctrl_z, after = data.partition(self._suspends())
+            os.write(self._terminals[0], before if ctrl_z else data)
+            if ctrl_z:
+                os.killpg(os.getpgrp(), signal.SIGTSTP)
+                os.write(self._terminals[0], after)
+        except OSError:
+            return False
+        return bool(data)
+
+    def _suspends(self) -> bytes:
+        """The key that suspends the job, where the kernel would not do it: it takes a job that has
+        its terminal's session to itself for one that nobody could wake. Else no key at all."""
+        settings = termios.tcgetattr(self._terminals[0])
+        key: bytes = settings[6][termios.VSUSP]
+        alone = os.getsid(front := os.tcgetpgrp(self._terminals[0])) == front
+        return key if alone and settings[3] & termios.ISIG and key != b"\0" else b"no such key"
+
+
+class TerminalModes:
+    """Our terminal's settings, for who survives an owner that was killed and did not set them
+    back."""
+
+    def __init__(self) -> None:
+        self._fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        self._before = termios.tcgetattr(self._fd)
+
+    def restore(self) -> None:
+        """Set back what is still as ``Typing`` set it."""
+        with contextlib.suppress(termios.error):
+            if termios.tcgetattr(self._fd) == _key_by_key(self._before):
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # in the background by now
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+
+def stand_still(let_go: AbstractContextManager[None]) -> None:
+    """Be suspended as Ctrl-Z does it; returns when somebody lets us go on."""
+    with let_go:
+        before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, before)
 
 
 def _in_front() -> bool:
@@ -160,10 +222,10 @@ def _in_front() -> bool:
         return False
 
 
-def _key_by_key() -> None:
+def _key_by_key(settings: list[Any]) -> list[Any]:
     """Nothing is echoed, edited or made a signal of here; output stays translated."""
-    settings = termios.tcgetattr(STDIN)
-    settings[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON | termios.ISTRIP)
-    settings[3] &= ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
-    settings[6][termios.VMIN], settings[6][termios.VTIME] = 1, 0
-    termios.tcsetattr(STDIN, termios.TCSADRAIN, settings)
+    made = [*settings[:6], list(settings[6])]
+    made[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON | termios.ISTRIP)
+    made[3] &= ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
+    made[6][termios.VMIN], made[6][termios.VTIME] = 1, 0
+    return made

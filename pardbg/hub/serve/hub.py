@@ -18,7 +18,8 @@ from pardbg.control.machine.effects import Ack, Event, ToAgent
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent, Wire
-from pardbg.hub.ranks.rings import Rings, start_time
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.stacks_on_stall import Standstill, ask
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from pardbg.hub.run.config import ConfigError, RunConfig, read_json, write_json
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
 
 Role = Literal["agent", "viewer", "control"]
 ROLES: Final[tuple[Role, ...]] = ("agent", "viewer", "control")
@@ -70,6 +72,8 @@ class ServerSecurity:
         if self.keys is None:
             return
         self._roles = {self.keys[role]["public"].encode(): role for role in ROLES}
+        from zmq.auth.thread import ThreadAuthenticator  # all of asyncio: for TCP only
+
         self._auth = ThreadAuthenticator(self.context)
         self._auth.start()
         for domain in _MAY:

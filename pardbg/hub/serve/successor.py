@@ -8,25 +8,24 @@ from typing import Final
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.output import Pump, Stream
+from pardbg.hub.run.output import Copier
 
 LOOK_S: Final = 0.1
 REAP_S: Final = 1.0
 """How long whoever became the job's parent may take to write down how it ended."""
-PUMP_S: Final = 5.0
 
 
 class Successor:
-    """Looks whether the launcher is there; from when it is not, reads the job's output (if nobody
-    else does), ends the job where that was asked for, and says that it has ended."""
+    """Looks whether the launcher is there; from when it is not, copies the job's output (if nobody
+    else reads it), ends the job where that was asked for, and says that it has ended."""
 
     def __init__(self, config: RunConfig, sources: list[int]) -> None:
         self._dir = config.dir
         self._sources = sources
-        """The job's stdout and stderr, to read; empty: its owner reads them."""
+        """The job's stdout and stderr in memory; empty: its owner reads them."""
         self._killing = jobs.Killing(config.dir, config.owner_pid)
         self._launch = files.read_json(config.dir / files.LAUNCH_FILE)
-        self._pump: Pump | None = None
+        self._copier: Copier | None = None
         self._look_at = 0.0
         self._ended_at = 0.0
         self._code: int | None = None
@@ -51,16 +50,14 @@ class Successor:
 
     def finish(self) -> None:
         """The run is over: what the job wrote last is to be read."""
-        if self._pump is not None:
-            self._pump.finish(PUMP_S)
+        if self._copier is not None:
+            self._copier.finish()
         self._killing.finish()
 
     def _take_over(self) -> None:
         self.took_over = True
         if self._sources:
-            names = (files.OUT_FILE, files.ERR_FILE)
-            streams = [Stream(fd, name) for fd, name in zip(self._sources, names, strict=True)]
-            self._pump = Pump(self._dir, streams)
+            self._copier = Copier(self._dir, self._sources)
 
     def _see_end(self, now: float) -> None:
         if (self._dir / files.EXIT_FILE).exists() or jobs.job_pid(self._dir) is not None:

@@ -13,7 +13,7 @@ import msgpack
 import pytest
 import zmq
 
-from pardbg.hub.ranks.rings import start_time
+from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
 from pardbg.hub.serve.security import make_keys, save_keys, secure_client

@@ -12,7 +12,8 @@ import pytest
 
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
-from pardbg.hub.ranks.rings import Rings, start_time
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import WAIT_NS, Where, merge
 from pardbg.hub.removal import mark, remove_rings, remove_run
 from pardbg.hub.run import config as files

@@ -1,0 +1,61 @@
+"""What the kernel says of a process: when it started, how it ended. Quick to import."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def start_time(pid: int) -> str:
+    """When a process started (kernel ticks, as text); empty if it is not there or a zombie."""
+    fields = stat_fields(pid)
+    return fields[19] if fields else ""
+
+
+def exit_code(pid: int, started: str) -> int | None:
+    """How a process ended that its parent has not reaped yet; None if it is too late."""
+    fields = stat_fields(pid, ended=True)
+    if len(fields) < 50 or fields[19] != started or fields[0] not in "ZX":
+        return None
+    status = int(fields[49])
+    return -(status & 0x7F) if status & 0x7F else status >> 8
+
+
+def stat_fields(pid: int, *, ended: bool = False) -> list[str]:
+    """/proc/PID/stat from the state on; empty if the process is not there, or a zombie unless
+    ``ended``."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            stat = file.read()
+    except OSError:
+        return []
+    fields = stat.rpartition(")")[2].split()
+    return [] if len(fields) < 20 or (fields[0] in "ZX" and not ended) else fields
+
+
+def group(leader: int) -> list[int]:
+    """The processes of a process group."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(int(name)) == leader:
+                found.append(int(name))
+    return found
+
+
+def handles(pid: int, number: int) -> bool:
+    """The process catches or ignores that signal."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            masks = [int(line[7:], 16) for line in file if line[:7] in ("SigIgn:", "SigCgt:")]
+    except OSError:
+        return False
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
+def orphaned() -> bool:
+    """The kernel ignores SIGTSTP in our process group: nobody is there who would wake us."""
+    ours, pid = os.getpgrp(), os.getpid()
+    while (fields := stat_fields(pid)) and int(fields[2]) == ours:
+        pid = int(fields[1])
+    return not fields or int(fields[3]) != os.getsid(0)
