@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import stalls
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
 from pardbg.analysis.comm.matching import collectives
@@ -39,14 +40,14 @@ def last_step_split(
         return None
     begin = int(table.col("t0_ns")[visible - 1])
     end = int(table.col("t1_ns")[visible - 1])
-    cache = view.memo("split")
-    key = (process.proc, begin, end, tuple(view.visible(process, n) for n in ("done", "wait")))
-    if key not in cache:
-        cache[key] = _split(view, rank, process, (begin, end))
-    result: Split | None = cache[key]
-    return result
+    return _split(view, rank, process, (begin, end))
 
 
+def _rows_seen(view: View, rank: int, process: Process, step: Interval) -> Hashable:
+    return process.proc, step, tuple(view.visible(process, n) for n in ("done", "wait"))
+
+
+@per_store(_rows_seen)
 def _split(view: View, rank: int, process: Process, step: Interval) -> Split | None:
     held = stalls(view, rank, *step)
     length = step[1] - step[0] - total(held)
@@ -89,12 +90,14 @@ def _waits(view: View, process: Process, step: Interval) -> list[Interval]:
     return _spans(view, process, "wait", step, None)
 
 
+@per_view
+def _ops_by_rank(view: View) -> Ops:
+    return ops_by_rank(collectives(view))
+
+
 def _ops(view: View, rank: int, step: Interval) -> tuple[list[Interval], list[Interval]]:
     """Stretches in which an op of this rank was under way: before and after the last arrival."""
-    by_rank: Ops | None = view.local.get("ops by rank")
-    if by_rank is None:
-        by_rank = view.local["ops by rank"] = ops_by_rank(collectives(view))
-    own = [op for op in by_rank.get(rank, ()) if op[2] > step[0] and op[0] < step[1]]
+    own = [op for op in _ops_by_rank(view).get(rank, ()) if op[2] > step[0] and op[0] < step[1]]
     waiting = [(issued, last) for issued, last, _ in own]
     moving = [(last, completed) for _, last, completed in own]
     return clip(waiting, *step), clip(moving, *step)

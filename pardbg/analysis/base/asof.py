@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, Final
+from collections.abc import Callable, Hashable
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _MEMO_MAX: Final = 2048
 """A frame uses some hundred values of a kind. More would be of use to who comes back, but each
 full collection of Python's, which a frame may have to wait for, walks all of them."""
@@ -62,3 +65,40 @@ class View:
         if len(cache) > _MEMO_MAX:
             cache.clear()
         return cache
+
+
+def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
+    """Compute ``function`` once per view and arguments (hashable ones): the parts of one snapshot
+    share what it returns, and nobody changes it."""
+
+    @wraps(function)
+    def kept(view: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        key = (function, args, *kwargs.items())
+        if key not in view.local:
+            view.local[key] = function(view, *args, **kwargs)
+        found: R = view.local[key]
+        return found
+
+    return kept
+
+
+def per_store(
+    key: Callable[Concatenate[View, P], Hashable], name: str = ""
+) -> Callable[[Callable[Concatenate[View, P], R]], Callable[Concatenate[View, P], R]]:
+    """Compute a function once per store and ``key`` of its arguments: for closed values, which
+    rest on nothing that the key does not hold, whatever the cursor. ``name`` is the cache's, where
+    several functions are made in one place."""
+
+    def of(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
+        @wraps(function)
+        def kept(view: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            cache = view.memo(name or f"{function.__module__}.{function.__qualname__}")
+            at = key(view, *args, **kwargs)
+            if at not in cache:
+                cache[at] = function(view, *args, **kwargs)
+            found: R = cache[at]
+            return found
+
+        return kept
+
+    return of

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -77,21 +77,19 @@ def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
     return clip(found, t0_ns, t1_ns)
 
 
+@per_view
 def _open_holds(view: View) -> dict[int, int]:
     """rank -> since when it is held at the cursor: that has no record yet."""
-    found: dict[int, int] | None = view.local.get("open holds")
-    if found is None:
-        said = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
-        found = {}
-        for rank, process in view.ranks.items():
-            state = said.get(process.proc) or {}
-            since = state.get("held_since_ns")
-            if state.get("held") and isinstance(since, int) and since > 0:
-                since += process.clocks.at(view.t_ns).offset_ns
-                table, visible = view.rows(process, "held")
-                if not visible or int(table.when[visible - 1]) <= since:
-                    found[rank] = since
-        view.local["open holds"] = found
+    said = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
+    found: dict[int, int] = {}
+    for rank, process in view.ranks.items():
+        state = said.get(process.proc) or {}
+        since = state.get("held_since_ns")
+        if state.get("held") and isinstance(since, int) and since > 0:
+            since += process.clocks.at(view.t_ns).offset_ns
+            table, visible = view.rows(process, "held")
+            if not visible or int(table.when[visible - 1]) <= since:
+                found[rank] = since
     return found
 
 
@@ -112,17 +110,14 @@ def _waiting(view: View, process: Process, t0_ns: int, t1_ns: int) -> list[Inter
     return clip(found, t0_ns, t1_ns)
 
 
+@per_view
 def _recent(view: View) -> list[Interval]:
     """The last holds of all ranks, merged, by time."""
-    found = view.local.get("holds")
-    if found is None:
-        spans: list[Interval] = []
-        for process in view.ranks.values():
-            table, visible = view.rows(process, "held")
-            tail = slice(max(0, visible - LAST), visible)
-            columns = (table.col(c)[tail].tolist() for c in ("t0_ns", "t1_ns"))
-            spans += zip(*columns, strict=True)
-        spans += [(since, max(view.t_ns, since + 1)) for since in _open_holds(view).values()]
-        found = view.local["holds"] = union(spans)
-    result: list[Interval] = found
-    return result
+    spans: list[Interval] = []
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "held")
+        tail = slice(max(0, visible - LAST), visible)
+        columns = (table.col(c)[tail].tolist() for c in ("t0_ns", "t1_ns"))
+        spans += zip(*columns, strict=True)
+    spans += [(since, max(view.t_ns, since + 1)) for since in _open_holds(view).values()]
+    return union(spans)

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.printed import GENERIC, GIVEN, Printed, printed_losses
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -123,17 +123,11 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
     return {step: loss for step, (loss, _) in _seen(view, first, last).items()}
 
 
+@per_view
 def _printed(view: View) -> Printed | None:
     """What the job prints, where it says more than what hooks saw. The program's own word comes
     first, then a pattern that was asked for, a schedule's report, a framework's line for each
     step, what backward began from; any line that looks like a loss is for want of all these."""
-    if "printed" not in view.local:
-        view.local["printed"] = _choose(view)
-    chosen: Printed | None = view.local["printed"]
-    return chosen
-
-
-def _choose(view: View) -> Printed | None:
     ended, rank = newest_ended(view), min(view.ranks, default=None)
     if ended is None or rank is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import stalls, unheld_ns
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.analysis.base.losses import losses_by_step
@@ -38,16 +38,9 @@ def last_step_rows(view: View, process: Process, number: int | None) -> list[tup
     return list(zip(*columns, strict=True))
 
 
+@per_view
 def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
     """The last steps that ended on every rank that counts steps; all of the run for None."""
-    key = ("steps", last)
-    if key not in view.local:
-        view.local[key] = _step_rows(view, last)
-    rows: tuple[StepRow, ...] = view.local[key]
-    return rows
-
-
-def _step_rows(view: View, last: int | None) -> tuple[StepRow, ...]:
     number = None if last is None else last + 8
     ended_at: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     counting = []

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.comm.ops import (
@@ -69,18 +69,16 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     return tuple(made)
 
 
+@per_view
 def calls(view: View) -> tuple[CollectiveRow, ...]:
     """Set-up calls that all members of a group make (init_process_group, new_group …), matched as
     collectives are, oldest first."""
-    found: tuple[CollectiveRow, ...] | None = view.local.get("calls")
-    if found is None:
-        parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
-        for call in issues(view, "call_begin", 0):
-            if len(call.group.ranks) > 1:
-                parts[call.group.epoch, call.group.key, call.seq].setdefault(call.rank, call)
-        made = [match(view, of, {}) for of in parts.values()]
-        found = view.local["calls"] = tuple(sorted(made, key=lambda row: row.seq))
-    return found
+    parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
+    for call in issues(view, "call_begin", 0):
+        if len(call.group.ranks) > 1:
+            parts[call.group.epoch, call.group.key, call.seq].setdefault(call.rank, call)
+    made = [match(view, of, {}) for of in parts.values()]
+    return tuple(sorted(made, key=lambda row: row.seq))
 
 
 def _closed_before(row: CollectiveRow, t_ns: int) -> bool:

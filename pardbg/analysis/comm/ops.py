@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table
@@ -148,13 +148,17 @@ def _unknown_group(process: Process, group_id: int) -> GroupDef:
 def group_label(view: View, group: GroupDef) -> str:
     """The group's name; with its ranks where another group of the run has the same name."""
     name = group.axis or group.name
-    names: dict[str, set[tuple[int, ...]]] | None = view.local.get("group names")
-    if names is None:
-        names = view.local["group names"] = defaultdict(set)
-        for (epoch, _), known in view.store.groups.items():
-            if epoch == view.epoch:
-                names[known.axis or known.name].add(known.ranks)
-    return f"{name}[{rank_set(group.ranks)}]" if len(names.get(name, ())) > 1 else name
+    alike = len(_ranks_by_name(view).get(name, ())) > 1
+    return f"{name}[{rank_set(group.ranks)}]" if alike else name
+
+
+@per_view
+def _ranks_by_name(view: View) -> dict[str, set[tuple[int, ...]]]:
+    names: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for (epoch, _), known in view.store.groups.items():
+        if epoch == view.epoch:
+            names[known.axis or known.name].add(known.ranks)
+    return names
 
 
 def is_undefined(group: GroupDef) -> bool:

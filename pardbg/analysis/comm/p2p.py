@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.base.matched import P2PRow, Verdict
 from pardbg.analysis.base.spans import Span, enclosing
@@ -23,17 +23,9 @@ _BY_STEP: Final = 1 << 20
 """Orders of edges with lost records are counted within a step: step * this + number."""
 
 
+@per_view
 def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
     """The last p2p pairs as of the cursor, oldest first; all of the run for None."""
-    key = ("p2p", last)
-    found = view.local.get(key)
-    if found is None:
-        found = view.local[key] = _p2p_rows(view, last)
-    rows: tuple[P2PRow, ...] = found
-    return rows
-
-
-def _p2p_rows(view: View, last: int | None) -> tuple[P2PRow, ...]:
     rows = None if last is None else 2 * _MARGIN * last + 64
     start = tail_start(view, "issue_p2p", rows)
     before = _Before(view, start)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.interrupts import TOGETHER_NS, after, interrupted, note, told
 from pardbg.analysis.findings.mismatches import mismatches
@@ -158,13 +158,11 @@ def brief(text: str) -> str:
     return said if len(said) <= MAX_TEXT else f"{said[: MAX_TEXT - 1]}…"
 
 
+@per_view
 def _explained(view: View) -> bool:
     """Something else is the cause: a hang or a disagreement that ended in timeouts."""
-    found: bool | None = view.local.get("explained")
-    if found is None:
-        causes = (*hangs(view), *mismatches(view), *messages(view))
-        found = view.local["explained"] = any(f.severity == "error" for f in causes)
-    return found
+    causes = (*hangs(view), *mismatches(view), *messages(view))
+    return any(f.severity == "error" for f in causes)
 
 
 def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:

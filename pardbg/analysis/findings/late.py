@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import collectives
@@ -19,14 +19,10 @@ LATE_NS: Final = 4_000_000_000
 """On a host with more processes than cores a rank may stand aside for seconds."""
 
 
+@per_store(lambda view, rank, came_ns, late_ns: (view.ranks[rank].proc, came_ns))
 def _why(view: View, rank: int, came_ns: int, late_ns: int) -> Reason:
     """What was known of the rank towards the end of the wait. It is past: looked up once."""
-    memo = view.memo("late")
-    key = (view.ranks[rank].proc, came_ns)
-    found: Reason | None = memo.get(key)
-    if found is None:
-        found = memo[key] = reason(View(view.store, came_ns - late_ns // 4), rank)
-    return found
+    return reason(View(view.store, came_ns - late_ns // 4), rank)
 
 
 def late(view: View) -> Iterable[Finding]:

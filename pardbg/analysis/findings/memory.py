@@ -12,7 +12,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.windows import Window, kept
+from pardbg.analysis.findings.speed.windows import Window, per_window
 from pardbg.analysis.memory.breakdown import latest_bytes
 from pardbg.store.process import Process
 from pardbg.store.table import Array
@@ -36,12 +36,9 @@ _ROWS: Final = 8192
 _TOTALS: Final = ("allocated", "rss")
 
 
-def memory(view: View) -> Iterable[Finding]:
+@per_window
+def memory(view: View, looked_at: Window) -> Iterable[Finding]:
     """Creep, imbalance, near the limit."""
-    return kept(view, "memory", _memory)
-
-
-def _memory(view: View, looked_at: Window) -> Iterable[Finding]:
     creeping = list(_creep(view, looked_at))
     yield from creeping
     told = {rank for finding in creeping for rank in finding.culprits}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, collectives, compared
 from pardbg.analysis.comm.ops import Issue, issues, tail_start
@@ -96,10 +96,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
 def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
     """Half against half: the ranks that differ from what they did there in the steps before, if
     the others do not; else nobody, and where each stands."""
-    key = ("who differs", row.key, row.seq)
-    if key not in view.local:
-        view.local[key] = _differing(view, row)
-    culprits, steps = view.local[key]
+    culprits, steps = _differing(view, row)
     if culprits:
         verb = "differs" if len(culprits) == 1 else "differ"
         text = f" {ranks_text(culprits).capitalize()} {verb} from the {steps} steps before."
@@ -110,6 +107,7 @@ def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
     return row, f" Which side is wrong cannot be told{f': {at}' if at else ''}."
 
 
+@per_view
 def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
     """(ranks that do something else than in the steps before, how many steps that are)."""
     by_rank: dict[int, dict[int, Issue]] = defaultdict(dict)

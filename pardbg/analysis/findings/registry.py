@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.health import (
@@ -38,7 +38,7 @@ from pardbg.analysis.findings.speed.stragglers import stragglers
 
 Detector = Callable[[View], Iterable[Finding]]
 """What it finds at the view's cursor. Rows that several need (``collectives(view)``,
-``p2p_rows(view)``, …) are computed once per view: they keep themselves in ``view.local``."""
+``p2p_rows(view)``, …) are ``@per_view``: computed once."""
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     ends,
@@ -73,11 +73,8 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 SEVERITY: Final = {"error": 0, "warning": 1, "info": 2}
 
 
+@per_view
 def findings(view: View) -> tuple[Finding, ...]:
     """All findings at the cursor, the worst first, then the newest."""
-    found: tuple[Finding, ...] | None = view.local.get("findings")
-    if found is None:
-        made = [finding for detector in DETECTORS for finding in detector(view)]
-        found = tuple(sorted(made, key=lambda f: (SEVERITY[f.severity], -f.t_ns)))
-        view.local["findings"] = found
-    return found
+    made = [finding for detector in DETECTORS for finding in detector(view)]
+    return tuple(sorted(made, key=lambda f: (SEVERITY[f.severity], -f.t_ns)))

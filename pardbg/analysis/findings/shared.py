@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls, collectives
 
@@ -57,14 +57,12 @@ _TRANSPORT: Final = re.compile(
 )
 
 
+@per_view
 def bad_ends(view: View) -> list[BadEnd]:
     """How ranks ended badly, the first one first: by an exception that nobody caught, by a kill,
     or with an exit code."""
-    found: list[BadEnd] | None = view.local.get("bad ends")
-    if found is None:
-        made = [end for rank in view.ranks if (end := _bad_end(view, rank)) is not None]
-        found = view.local["bad ends"] = sorted(made, key=lambda end: (end[1], end[0]))
-    return found
+    made = [end for rank in view.ranks if (end := _bad_end(view, rank)) is not None]
+    return sorted(made, key=lambda end: (end[1], end[0]))
 
 
 def _bad_end(view: View, rank: int) -> BadEnd | None:
@@ -117,14 +115,11 @@ def first(row: CollectiveRow) -> int:
     return min((a.issued_ns for a in row.arrivals if a.issued_ns is not None), default=0)
 
 
+@per_view
 def mismatched(view: View) -> set[tuple[int, str]]:
     """(epoch, group key) of groups whose last collectives disagree: that they hang follows. Other
     dtypes alone hold nobody up."""
-    found: set[tuple[int, str]] | None = view.local.get("mismatched")
-    if found is None:
-        found = {r.key for r in (*collectives(view), *calls(view)) if r.verdict in _HANGS}
-        view.local["mismatched"] = found
-    return found
+    return {r.key for r in (*collectives(view), *calls(view)) if r.verdict in _HANGS}
 
 
 def at_row(row: CollectiveRow, rank: int | None) -> Evidence:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.shared import Evidence, Finding
@@ -41,13 +41,10 @@ def messages(view: View) -> Iterable[Finding]:
             told += 1
 
 
+@per_view
 def mispaired(view: View) -> frozenset[int]:
     """Ranks in a message whose sides do not fit: that they wait, or abort, follows from it."""
-    found: frozenset[int] | None = view.local.get("mispaired")
-    if found is None:
-        ranks = {rank for finding in messages(view) for rank in finding.ranks}
-        found = view.local["mispaired"] = frozenset(ranks)
-    return found
+    return frozenset(rank for finding in messages(view) for rank in finding.ranks)
 
 
 def _uneven(view: View, rows: Sequence[P2PRow]) -> Iterable[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.pipeline.layout import running_action, state_at, states
 from pardbg.events import fields
 from pardbg.store.definitions import Frame, frames_of
@@ -65,15 +65,10 @@ class Seen:
         return self.silent_ns > 0 and not self.stopped
 
 
+@per_view
 def seen(view: View, rank: int) -> Seen:
     """Rank ``rank`` at the cursor. Once per view."""
-    found: Seen | None = view.local.get(("seen", rank))
-    if found is None:
-        found = view.local["seen", rank] = _seen(view, rank, view.ranks[rank])
-    return found
-
-
-def _seen(view: View, rank: int, process: Process) -> Seen:
+    process = view.ranks[rank]
     said = states(view).get(process.proc, {})
     action = running_action(view, rank)
     moved = max(_newest(view, process), _since(said, view))
@@ -124,15 +119,13 @@ Stack = tuple[int, tuple[Frame, ...], str, str]
 """(when, frames, inside, source)"""
 
 
+@per_view
 def stall_stacks(view: View) -> dict[int, Stack]:
     """rank -> its newest stack that the hub took at a standstill."""
-    found: dict[int, Stack] | None = view.local.get("stall stacks")
-    if found is None:
-        found = {}
-        for t_ns, said in view.store.controls.last(view.t_ns, _STALLS):
-            if fields.text(said, "event") == "stall":
-                _take(found, fields.integer(said, "since_ns", t_ns), said)
-        view.local["stall stacks"] = found
+    found: dict[int, Stack] = {}
+    for t_ns, said in view.store.controls.last(view.t_ns, _STALLS):
+        if fields.text(said, "event") == "stall":
+            _take(found, fields.integer(said, "since_ns", t_ns), said)
     return found
 
 

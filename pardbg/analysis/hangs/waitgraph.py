@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
@@ -138,15 +138,9 @@ class WaitGraph:
     """Ranks in ``waits`` of which no stack says that they stand in an op."""
 
 
+@per_view
 def wait_graph(view: View) -> WaitGraph:
     """The graph of ops that are open for PATIENCE_NS at the cursor. Once per view."""
-    found: WaitGraph | None = view.local.get("wait graph")
-    if found is None:
-        found = view.local["wait graph"] = _wait_graph(view)
-    return found
-
-
-def _wait_graph(view: View) -> WaitGraph:
     opened: dict[int, list[PendingOp]] = {}
     for rank, process in view.ranks.items():
         if view.proc_end(process) is not None:

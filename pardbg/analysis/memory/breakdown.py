@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.memory.sharding import gathered_peak
 from pardbg.analysis.pipeline.bounds import peak_bytes
 from pardbg.store.definitions import ModelDef
@@ -111,16 +111,8 @@ def _activations_least(view: View, process: Process) -> int | None:
     return int(table.col("a")[rows].min()) if len(rows) else None
 
 
+@per_view
 def _newest(view: View, process: Process) -> Newest:
-    key = ("memory", process.proc)
-    if key not in view.local:
-        view.local[key] = _find_newest(view, process)
-    newest: Newest = view.local[key]
-    return newest
-
-
-def _find_newest(view: View, process: Process) -> Newest:
-    """Whole blocks from the cache, the rest anew: constant work however long the run."""
     table, visible = view.rows(process, "memory")
     cache = view.memo("memory")
     end = table.base + visible

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, parse
 from pardbg.analysis.pipeline.layout import Layout, spans
 from pardbg.analysis.pipeline.observed import ActionSpan
@@ -145,16 +145,9 @@ def peak_bytes(view: View, rank: int) -> int | None:
     return most
 
 
+@per_view
 def _sizes(view: View, rank: int) -> dict[int, int]:
     """stage -> bytes of the newest sampled forward."""
-    key = ("sizes", rank)
-    if key not in view.local:
-        view.local[key] = _newest_sizes(view, rank)
-    sizes: dict[int, int] = view.local[key]
-    return sizes
-
-
-def _newest_sizes(view: View, rank: int) -> dict[int, int]:
     process = view.ranks.get(rank)
     if process is None:
         return {}

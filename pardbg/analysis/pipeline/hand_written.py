@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pardbg import words
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.intervals import Interval, subtract, union
 from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.store.process import Process
@@ -63,14 +63,8 @@ def why_none(view: View) -> str:
     return _found(view)[1]
 
 
+@per_view
 def _found(view: View) -> tuple[tuple[Chain, ...], str]:
-    local: tuple[tuple[Chain, ...], str] | None = view.local.get("chains")
-    if local is None:
-        local = view.local["chains"] = _look(view)
-    return local
-
-
-def _look(view: View) -> tuple[tuple[Chain, ...], str]:
     cache = view.memo("chains")
     key = (view.epoch, tuple(view.ranks))
     known: tuple[int, tuple[Chain, ...]] | None = cache.get(key)
@@ -81,11 +75,7 @@ def _look(view: View) -> tuple[tuple[Chain, ...], str]:
     ended = [n for process in view.ranks.values() if (n := _last_step(view, process)) >= 0]
     if not ended:
         return (), ""
-    tried = view.memo("chains tried")
-    mark = (key, min(ended))
-    if mark not in tried:
-        tried[mark] = _chains_of(view, min(ended))
-    found, why = tried[mark]
+    found, why = _chains_of(view, min(ended))
     if found:
         cache[key] = (view.t_ns, found)
     return found, why
@@ -96,6 +86,7 @@ def _last_step(view: View, process: Process) -> int:
     return int(table.col("step")[visible - 1]) if visible else -1
 
 
+@per_store(lambda view, step: (view.epoch, tuple(view.ranks), step))
 def _chains_of(view: View, step: int) -> tuple[tuple[Chain, ...], str]:
     seen = {rank: _see(view, process, step) for rank, process in view.ranks.items()}
     found, why = [], ""

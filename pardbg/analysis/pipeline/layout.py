@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse
 from pardbg.analysis.pipeline.hand_written import Chain, chain_spans, chains
 from pardbg.analysis.pipeline.observed import ActionSpan
@@ -59,16 +59,9 @@ class Layout:
         return self.plan is not None and all(self.order.get(rank) for rank in self.ranks)
 
 
+@per_view
 def layouts(view: View) -> list[Layout]:
     """The pipelines of the run at the cursor, the one with the lowest rank first."""
-    found = view.local.get("layouts")
-    if found is None:
-        found = view.local["layouts"] = _find_layouts(view)
-    result: list[Layout] = found
-    return result
-
-
-def _find_layouts(view: View) -> list[Layout]:
     epoch = view.epoch
     plans = [plan for (e, _), plan in view.store.plans.items() if e == epoch and plan.ranks]
     made = [_planned(view, plan) for plan in plans]
@@ -142,20 +135,12 @@ def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpa
     return last_round({rank: spans(view, rank, step) for rank in layout.ranks})
 
 
+@per_view
 def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
     """All actions of a rank in a step that are visible or running at the cursor, by begin."""
     process = view.ranks.get(rank)
     if process is None:
         return []
-    key = ("spans", rank, step)
-    found = view.local.get(key)
-    if found is None:
-        found = view.local[key] = _spans(view, process, rank, step)
-    result: list[ActionSpan] = found
-    return result
-
-
-def _spans(view: View, process: Process, rank: int, step: int) -> list[ActionSpan]:
     table, visible = view.rows(process, "action")
     rows = table.step_rows(step, step, visible)
     columns = (table.col(c)[rows].tolist() for c in ("name_id", "stage", "microbatch"))
@@ -171,17 +156,13 @@ def _spans(view: View, process: Process, rank: int, step: int) -> list[ActionSpa
     return made
 
 
+@per_view
 def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
     """(step, action) that runs at the cursor: begun, not ended."""
-    key = ("running", rank)
-    if key not in view.local:
-        process = view.ranks.get(rank)
-        found = None
-        if process is not None:
-            found = _running_recorded(view, process, rank) or _running_stated(view, process, rank)
-        view.local[key] = found
-    result: tuple[int, ActionSpan] | None = view.local[key]
-    return result
+    process = view.ranks.get(rank)
+    if process is None:
+        return None
+    return _running_recorded(view, process, rank) or _running_stated(view, process, rank)
 
 
 def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
@@ -221,15 +202,11 @@ def states(view: View) -> Mapping[str, Mapping[str, Any]]:
     return state_at(view)[1]
 
 
+@per_view
 def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
     """(when it was said, what of each process). Its times are on the hub's clock."""
-    found = view.local.get("states")
-    if found is None:
-        t_ns, said = view.store.states.ranks(view.t_ns)
-        aligned = {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
-        found = view.local["states"] = (t_ns, aligned)
-    result: tuple[int | None, Mapping[str, Mapping[str, Any]]] = found
-    return result
+    t_ns, said = view.store.states.ranks(view.t_ns)
+    return t_ns, {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
 
 
 def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
@@ -238,15 +238,12 @@ def _ended_step(view: View, rank: int, step: int) -> bool:
     return visible > 0 and int(table.col("step")[visible - 1]) >= step
 
 
+# Ranks may each send their row.
+@per_store(lambda view, layout: (layout.key, sum(map(len, layout.order.values()))))
 def _slots(view: View, layout: Layout) -> Mapping[int, tuple[str, ...]]:
     if layout.plan is None:
         return {}
-    cache = view.memo("slots")
-    key = (layout.key, sum(map(len, layout.order.values())))  # ranks may each send their row
-    if key not in cache:
-        cache[key] = uniform_slots(layout.order, layout.num_stages)
-    slots: Mapping[int, tuple[str, ...]] = cache[key]
-    return slots
+    return uniform_slots(layout.order, layout.num_stages)
 
 
 def _rank_row(
@@ -333,15 +330,14 @@ def _implied_history(
     """(step, implied bubble) of the same steps. Each is simulated once."""
     if len(layout.ranks) > _MOST_SIMULATED:
         return ()
-    cache = view.memo("implied")
-    made = []
-    for step, bubble in bubbles:
-        key = (layout.key, step, bubble)
-        if key not in cache:
-            cache[key] = implied_fraction(layout, step_rows(view, layout, step))
-        if cache[key] is not None:
-            made.append((step, cache[key]))
-    return tuple(made)
+    known = ((step, _implied(view, layout, step, bubble)) for step, bubble in bubbles)
+    return tuple((step, implied) for step, implied in known if implied is not None)
+
+
+@per_store(lambda view, layout, step, bubble: (layout.key, step, bubble))
+def _implied(view: View, layout: Layout, step: int, bubble: float) -> float | None:
+    """``bubble`` tells whether the step is still the same."""
+    return implied_fraction(layout, step_rows(view, layout, step))
 
 
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:

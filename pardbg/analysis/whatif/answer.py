@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.schedule import newest_step
 from pardbg.analysis.whatif import plans
 from pardbg.analysis.whatif.backward_split import Split
@@ -147,12 +147,12 @@ def kept_whatif(view: View) -> WhatIf | str | None:
     if newest is None:
         return None
     until = newest - 1 if newest <= EVERY else (newest - 1) // EVERY * EVERY
-    cache = view.memo("whatif")
-    key = (found[0].key, until)
-    if key not in cache:
-        cache[key] = whatif(view, until=until)
-    answer: WhatIf | str = cache[key]
-    return answer
+    return _until(view, found[0], until)
+
+
+@per_store(lambda view, layout, until: (layout.key, until))
+def _until(view: View, layout: Layout, until: int) -> WhatIf | str:
+    return whatif(view, until=until)
 
 
 def _answer(

@@ -16,7 +16,7 @@ from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.overlap import Overlap, ops_by_rank, overlap, records
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.shared import Evidence, Finding, first
-from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
+from pardbg.analysis.findings.speed.windows import Window, often, per_window, rows_by_step
 from pardbg.words import duration, percent, ranks_text, rate, size
 from pardbg_agent import wire
 
@@ -53,12 +53,9 @@ FAST, MOST, CLEARLY = 20, 80, 1.5
 """The slow link's 20th percentile is that many times the others' 80th."""
 
 
-def exposed(view: View) -> Iterable[Finding]:
+@per_window
+def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     """Collectives that no compute hides."""
-    return kept(view, "exposed", _exposed)
-
-
-def _exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     rows = rows_by_step(view, looked_at)
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
     parts: dict[int, list[Overlap]] = defaultdict(list)
@@ -113,12 +110,9 @@ def _largest(steps: Iterable[Sequence[CollectiveRow]]) -> CollectiveRow:
 # -- small messages
 
 
-def small_messages(view: View) -> Iterable[Finding]:
+@per_window
+def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
     """Loops over tensors with a collective for each."""
-    return kept(view, "small", _small)
-
-
-def _small(view: View, looked_at: Window) -> Iterable[Finding]:
     found: dict[tuple[Group, str], list[list[CollectiveRow]]] = defaultdict(list)
     told: set[tuple[str, str]] = set()
     for rows in rows_by_step(view, looked_at).values():
@@ -201,12 +195,9 @@ def _saved(run: Sequence[CollectiveRow]) -> int:
 # -- links
 
 
-def slow_links(view: View) -> Iterable[Finding]:
+@per_window
+def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
     """A link over which messages take longer than over the others."""
-    return kept(view, "links", _slow_links)
-
-
-def _slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
     by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
     waits = _Waits(view, looked_at.begin_ns)
     for row in p2p_rows(view, _how_many(view, looked_at.begin_ns)):

@@ -9,7 +9,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.windows import Window, kept, often
+from pardbg.analysis.findings.speed.windows import Window, often, per_window
 from pardbg.analysis.pipeline.bounds import bound_fraction
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import Cause, PipelineStep
@@ -45,12 +45,9 @@ _CAUSE_ADVICE: Final[dict[Cause, str]] = {
 }
 
 
-def pipelines(view: View) -> Iterable[Finding]:
+@per_window
+def pipelines(view: View, looked_at: Window) -> Iterable[Finding]:
     """Of each pipeline of the run."""
-    return kept(view, "pipeline", _pipelines)
-
-
-def _pipelines(view: View, looked_at: Window) -> Iterable[Finding]:
     for layout in layouts(view)[:8]:
         steps = [
             made for step in looked_at.steps

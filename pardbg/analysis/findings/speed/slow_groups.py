@@ -15,7 +15,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.findings.shared import Finding, at_row, first
-from pardbg.analysis.findings.speed.windows import Window, kept, rows_by_step
+from pardbg.analysis.findings.speed.windows import Window, per_window, rows_by_step
 from pardbg.words import duration, ranks_text, size
 
 SLOW: Final = 3.0
@@ -33,12 +33,9 @@ Kind = tuple[str, int, int]
 """(op, size class, number of ranks)"""
 
 
-def slow_groups(view: View) -> Iterable[Finding]:
+@per_window
+def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
     """One per group that is slower than its siblings, by what costs most."""
-    return kept(view, "slow groups", _slow_groups)
-
-
-def _slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
     worst: dict[Ranks, Finding] = {}
     for groups in _by_kind(rows_by_step(view, looked_at)).values():
         taken = {

@@ -12,7 +12,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.phases import COMPUTE, phases_in
-from pardbg.analysis.findings.speed.windows import Window, kept, often, rows_by_step
+from pardbg.analysis.findings.speed.windows import Window, often, per_window, rows_by_step
 from pardbg.words import duration, ranks_text
 
 Group = tuple[int, str]
@@ -46,12 +46,9 @@ class _Late:
     """rank -> ns after half of the ranks had come"""
 
 
-def stragglers(view: View) -> Iterable[Finding]:
+@per_window
+def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
     """One per group that waits for the same ranks in most steps."""
-    return kept(view, "straggler", _stragglers)
-
-
-def _stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
     by_group: dict[tuple[int, str], dict[int, list[CollectiveRow]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from statistics import median
 from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.matched import CollectiveRow
@@ -37,7 +38,7 @@ MAX_ROWS: Final = MAX_ISSUES // 2 + 1
 """Collectives that those can be: each has two issues at least."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """Steps that all ranks ended, oldest first, without those that the debugger held."""
 
@@ -63,26 +64,15 @@ class Window:
         return max(b for _, b in self.spans[self.steps[-1]].values())
 
 
+@per_view
 def window(view: View) -> Window | None:
     """The window at the cursor; None while it is too short."""
-    if "window" not in view.local:
-        view.local["window"] = _window(view)
-    found: Window | None = view.local["window"]
-    return found
-
-
-def _window(view: View) -> Window | None:
     newest = _newest(view)
     if newest is None:
         return _without_steps(view)
     if newest >= 2 * MOVES and view.run_end is None:
         newest -= newest % MOVES
-    key = (view.epoch, newest)
-    cache = view.memo("windows")
-    if key not in cache:
-        cache[key] = _read(view, newest)
-    found: Window | None = cache[key]
-    return found
+    return _read(view, newest)
 
 
 def _newest(view: View) -> int | None:
@@ -95,6 +85,7 @@ def _newest(view: View) -> int | None:
     return min(newest, default=None)
 
 
+@per_store(lambda view, newest: (view.epoch, newest))
 def _read(view: View, newest: int) -> Window | None:
     spans: dict[int, dict[int, Interval]] = defaultdict(dict)
     counting = 0
@@ -142,31 +133,28 @@ def _span(row: CollectiveRow) -> Interval:
     return min(issued), max(issued)
 
 
-def kept(
-    view: View, kind: str, found: Callable[[View, Window], Iterable[Finding]]
-) -> tuple[Finding, ...]:
-    """What ``found`` says of the window, worked out once per window."""
-    looked_at = window(view)
-    if looked_at is None:
-        return ()
-    cache = view.memo("window findings")
-    key = (kind, looked_at.epoch, looked_at.newest, len(looked_at.steps))
-    if key not in cache:
-        cache[key] = tuple(found(view, looked_at))
-    made: tuple[Finding, ...] = cache[key]
-    return made
+def per_window(
+    detect: Callable[[View, Window], Iterable[Finding]],
+) -> Callable[[View], tuple[Finding, ...]]:
+    """Make a detector of what looks at a window: it does so once per window."""
+
+    name = f"{detect.__module__}.{detect.__qualname__}"
+
+    @per_store(lambda _, at: (at.epoch, at.newest, len(at.steps)), name)
+    def found(view: View, /, at: Window) -> tuple[Finding, ...]:
+        return tuple(detect(view, at))
+
+    @wraps(detect)
+    def detector(view: View) -> tuple[Finding, ...]:
+        looked_at = window(view)
+        return () if looked_at is None else found(view, looked_at)
+
+    return detector
 
 
+@per_view
 def rows_by_step(view: View, looked_at: Window) -> dict[int, list[CollectiveRow]]:
     """Matched collectives of the window's steps, in order."""
-    key = ("rows by step", looked_at.newest)
-    if key not in view.local:
-        view.local[key] = _rows_by_step(view, looked_at)
-    rows: dict[int, list[CollectiveRow]] = view.local[key]
-    return rows
-
-
-def _rows_by_step(view: View, looked_at: Window) -> dict[int, list[CollectiveRow]]:
     if looked_at.rows is not None:
         return looked_at.rows
     wanted = set(looked_at.steps)
