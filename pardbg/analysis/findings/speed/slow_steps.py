@@ -20,7 +20,7 @@ from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.findings.speed.phases import named_in, phases_in
-from pardbg.analysis.findings.speed.windows import Window, kept
+from pardbg.analysis.findings.speed.windows import Window, per_window
 from pardbg.words import duration, rank_set, ranks_text, size
 
 LAST: Final = 256
@@ -61,12 +61,9 @@ class _Cause:
     large: bool = False
 
 
-def slow_steps(view: View) -> Iterable[Finding]:
+@per_window
+def slow_steps(view: View, looked_at: Window) -> Iterable[Finding]:
     """One at most, worked out once per window."""
-    return kept(view, "slow-steps", _slow_steps)
-
-
-def _slow_steps(view: View, looked_at: Window) -> Iterable[Finding]:
     spans = _spans(view) if looked_at.rows is None else {}
     took = {step: end - begin for step, (begin, end) in spans.items()}
     slow = outliers(took)
