@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pardbg.events import fields
-from pardbg.words import whole
+from pardbg.words import ranks_text, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class ModelDef:
     """torch.distributed.rpc moves data too, which is not seen."""
 
 
+_NUMBERED: Final = re.compile(r"\d+|[0-9a-f]{40}|undefined")
+"""What torch calls groups that nobody named: a number, or a hash of their ranks."""
 Frame = tuple[str, int, str]
 """(file, line, function)"""
 MAX_FRAMES = 128
@@ -131,12 +134,13 @@ def op_def(values: Mapping[Any, Any]) -> OpDef:
 
 
 def group_def(values: Mapping[Any, Any], epoch: int) -> GroupDef:
-    key = fields.text(values, "key")
+    key, ranks = fields.text(values, "key"), fields.integers(values, "ranks")
+    name = fields.text(values, "name") or key
     return GroupDef(
         key=key,
-        name=fields.text(values, "name") or key,
+        name=ranks_text(ranks) if ranks and _NUMBERED.fullmatch(name) else name,
         axis=fields.text_or_none(values, "axis"),
-        ranks=fields.integers(values, "ranks"),
+        ranks=ranks,
         backend=fields.text(values, "backend"),
         epoch=epoch,
     )

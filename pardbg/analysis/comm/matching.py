@@ -46,11 +46,14 @@ def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...
 def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
     start = tail_start(view, "issue", rows)
+    several = len(view.ranks) > 1
     cache = view.memo("collectives")
     groups: dict[Key, dict[int, Issue]] = defaultdict(dict)
     reached: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for issue in issues(view, "issue", start):
         group = issue.group
+        if several and len(group.ranks) == 1:
+            continue  # nothing is exchanged: frameworks call such groups out of habit
         rank, seq = issue.rank, issue.seq
         groups[group.epoch, group.key, seq].setdefault(rank, issue)
         known = reached[group.epoch, group.key]

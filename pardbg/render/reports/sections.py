@@ -108,10 +108,12 @@ def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:
     """A row per group, op and size class."""
     if not rows:
         return []
-    lines = [f"{'group':<14}{'op':<16}{'up to':>9}{'number':>8}{'transfer':>11}{'busbw':>12}"]
-    for row in sorted(rows, key=lambda r: -r.number * r.up_to_bytes)[:MAX_ROWS]:
+    shown = sorted(rows, key=lambda r: -r.number * r.up_to_bytes)[:MAX_ROWS]
+    wide = max(14, *(len(row.group) + 1 for row in shown))
+    lines = [f"{'group':<{wide}}{'op':<16}{'up to':>9}{'number':>8}{'transfer':>11}{'busbw':>12}"]
+    for row in shown:
         lines.append(
-            f"{row.group[:13]:<14}{row.op[:15]:<16}{size(row.up_to_bytes):>9}"
+            f"{row.group:<{wide}}{row.op[:15]:<16}{size(row.up_to_bytes):>9}"
             f"{row.number:>8}{duration(row.transfer_ns):>11}{busbw(row.busbw_gbps):>12}"
         )
     return lines

@@ -339,3 +339,13 @@ def test_a_healthy_run_has_no_findings() -> None:
     trace = ddp()
     trace.end(300)
     assert snapshot(trace.store(), None).findings == ()
+
+
+def test_groups_nobody_named_are_called_by_their_ranks_and_groups_of_one_fold_away() -> None:
+    trace = Trace(2)
+    trace.groups |= {"3": (0, 1), "4": (0,), "5": (1,)}
+    for proc in trace.ranks:
+        proc.collective("3", "all_reduce", 1, 2, 64)
+        proc.collective("5" if proc.rank else "4", "all_reduce", 3, 4, 64)
+    rows = snapshot(trace.store(), None).collectives
+    assert [row.label for row in rows] == ["ranks 0,1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch.distributed.distributed_c10d as c10d
@@ -62,13 +63,28 @@ def mesh_made(mesh: Any) -> None:
     groups = getattr(mesh, "_dim_group_names", None)
     if not axes or not groups or len(axes) != len(groups) or len(PROCESS.axes) > _MAX_AXES:
         return
-    c = _core.CURRENT
     for axis, name in zip(axes, groups, strict=True):
-        if name is None or PROCESS.axes.get(name) == axis:
+        if name is not None and PROCESS.axes.get(name) != axis:
+            _note(name, axis)
+
+
+def name_axes(holder: Any, axes: Mapping[str, str]) -> None:
+    """Note the groups that a framework keeps in attributes of ``holder``: attribute -> axis. A
+    group that says itself what it is keeps its name."""
+    for attribute, axis in axes.items():
+        pg = getattr(holder, attribute, None)
+        if not isinstance(pg, c10d.ProcessGroup) or pg.size() < 2:
             continue
-        PROCESS.axes[name] = axis
-        if c is not None and c.level:
-            _meet_again(c, name)
+        name = c10d._world.pg_names.get(pg)
+        if name and name not in PROCESS.axes and _described(pg, name) == name:
+            _note(name, axis)
+
+
+def _note(name: str, axis: str) -> None:
+    PROCESS.axes[name] = axis
+    c = _core.CURRENT
+    if c is not None and c.level:
+        _meet_again(c, name)
 
 
 def _meet_again(c: _core.Core, name: str) -> None:

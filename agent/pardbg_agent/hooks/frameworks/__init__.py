@@ -1,14 +1,16 @@
-"""Pipelines of training frameworks: an adapter each, put in place when the program imports the
-framework's module. An adapter imports nothing of the framework; what it does not find it leaves
-alone."""
+"""Pipelines and groups of training frameworks: an adapter each, put in place when the program
+imports the framework's module. An adapter imports nothing of the framework; what it does not find
+it leaves alone."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
+from pardbg_agent import core as _core
+from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, nanotron, picotron
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.late_imports import LateImports
@@ -22,9 +24,38 @@ ADAPTERS: Final[dict[str, Adapter]] = {
     **colossalai.MODULES,
 }
 """Module of a framework -> what hooks it."""
+GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
+    "deepspeed.runtime.pipe.topology": (
+        "PipelineParallelGrid", "__init__",
+        {"pp_proc_group": "pp", "dp_proc_group": "dp", "slice_proc_group": "tp"},
+    ),
+    "nanotron.parallel.context": (
+        "ParallelContext", "_init_parallel_groups",
+        {"tp_pg": "tp", "cp_pg": "cp", "dp_pg": "dp", "pp_pg": "pp", "ep_pg": "ep"},
+    ),
+    "picotron.process_group_manager": (
+        "ProcessGroupManager", "__init__",
+        {"tp_group": "tp", "cp_group": "cp", "dp_group": "dp", "pp_group": "pp"},
+    ),
+}  # fmt: skip
+"""Module -> (class, the method that makes its groups, attribute -> axis)."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
     """Wait for the frameworks' modules."""
     for module, adapter in ADAPTERS.items():
         late.when_imported(module, functools.partial(adapter, patches))
+    for module, made in GROUPS.items():
+        late.when_imported(module, functools.partial(_name_groups, patches, *made))
+
+
+def _name_groups(
+    patches: Patches, owner: str, method: str, axes: dict[str, str], module: ModuleType
+) -> None:
+    def before(c: _core.Core, holder: Any, *_: Any, **__: Any) -> Any:
+        return holder
+
+    def after(c: _core.Core, holder: Any, t1: int, failed: bool) -> None:
+        groups.name_axes(holder, axes)
+
+    patches.around(getattr(module, owner, None), method, "groups of a framework", before, after)

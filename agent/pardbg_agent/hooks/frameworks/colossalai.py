@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run
+from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run, report_loss
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
@@ -174,7 +174,7 @@ def _weight(made: Actions, given: Given) -> What | None:
 def _log_loss(c: _core.Core, made: Actions) -> None:
     """The mean over the microbatches, where the last stage is."""
     if made.of_run.losses:
-        step_phases.log_loss(c, sum(made.of_run.losses))
+        report_loss(c, made, sum(made.of_run.losses))
 
 
 MODULES: Final = {

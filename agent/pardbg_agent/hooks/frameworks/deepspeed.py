@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks.frameworks.seam import Given, What, action, hook_run
+from pardbg_agent.hooks.frameworks.seam import Given, What, action, hook_run, report_loss
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
@@ -109,7 +109,7 @@ def _log_loss(c: _core.Core, made: Actions) -> None:
     run = made.of_run
     total: Any = getattr(run.engine, "total_loss", None)
     if run.trains and step_phases.is_plain_scalar(total):
-        step_phases.log_loss(c, total.item() / run.engine.micro_batches)
+        report_loss(c, made, total.item() / run.engine.micro_batches)
 
 
 MODULES: Final = {

@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run
+from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run, report_loss
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
 from pardbg_agent.hooks.training.schedule_orders import Plan, by_rank, interleaved, one_f_one_b
 
@@ -108,9 +107,9 @@ def _log_loss(c: _core.Core, made: Actions) -> None:
         return
     if all(len(value) == 2 for value in values):
         total = sum(value[1] for value in values)
-        step_phases.log_loss(c, sum(value[0] for value in values) / max(total, 1e-30))
+        report_loss(c, made, sum(value[0] for value in values) / max(total, 1e-30))
     elif all(len(value) == 1 for value in values):
-        step_phases.log_loss(c, sum(value[0] for value in values) / len(values))
+        report_loss(c, made, sum(value[0] for value in values) / len(values))
 
 
 def _numbers(value: Any) -> list[float]:

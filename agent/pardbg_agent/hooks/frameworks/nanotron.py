@@ -17,6 +17,7 @@ from pardbg_agent.hooks.frameworks.seam import (
     hook_action,
     hook_communication,
     hook_run,
+    report_loss,
 )
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
@@ -96,7 +97,7 @@ def _after_loss(*_: Any) -> None:
 def _log_loss(c: _core.Core, made: Actions) -> None:
     """The sum of what the last stage divided by the number of microbatches."""
     if made.of_run.losses:
-        step_phases.log_loss(c, sum(made.of_run.losses))
+        report_loss(c, made, sum(made.of_run.losses))
 
 
 MODULES: Final = {

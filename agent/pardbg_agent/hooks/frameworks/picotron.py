@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run
+from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run, report_loss
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
@@ -88,7 +88,7 @@ def _log_loss(c: _core.Core, made: Actions) -> None:
     """The mean over the microbatches, where the last stage is."""
     losses = made.of_run.losses
     if losses:
-        step_phases.log_loss(c, sum(losses) / len(losses))
+        report_loss(c, made, sum(losses) / len(losses))
 
 
 MODULES: Final = {"picotron.pipeline_parallel.pipeline_parallel": _hook}

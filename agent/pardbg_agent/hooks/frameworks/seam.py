@@ -8,7 +8,7 @@ from typing import Any
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.patching import Patches, around
-from pardbg_agent.hooks.training import pipeline_actions
+from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.hooks.training.schedule_orders import Plan
 
@@ -53,6 +53,7 @@ def hook_run(
         if plan is None:
             return None
         planned = made.define(plan) if plan.order else []
+        made.run_step = c.step
         made.run_begins(planned)
         return made
 
@@ -65,6 +66,12 @@ def hook_run(
             made.run_ended(t1, failed)
 
     patches.around(owner, name, hook, before, after)
+
+
+def report_loss(c: _core.Core, made: Actions, loss: float) -> None:
+    """The loss of a run that ended, of the step in which it began: an optimizer inside may have
+    ended that."""
+    step_phases.log_loss(c, loss, made.run_step)
 
 
 def action(

@@ -173,7 +173,7 @@ def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
     """The mean over the microbatches, where the last stage is; never waits for a device."""
     losses = schedule._internal_losses
     if losses and all(step_phases.is_plain_scalar(loss) for loss in losses):
-        step_phases.log_loss(c, sum(loss.item() for loss in losses) / len(losses))
+        step_phases.log_loss(c, sum(loss.item() for loss in losses) / len(losses), c.step)
     return None
 
 

@@ -8,6 +8,7 @@ shown of one is shown of all.
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch.distributed.distributed_c10d as c10d
@@ -57,6 +58,8 @@ class Actions:
         """(step, its plan) of actions outside a schedule's run."""
         self._run_t0 = 0
         """Since when the phase of the run goes on; 0: it does not."""
+        self.run_step = 0
+        """In which step the run began."""
         self.of_run: Any = None
         """What a framework's adapter knows of the run; None outside of one."""
         self.counts: dict[tuple[str, int], int] = {}
@@ -255,9 +258,12 @@ def _group_of(ranks: tuple[int, ...]) -> str:
 
 
 def group_key(pg: Any) -> str:
-    """How records call a process group (None: the default one)."""
+    """How records call a pipeline's process group (None: the default one)."""
     c = _core.CURRENT or _core.ensure()
-    return groups.group_of(context.of(c), pg or c10d._get_default_group()).key
+    pg = pg or c10d._get_default_group()
+    if pg is not c10d._world.default_pg:
+        groups.name_axes(SimpleNamespace(pg=pg), {"pg": "pp"})
+    return groups.group_of(context.of(c), pg).key
 
 
 def ranks_of(pg: Any) -> tuple[int, ...]:

@@ -217,7 +217,7 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors):
         value, divisor = unscaled or (tensors.item(), divisor_of(tensors))
-        log_loss(c, x.loss.add(value, divisor, c.step, local().optimizer), 0)
+        log_loss(c, x.loss.add(value, divisor, c.step, local().optimizer))
 
 
 def _before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
@@ -280,16 +280,17 @@ def is_plain_scalar(tensor: Any) -> bool:
     return type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
 
 
-def log_loss(c: _core.Core, value: float, reported: int = 1) -> None:
-    """METRIC loss of the current step; ``reported`` by a schedule, or 0. A program that logs its
-    own comes later and so wins."""
+def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
+    """METRIC loss of the current step, or of the one in which a schedule that ``reported`` it
+    began. A program that logs its own comes later and so wins."""
     c.loss = value
     if c.watches.nan is not None:
         not_finite.loss(c, value)
     t = now_ns()
     c.record_f(
-        int(Kind.METRIC), int(Lane.COUNTER), _SEEN, c.defs.name("loss"), t, t, c.step, 0, NO_GROUP,
-        NONE, NONE, NONE, value, reported,
+        int(Kind.METRIC), int(Lane.COUNTER), _SEEN, c.defs.name("loss"), t, t,
+        c.step if reported is None else reported, 0, NO_GROUP, NONE, NONE, NONE, value,
+        0 if reported is None else 1,
     )  # fmt: skip
 
 

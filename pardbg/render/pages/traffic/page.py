@@ -82,7 +82,7 @@ def _title(view: TrafficView, cells: int) -> Line:
     groups = "  ".join(
         f"{clean(g.axis or g.name)} ({words.plural(len(g.ranks), 'rank')}, {clean(g.backend)}) "
         f"{words.short_count(g.num_ops)} ops {words.size(g.bytes)}"
-        for g in view.groups[:3]
+        for g in sorted(view.groups, key=lambda g: len(g.ranks) == 1)[:3]
     )
     made = line("  ", Segment(groups, "strong"))
     rates = f"   rates over {words.duration(view.window_ns)}"
