@@ -126,6 +126,10 @@ mem.G              | #1a0f02 #e8a14d bold | #201202 #eda64f bold | black yellow
 mem.O              | #04140c #67bb84 bold | #ffffff #3c9a5d bold | black green
 mem.A              | #170a24 #c9a2f5 bold | #ffffff #8a55c7 bold | black magenta
 mem.U              | #cdd5de #47525f      | #2c343d #c3cad1      | black white
+ink.P              | #529fe8 -            | #2d7cc7 -            | bright_blue -
+ink.G              | #e8a14d -            | #9a6420 -            | yellow -
+ink.O              | #67bb84 -            | #3c9a5d -            | green -
+ink.A              | #c9a2f5 -            | #8a55c7 -            | magenta -
 expected           | #eef2f6 - bold       | #0d1218 - bold       | bright_white - bold
 on.time            | #6b7683 -            | #7d8794 -            | white -
 late               | #e9c767 - bold       | #8a6100 - bold       | bright_yellow - bold

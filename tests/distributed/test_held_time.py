@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.analysis.answers.report import report
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.session.reader import load
 from tests.distributed.runs import started
 from tests.distributed.test_ctl_verbs import Script
@@ -29,7 +29,7 @@ def _report(file: Path, stepped: Callable[[str], None] | None = None) -> dict[st
         if stepped is not None:
             stepped(handle.run)
         assert handle.wait() == 0
-    return report(load(file))
+    return as_json(report(load(file)))
 
 
 @pytest.mark.timeout(120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,11 +38,16 @@ class MemoryRow:
     """Where parameters are sharded: the most that lay whole at once in the last step."""
     activations_least_bytes: int | None = None
     """The least that a sampled forward kept: below the newest where some steps recompute."""
+    limit_bytes: int | None = None
+    """Of its device, or of its cgroup, which it shares with others; None: there is none."""
+    course: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
+    """(category, (t_ns, bytes) at the times of ``history``) of what was measured."""
 
 
 HISTORY: Final = 256
 _TAIL_ROWS: Final = 4096
 _TOTALS: Final = ("allocated", "rss")
+_CATEGORIES: Final = ("parameters", "gradients", "optimizer", "activations")
 _STATES_PER_PARAMETER: Final = {
     "adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2,
     "adagrad": 1, "rmsprop": 1, "adafactor": 0, "sgd": 0,
@@ -62,10 +68,11 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
     latest = latest_bytes(view, process)
     kind = next((name for name in _TOTALS if latest.get(name, (0, 0))[0] > 0), "rss")
     total = latest[kind][0] if kind in latest else None
-    parts = [latest.get(n) for n in ("parameters", "gradients", "optimizer", "activations")]
+    parts = [latest.get(n) for n in _CATEGORIES]
     values = [part[0] if part is not None else None for part in parts]
     known = sum(value for value in values if value is not None)
     peak = _activations_peak(view, rank, process)
+    totals = history(view, process, kind)
     return MemoryRow(
         rank=rank,
         parameters_bytes=values[0],
@@ -77,9 +84,11 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         total_bytes=total,
         total_kind=kind,
         expected_bytes=expected_bytes(process.model, values[2]),
-        history=history(view, process, kind),
+        history=totals,
         gathered_peak_bytes=gathered_peak(view, process),
         activations_least_bytes=_activations_least(view, process),
+        limit_bytes=latest["limit"][0] if "limit" in latest else None,
+        course=_course(view, process, [t_ns for t_ns, _ in totals]),
     )
 
 
@@ -162,6 +171,29 @@ def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], .
         rows = rows[np.linspace(0, len(rows) - 1, HISTORY).astype(np.int64)]
     times, values = table.col("t1_ns")[rows].tolist(), table.col("a")[rows].tolist()
     return tuple(zip(times, values, strict=True))
+
+
+def _course(
+    view: View, process: Process, times: Sequence[int]
+) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
+    """What each category was at these times: its newest value then, stages added up."""
+    table, visible = view.rows(process, "memory")
+    tail = slice(max(0, visible - _TAIL_ROWS), visible)
+    names, stages, when, values = (table.col(c)[tail] for c in ("name_id", "stage", "t1_ns", "a"))
+    found = []
+    for category in _CATEGORIES:
+        own = np.isin(names, [i for i, name in process.names.items() if name == category])
+        sums = np.zeros(len(times), np.int64)
+        first = None
+        for stage in np.unique(stages[own]):
+            rows = own & (stages == stage)
+            at = when[rows].searchsorted(times, side="right")
+            sums += np.concatenate(([0], values[rows]))[at]
+            begin = int(at.searchsorted(1))
+            first = begin if first is None else min(first, begin)
+        if first is not None and first < len(times):
+            found.append((category, tuple(zip(times[first:], sums[first:].tolist(), strict=True))))
+    return tuple(found)
 
 
 def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int | None:

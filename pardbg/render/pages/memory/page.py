@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.peaks import Peak
-from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -23,15 +21,11 @@ from pardbg.render.draw.cells import (
     right,
     selected,
 )
-from pardbg.render.draw.plots import DOT, Scale, Series, plot
 from pardbg.render.draw.sparks import resample, shares, spark
 from pardbg.render.frame.empty import empty
+from pardbg.render.pages.memory.course import CATEGORIES, TOTAL_ROWS, course, parts, whole
 from pardbg.render.pages.memory.sharding import legend, sharding
 
-CATEGORIES = (
-    ("P", "parameters"), ("G", "gradients"), ("O", "optimizer"), ("A", "activations"),
-    ("U", "other"),
-)  # fmt: skip
 SHORT = {
     "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",
     "other": "other",
@@ -51,17 +45,6 @@ class _Scale:
     """Cells of each category's column; 0: no columns."""
 
 
-def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
-    """(letter, bytes) of the stacked bar. A resident set also holds Python and its libraries, so
-    what is not attributed belongs into the bar only where a device counted it."""
-    values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
-              row.activations_bytes,
-              row.unattributed_bytes if row.total_kind == "allocated" else 0)  # fmt: skip
-    return tuple(
-        (letter, max(value or 0, 0)) for (letter, _), value in zip(CATEGORIES, values, strict=True)
-    )
-
-
 def memory(
     snapshot: Snapshot,
     cells: int,
@@ -79,7 +62,7 @@ def memory(
     tail = each * len(CATEGORIES) + 14
     scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
     drawn = _sharding(snapshot, cells, rows)
-    sharded = bool(drawn)
+    legend_ = _foot(cells, rows, snapshot, bool(drawn))
     density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
     made = peaks or {}
     body: list[Line] = []
@@ -89,38 +72,19 @@ def memory(
         body += lines
         places += [row.rank] * len(lines)
     focus = places.index(chosen) if chosen in places else None
-    spare = rows - 2 - len(body) - len(drawn) - 2
-    if spare >= LEAST_CHART and not drawn:
-        drawn = _course(snapshot, chosen, cells, min(spare, 16))
-    foot = (*drawn, *_foot(cells, rows, snapshot, sharded))
+    own = next((row for row in snapshot.memory if row.rank == chosen), snapshot.memory[0])
+    spare = rows - 2 - len(body) - len(drawn) - len(legend_)
+    for section in (whole(own, cells), _charts(snapshot, own, cells, spare - TOTAL_ROWS)):
+        if section and len(section) <= spare:
+            body += section
+            spare -= len(section)
+    foot = (*drawn, *legend_)
     return Picture(_head(snapshot, scale, cells), tuple(body), foot,
                    focus=focus, rows=tuple(places))  # fmt: skip
 
 
-def _course(snapshot: Snapshot, chosen: int | None, cells: int, height: int) -> list[Line]:
-    """The total over time: of the chosen rank loud, of the others quiet."""
-    begin = snapshot.t_begin_ns
-    series = [
-        Series(
-            tuple((t_ns - begin, total) for t_ns, total in row.history),
-            "spark" if row.rank == chosen else "faint",
-            DOT if len(row.history) <= cells // 4 else "braille",
-        )
-        for row in sorted(snapshot.memory, key=lambda row: row.rank == chosen)
-        if row.history
-    ]
-    chart = plot(series, cells - 4, height - 2, _TIMES, _BYTES)
-    who = "" if chosen is None else f"rank {chosen}, others behind"
-    title = line(" ", rule("memory over time", cells - 2, who))
-    return [(), title, *(line("  ", row) for row in chart)] if chart else []
-
-
-def _at(t_ns: float) -> str:
-    return words.offset(t_ns, 1e8)
-
-
-_TIMES: Final = Scale(_at)
-_BYTES: Final = Scale(words.binary_size, binary=True)
+def _charts(snapshot: Snapshot, own: MemoryRow, cells: int, spare: int) -> list[Line]:
+    return course(snapshot, own, cells, min(spare, 26)) if spare >= LEAST_CHART else []
 
 
 def _density(ranks: int, rows: int) -> int:
@@ -212,11 +176,14 @@ def _expected(row: MemoryRow, scale: _Scale) -> Line:
     drawn = Row(scale.bar)
     at = min(scale.bar - 1, round(row.expected_bytes / scale.top * scale.bar))
     have = sum(value for letter, value in parts(row) if letter in "PGO")
+    measured = None not in (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes)
     text = f"expected P+G+O {words.binary_size(row.expected_bytes)}"
     off = have / row.expected_bytes - 1 if row.expected_bytes else 0.0
-    style = "warn" if abs(off) > 0.1 else "dim"
+    style = "warn" if abs(off) > 0.1 and measured else "dim"
     note = (
-        f", have {words.binary_size(have)} ({words.change(off, 0)})"
+        ", measured after the first step"
+        if not measured
+        else f", have {words.binary_size(have)} ({words.change(off, 0)})"
         if abs(off) > 0.01
         else ", as measured"
     )

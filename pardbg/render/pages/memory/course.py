@@ -1,0 +1,145 @@
+"""Memory of the run: one rank's total taken apart, and its course over time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.memory.breakdown import MemoryRow
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import Line, Row, Segment, fit, line
+from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.draw.sparks import shares
+
+CATEGORIES: Final = (
+    ("P", "parameters"), ("G", "gradients"), ("O", "optimizer"), ("A", "activations"),
+    ("U", "other"),
+)  # fmt: skip
+TOTAL_ROWS: Final = 4
+"""Lines of a rank's total taken apart."""
+_STYLES: Final = {name: f"ink.{letter}" for letter, name in CATEGORIES}
+_BY: Final = "memory by category"
+_NEAR: Final = 2.0
+"""A limit is a line of the chart from half of it on: further off it would flatten the rest."""
+
+
+def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
+    """(letter, bytes) of the stacked bar. A resident set also holds Python and its libraries, so
+    what is not attributed belongs into the bar only where a device counted it."""
+    values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
+              row.activations_bytes,
+              row.unattributed_bytes if row.total_kind == "allocated" else 0)  # fmt: skip
+    return tuple(
+        (letter, max(value or 0, 0)) for (letter, _), value in zip(CATEGORIES, values, strict=True)
+    )
+
+
+def whole(row: MemoryRow, cells: int) -> list[Line]:
+    """All that the rank has, as one bar up to its limit, and what "other" is."""
+    if not row.total_bytes:
+        return []
+    own = dict(parts(row))
+    own["U"] = 0
+    known = min(sum(own.values()), row.total_bytes)
+    own["U"] = row.total_bytes - known
+    end = max(row.total_bytes, row.limit_bytes or 0)
+    drawn = Row(cells - 4, "·", "rule")
+    at = 0
+    sizes = shares([value / end for value in own.values()], cells - 4)
+    for (letter, value), size in zip(own.items(), sizes, strict=True):
+        size = max(size, 1 if value else 0)  # what is there must be seen
+        drawn.fill(at, at + size, " ", f"mem.{letter}")
+        drawn.put(at + size // 2, letter if size else "", f"mem.{letter}")
+        at += size
+    kind = "resident set" if row.total_kind == "rss" else "allocated"
+    note = f"{kind} {words.binary_size(row.total_bytes)}"
+    if row.limit_bytes:
+        note += f" of {words.binary_size(row.limit_bytes)}"
+    other = "Python, torch and its libraries, buffers and caches"
+    if row.total_kind == "allocated":
+        other = "buffers, temporaries and what no object names"
+    share = words.percent(own["U"] / row.total_bytes, 0)
+    said = f"  P+G+O+A {words.binary_size(known)}   other {words.binary_size(own['U'])} ({share}): "
+    return [
+        (),
+        line(" ", rule(f"all of rank {row.rank}", cells - 2, note)),
+        line("  ", drawn.line()),
+        fit(line(Segment(said, ""), Segment(other, "dim")), cells),
+    ]
+
+
+def course(snapshot: Snapshot, own: MemoryRow, cells: int, height: int) -> list[Line]:
+    """Over time: the total of every rank with the limit, and one rank's categories; side by side
+    where there is room, else the categories alone once there are some."""
+    panels = [_categories(own, snapshot.t_begin_ns), _totals(snapshot, own)]
+    panels = [panel for panel in panels if any(one.points for one in panel[2])]
+    panels = panels[: 2 if cells >= 110 else 1]
+    if not panels:
+        return []
+    size = (cells - 2) // len(panels) - 2
+    head = line(*(line(" ", rule(title, size, note), " ") for title, note, _ in panels))
+    charts = [
+        plot(shown, size, height - 3, _TIMES, _PARTS if title == _BY else _BYTES)
+        for title, _, shown in panels
+    ]
+    if not all(charts):
+        return []
+    keys = line(*(line(" ", fit(_key(shown), size), " ") for _, _, shown in panels))
+    rows = zip(*charts, strict=True)
+    return [(), head, keys, *(line(*(line(" ", fit(r, size), " ") for r in row)) for row in rows)]
+
+
+Panel = tuple[str, str, list[Series]]
+
+
+def _categories(own: MemoryRow, begin_ns: int) -> Panel:
+    """One upon the other: the highest letter is all that is counted."""
+    below: dict[int, int] = {}
+    shown = []
+    for name, points in own.course:
+        for t_ns, value in points:
+            below[t_ns] = below.get(t_ns, 0) + value
+        tops = tuple((t_ns - begin_ns, below[t_ns]) for t_ns, _ in points)
+        shown.append(Series(tops, _STYLES[name], name[0].upper()))
+    return _BY, f"rank {own.rank}, one upon the other", shown
+
+
+def _totals(snapshot: Snapshot, own: MemoryRow) -> Panel:
+    begin = snapshot.t_begin_ns
+    shown = [
+        Series(
+            tuple((t_ns - begin, total) for t_ns, total in row.history),
+            "spark" if row.rank == own.rank else "faint",
+            DOT if len(row.history) <= 40 else "braille",
+        )
+        for row in sorted(snapshot.memory, key=lambda row: row.rank == own.rank)
+    ]
+    most = max((total for row in snapshot.memory for _, total in row.history), default=0)
+    note = f"rank {own.rank}, others behind"
+    if own.limit_bytes and most * _NEAR >= own.limit_bytes:
+        times = [t_ns for t_ns, _ in own.history] or [snapshot.t_ns]
+        across = range(times[0], times[-1] + 1, max(1, (times[-1] - times[0]) // 99))
+        level = tuple((t_ns - begin, own.limit_bytes) for t_ns in across)
+        shown.append(Series(level, "bad", "╌"))
+    if own.limit_bytes:
+        note = f"limit {words.binary_size(own.limit_bytes)}"
+    return "total", note, shown
+
+
+def _key(shown: list[Series]) -> Line:
+    """The letters of the categories; nothing where the series have none."""
+    names = {style: name for name, style in _STYLES.items()}
+    return line(*(
+        part for one in shown if one.style in names
+        for part in (Segment(f"  {one.marker}", one.style), Segment(f" {names[one.style]}", "dim"))
+    ))  # fmt: skip
+
+
+def _at(t_ns: float) -> str:
+    return words.offset(t_ns, 1e8)
+
+
+_TIMES: Final = Scale(_at)
+_BYTES: Final = Scale(words.binary_size, binary=True)
+_PARTS: Final = Scale(words.binary_size, low=0.0, binary=True)
