@@ -30,6 +30,8 @@ good               | #67bb84 -            | #22743f -            | green -
 warn               | #e9c767 -            | #8a6100 - bold       | bright_yellow -
 bad                | #f0717b - bold       | #b3202e - bold       | bright_red - bold
 held               | #c9a2f5 - bold       | #6d31b3 - bold       | bright_magenta - bold
+chosen             | #0d1218 #eef2f6 bold | #ffffff #1b2430 bold | black bright_white bold
+culprit            | #ffd166 - bold       | #8a5200 - bold       | bright_yellow - bold
 cursor             | #eef2f6 -            | #0d1218 -            | bright_white -
 key                | #7fd1c7 - bold       | #00796b - bold       | bright_cyan - bold
 brand              | #0d1218 #7fd1c7 bold | #ffffff #00796b bold | black cyan bold

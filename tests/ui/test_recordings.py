@@ -85,3 +85,21 @@ async def test_up_and_down_go_through_the_frames_of_a_recorded_stack() -> None:
         await shows(app, "▶             wait_for(RESULT)")
         await type_(pilot, "down")
         await shows(app, "▶         time.sleep(0.1)")
+
+
+async def test_a_box_of_the_timeline_is_chosen_by_key_and_by_click() -> None:
+    async with replayed("1f1b", (120, 40)) as (app, pilot):
+        await type_(pilot, "goto step 5")
+        await pilot.press("3", "enter")
+        await shows(app, "waited for r1: ")
+        chosen = text_of(app).partition("┌")[2][:40]
+        await pilot.press("h")
+        await until(lambda: text_of(app).partition("┌")[2][:40] != chosen, "another box")
+        page = app.main.pages["timeline"]
+        rows = [line.text for line in app.screen._compositor.render_strips(app.size)]
+        y = next(y for y, row in enumerate(rows) if "compute" in row and "F0" in row)
+        await pilot.click(offset=(rows[y].index("F0"), y))
+        await shows(app, "┌ r0 0F0  ")
+        await pilot.press("j", "escape")
+        await until(lambda: "┌" not in text_of(app), "no box")
+        assert page.display

@@ -120,6 +120,8 @@ def _boxes(
     begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]
     column = max(1, (t1_ns - t0_ns) // columns)
     wide = end - begin >= column
+    place = np.clip(((begin - t0_ns) * columns) // (t1_ns - t0_ns), 0, columns - 1)
+    wide |= np.bincount(place, minlength=columns)[place] == 1  # it has its column to itself
     if not wide.any():
         return _merged(process, name, table, rows, (t0_ns, t1_ns), columns)
     every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -132,11 +134,12 @@ def _boxes(
 
 def _single(process: Process, name: str, table: Table, rows: NDArray[np.int64]) -> list[LaneSpan]:
     label: Callable[..., str] = _LABELS.get(name, _label_name)
-    names = ("t0_ns", "t1_ns", "name_id", "stage", "microbatch", "step", "peer", "flags")
+    names = ("t0_ns", "t1_ns", "name_id", "stage", "microbatch", "step", "peer", "flags",
+             "group_id", "seq")  # fmt: skip
     columns = (table.col(c)[rows].tolist() for c in names)
     made = []
-    for t0, t1, name_id, stage, mb, step, peer, flags in zip(*columns, strict=True):
-        text = label(process, name_id, stage, mb, step, peer, flags)
+    for t0, t1, name_id, *rest in zip(*columns, strict=True):
+        text = label(process, name_id, *rest)
         made.append(LaneSpan(t0, t1, text, _style(process, name, name_id)))
     return made
 
@@ -225,7 +228,14 @@ def _label_step(_process: Process, _id: int, _stage: int, _mb: int, step: int, *
 
 
 def _label_p2p(
-    process: Process, name_id: int, _stage: int, mb: int, _step: int, peer: int, flags: int
+    process: Process,
+    name_id: int,
+    _stage: int,
+    mb: int,
+    _step: int,
+    peer: int,
+    flags: int,
+    *_: Any,
 ) -> str:
     op = process.ops.get(name_id)
     verb = op.op if op is not None else "send" if flags & 4 else "recv"
@@ -234,9 +244,18 @@ def _label_p2p(
     return f"{verb}{what} {arrow}{peer}" if peer >= 0 else f"{verb}{what}"
 
 
+def _label_op(
+    process: Process, name_id: int, _stage: int, _mb: int, _step: int, _peer: int, _flags: int,
+    group_id: int, seq: int,
+) -> str:  # fmt: skip
+    group = process.groups.get(group_id)
+    return f"{process.name(name_id)} {group.axis or group.name if group else ''} #{seq}"
+
+
 _LABELS: Final[dict[str, Callable[..., str]]] = {
     "span": _label_span,
     "action": _label_action,
     "step": _label_step,
+    "done": _label_op,
     "done_p2p": _label_p2p,
 }

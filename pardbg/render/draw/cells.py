@@ -140,6 +140,17 @@ def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:
     return (*runs, Segment(" " * (cells - size), style)) if size < cells else tuple(runs)
 
 
+def overlay(runs: Sequence[Segment], at: int, text: str, style: str) -> Line:
+    """The line with ``text`` over its cells from ``at`` on; for lines of one cell a character."""
+    row = Row(max(line_width(runs), at + len(text)))
+    used = 0
+    for run in runs:
+        row.put(used, run.text, run.style)
+        used += len(run.text)
+    row.put(at, text, style)
+    return row.line()
+
+
 def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line:
     """``start`` at the left and ``end`` at the right edge; the left one gives way."""
     room = cells - line_width(end)

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
+from pardbg.analysis.answers.waited_for import WaitedFor, waited_for
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
-from pardbg.render.draw.cells import Line, Picture, Segment, clean, fit, left, line
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    clean,
+    crop,
+    fit,
+    left,
+    line,
+    overlay,
+    plain,
+)
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.pipeline.schedule import KIND_WORD
 from pardbg.render.pages.pipeline.schedule import label as short
@@ -37,59 +50,172 @@ def columns(cells: int) -> int:
     return max(10, cells - GUTTER - 1)
 
 
+Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
+Place = tuple[int, str]
+"""(rank, lane)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The chosen box."""
+
+    rank: int
+    lane: str
+    t0_ns: int
+
+    def span(self, lanes: Lanes) -> LaneSpan | None:
+        """It as it is drawn now: the last one that begins there or before."""
+        spans = lanes.get(self.rank, {}).get(self.lane, ())
+        return max((s for s in spans if s.t0_ns <= self.t0_ns), key=_begin, default=None)
+
+
+def _begin(span: LaneSpan) -> int:
+    return span.t0_ns
+
+
+def places(lanes: Lanes) -> list[Place]:
+    """The rows of the page, top to bottom."""
+    return [
+        (rank, name)
+        for rank in sorted(lanes)
+        for name in [name for name, spans in lanes[rank].items() if spans] or [""]
+    ]
+
+
+def time_at(window: Window, cells: int, x: int) -> int:
+    """The time in the middle of column ``x`` of the page."""
+    share = (x - GUTTER + 0.5) / columns(cells)
+    return window.t0_ns + round(share * (window.t1_ns - window.t0_ns))
+
+
 def timeline(
     snapshot: Snapshot,
-    lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]],
+    lanes: Lanes,
     window: Window,
     cells: int,
     rows: int,
     chosen: int | None = None,
+    spot: Spot | None = None,
 ) -> Picture:
-    """The page at ``cells`` x ``rows``."""
+    """The page at ``cells`` x ``rows``; ``rows`` of the picture count `places`."""
     if not any(span for rank in lanes.values() for span in rank.values()):
         if not lanes and not snapshot.ranks:
             return empty(cells, rows, "Nothing to draw yet.", "No rank has reported.")
         return empty(cells, rows, "Nothing ran in this window.",
                      "− shows more time, ←→ move, a comma steps back, f follows.")  # fmt: skip
     axis = Axis(window.t0_ns, max(1, window.t1_ns - window.t0_ns), columns(cells))
+    span = spot.span(lanes) if spot is not None else None
+    about = waited_for(snapshot, spot.rank, spot.lane, span) if spot and span else None
+    foot = (*_inspected(snapshot, lanes, spot, span, about, cells), _legend(lanes, cells))
+    shown = places(lanes)
+    room = rows - 2 - len(foot)
+    spaced = len(shown) + len(lanes) <= room
+    tall = 2 if 2 * len(shown) + len(lanes) <= room else 1
     body: list[Line] = []
-    places: list[int] = []
-    focus = None
-    spaced = sum(len(rank) + 1 for rank in lanes.values()) <= rows - 4
-    for rank in sorted(lanes):
-        shown = [(name, spans) for name, spans in lanes[rank].items() if spans]
-        if rank == chosen:
-            focus = len(body)
-        for index, (name, spans) in enumerate(shown or [("", ())]):
-            body.append(_row(rank, name, spans, axis, index == 0, rank == chosen))
-            places.append(rank)
-        if spaced:
+    index: list[int] = []
+    starts: dict[Place, int] = {}
+    before = None
+    for at, (rank, name) in enumerate(shown):
+        if spaced and before not in (None, rank):
             body.append(())
-            places.append(rank)
-    origin = snapshot.t_begin_ns
+            index.append(at - 1)
+        starts[rank, name] = len(body)
+        mark = span if spot is not None and (spot.rank, spot.lane) == (rank, name) else None
+        spans = lanes[rank].get(name, ())
+        for low in range(tall):
+            gutter = _gutter(rank, name if not low else "", rank != before and not low,
+                             rank == chosen)  # fmt: skip
+            body.append(line(*gutter, *lane(spans, axis, mark, not low)))
+            index.append(at)
+        before = rank
+    if spot is not None and about is not None and span is not None:
+        _arrow(body, starts, spot, span, about, axis)
+    focus = next((y for (rank, name), y in starts.items() if rank == chosen
+                  and (spot is None or name == spot.lane)), None)  # fmt: skip
+    return Picture(_head(snapshot, window, axis), tuple(body), foot, focus=focus,
+                   rows=tuple(index))  # fmt: skip
+
+
+def _head(snapshot: Snapshot, window: Window, axis: Axis) -> tuple[Line, ...]:
     across, cell = words.duration(axis.span_ns), words.duration(axis.ns_per_cell)
     title = f"  {across} across · {cell} a column"
     behind = snapshot.t_ns - window.t1_ns
     if behind > 0:
         title += f" · nothing was recorded in the last {words.duration(behind)}"
-    head = (
-        line(Segment(title, "dim")),
-        line(left("", GUTTER), *ruler(axis, None, origin).line()),
-    )
-    return Picture(head, tuple(body), (_legend(lanes, cells),), focus=focus, rows=tuple(places))
+    times = line(left("", GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line())
+    return line(Segment(title, "dim")), times
 
 
-def _row(
-    rank: int, name: str, spans: Sequence[LaneSpan], axis: Axis, first: bool, chosen: bool
-) -> Line:
+def _gutter(rank: int, name: str, first: bool, chosen: bool) -> Line:
     mark = Segment(("▸" if first else "│") if chosen else " ", "accent")
     who = Segment(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
-    gutter = line(mark, who, Segment(left(clean(name), 8), "dim"), " ")
-    return line(fit(gutter, GUTTER), *lane(spans, axis))
+    return fit(line(mark, who, Segment(left(clean(name), 8), "dim"), " "), GUTTER)
 
 
-def lane(spans: Sequence[LaneSpan], axis: Axis) -> Line:
-    """One lane: a box per span, labelled where the label fits.
+def _arrow(
+    body: list[Line],
+    starts: Mapping[Place, int],
+    spot: Spot,
+    span: LaneSpan,
+    about: WaitedFor,
+    axis: Axis,
+) -> None:
+    """From the chosen wait to where its culprit came: over what is blank, ``●`` at its end."""
+    begin = starts[spot.rank, spot.lane]
+    theirs = [y for (rank, _), y in starts.items() if rank == about.rank]
+    comm = starts.get((about.rank if about.rank is not None else -1, "comm"))
+    if not theirs or about.rank is None:
+        return
+    end = comm if comm is not None else theirs[-1]
+    at = axis.x(span.t1_ns if about.came_ns is None else about.came_ns)
+    at = GUTTER + min(max(at, 0), axis.cells - 1)
+    step = 1 if end > begin else -1
+    for y in range(begin + step, end, step):
+        if plain(crop(body[y], at + 1))[at:].strip() == "":
+            body[y] = overlay(body[y], at, "│", "culprit")
+    body[end] = overlay(body[end], at, "●" if about.came_ns is not None else "✗", "culprit")
+
+
+def _inspected(
+    snapshot: Snapshot,
+    lanes: Lanes,
+    spot: Spot | None,
+    span: LaneSpan | None,
+    about: WaitedFor | None,
+    cells: int,
+) -> tuple[Line, ...]:
+    """The chosen box in words: how long beside others of its kind in sight, for whom."""
+    if spot is None or span is None:
+        return ()
+    name = clean(about.op if about is not None else span.label) or span.style.partition(".")[2]
+    took, begin = span.t1_ns - span.t0_ns, span.t0_ns - snapshot.t_begin_ns
+    like = [s.t1_ns - s.t0_ns for row in lanes.values() for s in row.get(spot.lane, ())
+            if s.style == span.style]  # fmt: skip
+    head: list[Segment] = [
+        Segment("  ┌ ", "accent"), Segment(f"r{spot.rank} ", "dim"),
+        Segment(f"{spot.lane} " if spot.lane in ("wait", "gate") else "", "dim"),
+        Segment(f"{name}  ", "strong"), Segment(words.duration(took), "strong"),
+        Segment(f"  median {words.duration(round(median(like)))} of {len(like)} in sight", "dim"),
+    ]  # fmt: skip
+    until = f"to {words.offset(begin + took, 1e5)} " if cells >= 100 else ""
+    tail = [Segment("  └ ", "accent"),
+            Segment(f"from {words.offset(begin, 1e5)} {until} ", "dim")]  # fmt: skip
+    if about is not None:
+        tail.append(Segment(f"{words.size(about.bytes)}  ", "") if about.bytes else Segment(""))
+        if about.rank is None:
+            tail.append(Segment("nobody came later", "dim"))
+        else:
+            late = words.duration(about.late_ns)
+            came = f"not there after {late}" if about.came_ns is None else f"{late} later"
+            said = f"waited for r{about.rank}: {came}"
+            tail.append(Segment(said, "culprit"))
+    return (), fit(head, cells), fit(tail, cells)
+
+
+def lane(
+    spans: Sequence[LaneSpan], axis: Axis, mark: LaneSpan | None = None, named: bool = True
+) -> Line:
+    """One lane: a box per span, labelled where the label fits; ``mark`` is the chosen one.
 
     Boxes come in order and never overlap, so runs are made at once instead of cell by cell:
     a full screen holds thousands of them.
@@ -114,7 +240,10 @@ def lane(spans: Sequence[LaneSpan], axis: Axis) -> Line:
         if start > painted:
             runs.append(Segment(" " * (start - painted)))
         odd = touching and span.style == last and not odd
-        runs += _box(span, end - start, odd)
+        if span is mark:
+            runs.append(Segment(_shown(span.label, span.style, end - start), "chosen"))
+        else:
+            runs += _box(span, end - start, odd, named)
         painted, last = end, span.style
     if painted < cells:
         runs.append(Segment(" " * (cells - painted)))
@@ -130,8 +259,8 @@ def _shown(label: str, style: str, size: int) -> str:
     action = parse(label) if root == "action" else None
     if action is not None:
         label = short(action.stage, action.kind, action.microbatch, size, False)
-    elif root == "comm" and len(label) > size and label in SHORT:
-        label = SHORT[label] if len(SHORT[label]) <= size else ""
+    elif root == "comm" and len(label) > size:
+        label = _shorter(clean(label), size)
     elif len(label) > size:
         first = clean(label).partition(" ")[0]
         label = first if len(first) <= size else clean(label)[:size] if size >= 4 else ""
@@ -140,9 +269,18 @@ def _shown(label: str, style: str, size: int) -> str:
     return left(label, size)
 
 
-def _box(span: LaneSpan, size: int, odd: bool) -> tuple[Segment, ...]:
+def _shorter(label: str, size: int) -> str:
+    """``all_reduce #43``, ``all_reduce``, ``AR #43`` or ``AR``: the first that fits."""
+    op, _, rest = label.partition(" ")
+    number = rest.rpartition(" ")[2] if "#" in rest else rest
+    tries = (f"{op} {number}", op, f"{SHORT.get(op, op)} {number}", SHORT.get(op, ""))
+    return next((text for text in tries if len(text) <= size), op[:size] if size >= 4 else "")
+
+
+def _box(span: LaneSpan, size: int, odd: bool, named: bool) -> tuple[Segment, ...]:
     style = span.style
-    text = _shown(span.label, style, size)
+    hatched = style.partition(".")[0] in HATCHED
+    text = _shown(span.label, style, size) if named or hatched else " " * size
     if style.startswith("action") and style.count(".") == 1:
         return (Segment(text, style + (".odd" if odd else ".even")),)
     if odd and text[0] == " ":

@@ -13,7 +13,10 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
         "grid": "ticks", "other": "what-if", "tick": "tick", "cell_before": "cell before",
         "cell_after": "next cell", "turn_back": "pipeline before", "turn_on": "next pipeline",
     },
-    "timeline": {"zoom_in": "closer", "zoom_out": "wider"},
+    "timeline": {
+        "zoom_in": "closer", "cell_after": "next box", "cell_before": "box before",
+        "zoom_out": "wider", "detail": "the box",
+    },
     "collectives": {"other": "p2p", "detail": "the operation"},
     "traffic": {"other": "matrix"},
     "memory": {"detail": "the rank"},

@@ -97,7 +97,8 @@ class FrameMaker:
         if timeline is None:
             return {}, t1, t1
         t1 = t1 if active is None else min(t1, active[1])
-        t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * 3)
+        steps = min(3, max(1, timeline.columns // 50))
+        t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * steps)
         lanes = self._eyes.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
         return lanes, t0, t1
 

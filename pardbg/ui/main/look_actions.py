@@ -101,7 +101,9 @@ class LookActions:
 
     def _cell(self, by: int) -> None:
         if not self._view.page.cell(by):
-            self._view.say("h and l go along the cells of 2 Pipeline by ticks (g)")
+            self._view.say(
+                "h and l go along the cells of 2 Pipeline by ticks (g) and the boxes of 3 Timeline"
+            )
         self._view.want_page()
 
     def _ask_filter(self, argument: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.timeline import Window, columns, timeline
+from pardbg.render.pages.timeline import Lanes, Spot, Window, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.words import whole
@@ -20,13 +21,20 @@ class TimelinePage(Page):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._span_ns: int | None = None
+        self._spot: Spot | None = None
 
     def want(self) -> Want:
         return Want(timeline=TimelineWant(self._span_ns, columns(max(20, self.app.size.width))))
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        window = Window(frame.lanes_t0_ns, frame.lanes_t1_ns)
-        lanes = frame.lanes
+        lanes = self._lanes(frame)
+        return timeline(
+            frame.snapshot, lanes, _window(frame), cells, rows, self.shared.rank, self._spot
+        )
+
+    def _lanes(self, frame: Frame) -> Lanes:
+        """Those that the filter leaves."""
+        lanes: Lanes = frame.lanes
         wanted = whole(self.contains)
         if wanted is not None:
             lanes = {rank: row for rank, row in lanes.items() if rank == wanted}
@@ -35,7 +43,70 @@ class TimelinePage(Page):
                 rank: {name: spans for name, spans in row.items() if self.contains in name}
                 for rank, row in lanes.items()
             }
-        return timeline(frame.snapshot, lanes, window, cells, rows, self.shared.rank)
+        return lanes
+
+    # ---- the chosen box
+
+    def cell(self, by: int) -> bool:
+        """To the box before or after; at first to the rank's longest wait in sight."""
+        frame = self.shared.frame
+        if frame is None:
+            return False
+        lanes, spot = self._lanes(frame), self._spot
+        if spot is None or spot.span(lanes) is None:
+            row = {name: spans for name, spans in lanes.get(self.shared.rank, {}).items() if spans}
+            name = next((n for n in ("wait", "comm", *row) if n in row), None)
+            if name is None:
+                return False
+            longest = max(row[name], key=lambda span: span.t1_ns - span.t0_ns)
+            self._spot = Spot(self.shared.rank, name, longest.t0_ns)
+        else:
+            begins = [s.t0_ns for s in lanes[spot.rank][spot.lane]]
+            span = spot.span(lanes)
+            at = begins.index(span.t0_ns) + by if span is not None else 0
+            at = min(max(at, 0), len(begins) - 1)
+            self._spot = Spot(spot.rank, spot.lane, begins[at])
+        self.redraw()
+        return True
+
+    def move(self, by: int) -> None:
+        """With a box chosen, to that of the lane above or below at the same time."""
+        frame, spot = self.shared.frame, self._spot
+        if frame is None or spot is None:
+            super().move(by)
+            return
+        rows = places(self._lanes(frame))
+        at = rows.index((spot.rank, spot.lane)) if (spot.rank, spot.lane) in rows else 0
+        self._choose(frame, rows[min(max(at + by, 0), len(rows) - 1)], spot.t0_ns)
+
+    def pick(self, index: int, x: int) -> None:
+        frame = self.shared.frame
+        rows = places(self._lanes(frame)) if frame is not None else []
+        if frame is not None and index < len(rows):
+            self._choose(frame, rows[index], time_at(_window(frame), self.size.width, x))
+
+    def _choose(self, frame: Frame, place: tuple[int, str], t_ns: int) -> None:
+        """The box of a lane that is at a time or nearest to it."""
+        self.shared.rank, lane = place
+        spans = self._lanes(frame).get(place[0], {}).get(lane, ())
+
+        def away(span: LaneSpan) -> int:
+            return max(span.t0_ns - t_ns, t_ns - span.t1_ns, 0)
+
+        near = min(spans, key=away, default=None)
+        self._spot = Spot(place[0], lane, near.t0_ns) if near is not None else None
+        self.redraw()
+
+    def follow(self) -> None:
+        """Back to the newest; no box is looked at any more."""
+        self._spot = None
+        super().follow()
+
+    def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
+        """Enter looks at a box first; its answer stands under the lanes."""
+        if self._spot is None and self.cell(0):
+            return None
+        return super().detail(frame, cells, rows)
 
     def zoom(self, by: int) -> bool:
         frame = self.shared.frame
@@ -54,3 +125,7 @@ class TimelinePage(Page):
         if frame is None or frame.lanes_t1_ns <= frame.lanes_t0_ns:
             return super().time_step_ns(snapshot)
         return max(1, (frame.lanes_t1_ns - frame.lanes_t0_ns) // 40)
+
+
+def _window(frame: Frame) -> Window:
+    return Window(frame.lanes_t0_ns, frame.lanes_t1_ns)

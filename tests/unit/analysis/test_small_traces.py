@@ -11,6 +11,7 @@ from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.report import as_json, report, schema
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
+from pardbg.analysis.answers.waited_for import waited_for
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
 from pardbg.analysis.base.output import lines
 from pardbg.analysis.memory.breakdown import zero_bytes
@@ -349,3 +350,33 @@ def test_groups_nobody_named_are_called_by_their_ranks_and_groups_of_one_fold_aw
         proc.collective("5" if proc.rank else "4", "all_reduce", 3, 4, 64)
     rows = snapshot(trace.store(), None).collectives
     assert [row.label for row in rows] == ["ranks 0,1"]
+
+
+def test_a_wait_names_whom_it_was_for() -> None:
+    """Rank 0 comes at 1 ms, rank 1 at 41; rank 0's wait for it is over at 43."""
+    trace = Trace(2)
+    r0, r1 = trace.ranks
+    r0.collective("world", "all_reduce", 1, 43)
+    r0.wait(2, 43, p2p=False)
+    r1.collective("world", "all_reduce", 41, 43)
+    store = trace.store()
+    shown, drawn = snapshot(store, None), lanes(store, ns(0), ns(50), 100)
+    (op,), (wait,) = drawn[0]["comm"], drawn[0]["wait"]
+    assert op.label == "all_reduce world #0"
+    for lane, span in (("comm", op), ("wait", wait)):
+        about = waited_for(shown, 0, lane, span)
+        assert about is not None
+        assert (about.op, about.rank, about.late_ns) == ("all_reduce world #0", 1, 40_000_000)
+        assert about.came_ns == ns(41)
+    (last,) = drawn[1]["comm"]
+    about = waited_for(shown, 1, "comm", last)
+    assert about is not None and about.rank is None
+
+
+def test_what_has_its_column_to_itself_is_a_box_of_its_own() -> None:
+    """64 ops of 0.1 ms, one a millisecond, over 100 columns of a millisecond."""
+    trace = Trace(1)
+    for at in range(64):
+        trace.ranks[0].collective("world", "all_reduce", at + 0.2, at + 0.3)
+    boxes = lanes(trace.store(), ns(0), ns(100), 100)[0]["comm"]
+    assert [box.label for box in boxes] == [f"all_reduce world #{at}" for at in range(64)]
