@@ -18,6 +18,8 @@ from pardbg.ui.engine.feed import Analysis, Comparison, Frame, Lanes, Want
 from pardbg.ui.engine.landmarks import Places
 from pardbg.ui.engine.loading import Loader
 
+_NARROW = 80
+"""Columns of a timeline below which it shows one step instead of three."""
 _SPAN_NS = 300_000_000
 """A step's length where none is known."""
 
@@ -97,7 +99,7 @@ class FrameMaker:
         if timeline is None:
             return {}, t1, t1
         t1 = t1 if active is None else min(t1, active[1])
-        steps = min(3, max(1, timeline.columns // 50))
+        steps = 1 if timeline.columns < _NARROW else 3
         t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * steps)
         lanes = self._eyes.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
         return lanes, t0, t1
