@@ -96,8 +96,8 @@ async def test_a_box_of_the_timeline_is_chosen_by_key_and_by_click() -> None:
         await pilot.press("k", "h")
         await until(lambda: text_of(app).partition("┌")[2][:40] != chosen, "another box")
         rows = [line.text for line in app.screen._compositor.render_strips(app.size)]
-        y = next(y for y, row in enumerate(rows) if "compute" in row and "F0" in row)
-        await pilot.click(offset=(rows[y].index("F0"), y))
-        await until(lambda: "F0  " in text_of(app).partition("┌")[2][:12], "the box under it")
+        y = next(y for y, row in enumerate(rows) if "compute" in row and "B6" in row)
+        await pilot.click(offset=(rows[y].index("B6"), y))
+        await until(lambda: "B6  " in text_of(app).partition("┌")[2][:12], "the box under it")
         await pilot.press("j", "escape")
         await until(lambda: "┌" not in text_of(app), "no box")
