@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,28 @@ from pardbg.analysis.answers.timeline import LaneSpan
 
 _SEEN_NS: Final = 1_000_000
 """A completion may be recorded so long after the wait for it."""
+
+
+Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
+"""rank -> lane -> boxes"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The chosen box."""
+
+    rank: int
+    lane: str
+    t0_ns: int
+
+    def span(self, lanes: Lanes) -> LaneSpan | None:
+        """It as it is drawn now: the last one that begins there or before."""
+        spans = lanes.get(self.rank, {}).get(self.lane, ())
+        return max((s for s in spans if s.t0_ns <= self.t0_ns), key=_begin, default=None)
+
+
+def _begin(span: LaneSpan) -> int:
+    return span.t0_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +50,11 @@ class WaitedFor:
     """How long after the waiting rank, without holds."""
 
 
-def waited_for(snapshot: Snapshot, rank: int, lane: str, span: LaneSpan) -> WaitedFor | None:
-    """Of the matched ops the one that the span is, or of those it waited for the one that kept it
+def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None:
+    """Of the matched ops the one that the box is, or of those it waited for the one that kept it
     longest; None where that is not known."""
-    if lane not in ("comm", "wait"):
+    rank, lane, span = spot.rank, spot.lane, spot.span(lanes)
+    if lane not in ("comm", "wait") or span is None:
         return None
     found = [
         about

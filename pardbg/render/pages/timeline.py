@@ -10,7 +10,7 @@ from statistics import median
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
-from pardbg.analysis.answers.waited_for import WaitedFor, waited_for
+from pardbg.analysis.answers.waited_for import Lanes, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.cells import (
@@ -50,27 +50,8 @@ def columns(cells: int) -> int:
     return max(10, cells - GUTTER - 1)
 
 
-Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
 Place = tuple[int, str]
 """(rank, lane)"""
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """The chosen box."""
-
-    rank: int
-    lane: str
-    t0_ns: int
-
-    def span(self, lanes: Lanes) -> LaneSpan | None:
-        """It as it is drawn now: the last one that begins there or before."""
-        spans = lanes.get(self.rank, {}).get(self.lane, ())
-        return max((s for s in spans if s.t0_ns <= self.t0_ns), key=_begin, default=None)
-
-
-def _begin(span: LaneSpan) -> int:
-    return span.t0_ns
 
 
 def places(lanes: Lanes) -> list[Place]:
@@ -96,8 +77,10 @@ def timeline(
     rows: int,
     chosen: int | None = None,
     spot: Spot | None = None,
+    about: WaitedFor | None = None,
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; ``rows`` of the picture count `places`."""
+    """The page at ``cells`` x ``rows``; ``rows`` of the picture count `places`. ``about``: what
+    the chosen box at ``spot`` waited for."""
     if not any(span for rank in lanes.values() for span in rank.values()):
         if not lanes and not snapshot.ranks:
             return empty(cells, rows, "Nothing to draw yet.", "No rank has reported.")
@@ -105,7 +88,6 @@ def timeline(
                      "− shows more time, ←→ move, a comma steps back, f follows.")  # fmt: skip
     axis = Axis(window.t0_ns, max(1, window.t1_ns - window.t0_ns), columns(cells))
     span = spot.span(lanes) if spot is not None else None
-    about = waited_for(snapshot, spot.rank, spot.lane, span) if spot and span else None
     foot = (*_inspected(snapshot, lanes, spot, span, about, cells), _legend(lanes, cells))
     shown = places(lanes)
     room = rows - 2 - len(foot)

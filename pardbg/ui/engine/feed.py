@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import LaneSpan
+from pardbg.analysis.answers.waited_for import Lanes as Lanes
+from pardbg.analysis.answers.waited_for import Spot, WaitedFor
 from pardbg.analysis.base.output import OutputLine
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.pipeline.peaks import Peak
@@ -21,8 +22,6 @@ from pardbg.store.bookmarks import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
 
-Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
-
 
 @dataclass(frozen=True, slots=True)
 class TimelineWant:
@@ -32,6 +31,8 @@ class TimelineWant:
     """None: the analysis has not said yet how long a step is; take some steps."""
     columns: int
     ranks: tuple[int, ...] | None = None
+    spot: Spot | None = None
+    """The chosen box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class Frame:
     lanes: Lanes = field(default_factory=dict)
     lanes_t0_ns: int = 0
     lanes_t1_ns: int = 0
+    waited: tuple[Spot, WaitedFor | None] | None = None
+    """The chosen box, and what it waited for."""
     output: tuple[OutputLine, ...] = ()
     begin_ns: int = 0
     end_ns: int = 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.waited_for import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.output import OutputLine
 from pardbg.analysis.pipeline.peaks import Peak, peaks
 from pardbg.analysis.pipeline.planned import schedule_detail
@@ -55,6 +56,7 @@ class FrameMaker:
             lanes=lanes,
             lanes_t0_ns=t0,
             lanes_t1_ns=t1,
+            waited=_waited(want, snapshot, lanes),
             output=output,
             begin_ns=begin,
             end_ns=end,
@@ -114,6 +116,11 @@ class FrameMaker:
         made = look(second.store, place.t_ns, want.pipeline_of)
         detail = schedule_detail(made.pipeline) if want.schedule else None
         return Comparison(second.name, made, place.by, place.note, detail)
+
+
+def _waited(want: Want, snapshot: Snapshot, lanes: Lanes) -> tuple[Spot, WaitedFor | None] | None:
+    spot = want.timeline.spot if want.timeline is not None else None
+    return None if spot is None else (spot, waited_for(snapshot, lanes, spot))
 
 
 def _peaks(snapshot: Snapshot) -> Mapping[int, Peak]:

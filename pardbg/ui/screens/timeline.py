@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
+from pardbg.analysis.answers.waited_for import Lanes, Spot
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.timeline import Lanes, Spot, Window, columns, places, time_at, timeline
+from pardbg.render.pages.timeline import Window, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.words import whole
@@ -24,12 +25,21 @@ class TimelinePage(Page):
         self._spot: Spot | None = None
 
     def want(self) -> Want:
-        return Want(timeline=TimelineWant(self._span_ns, columns(max(20, self.app.size.width))))
+        width = columns(max(20, self.app.size.width))
+        return Want(timeline=TimelineWant(self._span_ns, width, spot=self._spot))
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         lanes = self._lanes(frame)
+        spot, about = frame.waited or (None, None)
         return timeline(
-            frame.snapshot, lanes, _window(frame), cells, rows, self.shared.rank, self._spot
+            frame.snapshot,
+            lanes,
+            _window(frame),
+            cells,
+            rows,
+            self.shared.rank,
+            self._spot,
+            about if spot == self._spot else None,
         )
 
     def _lanes(self, frame: Frame) -> Lanes:

@@ -11,7 +11,7 @@ from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.report import as_json, report, schema
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
-from pardbg.analysis.answers.waited_for import waited_for
+from pardbg.analysis.answers.waited_for import Spot, waited_for
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
 from pardbg.analysis.base.output import lines
 from pardbg.analysis.memory.breakdown import zero_bytes
@@ -364,12 +364,12 @@ def test_a_wait_names_whom_it_was_for() -> None:
     (op,), (wait,) = drawn[0]["comm"], drawn[0]["wait"]
     assert op.label == "all_reduce world #0"
     for lane, span in (("comm", op), ("wait", wait)):
-        about = waited_for(shown, 0, lane, span)
+        about = waited_for(shown, drawn, Spot(0, lane, span.t0_ns))
         assert about is not None
         assert (about.op, about.rank, about.late_ns) == ("all_reduce world #0", 1, 40_000_000)
         assert about.came_ns == ns(41)
     (last,) = drawn[1]["comm"]
-    about = waited_for(shown, 1, "comm", last)
+    about = waited_for(shown, drawn, Spot(1, "comm", last.t0_ns))
     assert about is not None and about.rank is None
 
 
