@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder
 
-    from pardbg_agent.failures import Children
+    from pardbg_agent.life.failures import Children
 else:
-    from pardbg_agent.late_imports import MetaPathFinder
+    from pardbg_agent.life.late_imports import MetaPathFinder
 
 SITE_ENDS = "sitecustomize"
 """``site`` looks for it when it has done all else."""
@@ -101,7 +101,7 @@ def remove_hooks() -> None:
 
 
 def _watch_children(process: ModuleType) -> None:
-    from pardbg_agent.failures import Children
+    from pardbg_agent.life.failures import Children
 
     _children.append(Children(_child_fails))
     _children[-1].watch(process)

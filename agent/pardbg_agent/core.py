@@ -33,16 +33,15 @@ from pardbg_agent.control.gate import GateControl
 from pardbg_agent.control.medians import LATER, STEP, Medians
 from pardbg_agent.control.watches import NO_WATCHES, Watch
 from pardbg_agent.defs import Defs
-from pardbg_agent.failures import UncaughtErrors
 from pardbg_agent.guard import Guard
 from pardbg_agent.life import calls, moments
+from pardbg_agent.life.failures import UncaughtErrors
 from pardbg_agent.op_table import OpTable, Sums, Unrecorded
 from pardbg_agent.ring import Ring, capacity_from_env
-from pardbg_agent.wire import DefKind, Flag, Gate, Kind, Lane
+from pardbg_agent.wire import LEVELS, DefKind, Flag, Gate, Kind, Lane
 from pardbg_agent.words import took
 
 OFF, SUMMARY, FULL = 0, 1, 2
-LEVELS: Final = ("off", "summary", "full")
 ENV_BUDGET: Final = "PARDBG_BUDGET"
 BUDGET_STEPS: Final = 5
 """Steps in a row over the budget before the level is lowered."""

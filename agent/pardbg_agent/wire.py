@@ -19,6 +19,10 @@ ENV_RUN: Final = "PARDBG"
 """Run directory. The agent does nothing at all unless this variable is set."""
 ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
+LEVELS: Final = ("off", "summary", "full")
+"""How much a rank records, by the level's number."""
+REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+"""Names of reductions, by the value of torch's RedOpType."""
 RUN_FILE: Final = "run.json"
 """In the run directory: {"v", "run", "data", "ctrl", "pub", "ring_dir", "keys", ...}."""
 
@@ -164,8 +168,6 @@ class Flag(enum.IntFlag):
     PACED = 2048
     """Compute that a recipe paces with sleeps."""
 
-
-DONE_SOURCES: Final = Flag.DONE_COMPLETED | Flag.DONE_WAITED | Flag.DONE_POLLED | Flag.DONE_DEVICE
 
 # --------------------------------------------------------------------------- ring file
 

@@ -64,7 +64,7 @@ def follow(
     from pardbg.hub.ranks.processes import orphaned
     from pardbg.hub.run import jobs
 
-    notices = Tail(handle.run_dir / "notices", sys.stderr.buffer)
+    notices = _Copying(handle.run_dir / "notices", sys.stderr.buffer)
 
     def send(number: int, group: bool) -> None:
         if number != signal.SIGTSTP:
@@ -194,8 +194,8 @@ def farewell(run_dir: Path, ends: bool = False) -> int:
     return code if ended else 0
 
 
-class Tail:
-    """Copies what is new in a growing file."""
+class _Copying:
+    """Copies what is new in a growing file to a stream."""
 
     def __init__(self, path: Path, out: IO[bytes]) -> None:
         self._path, self._out, self._at = path, out, 0

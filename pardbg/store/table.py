@@ -25,7 +25,6 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("a", "<i8"),
     ("b", "<i8"),
 )
-ROW_BYTES: Final = sum(np.dtype(code).itemsize for _, code in COLUMNS)
 _EMPTY: Final[dict[str, Array]] = {name: np.empty(0, dtype=code) for name, code in COLUMNS}
 _MIN_ROWS: Final = 32
 """A thousand ranks have some twenty tables each, most of them short."""

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 from torch.distributed.pipelining.schedules import _Action
 
-from pardbg_agent.hooks.training.schedule_orders import one_by_one, one_f_one_b
 from pardbg_agent.hooks.training.torch_plan import texts
+from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
 from pardbg_agent.wire import Flag, Kind
 from tests.distributed.programs.watched import Rank, Record, run_watched
 from tests.forked import Ended, Job, run_jobs

@@ -14,8 +14,8 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
 from pardbg.recipes.pipeline import loop, one_each, v_shape
-from pardbg_agent.hooks.training.schedule_orders import one_by_one, one_f_one_b
 from pardbg_agent.hooks.training.torch_plan import texts
+from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
 from tests.distributed.recorded import Recorded, recorded
 
 pytestmark = pytest.mark.timeout(150)

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pardbg_agent.control.posts import Post
+from pardbg_agent.wire import REDUCE
 from pardbg_agent.words import duration, ranks_text
 
-REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-"""By the value of torch's RedOpType."""
 _ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 _NO_SIZE: Final = ("all_to_all", "barrier", "monitored_barrier")
 

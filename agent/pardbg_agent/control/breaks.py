@@ -195,12 +195,12 @@ def _compile(tree: Any, budget: list[int], depth: int) -> Evaluate:
         return _constant(parts[0][:_MAX_TEXT])
     if head == "in" and len(parts) == 2 and isinstance(parts[1], (list, tuple)):
         members = [_compile(part, budget, depth + 1)({}) for part in parts[1]]
-        return _in(_compile(parts[0], budget, depth + 1), frozenset(members))
+        return _one(frozenset(members).__contains__, _compile(parts[0], budget, depth + 1))
     below = [_compile(part, budget, depth + 1) for part in parts]
     if head in ("not", "neg") and len(below) == 1:
-        return _not(below[0]) if head == "not" else _neg(below[0])
+        return _one(operator.not_ if head == "not" else operator.neg, below[0])
     if head in ("and", "or") and len(below) == 2:
-        return _and(*below) if head == "and" else _or(*below)
+        return _joined(head == "or", *below)
     if len(below) == 2 and (head in _COMPARE or head in _ARITHMETIC):
         return _two(_COMPARE.get(head) or _ARITHMETIC[head], *below)
     raise BadTree("unknown node")
@@ -246,48 +246,23 @@ def _constant(value: Any) -> Evaluate:
     return lambda facts: value
 
 
-def _in(below: Evaluate, members: frozenset[Any]) -> Evaluate:
+def _one(function: Callable[[Any], Any], below: Evaluate) -> Evaluate:
     def evaluate(facts: Facts) -> Any:
         value = below(facts)
-        return None if value is None else value in members
+        return None if value is None else function(value)
 
     return evaluate
 
 
-def _not(below: Evaluate) -> Evaluate:
-    def evaluate(facts: Facts) -> Any:
-        value = below(facts)
-        return None if value is None else not value
+def _joined(decides: bool, left: Evaluate, right: Evaluate) -> Evaluate:
+    """``or`` (True decides) and ``and`` (False does); None is not known."""
 
-    return evaluate
-
-
-def _neg(below: Evaluate) -> Evaluate:
-    def evaluate(facts: Facts) -> Any:
-        value = below(facts)
-        return None if value is None else -value
-
-    return evaluate
-
-
-def _and(left: Evaluate, right: Evaluate) -> Evaluate:
     def evaluate(facts: Facts) -> Any:
         value = left(facts)
-        if value is False:
-            return False
+        if value is decides:
+            return decides
         other = right(facts)
-        return False if other is False else None if value is None or other is None else True
-
-    return evaluate
-
-
-def _or(left: Evaluate, right: Evaluate) -> Evaluate:
-    def evaluate(facts: Facts) -> Any:
-        value = left(facts)
-        if value is True:
-            return True
-        other = right(facts)
-        return True if other is True else None if value is None or other is None else False
+        return decides if other is decides else None if value is None or other is None else other
 
     return evaluate
 

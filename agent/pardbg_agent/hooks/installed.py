@@ -12,12 +12,12 @@ from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
-from pardbg_agent.hooks.comm import collectives, groups, host_calls, public, works
+from pardbg_agent.hooks.comm import dispatcher, groups, host_calls, monitored_barrier, public, works
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
 from pardbg_agent.hooks.watch import diverge, probes
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 
 
 class OpHooks(Protocol):
@@ -60,7 +60,7 @@ class Installed:
         group = c10d.ProcessGroup
         if hasattr(group, "monitored_barrier"):
             self._patches.set(
-                group, "monitored_barrier", collectives.monitored(group.monitored_barrier)
+                group, "monitored_barrier", monitored_barrier.monitored(group.monitored_barrier)
             )
         self._patches.set(c10d, "_update_default_pg", _then(
             c10d._update_default_pg, groups.default_made))  # fmt: skip
@@ -106,7 +106,7 @@ def choose() -> OpHooks:
             _core.complain("PARDBG_HOOKS=public: other threads may be issuing ops; dispatcher")
     elif wanted == "public":
         _core.complain("PARDBG_HOOKS=public: this torch has no such hooks; dispatcher")
-    return collectives.Dispatcher()
+    return dispatcher.Dispatcher()
 
 
 def _then(original: Any, then: Any) -> Any:

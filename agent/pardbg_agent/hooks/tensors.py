@@ -1,4 +1,4 @@
-"""Tensors in words and in numbers, for a person who looks into a held rank."""
+"""Tensors in words and in numbers: statistics, digests, bytes, sums of bits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ WORDS: Final = ("params", "grads", "optimizer")
 BINS: Final = 20
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 MAX_TENSORS: Final = 4_000
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def describe(value: Any) -> dict[str, Any] | None:
@@ -106,6 +107,16 @@ def _of(word: str, optimizer: Any, parameter: Any) -> list[tuple[str, Any]]:
     if word == "grads":
         return [("", parameter.grad)]
     return [(f".{key}", item) for key, item in optimizer.state.get(parameter, {}).items()]
+
+
+def bits_sum(tensor: Any) -> Any:
+    """Return the sum of a tensor's bits as integers: a tensor on the same device. Reads eight bytes
+    at a time where they are aligned, which is fastest."""
+    flat = tensor.detach().contiguous().view(-1)
+    size = flat.element_size()
+    if flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
+        return flat.view(torch.int64).sum()
+    return flat.view(_BITS[min(8, size)]).sum(dtype=torch.int64)
 
 
 def local_part(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Final
 
 from pardbg.analysis.pipeline.bounds import schedule_name
 from pardbg.analysis.pipeline.dependencies import compute_actions
+from pardbg_agent.schedule_orders import all_forward_all_backward, one_f_one_b
 
 ONE_STAGE: Final = ("GPipe", "1F1B")
 """A stage per rank; these need no torch."""
@@ -43,31 +44,11 @@ def plan(schedule: str, num_ranks: int, num_virtual: int, num_microbatches: int)
     if schedule in ONE_STAGE:
         if num_virtual != 1:
             raise NoPlan("one stage per rank")
-        make = gpipe if schedule == "GPipe" else one_f_one_b
-        return {rank: make(rank, num_ranks, num_microbatches) for rank in range(num_ranks)}
+        if schedule == "1F1B" and num_microbatches < num_ranks:
+            raise NoPlan(f"it needs at least as many microbatches as stages ({num_ranks})")
+        make = all_forward_all_backward if schedule == "GPipe" else one_f_one_b
+        return {rank: tuple(make(rank, num_ranks, num_microbatches)) for rank in range(num_ranks)}
     return _from_torch(schedule, num_ranks, num_virtual, num_microbatches)
-
-
-def gpipe(stage: int, _num_stages: int, num_microbatches: int) -> tuple[str, ...]:
-    """All forwards, then all backwards."""
-    forwards = tuple(f"{stage}F{mb}" for mb in range(num_microbatches))
-    return forwards + tuple(f"{stage}B{mb}" for mb in range(num_microbatches))
-
-
-def one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> tuple[str, ...]:
-    """p - stage forwards, then one backward and one forward in turn, then the backwards left.
-
-    What Schedule1F1B runs; its own table has the last stage begin with F1.
-    """
-    if num_microbatches < num_stages:
-        raise NoPlan(f"it needs at least as many microbatches as stages ({num_stages})")
-    ahead = num_stages - stage
-    row = [f"{stage}F{mb}" for mb in range(ahead)]
-    for mb in range(num_microbatches):
-        row.append(f"{stage}B{mb}")
-        if ahead + mb < num_microbatches:
-            row.append(f"{stage}F{ahead + mb}")
-    return tuple(row)
 
 
 def torch_there() -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pardbg.control.language.verbs import Verb
+from pardbg_agent.wire import LEVELS
 
-LEVELS: Final = ("off", "summary", "full")
-"""How much a rank records, by the number the agents know."""
 _WHILE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m)")
 USAGE: Final = "off|summary|full [RANKS] [30s]"
 

@@ -81,7 +81,6 @@ class Rings:
         self._dir, self._definitions = ring_dir, definitions
         self._run = run
         """Its mark is in the directory if files may be removed there."""
-        self._scanned_mtime = -1
 
     def scan(self) -> list[str]:
         """Map rings that have appeared; their processes."""

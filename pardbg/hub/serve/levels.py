@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from pardbg.control.language.level import LEVELS
-from pardbg_agent.wire import Msg
+from pardbg_agent.wire import LEVELS, Msg
 
 MOST_NS: Final = 24 * 3600 * 1_000_000_000
 

@@ -33,7 +33,6 @@ class Viewer:
     """History still to be sent."""
     then: dict[str, Any] | None = None
     """The ACK that ends the history."""
-    backed_up: bool = False
 
 
 class Router:

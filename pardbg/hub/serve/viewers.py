@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pardbg.control.language.expr import ExprError
-from pardbg.control.language.level import LEVELS
 from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, unseen
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import BreakpointError
@@ -28,7 +27,7 @@ from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.security import Role
 from pardbg.store.bookmarks import BOOKMARK, MAX_TEXT, UNMARK
 from pardbg.words import duration, plural, ranks_text
-from pardbg_agent.wire import LEASE_NS, Key, Msg
+from pardbg_agent.wire import LEASE_NS, LEVELS, Key, Msg
 
 QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
 RECORDING: Final = (Verb.MARK, Verb.LEVEL)

@@ -136,33 +136,33 @@ OTHER_RECORD: Final = (
 )  # fmt: skip
 """Columns of a record kind that has none of its own above."""
 
-PROCESS: Final = (
-    *_WHO,
-    Column("proc", "text", "", "epoch.host.pid"),
-    Column("num_records", "int", "", "records here"),
-    Column("lost_records", "int", "", "records known to be lost"),
-    Column("clock_offset_ns", "int", "", "newest offset that was added to its times"),
-    Column("clock_error_ns", "int", "", "uncertainty of that; null: not known"),
-)
-GROUP: Final = (
-    Column("epoch", "int", "", "round of the workers"),
-    Column("group", "text", "", "key: equal on all members"),
-    Column("name", "text", "", "name"),
-    Column("axis", "text", "", "mesh axis, or empty"),
-    Column("backend", "text", "", "gloo, nccl …"),
-    Column("ranks", "text", "", "global ranks, by group rank, comma-separated"),
-)
-OUTPUT: Final = (
-    Column("t_ns", "int", "", "when, hub clock"),
-    Column("rank", "int", "", "rank, where the line says it"),
-    Column("stream", "text", "", "stdout or stderr"),
-    Column("text", "text", "", "the line"),
-)
-CONTROL: Final = (
-    Column("t_ns", "int", "", "when, hub clock"),
-    Column("event", "text", "", "what happened: pause, lease, gap …"),
-    Column("fields", "text", "", "all of it, as JSON"),
-)
 OTHERS: Final[dict[str, tuple[Column, ...]]] = {
-    "process": PROCESS, "group": GROUP, "output": OUTPUT, "control": CONTROL,
+    "process": (
+        *_WHO,
+        Column("proc", "text", "", "epoch.host.pid"),
+        Column("num_records", "int", "", "records here"),
+        Column("lost_records", "int", "", "records known to be lost"),
+        Column("clock_offset_ns", "int", "", "newest offset that was added to its times"),
+        Column("clock_error_ns", "int", "", "uncertainty of that; null: not known"),
+    ),
+    "group": (
+        Column("epoch", "int", "", "round of the workers"),
+        Column("group", "text", "", "key: equal on all members"),
+        Column("name", "text", "", "name"),
+        Column("axis", "text", "", "mesh axis, or empty"),
+        Column("backend", "text", "", "gloo, nccl …"),
+        Column("ranks", "text", "", "global ranks, by group rank, comma-separated"),
+    ),
+    "output": (
+        Column("t_ns", "int", "", "when, hub clock"),
+        Column("rank", "int", "", "rank, where the line says it"),
+        Column("stream", "text", "", "stdout or stderr"),
+        Column("text", "text", "", "the line"),
+    ),
+    "control": (
+        Column("t_ns", "int", "", "when, hub clock"),
+        Column("event", "text", "", "what happened: pause, lease, gap …"),
+        Column("fields", "text", "", "all of it, as JSON"),
+    ),
 }  # fmt: skip
+"""Tables of what is not records -> their columns, in order."""

@@ -11,15 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
-from pardbg.session.export.schema import (
-    CONTROL,
-    GROUP,
-    OTHER_RECORD,
-    OUTPUT,
-    PROCESS,
-    RECORDS,
-    Column,
-)
+from pardbg.session.export.schema import OTHER_RECORD, OTHERS, RECORDS, Column
 from pardbg.store.history import History
 from pardbg.store.process import TABLE_NAMES, Process
 from pardbg.store.store import Store
@@ -76,7 +68,8 @@ def sheets(store: Store) -> Iterable[Sheet]:
         sheet = _records(store, kind)
         if sheet.num_rows:
             yield sheet
-    for sheet in (_processes(store), _groups(store), _output(store), _controls(store)):
+    for name, rows in _ROWS.items():
+        sheet = _from_rows(name, rows(store))
         if sheet.num_rows:
             yield sheet
 
@@ -162,54 +155,40 @@ def _text(process: Process, source: str, field: str, number: int) -> str:
 # ------------------------------------------------------------------ what is not records
 
 
-def sheet(name: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Sheet:
+def _from_rows(name: str, rows: Sequence[Sequence[Any]]) -> Sheet:
     """A small table from rows of Python values."""
     made = []
-    for at, column in enumerate(columns):
+    for at, column in enumerate(OTHERS[name]):
         cells = [row[at] for row in rows]
         valid = np.array([cell is not None for cell in cells], dtype=np.bool_)
         if column.type == "text":
-            texts = {str(cell): 0 for cell in cells}
-            codes = {text: i for i, text in enumerate(texts)}
+            codes = {text: i for i, text in enumerate(dict.fromkeys(map(str, cells)))}
             data: Array = np.array([codes[str(cell)] for cell in cells], dtype=np.int64)
-            made.append(Values(column, data, None, tuple(texts)))
+            made.append(Values(column, data, None, tuple(codes)))
         else:
             data = np.array([0 if cell is None else cell for cell in cells], dtype=np.int64)
             made.append(Values(column, data, None if valid.all() else valid))
     return Sheet(name, tuple(made))
 
 
-def _processes(store: Store) -> Sheet:
-    rows = [
-        (
-            p.epoch, p.rank, p.host, p.pid, p.proc, p.num_records, p.lost(None), p.offset_ns,
-            p.clock_error_ns,
-        )
-        for p in store.procs.values()
-    ]  # fmt: skip
-    return sheet("process", PROCESS, rows)
-
-
-def _groups(store: Store) -> Sheet:
-    rows = [
-        (g.epoch, g.key, g.name, g.axis or "", g.backend, ",".join(map(str, g.ranks)))
-        for g in store.groups.values()
-    ]
-    return sheet("group", GROUP, rows)
-
-
-def _output(store: Store) -> Sheet:
-    rows = [(t, *line) for t, line in _all(store.output)]
-    return sheet("output", OUTPUT, rows)
-
-
-def _controls(store: Store) -> Sheet:
-    rows = [
-        (t, str(fields.get("event", "")), json.dumps(fields, default=str, sort_keys=True))
-        for t, fields in _all(store.controls)
-    ]
-    return sheet("control", CONTROL, rows)
-
-
 def _all(history: History) -> Iterable[tuple[int, Any]]:
     return (history.at(i) for i in range(len(history)))
+
+
+_ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
+    "process": lambda store: [
+        (p.epoch, p.rank, p.host, p.pid, p.proc, p.num_records, p.lost(None), p.offset_ns,
+         p.clock_error_ns)
+        for p in store.procs.values()
+    ],
+    "group": lambda store: [
+        (g.epoch, g.key, g.name, g.axis or "", g.backend, ",".join(map(str, g.ranks)))
+        for g in store.groups.values()
+    ],
+    "output": lambda store: [(t, *line) for t, line in _all(store.output)],
+    "control": lambda store: [
+        (t, str(fields.get("event", "")), json.dumps(fields, default=str, sort_keys=True))
+        for t, fields in _all(store.controls)
+    ],
+}  # fmt: skip
+"""Rows of each table in OTHERS."""

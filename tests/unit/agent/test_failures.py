@@ -13,7 +13,7 @@ import msgpack
 import pytest
 
 from pardbg_agent.defs import read_file
-from pardbg_agent.failures import UncaughtErrors
+from pardbg_agent.life.failures import UncaughtErrors
 
 PROGRAM = """
 import json, os, sys, threading

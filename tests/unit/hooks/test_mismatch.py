@@ -18,6 +18,7 @@ from pardbg_agent.control import posts
 from pardbg_agent.control.watches import NO_WATCHES
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.tensors import bits_sum
 from pardbg_agent.hooks.watch import diverge, mismatch
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import Gate
@@ -291,7 +292,7 @@ def step(model: Any, optimizer: Any) -> None:
 
 def sums_of(model: Any, gradients: bool) -> list[int]:
     tensors = [p.grad if gradients else p for p in model.parameters()]
-    return [int(diverge.bits_sum(t)) for t in tensors]
+    return [int(bits_sum(t)) for t in tensors]
 
 
 def other(values: list[int], *places: int) -> list[int]:
@@ -355,9 +356,9 @@ def test_many_parameters_share_a_sum() -> None:
 
 
 def test_the_bits_are_summed_in_eights_where_they_lie_so() -> None:
-    assert int(diverge.bits_sum(torch.tensor([1.0, 1.0]))) == 0x3F8000003F800000
-    assert int(diverge.bits_sum(torch.tensor([1.0, 1.0, 1.0]))) == 3 * 0x3F800000
-    assert int(diverge.bits_sum(torch.zeros(8)[1:3] + 0)) == 0
-    assert int(diverge.bits_sum(torch.arange(8.0)[1:3])) == 0x3F800000 + 0x40000000
-    assert int(diverge.bits_sum(torch.tensor(2.0, dtype=torch.bfloat16))) == 0x4000
-    assert int(diverge.bits_sum(torch.zeros(0))) == 0
+    assert int(bits_sum(torch.tensor([1.0, 1.0]))) == 0x3F8000003F800000
+    assert int(bits_sum(torch.tensor([1.0, 1.0, 1.0]))) == 3 * 0x3F800000
+    assert int(bits_sum(torch.zeros(8)[1:3] + 0)) == 0
+    assert int(bits_sum(torch.arange(8.0)[1:3])) == 0x3F800000 + 0x40000000
+    assert int(bits_sum(torch.tensor(2.0, dtype=torch.bfloat16))) == 0x4000
+    assert int(bits_sum(torch.zeros(0))) == 0

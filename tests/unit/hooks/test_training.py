@@ -14,11 +14,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import pardbg_agent
-from pardbg_agent import core, hooks, identity
+from pardbg_agent import core, hooks, identity, schedule_orders
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, around
-from pardbg_agent.hooks.training import schedule_orders, step_phases, torch_plan
+from pardbg_agent.hooks.training import step_phases, torch_plan
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import Rank, make_run, read_rank
 

@@ -23,8 +23,8 @@ from pardbg_agent import core as _core
 from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import patching
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.late_imports import LateImports
 from pardbg_agent.life import calls
+from pardbg_agent.life.late_imports import LateImports
 
 MAX_RANKS: Final = 16
 """Ranks of a group that are named."""

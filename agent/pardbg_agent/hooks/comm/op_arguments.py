@@ -10,9 +10,6 @@ import torch
 
 from pardbg_agent.hooks.tensors import bytes_of
 
-REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-"""By the value of torch's RedOpType."""
-
 Tensors = Sequence[Any]
 Args = Sequence[Any]
 Parts = Callable[[Args, int], Sequence[int]]

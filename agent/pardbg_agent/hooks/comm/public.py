@@ -38,7 +38,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.comm import collectives, works
+from pardbg_agent.hooks.comm import collectives, dispatcher, works
 from pardbg_agent.hooks.comm.op_arguments import Spec, given, num_bytes
 from pardbg_agent.hooks.context import LOCAL, Op, local
 from pardbg_agent.hooks.patching import Patches, unframed, unseen
@@ -106,7 +106,7 @@ class PublicHooks:
             self._patches.set(_PG, method, _tagged(getattr(_PG, method)))
         for pg in list(c10d._world.pg_map):
             watch(pg)
-        self._waits = collectives.watch_waits()
+        self._waits = dispatcher.watch_waits()
 
     def uninstall(self) -> None:
         """From here on ops pass; the hooks go too where that cannot race with an op."""

@@ -13,7 +13,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, nanotron, picotron
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 
 Adapter = Callable[[Patches, ModuleType], None]
 ADAPTERS: Final[dict[str, Adapter]] = {

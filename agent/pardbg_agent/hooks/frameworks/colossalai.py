@@ -16,7 +16,7 @@ from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_ru
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
-from pardbg_agent.hooks.training.schedule_orders import Plan, by_rank, interleaved, one_f_one_b
+from pardbg_agent.schedule_orders import Plan, by_rank, interleaved, one_f_one_b
 
 
 @dataclass(slots=True)

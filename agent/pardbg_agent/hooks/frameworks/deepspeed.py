@@ -16,7 +16,7 @@ from pardbg_agent.hooks.frameworks.seam import Given, What, action, hook_run, re
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
-from pardbg_agent.hooks.training.schedule_orders import Plan, by_rank
+from pardbg_agent.schedule_orders import Plan, by_rank
 
 _VERBS: Final = {"ForwardPass": "F", "BackwardPass": "B"}
 

@@ -17,7 +17,7 @@ from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_ru
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
-from pardbg_agent.hooks.training.schedule_orders import (
+from pardbg_agent.schedule_orders import (
     Plan,
     all_forward_all_backward,
     by_rank,

@@ -10,7 +10,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks.patching import Patches, around
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions
-from pardbg_agent.hooks.training.schedule_orders import Plan
+from pardbg_agent.schedule_orders import Plan
 
 Given = dict[str, Any]
 """A call's arguments by their names."""

@@ -13,8 +13,8 @@ from pardbg_agent import core as _core
 from pardbg_agent import identity
 from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit
-from pardbg_agent.hooks.tensors import bytes_of
-from pardbg_agent.hooks.watch.probes import bits_sum
+from pardbg_agent.hooks.tensors import bits_sum, bytes_of
+from pardbg_agent.hooks.watch.probes import window
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
 from pardbg_agent.words import binary_size
 
@@ -220,7 +220,7 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]][:MAX_START]
     if not parameters or not all(type(p) in _PLAIN and p.is_cpu for p in parameters):
         return
-    sums = [(tuple(p.shape), bits_sum(p, 0)) for p in parameters if p.numel()]
+    sums = [(tuple(p.shape), int(bits_sum(window(p, 0)))) for p in parameters if p.numel()]
     known.start = zlib.crc32(repr(sums).encode())
 
 

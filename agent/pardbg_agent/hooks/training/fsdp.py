@@ -12,7 +12,7 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import step_phases
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 _FSDP, _COMM, _FAILED = int(Kind.FSDP), int(Lane.COMM), int(Flag.FAILED)

@@ -15,7 +15,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.patching import Patches, spend, unframed
 from pardbg_agent.hooks.training import pipeline_actions, step_phases, torch_plan
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NONE, DefKind
 
 _LABELS: Final = "pipeline.labels"

@@ -21,8 +21,8 @@ from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.hooks.training import step_phases
-from pardbg_agent.hooks.training.schedule_orders import COMPUTE, Plan, parse, text
 from pardbg_agent.hooks.watch import slow
+from pardbg_agent.schedule_orders import COMPUTE, Plan, parse, text
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
 
 FORWARD: Final = "F"

@@ -11,7 +11,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.patching import spend
 from pardbg_agent.hooks.training import pipeline_actions
-from pardbg_agent.hooks.training.schedule_orders import (
+from pardbg_agent.schedule_orders import (
     VERBS,
     Plan,
     all_forward_all_backward,

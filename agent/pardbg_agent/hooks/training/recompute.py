@@ -15,7 +15,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import Flag, Kind, Lane
 
 NAME = "recompute"

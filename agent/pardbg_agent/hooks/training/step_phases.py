@@ -27,7 +27,7 @@ from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.training.batch_loss import divisor_of
 from pardbg_agent.hooks.watch import not_finite
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from pardbg_agent.hooks.training.schedule_orders import COMPUTE, Plan, one_f_one_b
+from pardbg_agent.schedule_orders import COMPUTE, Plan, one_f_one_b
 
 
 def texts(actions: Any) -> list[str]:

@@ -32,11 +32,11 @@ from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL
 from pardbg_agent.hooks.patching import spend
+from pardbg_agent.hooks.tensors import bits_sum
 from pardbg_agent.hooks.watch import mismatch, probes
 from pardbg_agent.hooks.watch.mismatch import Comparing
 from pardbg_agent.words import ranks_text
 
-_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASK: Final = (1 << 64) - 1
 _NOTHING: Final = -(1 << 62)
 """Instead of a sum: no gradient, or one that is not compared (sparse)."""
@@ -224,16 +224,6 @@ def _tensor(p: Any, axis: int, gradients: bool) -> Any:
 
 def _is_plain(tensor: Any) -> bool:
     return bool(tensor.layout is torch.strided and not tensor.is_quantized)
-
-
-def bits_sum(tensor: Any) -> Any:
-    """Sum of a tensor's bits as integers, as a tensor where it is: eight bytes at a time where
-    they lie so, which is the quickest."""
-    flat = tensor.detach().contiguous().view(-1)
-    size = flat.element_size()
-    if flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
-        return flat.view(torch.int64).sum()
-    return flat.view(_BITS[min(8, size)]).sum(dtype=torch.int64)
 
 
 # -- which

@@ -22,10 +22,11 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.control.watches import Watch
-from pardbg_agent.hooks.comm.op_arguments import REDUCE, inputs
+from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
 from pardbg_agent.hooks.tensors import local_part
 from pardbg_agent.hooks.watch import probes
+from pardbg_agent.wire import REDUCE
 
 _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
 """Reductions whose inputs may well be infinite: that is where a minimum begins."""

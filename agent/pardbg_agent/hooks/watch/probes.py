@@ -33,7 +33,8 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Spec
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import Patches, spend
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.hooks.tensors import bits_sum
+from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 ENV: Final = "PARDBG_PROBES"
@@ -53,7 +54,6 @@ MAX_ELEMENTS: Final = 1 << 18
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)
 _HOOK = "probe"
-_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASK: Final = (1 << 63) - 1
 
 
@@ -241,7 +241,7 @@ def _checksum(c: _core.Core, known: Probes, module: Any) -> None:
         for place in range(0, len(part), size):
             folded = 0
             for i, (p, _) in enumerate(part[place : place + size]):
-                folded += (2 * (place + i) + 1) * bits_sum(p, c.step // EVERY)
+                folded += (2 * (place + i) + 1) * int(bits_sum(window(p, c.step // EVERY)))
             whole += folded
             bytes_ |= _byte(folded) << (8 * (place // size))
         text = "checksum " + " ".join(_part_name(part[i : i + size])
@@ -258,19 +258,11 @@ def _part_name(part: list[tuple[Any, str]]) -> str:
     return first if len(part) == 1 else f"{first}..{last}"
 
 
-def bits_sum(tensor: Any, turn: int) -> int:
-    """Sum of a tensor's bits as integers: the same bits, the same sum. Of a large one a window,
-    another one each ``turn``."""
-    values = tensor.detach()
-    if not values.is_contiguous():
-        values = values.contiguous()
-    bits = values.view(-1).view(_BITS[min(8, values.element_size())])
-    num = bits.numel()
-    if num > MAX_ELEMENTS:
-        windows = -(-num // MAX_ELEMENTS)
-        begin = turn % windows * MAX_ELEMENTS
-        bits = bits[begin : begin + MAX_ELEMENTS]
-    return int(bits.sum(dtype=torch.int64).item())
+def window(tensor: Any, turn: int) -> Any:
+    """All of a small tensor; of a large one a part, another one each ``turn``."""
+    flat = tensor.detach().contiguous().view(-1)
+    begin = turn % max(1, -(-flat.numel() // MAX_ELEMENTS)) * MAX_ELEMENTS
+    return flat[begin : begin + MAX_ELEMENTS]
 
 
 def _byte(value: int) -> int:

@@ -1,0 +1,173 @@
+"""Every collective and p2p op, seen where all of them pass: the c10d dispatcher ops.
+
+A Python kernel registered for BackendSelect records the issue and redispatches.
+``redispatch_boxed`` releases the GIL; calling a backend with the GIL held can deadlock with gloo's
+worker. It has one effect that a program can see: what a backend refuses with another exception
+(gloo: ValueError) arrives as a RuntimeError with the same text. Torch's public hooks (``public``,
+preferred from 2.14 on) leave it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.library import Library
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.control.inspect import hide_own
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.comm import works
+from pardbg_agent.hooks.comm.collectives import failed, lost, make_begin, make_count
+from pardbg_agent.hooks.comm.op_arguments import SPECS, Args, Spec
+from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.patching import unseen
+from pardbg_agent.wire import Kind, Lane
+
+KERNEL_NS = 4_500
+"""What the way through a Python kernel costs by itself (boxing, unboxing), measured with
+tests/bench/bench_collective.py: added to the hooks' own cost, which cannot see it."""
+
+_ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
+_AFTER = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+
+class Dispatcher:
+    """The registration: the only way before torch 2.14, and the other one from there on."""
+
+    name = "dispatcher"
+
+    def __init__(self) -> None:
+        self._libraries: list[Any] = []
+
+    def install(self) -> None:
+        """Register a kernel for each op that this torch has."""
+        library = Library("c10d", "IMPL")
+        for spec in SPECS:
+            packet = getattr(torch.ops.c10d, spec.torch_name, None)
+            if packet is not None:
+                kernel = make_kernel(spec, packet.default._handle.redispatch_boxed)
+                library.impl(spec.torch_name, kernel, "BackendSelect", with_keyset=True)
+        self._libraries = [library, watch_waits()]
+
+    def uninstall(self) -> None:
+        """Unregister: from here on ops take torch's own way."""
+        for library in self._libraries:
+            library._destroy()
+        self._libraries = []
+
+
+def make_kernel(spec: Spec, redispatch: Any) -> Any:
+    """The kernel of one op. Whatever the hook does, the op is issued exactly once."""
+    begin, count, ends = make_begin(spec), make_count(spec), _ends(spec)
+    hook, below = f"c10d.{spec.torch_name}", _below
+
+    @unseen
+    def kernel(keyset: Any, *args: Any) -> Any:
+        try:
+            entered = now_ns()
+            rest = below.get(keyset.raw_repr()) or _rest(keyset)
+            c = _core.CURRENT or _core.ensure()
+            op, state = None, LOCAL.state
+            if c.level and hook not in c.guard.disabled:
+                state.numbered = False
+                try:
+                    op = begin(c, args, state)
+                except Exception as error:  # noqa: BLE001 - the guard
+                    lost(c, hook, error)
+                    if not state.numbered:
+                        count(c, args, state)
+            else:
+                count(c, args, state)
+            if op is None:
+                return redispatch(rest, *args)
+            try:
+                result = redispatch(rest, *args)
+            except BaseException:
+                failed(c, op)
+                raise
+            t1 = now_ns()
+            try:
+                _, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
+                if c.level > 1:
+                    c.record(
+                        _ISSUE, _COMM, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
+                        a, b,
+                    )  # fmt: skip
+                if state.group is not None:
+                    state.op = op  # the method that Python called ties it to its Work
+                else:
+                    ends(c, op, args, result)
+                c.hook_ns += t0 - entered + now_ns() - t1 + KERNEL_NS
+                c.hook_calls += 1
+            except Exception as error:  # noqa: BLE001 - the guard
+                lost(c, hook, error)
+                c.ops.completed(op.token)  # nothing else may say it
+            return result
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return kernel
+
+
+_below: dict[int, Any] = {}
+"""A keyset's bits -> what is left of it below this kernel. Few differ; ``&`` takes longer."""
+
+
+def _rest(keyset: Any) -> Any:
+    rest = _below[keyset.raw_repr()] = keyset & _AFTER
+    return rest
+
+
+def _ends(spec: Spec) -> Any:
+    """How the completion of an op is seen that C++ issued."""
+    functional, future = spec.functional, spec.future
+
+    def ends(c: _core.Core, op: Op, args: Args, result: Any) -> None:
+        if functional:
+            works.expect_tensor(c, op, args[0])
+        if future or not op.host_waits:
+            works.follow(c, op, result)
+
+    return ends
+
+
+def watch_waits() -> Any:
+    """The registration for wait_tensor alone, which no hook of torch tells of."""
+    library = Library("_c10d_functional", "IMPL")
+    op = torch.ops._c10d_functional.wait_tensor.default
+    library.impl(
+        "wait_tensor", make_wait_kernel(op._handle.redispatch_boxed), "BackendSelect",
+        with_keyset=True,
+    )  # fmt: skip
+    return library
+
+
+def make_wait_kernel(redispatch: Any) -> Any:
+    """wait_tensor: functional collectives and DTensor wait here, in C++."""
+    after = _AFTER
+
+    @unseen
+    def kernel(keyset: Any, tensor: Any) -> Any:
+        try:
+            c, op = _core.CURRENT, None
+            if c is not None and c.level and (x := context.of(c)).works.tensors:
+                op = c.guard.call("wait_tensor", works.wait_tensor, x, tensor)
+            if c is None or op is None:
+                return redispatch(keyset & after, tensor)
+            failed, t0 = True, now_ns()
+            try:
+                result = redispatch(keyset & after, tensor)
+                failed = False
+            finally:
+                t1 = now_ns()
+                c.guard.call("wait_tensor", works.waited, c, op, t0, t1, failed)
+                c.hook_ns += now_ns() - t1 + KERNEL_NS // 2
+            return result
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return kernel
