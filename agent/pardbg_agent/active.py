@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pardbg_agent.core import Core
+    from pardbg_agent.watched_rank import Core
 
 CORE: Core | None = None
 """The Core of a watched rank; None: the public functions do nothing. Set by pardbg_agent.core."""

@@ -92,7 +92,7 @@ def remove_hooks() -> None:
         try:
             hooks.uninstall()
         except Exception as error:  # noqa: BLE001 - the training goes on
-            core.complain(f"detach: {type(error).__name__}: {error}")
+            _complain(f"detach: {type(error).__name__}: {error}")
     _late.stop()
     while _children:
         _children.pop().leave()

@@ -8,7 +8,7 @@ from pardbg_agent import clock
 from pardbg_agent.wire import Msg
 
 if TYPE_CHECKING:
-    from pardbg_agent.core import Core
+    from pardbg_agent.watched_rank import Core
 
 REPEAT_NS: Final = 1_000_000_000
 """STATE is repeated so often while control is active."""

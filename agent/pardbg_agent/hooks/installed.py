@@ -18,6 +18,7 @@ from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
 from pardbg_agent.hooks.watch import diverge, probes
 from pardbg_agent.life.late_imports import LateImports
+from pardbg_agent.settings import complain
 
 
 class OpHooks(Protocol):
@@ -37,7 +38,7 @@ class Installed:
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._late = LateImports(_core.complain)
+        self._late = LateImports(complain)
         self._handles: list[Any] = []
         self._ops: OpHooks | None = None
 
@@ -98,14 +99,14 @@ def choose() -> OpHooks:
     the dispatcher. ``PARDBG_HOOKS=dispatcher`` or ``public`` says which."""
     wanted = os.environ.get("PARDBG_HOOKS", "")
     if wanted not in ("", "dispatcher", "public"):
-        _core.complain(f"PARDBG_HOOKS={wanted}: it is dispatcher or public; ignored")
+        complain(f"PARDBG_HOOKS={wanted}: it is dispatcher or public; ignored")
     if wanted != "dispatcher" and public.available():
         if public.installable():
             return public.PublicHooks()
         if wanted == "public":
-            _core.complain("PARDBG_HOOKS=public: other threads may be issuing ops; dispatcher")
+            complain("PARDBG_HOOKS=public: other threads may be issuing ops; dispatcher")
     elif wanted == "public":
-        _core.complain("PARDBG_HOOKS=public: this torch has no such hooks; dispatcher")
+        complain("PARDBG_HOOKS=public: this torch has no such hooks; dispatcher")
     return dispatcher.Dispatcher()
 
 

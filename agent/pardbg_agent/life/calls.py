@@ -17,7 +17,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 if TYPE_CHECKING:
-    from pardbg_agent.core import Core
+    from pardbg_agent.watched_rank import Core
 
 MAX_DETAIL = 120
 

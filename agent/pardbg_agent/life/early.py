@@ -13,6 +13,7 @@ import sys
 from typing import Final
 
 from pardbg_agent import wire
+from pardbg_agent.settings import load_run
 
 MAX_PARENTS: Final = 12
 PROGRAMS: Final = ("torchrun", "accelerate", "deepspeed", "pip", "pardbg")
@@ -57,9 +58,7 @@ def _of_a_rank() -> bool:
     pids = [str(pid) for pid in _parents()]
     if not run_dir or not pids:
         return False
-    from pardbg_agent import core
-
-    rings = core.load_run(run_dir).ring_dir
+    rings = load_run(run_dir).ring_dir
     if not os.path.isdir(rings):
         return False
     known = {name.split(".")[-2] for name in os.listdir(rings) if name.endswith(".ring")}

@@ -25,7 +25,7 @@ from pardbg_agent.control.inspect import hide_own, traceback_of
 from pardbg_agent.wire import DefKind
 
 if TYPE_CHECKING:
-    from pardbg_agent.core import Core
+    from pardbg_agent.watched_rank import Core
 
 MAX_TEXT: Final = 500
 MAX_TOLD: Final = 16

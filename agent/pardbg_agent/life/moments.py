@@ -10,7 +10,7 @@ from pardbg_agent.life import calls
 from pardbg_agent.wire import NONE
 
 if TYPE_CHECKING:
-    from pardbg_agent.core import Core
+    from pardbg_agent.watched_rank import Core
 
 EXIT_NS: Final = 1_000_000_000
 """An exit that is shorter has no record."""

@@ -17,8 +17,9 @@ import pardbg_agent
 from pardbg_agent import active, wire
 from pardbg_agent import core as core_module
 from pardbg_agent.control import inspect
-from pardbg_agent.core import FULL, OFF, SUMMARY, Core, RunSettings
 from pardbg_agent.ring import RingReader
+from pardbg_agent.settings import FULL, OFF, SUMMARY, RunSettings, budget_from_env, level_from_env
+from pardbg_agent.watched_rank import Core
 from pardbg_agent.wire import Kind
 
 
@@ -168,13 +169,13 @@ def test_budget_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, text: str, fraction: float
 ) -> None:
     monkeypatch.setenv("PARDBG_BUDGET", text)
-    assert core_module.budget_from_env() == pytest.approx(fraction)
+    assert budget_from_env() == pytest.approx(fraction)
 
 
 @pytest.mark.parametrize(("text", "level"), [("off", OFF), ("Summary", SUMMARY), ("what", FULL)])
 def test_level_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
     monkeypatch.setenv("PARDBG_LEVEL", text)
-    assert core_module.level_from_env() == level
+    assert level_from_env() == level
 
 
 def test_the_programs_own_words(core: Core) -> None:

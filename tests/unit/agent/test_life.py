@@ -13,6 +13,7 @@ import pytest
 from pardbg_agent import core, wire
 from pardbg_agent.life import calls, early
 from pardbg_agent.ring import RingReader
+from pardbg_agent.settings import load_run
 
 ROOT = Path(__file__).parents[3]
 BOOT = ROOT / "agent" / "pardbg_agent" / "boot"
@@ -54,7 +55,7 @@ def test_a_rank_that_dies_at_import_is_known_and_its_helpers_are_none(run_dir: P
         "import no_such_module"
     )
     (ring,) = rings_of(run_dir, program, RANK="1", WORLD_SIZE="2")
-    defs = core.load_run(str(run_dir)).ring_dir + "/" + ring.replace(".ring", ".defs")
+    defs = load_run(str(run_dir)).ring_dir + "/" + ring.replace(".ring", ".defs")
     said = Path(defs).read_bytes()
     assert b"ModuleNotFoundError: No module named 'no_such_module'" in said
     assert RingReader.open(f"{run_dir}/rings/{ring}").header.rank == 1

@@ -12,7 +12,8 @@ import pytest
 
 from pardbg_agent import core as core_module
 from pardbg_agent.core import Core
-from pardbg_agent.sender import Sender
+from pardbg_agent.sender.agent_thread import Sender
+from pardbg_agent.sender.requests import Requests
 from pardbg_agent.wire import Msg
 
 
@@ -48,7 +49,7 @@ def test_what_a_handler_raises_is_reported_once_and_the_next_message_is_taken(
         raise ZeroDivisionError("a bug")
 
     sender: Sender = core.sender
-    monkeypatch.setitem(Sender._HANDLERS, Msg.LEVEL.value, wrong)
+    monkeypatch.setitem(Requests.HANDLERS, Msg.LEVEL.value, wrong)
     level = msgpack.packb({"t": Msg.LEVEL.value, "level": 0})
     sender._take(level)
     sender._take(level)

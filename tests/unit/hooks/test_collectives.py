@@ -19,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
 from pardbg_agent.hooks.comm import collectives
+from pardbg_agent.settings import FULL, OFF, SUMMARY
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import Rank, make_run, read_rank
 
@@ -237,13 +238,13 @@ def test_level_off_records_nothing_and_counts_on(watched: Path) -> None:
     c, before = core.CURRENT, core.clock.now_ns()
     assert c is not None
     dist.all_reduce(torch.zeros(2))
-    c.set_level(core.OFF)
+    c.set_level(OFF)
     dist.all_reduce(torch.zeros(2))
     dist.broadcast(torch.zeros(2), src=0)
     dist.send(torch.zeros(2), dst=0)
     (key,) = c.ops.snapshot()["issued"]
     assert c.ops.snapshot()["issued"] == {key: 3} and c.ops.num_on_edge(key, 0, 0, True) == 1
-    c.set_level(core.FULL)
+    c.set_level(FULL)
     dist.all_reduce(torch.zeros(2))
     dist.send(torch.zeros(2), dst=0)
     assert [(name, seq) for name, seq, *_ in ops(watched)] == [
@@ -273,8 +274,8 @@ def test_an_op_whose_hook_failed_is_counted_on_and_said_to_be_unrecorded(
     assert [(name, seq) for name, seq, *_ in ops(watched)] == [("broadcast", 2), ("broadcast", 4)]
     ((_, end),) = rank(watched).defined("process")[-1]["unrecorded"]
     assert end == 0, "it lasts"
-    c.set_level(core.SUMMARY)
-    c.set_level(core.FULL)
+    c.set_level(SUMMARY)
+    c.set_level(FULL)
     assert [to for _, to in rank(watched).defined("process")[-1]["unrecorded"]] == [0]
 
 
@@ -453,7 +454,7 @@ def test_the_traceback_of_an_exception_is_the_programs_own(
     try:
         plain = [_frames(call) for call in calls]
         hooks.install()
-        assert core.ensure().level == core.FULL
+        assert core.ensure().level == FULL
         watched = [_frames(call) for call in calls]
     finally:
         dist.destroy_process_group()

@@ -97,7 +97,8 @@ def _begin(spec: Spec) -> Any:
             on_cpu, dtype = tensor.is_cpu, tensor.dtype
             if not on_cpu and tensor.is_meta:
                 return None
-        x, pg, what, tag, stage, mb = context.of(c), state.group, nothing, 0, NONE, NONE
+        x, pg, what = context.of(c), state.group, nothing
+        tag, stage, mb = 0, NONE, NONE
         if pg is None:
             pg = _unbox(args[group_at])
         elif reduces:

@@ -42,6 +42,7 @@ from pardbg_agent.hooks.comm import collectives, dispatcher, works
 from pardbg_agent.hooks.comm.op_arguments import Spec, given, num_bytes
 from pardbg_agent.hooks.context import LOCAL, Op, local
 from pardbg_agent.hooks.patching import Patches, unframed, unseen
+from pardbg_agent.settings import complain
 from pardbg_agent.wire import NONE, Kind, Lane
 
 HOOKS_NS: Final = 600
@@ -384,7 +385,7 @@ def _made(original: Any, place: int) -> Callable[..., Any]:
             if _process.active and len(args) > place:
                 watch(args[place])
         except Exception as error:  # noqa: BLE001 - the guard
-            _core.complain(f"a process group is not watched: {type(error).__name__}: {error}")
+            complain(f"a process group is not watched: {type(error).__name__}: {error}")
         return result
 
     return cast(Callable[..., Any], made)

@@ -21,6 +21,7 @@ from pardbg_agent.schedule_orders import (
     one_f_one_b,
     parse,
 )
+from pardbg_agent.settings import complain
 from pardbg_agent.wire import NONE
 
 MAX_NUMBER: Final = (1 << 15) - 1
@@ -138,4 +139,4 @@ def _refuse(text: str) -> None:
     """One line on stderr, once for each text."""
     if text not in _said and len(_said) < 100:
         _said.add(text)
-        _core.complain(text)
+        complain(text)

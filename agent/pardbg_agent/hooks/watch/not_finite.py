@@ -26,6 +26,7 @@ from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
 from pardbg_agent.hooks.tensors import local_part
 from pardbg_agent.hooks.watch import probes
+from pardbg_agent.settings import complain
 from pardbg_agent.wire import REDUCE
 
 _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
@@ -99,7 +100,7 @@ def _look(c: _core.Core, tensor: Any, bounds: bool) -> str | None:
     if not known.device_said and not tensor.is_meta:
         known.device_said = True
         where = tensor.device.type
-        _core.complain(f"watch nan: what goes into ops on {where} is not looked at, as each would "
+        complain(f"watch nan: what goes into ops on {where} is not looked at, as each would "
                        "wait for the device; gradients are")  # fmt: skip
     return None
 

@@ -35,6 +35,7 @@ from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import Patches, spend
 from pardbg_agent.hooks.tensors import bits_sum
 from pardbg_agent.life.late_imports import LateImports
+from pardbg_agent.settings import complain
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 ENV: Final = "PARDBG_PROBES"
@@ -82,7 +83,7 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook DDP's constructor and the optimizers' ends; gives the handles to remove."""
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
-        _core.complain(f"{ENV}={wanted}: it is on or off; taken as on")
+        complain(f"{ENV}={wanted}: it is on or off; taken as on")
     late.when_imported("torch.nn.parallel.distributed", functools.partial(_hook_ddp, patches))
     if wanted == "off":
         return []

@@ -1,0 +1,271 @@
+"""The agent's thread: it ships slices of the ring as they are, and enforces the lease.
+
+The training never waits for it: the ring is the queue, and when nobody takes from it the oldest
+records are overwritten and counted. Other threads only write a byte into a pipe (``wake``).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from pardbg_agent import clock, wire
+from pardbg_agent.control.state_message import ControlState
+from pardbg_agent.control.watches import NO_WATCHES
+from pardbg_agent.ring import RingReader
+from pardbg_agent.sender.link import Link
+from pardbg_agent.sender.requests import Requests
+from pardbg_agent.wire import Key, Msg
+
+if TYPE_CHECKING:
+    from pardbg_agent.watched_rank import Core
+
+IDLE_MS: Final = 100
+"""A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 10 Hz 0.1-0.2 % of a core."""
+CONTROL_MS: Final = 5
+HELD_MS: Final = 25
+"""Held with nothing open: what changes that wakes the agent's thread by itself, mostly."""
+BATCH: Final = 1024
+"""Records per DATA message at most (64 KiB): taking them holds the GIL for 60 us, which is what the
+training may have to wait."""
+SILENCE_NS: Final = 5_000_000_000
+"""The hub said nothing for so long: say HELLO again (a restarted hub may not know us)."""
+REWIND_NS: Final = 10_000_000_000
+"""What was sent within this time is sent again to a new hub that does not say what it has (the
+old one may have died with it in its queues); the store drops doubles."""
+WELCOME_NS: Final = 3_000_000_000
+"""After a lost connection records wait so long for the hub's WELCOME."""
+MAX_FAILURES: Final = 20
+"""Turns that may fail before the agent's thread gives up and the rank goes on without it."""
+
+
+class Sender:
+    """Owns the thread and, inside it, the sockets."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reader = RingReader(core.ring.buffer)
+        self._link: Link | None = None
+        self._thread = threading.Thread(target=self._run, name="pardbg", daemon=True)
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waking = threading.Lock()
+        """Held while the pipe is written or closed: its numbers are soon somebody else's."""
+        self._stop_at_ns = 0
+        self._flushed = threading.Event()
+        self._flush_wanted = 0
+        """Turns that must still send everything before ``flush`` returns."""
+        self._defs_sent = 0
+        self._sent = 0
+        self._batches: collections.deque[tuple[int, int]] = collections.deque()
+        """(sent_ns, index of the first record) of the last REWIND_NS."""
+        self._control = ControlState(core)
+        self._requests = Requests(core, self._control, self._say, self.wake)
+        self.bad_messages = 0
+        """CTRL messages that made no sense."""
+        self.cpu_ns = 0
+        """CPU time of this thread so far."""
+
+    def start(self) -> None:
+        self._core.gate.wake = self.wake
+        self._thread.start()
+
+    def take_over(self, old: Sender) -> None:
+        """Go on where an ended sender of the same ring stopped."""
+        self._reader, self._sent, self._defs_sent = old._reader, old._sent, old._defs_sent
+
+    def wake(self) -> None:
+        """Have the thread look now. Any thread; a full pipe means it will anyway."""
+        with self._waking:
+            if self._wake_w >= 0:
+                with contextlib.suppress(OSError):
+                    os.write(self._wake_w, b"w")
+
+    def flush(self, timeout_s: float) -> None:
+        """Send what is in the ring now; wait for it, bounded."""
+        if self._thread.is_alive():
+            self._flushed.clear()
+            self._flush_wanted = 2  # the turn under way may have looked at the ring before us
+            self.wake()
+            self._flushed.wait(timeout_s)
+            self._flush_wanted = 0
+
+    def stop(self, timeout_s: float) -> None:
+        """Send the rest, say BYE, close; at most ``timeout_s``. What could not be sent stays in
+        the ring file."""
+        self._stop_at_ns = clock.now_ns() + int(timeout_s * 0.7e9)
+        self.wake()
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            with self._waking:
+                os.close(self._wake_r)
+                os.close(self._wake_w)
+                self._wake_r = self._wake_w = -1
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    # -- inside the thread from here on
+
+    def _run(self) -> None:
+        # Signals are the main thread's: one that lands here would not interrupt what it waits in.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._link = link = Link(self._core, self._wake_r)
+        except Exception as error:  # noqa: BLE001 - without a hub the ring still records
+            self._core.guard.failed("sender", error)
+            return
+        failures = 0
+        try:
+            self._core.guard.call("hello", self._hello)
+            while not self._stop_at_ns and failures < MAX_FAILURES:
+                try:
+                    self._turn(link)
+                except Exception as error:  # noqa: BLE001 - reported once; the next turn may work
+                    failures += 1
+                    self._core.guard.failed("sender", error)
+            self._core.guard.call("sender end", self._end, link)
+        finally:
+            self._core.gate.end()  # without this thread nobody could open it
+            self._core.watches = NO_WATCHES
+            link.close()
+
+    def _turn(self, link: Link) -> None:
+        """Wait for something to do, then do all of it."""
+        core = self._core
+        busy = core.gate.holding or self._control.active or self._flush_wanted
+        rests = self._control.rests and not self._flush_wanted
+        if link.wait((HELD_MS if rests else CONTROL_MS) if busy else IDLE_MS):
+            for message in link.messages():
+                self._take(message)
+        self._requests.answer()
+        if core.gate.holding:
+            core.gate.check_lease()
+        self._requests.limit.check()
+        for poll in core.pollers:
+            core.guard.call("poller", poll)
+        if self._control.active or core.gate.holding:
+            state = self._control.next_state()
+            if state is not None:
+                link.ctrl(state)
+        silent = link.connected and clock.now_ns() - link.heard_ns > SILENCE_NS
+        if link.greet or silent:
+            self._hello()
+        if self._ship(link) and self._flush_wanted:
+            self._flush_wanted -= 1
+            if not self._flush_wanted:
+                self._flushed.set()
+        self._health()
+
+    def _say(self, message: dict[str, Any]) -> None:
+        assert self._link is not None
+        self._link.ctrl(message)
+
+    def _hello(self) -> None:
+        link, core = self._link, self._core
+        assert link is not None
+        link.greet = False
+        link.heard_ns = clock.now_ns()
+        fields = dict(core.defs.process, ring=core.ring.path, defs=core.defs.path)
+        link.ctrl({"t": Msg.HELLO.value, **fields})
+
+    def _take(self, raw: bytes) -> None:
+        """One CTRL message; one that is no message is counted and dropped. What its handler
+        raises (a field is missing, or the handler is wrong) is reported once per kind."""
+        try:
+            message = msgpack.unpackb(raw, max_map_len=256, max_array_len=4096)
+            kind = message.get("t")
+            handler = Requests.HANDLERS.get(kind)
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
+            self.bad_messages += 1
+            return
+        try:
+            if kind == Msg.WELCOME.value:
+                self._welcome(message)
+            elif handler is not None:
+                handler(self._requests, message)
+        except Exception as error:  # noqa: BLE001 - the guard; the next one may do
+            self.bad_messages += 1
+            self._core.guard.failed(f"control {kind}", error)
+
+    def _welcome(self, message: dict[str, Any]) -> None:
+        link = self._link
+        assert link is not None
+        hub, was_lost = message.get("hub"), link.lost_ns
+        link.lost_ns = 0
+        if hub == link.hub:
+            return
+        if link.hub is not None or was_lost:  # a new hub: it has neither definitions nor our HELLO
+            self._defs_sent = 0
+            wanted = message.get("next")
+            recent = self._batches[0][1] if self._batches else self._reader.next
+            self._reader.rewind(wanted if isinstance(wanted, int) else recent)
+            link.greet = True
+        link.hub = hub
+        self._requests.new_hub()
+        self._control.changed()
+
+    def _ship(self, link: Link) -> bool:
+        """Send definitions and records until nothing is left or the hub takes no more.
+
+        Records are read before the definitions go out, so whatever a record names was defined
+        before. True: everything is out.
+        """
+        reader = self._reader
+        lost = link.lost_ns and not self._stop_at_ns
+        if lost and clock.now_ns() - link.lost_ns < WELCOME_NS:
+            return False  # a new hub must be told from the old one before it gets anything
+        while True:
+            batch = reader.read(BATCH)
+            if not self._ship_definitions(link):
+                if batch is not None:
+                    reader.put_back()
+                return False
+            if batch is None:
+                return True
+            first, raw = batch
+            count, now = len(raw) // wire.RECORD_BYTES, clock.now_ns()
+            head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, reader.lost, now)
+            if not link.data(Key.RECORDS.value, head + raw):
+                reader.put_back()
+                return False
+            self._sent += count
+            self._remember(now, first)
+
+    def _remember(self, now: int, first: int) -> None:
+        self._batches.append((now, first))
+        while now - self._batches[0][0] > REWIND_NS:
+            self._batches.popleft()
+
+    def _ship_definitions(self, link: Link) -> bool:
+        payloads = self._core.defs.payloads
+        while self._defs_sent < len(payloads):
+            if not link.data(Key.DEFINITION.value, payloads[self._defs_sent]):
+                return False
+            self._defs_sent += 1
+        return True
+
+    def _health(self) -> None:
+        core = self._core
+        self.cpu_ns = time.thread_time_ns()
+        core.status.health(
+            clock.now_ns(), self._sent, self._reader.lost, core.guard.errors, core.level,
+            max(0, core.hook_ns),  # below 0 while a gate that was left is being settled up
+        )  # fmt: skip
+
+    def _end(self, link: Link) -> None:
+        """The process leaves: the rest of the ring, then BYE, by the deadline."""
+        while not self._ship(link) and not link.absent and clock.now_ns() < self._stop_at_ns:
+            link.wait(2)
+        link.ctrl({"t": Msg.BYE.value, "last_index": self._reader.next - 1,
+                   "dropped": self._reader.lost})  # fmt: skip
+        self._health()
+        left_ms = (self._stop_at_ns - clock.now_ns()) // 1_000_000
+        link.linger_ms = max(1, int(left_ms)) if link.connected else 0

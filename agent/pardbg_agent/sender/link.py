@@ -1,0 +1,130 @@
+"""The two sockets of a rank, and the pipe that wakes the thread which owns them.
+
+The sockets are made, used and closed in the agent's thread, on a context of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import zmq
+
+from pardbg_agent import clock
+
+if TYPE_CHECKING:
+    from pardbg_agent.watched_rank import Core
+
+DATA_HWM: Final = 16
+CTRL_HWM: Final = 1024
+CTRL_MAX_BYTES: Final = 1 << 20
+
+
+class Link:
+    """The agent's sockets. Never blocks: a send that would is refused."""
+
+    def __init__(self, core: Core, wake_fd: int) -> None:
+        run = core.run
+        assert run is not None
+        self.hub: Any = None
+        """Id of the hub that welcomed us."""
+        self.heard_ns = clock.now_ns()
+        self.greet = False
+        """HELLO is due."""
+        self.connected = False
+        self.absent = False
+        """Nobody listens there (yet). Neither this nor connected: still trying."""
+        self.lost_ns = 0
+        """When the connection was lost; 0 once a hub has welcomed us (again)."""
+        self.linger_ms = 0
+        self._proc = core.identity.proc.encode("ascii")
+        self._wake_fd = wake_fd
+        self._context = zmq.Context()
+        self._data = self._socket(zmq.PUSH, run.keys)
+        self._data.setsockopt(zmq.SNDHWM, DATA_HWM)
+        # Only queue to a hub that is there: what waits here is lost with it, the ring is not.
+        self._data.setsockopt(zmq.IMMEDIATE, 1)
+        self._ctrl = self._socket(zmq.DEALER, run.keys)
+        self._ctrl.setsockopt(zmq.IDENTITY, self._proc)
+        self._ctrl.setsockopt(zmq.SNDHWM, CTRL_HWM)
+        self._ctrl.setsockopt(zmq.RCVHWM, CTRL_HWM)
+        self._ctrl.setsockopt(zmq.MAXMSGSIZE, CTRL_MAX_BYTES)
+        self._events = self._ctrl.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+        )
+        self._data.connect(run.data)
+        self._ctrl.connect(run.ctrl)
+        # poll(2) on the sockets' descriptors is cheaper than zmq's own poller, but they are edge-
+        # triggered: whoever sleeps looks at EVENTS first.
+        self._poll = select.poll()
+        for fd in (self._ctrl.getsockopt(zmq.FD), self._events.getsockopt(zmq.FD), wake_fd):
+            self._poll.register(int(fd), select.POLLIN)
+
+    def _socket(self, kind: int, keys: dict[str, Any]) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        mine = keys.get("agent")
+        if keys.get("server") and mine:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, str(keys["server"]).encode())
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, str(mine["public"]).encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, str(mine["secret"]).encode())
+        return socket
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Until something comes, or the time is up. False: nothing did."""
+        came = _readable(self._ctrl)
+        if not came:
+            for fd, _ in self._poll.poll(timeout_ms):
+                came = True
+                if fd == self._wake_fd:
+                    with contextlib.suppress(OSError):
+                        os.read(self._wake_fd, 4096)
+        if came:
+            while _readable(self._events):
+                event = self._events.recv_multipart(zmq.NOBLOCK)[0]
+                self._connection_changed(int.from_bytes(event[:2], "little"))
+        return came
+
+    def _connection_changed(self, event: int) -> None:
+        self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self.absent = not self.connected
+        # The first HELLO waits in the queue for the first connection; each later one needs its own.
+        self.greet |= self.connected and self.lost_ns != 0
+        if event == zmq.EVENT_DISCONNECTED and not self.lost_ns:
+            self.lost_ns = clock.now_ns()
+
+    def messages(self, limit: int = 64) -> list[bytes]:
+        """CTRL messages that have come."""
+        out: list[bytes] = []
+        while len(out) < limit and _readable(self._ctrl):
+            out.append(self._ctrl.recv_multipart(zmq.NOBLOCK)[-1])
+        if out:
+            self.heard_ns = clock.now_ns()
+        return out
+
+    def data(self, key: bytes, payload: bytes) -> bool:
+        """Queue one DATA message; False if the hub takes no more now."""
+        try:
+            self._data.send_multipart((key + self._proc, payload), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def ctrl(self, message: dict[str, Any]) -> None:
+        """Queue one CTRL message; dropped if the queue is full (states repeat)."""
+        with contextlib.suppress(zmq.Again):
+            self._ctrl.send(msgpack.packb({"v": 1, **message}, default=str), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Within ``linger_ms``: what the hub has not taken by then is in the ring file."""
+        self._ctrl.disable_monitor()
+        self._context.destroy(linger=self.linger_ms)
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

@@ -1,0 +1,147 @@
+"""What the hub asks of a rank: permits, the lease, breakpoints, stacks, questions for its thread."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pardbg_agent import clock, wire
+from pardbg_agent.control import evaluate, inspect
+from pardbg_agent.control.breaks import breaks_of
+from pardbg_agent.control.state_message import ControlState
+from pardbg_agent.control.time_limit import TimeLimit
+from pardbg_agent.control.watches import watches_of
+from pardbg_agent.wire import Msg
+from pardbg_agent.words import duration
+
+if TYPE_CHECKING:
+    from pardbg_agent.watched_rank import Core
+
+
+class Requests:
+    """Obeys the hub's messages, in the agent's thread. ``say`` sends a message back; ``wake`` has
+    the thread call ``answer``."""
+
+    def __init__(
+        self, core: Core, control: ControlState, say: Callable[[dict[str, Any]], None],
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._core, self._control, self._say, self._wake = core, control, say, wake
+        self._answers: collections.deque[tuple[dict[str, Any], dict[str, Any]]] = (
+            collections.deque()
+        )
+        """What held threads found, to be sent from here."""
+        self.limit = TimeLimit()
+        """Of what a person has the held thread run."""
+        self._obeyed = -1
+        """Id of the newest PERMIT or RUN that was obeyed."""
+
+    def new_hub(self) -> None:
+        """Another hub counts its requests anew."""
+        self._obeyed = -1
+
+    def answer(self) -> None:
+        """Send what held threads have found."""
+        while self._answers:
+            message, fields = self._answers.popleft()
+            self._ack(message, **fields)
+
+    def _permit(self, message: dict[str, Any]) -> None:
+        count, n, stop = int(message["count"]), int(message["n"]), int(message["stop"])
+        if self._is_new(message):
+            lease_ns = int(message.get("lease_ns", wire.LEASE_NS))
+            self._core.gate.permit(message.get("id"), count, n, stop, lease_ns)
+        self._control.begin()
+
+    def _go(self, message: dict[str, Any]) -> None:
+        if self._is_new(message):
+            self._core.gate.run(message.get("id"))
+        self._control.begin()  # one more state says so
+
+    def _is_new(self, message: dict[str, Any]) -> bool:
+        """The hub sends a PERMIT or RUN again until a STATE follows it: obeyed once, told again."""
+        number = message.get("id")
+        if not isinstance(number, int):
+            return True
+        new, self._obeyed = number > self._obeyed, max(number, self._obeyed)
+        return new
+
+    def _lease(self, message: dict[str, Any]) -> None:
+        self._core.gate.lease(int(message["lease_ns"]))
+
+    def _ping(self, message: dict[str, Any]) -> None:
+        self._say({"t": Msg.PONG.value, "re": message.get("id"), "t_ns": clock.now_ns()})
+
+    def _where(self, message: dict[str, Any]) -> None:
+        found = inspect.stacks(threading.get_ident(), self._core.gate.raised())
+        self._ack(message, stacks=found, t_ns=clock.now_ns())
+
+    def _level(self, message: dict[str, Any]) -> None:
+        self._core.set_level(int(message["level"]))
+        self._ack(message, level=self._core.level)
+
+    def _breaks(self, message: dict[str, Any]) -> None:
+        try:
+            watches = watches_of(message.get("watches"))
+            self._core.gate.set_breaks(breaks_of(message.get("breaks")), watches)
+            self._core.watches = watches
+            self._core.guard.call("watches changed", self._core.watches_changed)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            self._ack(message, ok=False, error=f"breakpoints refused: {error}")
+        else:
+            self._ack(message, unknown=list(watches.unknown))
+
+    def _delay(self, message: dict[str, Any]) -> None:
+        self._core.gate.set_delay(int(message["ns"]))
+        self._ack(message)
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        """Something to be looked at in the held thread; the answer comes when that thread has it.
+        Which of the hub's questions make sense is decided here, where the code would run."""
+        kind, expr = str(message.get("kind")), str(message.get("expr") or "")
+        run = self._core.run
+        if kind != "list" and not (run is not None and run.allow_eval):
+            refusal = "evaluation is off: start the job with --allow-eval"
+            self._ack(message, ok=False, error=refusal)
+            return
+        number = message.get("frame")
+
+        def work(innermost: Any) -> None:
+            try:
+                found = evaluate.answer(
+                    kind,
+                    expr,
+                    number if isinstance(number, int) else 0,
+                    innermost,
+                    self._core.optimizers(),
+                )
+                self._answers.append((message, {**found, "ok": True}))
+            except Exception as error:  # noqa: BLE001 - the training's thread must come back
+                self._answers.append((message, {"ok": False, "error": str(error)[:500]}))
+
+        def limited(innermost: Any) -> None:
+            if not self.limit.run(lambda: work(innermost)):
+                error = f"ended: it took more than {duration(self.limit.limit_ns)}"
+                self._answers.append((message, {"ok": False, "error": error}))
+            self._wake()
+
+        if not self._core.gate.ask(limited):
+            error = "it is not held at a gate: it runs, or waits in an op"
+            self._ack(message, ok=False, error=error)
+
+    def _ack(self, message: dict[str, Any], **fields: Any) -> None:
+        self._say({"t": Msg.ACK.value, "re": message.get("id"), "ok": True} | fields)
+
+    HANDLERS: Final[dict[Any, Callable[[Requests, dict[str, Any]], None]]] = {
+        Msg.PERMIT.value: _permit,
+        Msg.RUN.value: _go,
+        Msg.LEASE.value: _lease,
+        Msg.PING.value: _ping,
+        Msg.WHERE.value: _where,
+        Msg.LEVEL.value: _level,
+        Msg.BREAKS.value: _breaks,
+        Msg.DELAY.value: _delay,
+        Msg.ASK.value: _ask,
+    }

@@ -1,0 +1,70 @@
+"""What the agent takes from run.json and from the environment, and its one line on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Final
+
+from pardbg_agent import wire
+from pardbg_agent.wire import LEVELS
+
+OFF, SUMMARY, FULL = 0, 1, 2
+ENV_BUDGET: Final = "PARDBG_BUDGET"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What the agent takes from run.json."""
+
+    run: str
+    ring_dir: str
+    data: str = ""
+    """DATA endpoint; empty: no hub, the ring alone."""
+    ctrl: str = ""
+    keys: dict[str, str] = field(default_factory=dict)
+    allow_eval: bool = False
+    """The job was started with --allow-eval."""
+    hold_exceptions: bool = False
+    """... with --on-exception hold."""
+
+
+def load_run(run_dir: str) -> RunSettings:
+    """Read run.json. Raises OSError, ValueError or KeyError."""
+    with open(os.path.join(run_dir, wire.RUN_FILE), encoding="utf-8") as file:
+        data = json.load(file)
+    return RunSettings(
+        run=str(data.get("run", "")),
+        ring_dir=str(data["ring_dir"]),
+        data=str(data.get("data") or ""),
+        ctrl=str(data.get("ctrl") or ""),
+        keys=dict(data.get("keys") or {}),
+        allow_eval=data.get("allow_eval") is True,
+        hold_exceptions=bool(data.get("on_exception_s")),
+    )
+
+
+def level_from_env() -> int:
+    """``PARDBG_LEVEL``; full if unset or unknown."""
+    name = os.environ.get(wire.ENV_LEVEL, "full").strip().lower()
+    return LEVELS.index(name) if name in LEVELS else FULL
+
+
+def budget_from_env() -> float:
+    """``PARDBG_BUDGET`` (``1%`` or ``0.01``) as a fraction of the step; 0: none."""
+    text = os.environ.get(ENV_BUDGET, "").strip()
+    try:
+        value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return 0.0
+    return value if 0 < value < 1 else 0.0
+
+
+def complain(text: str) -> None:
+    """The agent's one line on stderr."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
+        sys.stderr.flush()

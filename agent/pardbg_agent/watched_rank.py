@@ -1,0 +1,230 @@
+"""The agent of one rank: everything that hooks use."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, SupportsIndex
+
+from pardbg_agent import clock, identity, wire
+from pardbg_agent.control.gate import GateControl
+from pardbg_agent.control.medians import LATER, STEP, Medians
+from pardbg_agent.control.watches import NO_WATCHES, Watch
+from pardbg_agent.defs import Defs
+from pardbg_agent.guard import Guard
+from pardbg_agent.life import calls
+from pardbg_agent.op_table import OpTable, Sums, Unrecorded
+from pardbg_agent.ring import Ring
+from pardbg_agent.settings import (
+    FULL,
+    OFF,
+    RunSettings,
+    budget_from_env,
+    complain,
+    level_from_env,
+)
+from pardbg_agent.wire import LEVELS, DefKind, Flag, Gate, Kind, Lane
+from pardbg_agent.words import took
+
+BUDGET_STEPS: Final = 5
+"""Steps in a row over the budget before the level is lowered."""
+MAX_REFUSED: Final = 64
+"""Arguments that are complained about."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """A schedule's step, for STATE: planned and finished compute actions, text form."""
+
+    done: list[str] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)
+
+
+class Core:
+    """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
+
+    def __init__(
+        self, ring: Ring, defs: Defs, who: identity.Identity, run: RunSettings | None
+    ) -> None:
+        self.run = run
+        """None: the agent is off in this process."""
+        self.identity = who
+        self.ring, self.defs = ring, defs
+        self.status = ring.status
+        self.record, self.record_f = ring.record, ring.record_f
+        self.guard = Guard(lambda where, text, t: defs.put(
+            DefKind.ERROR, where=where, text=text, t_ns=t))  # fmt: skip
+        self.step = 0
+        """The training step that runs now."""
+        self.explicit_steps = False
+        """The program calls pardbg_agent.step(): hooks stop guessing where steps end."""
+        self.hook_ns = 0
+        """Hooks add their own cost here (not the time held at a gate)."""
+        self.hook_calls = 0
+        self.loss: float | None = None
+        """The newest loss known, for breakpoints."""
+        self.level = level_from_env() if run is not None else OFF
+        self.unrecorded = Unrecorded(lambda gaps: defs.identify(unrecorded=gaps), self.level < FULL)
+        self._refused: set[str] = set()
+        """Arguments of the program that were said to make no sense."""
+        self.pipeline = Progress()
+        self.pollers: list[Any] = []
+        """Zero-argument functions that look for completed ops (Work.is_completed) without
+        blocking. The agent's thread calls them every 5 ms under control, else every 50 ms."""
+        self.ops = OpTable(ring.status.op)
+        self.gate = GateControl(
+            record=ring.record, name=defs.name, status=ring.status.gate, step=lambda: self.step,
+            facts=self._facts,
+        )  # fmt: skip
+        self.watches = NO_WATCHES
+        """What a person asked to look for (pardbg_agent.control.watches); replaced as a whole."""
+        self.watches_changed: Callable[[], None] = lambda: None
+        """Called after that. Set by who tells other ranks what this one watches."""
+        self.usual = Medians()
+        """What ``watch slow`` compares with."""
+        self.context: Any = None
+        """What the hooks keep of it (hooks.context.Context), from their first call on."""
+        self.optimizers: Callable[[], list[Any]] = list
+        """Gives the optimizers that have stepped. Set by the hooks."""
+        self.sender: Any = None
+        self.starting = False
+        """In no group yet, and known before that (life.moments)."""
+        self.exiting: calls.Call | None = None
+        """The main thread has ended: threads and exit handlers run."""
+        self.sums = Sums()
+        self.step_t0 = clock.now_ns()
+        self._step_cost = (0, 0)
+        self._budget = budget_from_env()
+        self._over = 0
+
+    def set_rank(self, rank: int, world_size: int, local_rank: int | None = None) -> None:
+        """The rank as its groups say it: ring header and PROCESS follow."""
+        fields: dict[str, Any] = {"rank": rank, "world_size": world_size}
+        if local_rank is not None:
+            fields["local_rank"] = local_rank
+        self.defs.identify(**fields)
+
+    def set_level(self, level: int, why: str = "") -> None:
+        """Switch the level, now; said in the definitions."""
+        level = min(max(level, OFF), FULL)
+        if level == self.level:
+            return
+        self.level = level
+        if level < FULL:
+            self.unrecorded.begins(clock.now_ns())
+        else:
+            self.unrecorded.ends(clock.now_ns())
+        self.defs.identify(level=LEVELS[level])
+        if why:
+            self.defs.put(DefKind.NOTE, key="level", value=f"{LEVELS[level]}: {why}")
+
+    def step_end(self, t1: int | None = None, n: int | None = None) -> None:
+        """A training step ended: its STEP record with the agent's cost in it; counts on.
+
+        ``n``: the step's number, where the program says it.
+        """
+        t0, t1 = self.step_t0, clock.now_ns() if t1 is None else t1
+        spent, calls = self.hook_ns, self.hook_calls
+        cost, num_calls = max(0, spent - self._step_cost[0]), calls - self._step_cost[1]
+        self._step_cost, self.step_t0 = (spent, calls), t1
+        step = self.step if n is None else max(0, n)
+        self.record(
+            Kind.STEP, Lane.STEP, 0, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
+            wire.NONE, cost, num_calls,
+        )  # fmt: skip
+        self.sums.write(self.record, t0, t1, step)
+        if self.watches.slow is not None:
+            self._watch_step(self.watches.slow, step, t0, t1)
+        self.step = step + 1
+        if self._budget > 0:
+            self._keep_budget(cost, t1 - t0)
+
+    def _watch_step(self, watch: Watch, step: int, t0: int, t1: int) -> None:
+        if not self.gate.free_since(t0):
+            return
+        slow = self.usual.add(STEP, t1 - t0, watch.limit, LATER)
+        if slow is not None:
+            self.gate.stop(watch.number, took(f"step {step}", t1 - t0, slow))
+
+    def refuse(self, call: str, why: str) -> None:
+        """An argument of one of the program's calls makes no sense: say so once, and go on."""
+        if call not in self._refused and len(self._refused) < MAX_REFUSED:
+            self._refused.add(call)
+            complain(f"{call}: {why}; left out")
+
+    def explicit_step(self, n: Any) -> None:
+        """pardbg_agent.step(): the program itself says where steps end. It is a gate too."""
+        if n is not None and not isinstance(n, SupportsIndex):
+            self.refuse("step(n)", f"{type(n).__name__} is no whole number")
+            n = None
+        n = None if n is None else operator.index(n)
+        self.explicit_steps = True
+        self.step_end(n=n)
+        if self.gate.closed:
+            self.gate.wait(Gate.STEP, lambda: f"step {self.step}")
+
+    def span(
+        self, name: str, place: tuple[int, int, int], t0: int, t1: int | None, failed: bool = False
+    ) -> None:
+        """pardbg_agent.span ended, or began (``t1`` None). ``place``: part, parts, chunk."""
+        if not all(type(number) is int for number in place):
+            self.refuse(f"span({str(name)[:40]!r})", "part, parts and chunk are whole numbers")
+            place = (0, 0, -1)
+        part, parts, chunk = place
+        kind, t1 = (Kind.SPAN_BEGIN, t0) if t1 is None else (Kind.SPAN, t1)
+        self.record(
+            kind, Lane.USER, Flag.FAILED if failed else 0, self.defs.name(str(name)), t0, t1,
+            self.step, 0, wire.NO_GROUP, wire.NONE, chunk, wire.NONE, part, parts,
+        )  # fmt: skip
+
+    def log(self, numbers: dict[str, Any]) -> None:
+        """pardbg_agent.log: one METRIC each."""
+        t = clock.now_ns()
+        known = {}
+        for name, value in numbers.items():
+            try:
+                known[name] = float(value)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                self.refuse(f"log({name}=…)", f"{type(error).__name__}: {error}")
+        self.loss = known.get("loss", self.loss)
+        for name, value in known.items():
+            self.record_f(
+                Kind.METRIC, Lane.COUNTER, Flag.FLOAT, self.defs.name(name), t, t, self.step, 0,
+                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, value, 0,
+            )  # fmt: skip
+            if self.watches.nan is not None and not math.isfinite(value):
+                self.gate.stop(self.watches.nan.number, f"logged {name} is {value}")
+
+    def _facts(self) -> dict[str, Any]:
+        """What a breakpoint may ask at any gate."""
+        who = self.identity
+        return {
+            "rank": who.rank, "local_rank": who.local_rank, "host": who.host, "step": self.step,
+            "loss": self.loss,
+        }  # fmt: skip
+
+    def _keep_budget(self, cost_ns: int, step_ns: int) -> None:
+        over = self.level > OFF and cost_ns > self._budget * step_ns
+        self._over = self._over + 1 if over else 0
+        if self._over >= BUDGET_STEPS:
+            self._over = 0
+            share = 100 * cost_ns / max(step_ns, 1)
+            self.set_level(
+                self.level - 1, f"hooks took {share:.1f}% of a step, budget {self._budget:.1%}"
+            )
+
+    def _identified(self, fields: dict[str, Any]) -> None:
+        who = self.identity
+        for name in ("rank", "world_size", "local_rank", "device"):
+            if name in fields:
+                setattr(who, name, fields[name])
+        self.write_header()
+
+    def write_header(self) -> None:
+        who = self.identity
+        self.ring.header(
+            start_ns=who.start_ns, wall_ns=who.wall_ns, rank=who.rank,
+            world_size=max(0, who.world_size), pid=who.pid, epoch=who.epoch,
+        )  # fmt: skip
