@@ -39,11 +39,11 @@ class TimeLimit:
     def run(self, work: Callable[[], None]) -> bool:
         """``work()`` in this thread; False if its time was up. Nothing is raised in this thread
         after it."""
-        with self._lock:
-            self._ident, self._until_ns = threading.get_ident(), self._now() + self.limit_ns
-            self._sent = False
         try:
             try:
+                with self._lock:  # inside: from here on it may come at any bytecode
+                    self._ident, self._sent = threading.get_ident(), False
+                    self._until_ns = self._now() + self.limit_ns
                 work()
             finally:
                 self._end()

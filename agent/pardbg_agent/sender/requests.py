@@ -1,4 +1,4 @@
-"""What the hub asks of a rank: permits, the lease, breakpoints, stacks, questions for its thread."""
+"""What the hub asks of a rank: permits, the lease, breakpoints, stacks, a look into its frames."""
 
 from __future__ import annotations
 
