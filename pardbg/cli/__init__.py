@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from pardbg import __version__
-from pardbg.cli import files, live, schedule, whatif
+from pardbg.cli import ctl, files, list_runs, live, schedule, whatif
 from pardbg.cli.common import USAGE_EXIT, UserError, echo
 from pardbg.cli.front import Front, help_
 from pardbg.render.draw.ascii_text import ERRORS
@@ -78,7 +78,10 @@ assert isinstance(_cli, Front)
 cli: Front = _cli
 
 
-for _command in (*live.COMMANDS, *files.COMMANDS, *whatif.COMMANDS, *schedule.COMMANDS, help_):
+for _command in (
+    *live.COMMANDS, *ctl.COMMANDS, *list_runs.COMMANDS, *files.COMMANDS, *whatif.COMMANDS,
+    *schedule.COMMANDS, help_,
+):  # fmt: skip
     cli.add_command(_command)
 
 

@@ -17,7 +17,8 @@ from pardbg.cli.common import echo
 from pardbg.words import duration
 
 if TYPE_CHECKING:
-    from pardbg.control.language.verbs import Reply, Verb
+    from pardbg.control.language.port import Reply
+    from pardbg.control.language.verbs import Verb
     from pardbg.hub.run.config import RunConfig
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams

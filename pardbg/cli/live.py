@@ -1,8 +1,7 @@
-"""Commands that start, join and control live runs."""
+"""Commands that start a job, or join one: demo, watch, run."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,22 +11,12 @@ import click
 
 from pardbg.cli import complete
 from pardbg.cli.common import UserError, cannot_draw, echo, has_terminal, need_terminal
+from pardbg.cli.list_runs import find_live
 from pardbg.cli.rc import apply, for_viewer, named, rc_options
 from pardbg.cli.record_options import Recording, recording, recording_options
-from pardbg.control.language.arguments import (
-    COMPARE,
-    INSPECT,
-    PDB,
-    inspect_words,
-    verb_meant,
-    verb_words,
-)
-from pardbg.control.language.verbs import Verb
-from pardbg.ui.commands.explain import explain, wrapped
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
-    from pardbg.hub.run.runs import Run
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
 
@@ -92,7 +81,7 @@ def watch(
     if output is not None or any(how.values()):
         raise UserError("-o and how to record go with a command: `pardbg watch … -- torchrun …`")
     need_terminal("watch")
-    return _tui_live(_find(run).path, "overview", for_viewer(rc_file, no_rc))
+    return _tui_live(find_live(run).path, "overview", for_viewer(rc_file, no_rc))
 
 
 @click.command()
@@ -119,127 +108,7 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
     return headless.follow(handle, streams, attentive=said.attentive)
 
 
-class _Ctl(click.Command):
-    """``ctl break --help`` and ``ctl help break`` explain the verb."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        asks = args[:1] == ["help"] or any(word in ("--help", "-h") for word in args)
-        words = [word for word in args if not word.startswith("-") and word != "help"]
-        lines = next((found for word in words if (found := explain(word))), []) if asks else []
-        if lines:
-            echo("\n".join(wrapped(lines, 98)))
-            ctx.exit()
-        return super().parse_args(ctx, ["--help"] if args == ["help"] else args)
-
-
-@click.command(cls=_Ctl)
-@click.argument(
-    "words",
-    nargs=-1,
-    required=True,
-    metavar="[RUN] VERB [RANKS]",
-    shell_complete=complete.ctl_words,
-)
-@click.option("--json", "json_", is_flag=True, help="The answer as JSON on stdout.")
-@click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,
-              help="Seconds the ranks stay held without a further command.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True,
-              help="Seconds to wait for the ranks' acknowledgement.")  # fmt: skip
-@click.option(
-    "--frame",
-    type=click.IntRange(0),
-    default=0,
-    help="Which of a held rank's frames p and the like look at; 0: the innermost.",
-)
-@click.option(
-    "--hash",
-    "hash_",
-    is_flag=True,
-    help="With compare: the first tensor that differs of params, grads, optimizer, EXPR.",
-)
-def ctl(
-    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool
-) -> int:
-    """Control a live run from a script.
-
-    VERB: pause, continue, step, tick, next, op, until, break, tbreak, watch, condition, ignore,
-    delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB --help` explains one.
-
-    RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone, until somebody's
-    timeout is near (`pause 2 hold`: however long).
-
-    `break EXPR [on RANKS]` stops where EXPR is true: "action==B and mb==3 and stage==2", 2B3 for
-    short (action==2B3), "op==all_reduce and bytes>1e6 and axis==dp", "step==100"; `tbreak` once;
-    `until` runs on to there and answers when it has stopped. `delay 2 50ms` makes rank 2 late.
-
-    `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `args`, `locals`, `exec` look into held
-    ranks, `compare EXPR` puts them side by side, `compare --hash grads` finds the first parameter
-    that differs; evaluation needs --allow-eval where the job was started.
-
-    `level off|summary|full [RANKS] [30s]` says how much is recorded, for a while if said;
-    `mark NOTE` puts a bookmark into the recording.
-    """
-    from pardbg.cli import headless
-
-    run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
-    if verb is Verb.KILL and run_name is None:
-        raise UserError("kill ends the job: say which, as in `pardbg ctl RUN kill` (`pardbg ls`)")
-    if verb is Verb.INSPECT:
-        args["frame"] = frame
-    return headless.control(_find(run_name).path, verb, ranks, json_, lease, timeout, args)
-
-
-@click.command()
-@click.option("--json", "json_", is_flag=True, help="As JSON.")
-@click.option("--dead", is_flag=True, help="Killed runs whose rings are kept, for postmortem.")
-def ls(json_: bool, dead: bool) -> None:
-    """List live runs."""
-    from pardbg.hub.run.config import refused_roots
-    from pardbg.hub.run.runs import list_run_rings, list_runs, tidy
-
-    tidy()
-    for line in refused_roots():
-        echo(f"pardbg: {line}", err=True)
-    runs, boxes = list_runs(), list_run_rings()
-    if json_:
-        echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
-        return
-    for found in boxes if dead else runs:
-        echo(found.line())
-    if dead and not boxes:
-        echo("no killed run has left its rings", err=True)
-    elif not dead and not runs:
-        echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
-    if boxes:
-        last = boxes[-1].run
-        echo(
-            f"{len(boxes)} killed: `pardbg postmortem {last} -o S.mcap`"
-            + ("" if dead else ", `pardbg ls --dead` lists them"),
-            err=True,
-        )
-
-
-@click.command()
-@click.option("--json", "json_", is_flag=True, help="As JSON.")
-def doctor(json_: bool) -> int:
-    """Check what pardbg needs on this machine, a line each; exit 1 if something is missing."""
-    from pardbg.cli import doctor as checks
-
-    results = checks.run_checks()
-    if json_:
-        echo(json.dumps([result.as_dict() for result in results], indent=2))
-    else:
-        for result in results:
-            echo(result.line())
-    return 0 if all(result.status != "bad" for result in results) else 1
-
-
-_ELSEWHERE = {
-    "up": "say `--frame N` after p, list, args or locals",
-    "down": "say `--frame N` after p, list, args or locals",
-    "quit": "each ctl is a command of its own; `continue` lets every rank run on",
-}
-COMMANDS = (demo, watch, run, ctl, ls, doctor)
+COMMANDS = (demo, watch, run)
 
 
 # ------------------------------------------------------------------------------------- pieces
@@ -365,20 +234,6 @@ def _refuse_if_written(path: Path) -> None:
             raise UserError(f"{found.run} is being recorded to {path}: choose another -o")
 
 
-def _find(name: str | None) -> Run:
-    """The live run of that name; without one the only one there is."""
-    from pardbg.hub.run.runs import RunError, find_run, list_runs
-
-    if name is None and len(runs := list_runs()) > 1:
-        for found in runs:
-            echo(found.line(), err=True)
-        raise UserError(f"{len(runs)} runs are live: say which, by name or the begin of it")
-    try:
-        return find_run(name)
-    except RunError as error:
-        raise UserError(str(error)) from None
-
-
 def _job(job: list[str] | None) -> list[str]:
     if not job:
         raise UserError("no command: put it after `--`, as in `pardbg run -- torchrun … train.py`")
@@ -389,49 +244,6 @@ def _job_name(argv: list[str]) -> str:
     """The program's file name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
     scripts = [Path(word) for word in argv if word.endswith(".py")]
     return (scripts[0] if scripts else Path(argv[0])).stem
-
-
-def _ctl_words(
-    words: tuple[str, ...],
-) -> tuple[str | None, Verb, str | None, dict[str, Any]]:
-    """(run, verb, rank set, the verb's other arguments)."""
-    verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
-    known = {*verbs, *INSPECT, COMPARE, *PDB}
-    words = _unquoted(words)
-    run_name = None if words[0] in known or words[0][:1] == "!" else words[0]
-    rest = words if run_name is None else words[1:]
-    if rest and rest[0][:1] == "!":
-        rest = ("exec", rest[0][1:], *rest[1:])
-    word = PDB.get(rest[0], rest[0]) if rest else ""
-    text = " ".join(rest[1:])
-    try:
-        if word in INSPECT or word == COMPARE:
-            ranks, args = inspect_words(word, text)
-            return run_name, Verb.INSPECT, ranks or "held", {**args, "compare": word == COMPARE}
-        if word in verbs:
-            verb = verb_meant(verbs[word], text.split())
-            return run_name, verb, *verb_words(verb, text.split())
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    if word in _ELSEWHERE:
-        raise UserError(f"{word} is for the console: {_ELSEWHERE[word]}")
-    what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"
-    raise UserError(f"{what}; verbs: {', '.join((*verbs, *INSPECT, COMPARE))}")
-
-
-def _hashing(words: tuple[str, ...]) -> tuple[str, ...]:
-    if COMPARE not in words[:2]:
-        raise UserError("--hash goes with compare, as in `pardbg ctl compare --hash grads`")
-    at = words.index(COMPARE) + 1
-    return (*words[:at], "--hash", *words[at:])
-
-
-def _unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
-    """``ctl "break mb==3"`` is ``ctl break mb==3``."""
-    first: list[str] = []
-    for word in words[:2]:
-        first += word.split(" ", 1) if word[:1] != "!" else [word]
-    return (*first, *words[2:])
 
 
 def _need_torch() -> None:

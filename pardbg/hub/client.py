@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import zmq
 
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.control.language.port import Reply
+from pardbg.control.language.verbs import Verb
 from pardbg.events.decode import Malformed
 from pardbg.hub.run import config as files
 from pardbg.hub.run.start import RunHandle

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from pardbg.control.language.verbs import AgentState, OpenOp
+from pardbg.control.language.agent_state import AgentState, OpenOp
 
 
 @dataclass(slots=True)

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from pardbg.analysis.pipeline.dependencies import parse, producer, satisfied, twin
 from pardbg.analysis.pipeline.ticks.grid import tick_numbers
+from pardbg.control.language.agent_state import AgentState
 from pardbg.control.language.tick_words import did, grouped, text_of
-from pardbg.control.language.verbs import AgentState, Verb
+from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.permits import next_action
 from pardbg.words import ranks_text
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pardbg.control.language.verbs import OpenOp
+from pardbg.control.language.agent_state import OpenOp
 from pardbg.control.machine.cut import Settlement
 
 MARGIN: Final = 0.2

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pardbg.control.language.verbs import AgentState, Verb
+from pardbg.control.language.agent_state import AgentState
+from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import EDITS, Breakpoints, words_of
 from pardbg.control.machine.command_rules import CommandRules
 from pardbg.control.machine.cut import GracePeriod, View

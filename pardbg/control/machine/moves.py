@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from pardbg.control.language.verbs import AgentState
+from pardbg.control.language.agent_state import AgentState
 from pardbg.control.machine.breakpoints import Breakpoint
 from pardbg.control.machine.cut import Settlement, View
 from pardbg.control.machine.delivery import Outbox

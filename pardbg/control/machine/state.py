@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from pardbg.control.language.verbs import AgentState
+from pardbg.control.language.agent_state import AgentState
 from pardbg.control.machine.breakpoints import Breakpoints
 from pardbg.control.machine.cut import GracePeriod, Settlement, View
 from pardbg.control.machine.effects import Command

@@ -6,12 +6,11 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgpack
-import zmq
 
 from pardbg import __version__
 from pardbg.control.machine.effects import Ack, Event, ToAgent
@@ -20,18 +19,19 @@ from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
-from pardbg.hub.ranks.stacks_on_stall import Standstill, ask
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
-from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES, Collector
-from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES, notice
-from pardbg.hub.serve.job_output import Line, Tail
+from pardbg.hub.serve.collector import Collector
+from pardbg.hub.serve.ctrl_messages import notice
+from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.resume import Resumed, open_writer
 from pardbg.hub.serve.router import Router
-from pardbg.hub.serve.security import Role, ServerSecurity, check_endpoints, load_keys
+from pardbg.hub.serve.security import Role, check_endpoints, load_keys
+from pardbg.hub.serve.sockets import Sockets
+from pardbg.hub.serve.state_feed import StateFeed
 from pardbg.hub.serve.successor import Successor
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain
@@ -41,25 +41,15 @@ from pardbg_agent.wire import DefKind, Key, Msg
 
 US: Final = 1_000
 MS: Final = 1_000_000
-STATE_NS: Final = 100 * MS
-STATE_PER_RANK_NS: Final = 500_000
-"""Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
-STATE_IDLE_NS: Final = 1_000 * MS
 OUTPUT_NS: Final = 50 * MS
 QUIET_NS: Final = 200 * MS
 DRAIN_NS: Final = 5_000 * MS
 """After the job's end: how long its processes and their last messages may take."""
 GRACE_NS: Final = 2_000 * MS
 """After everything is written: how long a late viewer's history may take."""
-LINGER_MS: Final = 1_000
-"""How long viewers may take to fetch what is in their queues."""
 GAP_NS: Final = 1_000 * MS
-PULL_HWM: Final = 256
-PUB_HWM: Final = 2_000
 _NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """What a field of the wrong type or size leads to; infinity is no integer."""
-_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
-_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 
 
 class Hub:
@@ -75,44 +65,27 @@ class Hub:
         """The job's exit code, once it has ended and if it is known."""
         self._keys = load_keys(config.dir)
         check_endpoints(config, self._keys)
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._security = ServerSecurity(self._context, self._keys)
         self._gaps: dict[str, int] = {}
-        self._state: dict[str, Any] = {}
-        self._state_ns = self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
-        self._force_state = True
+        self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
 
     # -- life
 
     def open(self) -> None:
         """Sockets, session, then ``hub.pid``: from here on agents and viewers find us."""
-        self._security.start()
-        try:
-            pull = self._bind(zmq.PULL, self.config.data, "data")
-            self._pub = self._bind(zmq.XPUB, self.config.pub, "pub")
-            ctrl = self._bind(zmq.ROUTER, self.config.ctrl, "ctrl")
-        except files.ConfigError:
-            self._security.stop()
-            self._context.destroy(linger=0)
-            raise
+        self._sockets = sockets = Sockets(self.config, self._keys)
         self._definitions, self._recent = Definitions(), Recent()
         writer, resumed, problem = open_writer(self.config, self._definitions, self._recent)
         self._resumed = resumed
-        self._collector = Collector(pull, self._pub, writer, self._definitions, self._recent)
+        self._collector = Collector(
+            sockets.pull, sockets.pub, writer, self._definitions, self._recent
+        )
         if isinstance(writer, Parts):
             writer.repeat = self._begin_part
         self._collector.write_error = problem
         self._collector.number = resumed.number
         self._collector.heads.next = resumed.heads
-        self._make_control(ctrl)
-        self._tails = [
-            Tail(self.config.dir / files.OUT_FILE, "stdout", resumed.offsets.get("stdout", 0)),
-            Tail(self.config.dir / files.ERR_FILE, "stderr", resumed.offsets.get("stderr", 0)),
-        ]
-        self._poller = zmq.Poller()
-        for socket in (pull, self._pub, ctrl):
-            self._poller.register(socket, zmq.POLLIN)
-        self._pull, self._ctrl = pull, ctrl
+        self._make_control(sockets)
+        self._output = JobOutput(self.config.dir, resumed.offsets)
         self._say_hello(resumed)
         files.write_json(self.config.dir / files.HUB_FILE, {
             "pid": os.getpid(), "start": start_time(os.getpid()), "hub": self.id,
@@ -132,12 +105,8 @@ class Hub:
         """Sockets and mappings; the session if it is still open."""
         self._close_session()
         self._rings.close(remove=self.over)
-        for tail in self._tails:
-            tail.close()
-        for socket in (self._pull, self._pub, self._ctrl):
-            socket.close(linger=LINGER_MS)
-        self._security.stop()
-        self._context.term()
+        self._output.close()
+        self._sockets.close()
 
     @property
     def over(self) -> bool:
@@ -146,35 +115,21 @@ class Hub:
 
     # -- setting up
 
-    def _bind(self, kind: int, endpoint: str, domain: str) -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_CTRL_BYTES if domain == "ctrl" else MAX_MESSAGE_BYTES)
-        if kind == zmq.PULL:
-            socket.setsockopt(zmq.RCVHWM, PULL_HWM)
-        elif kind == zmq.XPUB:
-            socket.setsockopt(zmq.SNDHWM, PUB_HWM)
-            socket.setsockopt(zmq.XPUB_VERBOSE, 1)
-        self._security.secure(socket, domain)
-        try:
-            socket.bind(endpoint)
-        except zmq.ZMQError as error:
-            raise files.ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None
-        return socket
-
-    def _make_control(self, ctrl: zmq.Socket[bytes]) -> None:
+    def _make_control(self, sockets: Sockets) -> None:
         # Ids grow over hub restarts, too: an agent's answer to the old hub is not one to us.
         self._machine = Machine(first_id=time.monotonic_ns() // US)
         self._machine.raised.hold_ns = int(self.config.on_exception_s * 1e9)
         self._rings = Rings(self.config.ring_dir, self._definitions, self.config.run)
-        self._router = Router(ctrl, self._security)
+        self._router = Router(sockets.ctrl, sockets.security)
         self._where = Where()
-        self._standstill, self._stall_number = Standstill(), 0
         self._agents = Agents(
             self.id, self.config.boot_id, self._router, self._collector, self._definitions,
             self._rings, self._machine, self._where,
         )  # fmt: skip
         self._agents.ended = dict(self._resumed.ended)
+        self._state = StateFeed(
+            self.id, self._rings, self._agents, self._where, self._router, self._collector
+        )
         self._viewers = Viewers(
             self.config, self.id, self._router, self._collector, self._definitions,
             self._recent, self._rings, self._agents, self._machine, self._where, self._signal_job,
@@ -207,11 +162,12 @@ class Hub:
     def _turn(self) -> bool:
         """Wait for something, do what is due; True when the run is over."""
         active = self._machine.active or self._router.busy
-        self._poller.poll(3 if self._machine.settling else 10 if active else 25)
+        self._sockets.wait(3 if self._machine.settling else 10 if active else 25)
         now = time.monotonic_ns()
         if self._collector.drain():
             self._heard_ns = now
-        self._subscriptions()
+        if self._sockets.subscribed():  # say the state at once: nothing is missed
+            self._state.force = True
         self._router.receive()
         now = time.monotonic_ns()
         self._agents.tick(now)
@@ -225,7 +181,7 @@ class Hub:
         self._router.tick(now)
         self._say_output(now)
         self._say_gaps(now)
-        self._say_state(now)
+        self._state.tick(now)
         self._collector.flush(now)
         self._check_writer()
         if self._successor.tick():
@@ -234,20 +190,12 @@ class Hub:
 
     def _turn_after_end(self) -> None:
         """Viewers fetch what is left; nothing new is recorded."""
-        self._poller.poll(20)
-        self._subscriptions()
-        self._say_state(time.monotonic_ns())
+        self._sockets.wait(20)
+        if self._sockets.subscribed():  # say the state at once: nothing is missed
+            self._state.force = True
+        self._state.tick(time.monotonic_ns())
         self._router.receive()
         self._router.tick(time.monotonic_ns())
-
-    def _subscriptions(self) -> None:
-        """A viewer subscribed: say the state at once, so that it knows that nothing is missed."""
-        try:
-            while True:
-                if self._pub.recv(zmq.NOBLOCK)[:1] == b"\x01":
-                    self._force_state = True
-        except zmq.Again:
-            pass
 
     def _from_agent(self, proc: str, message: dict[str, Any], role: Role) -> None:
         try:
@@ -288,55 +236,17 @@ class Hub:
 
     # -- what the hub says
 
-    def _say_state(self, now: int) -> None:
-        waited = now - self._state_ns
-        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._rings.mapped))
-        if not self._force_state and waited < rate:
-            return
-        rows = self._rings.rows(now)
-        self._watch_standstill(self._on_our_clock(rows), now)
-        seen = {
-            proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
-        }
-        if not self._force_state and seen == self._state and waited < STATE_IDLE_NS:
-            return
-        self._state, self._state_ns, self._force_state = seen, now, False
-        self._collector.say(Key.STATE, hub=self.id, ranks=rows)
-
-    def _on_our_clock(self, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Status blocks tell times by their own process's clock."""
-        offsets = {proc: by for proc in rows if (by := self._agents.offset_ns(proc))}
-        if not offsets:
-            return rows
-        return {
-            proc: {k: v + offsets.get(proc, 0) if k in _TIMES and v else v for k, v in row.items()}
-            for proc, row in rows.items()
-        }
-
-    def _watch_standstill(self, rows: dict[str, dict[str, Any]], now: int) -> None:
-        due = self._standstill.due(rows, now)
-        if not due:
-            return
-        self._stall_number -= 1  # viewers' questions count upwards
-        number = self._stall_number
-        pids = {proc: self._agents.pid(proc) for proc in due}
-        ask(self._where, number, rows, pids, lambda said: self._collector.say(Key.CONTROL, **said),
-            now)  # fmt: skip
-        for proc in due:
-            self._router.send(proc, {"t": Msg.WHERE.value, "id": number})
-
     def _say_output(self, now: int) -> None:
         if now - self._output_ns < OUTPUT_NS:
             return
         self._output_ns = now
-        for tail in self._tails:
-            for line in tail.read(now, final=self._exit_ns > 0):
-                self._say_line(line)
+        self._say_lines(self._output.lines(now, final=self._exit_ns > 0))
 
-    def _say_line(self, line: Line) -> None:
-        self._collector.say(
-            Key.OUTPUT, rank=line.rank, stream=line.stream, text=line.text, off=line.offset
-        )
+    def _say_lines(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._collector.say(
+                Key.OUTPUT, rank=line.rank, stream=line.stream, text=line.text, off=line.offset
+            )
 
     def _say_gaps(self, now: int) -> None:
         gaps = self._collector.heads.gaps
@@ -367,16 +277,15 @@ class Hub:
         and to go on with it if this hub dies."""
         files.write_json(self.config.dir / files.PART_FILE, {"part": number})
         heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
-        offsets = {tail.stream: tail.offset for tail in self._tails}
         self._collector.number += 1
         now = time.monotonic_ns()
         event = {
             "n": self._collector.number, "t_ns": now, "event": PART, "by": "", "part": number,
             "text": f"part {number} of {Path(self.config.session).name}", "heads": heads,
-            "offsets": offsets, "ended": self._agents.ended,
+            "offsets": self._output.offsets, "ended": self._agents.ended,
             "hub_restarts": self._resumed.restarts, **self._machine.status(now),
         }  # fmt: skip
-        self._force_state = True
+        self._state.force = True
         return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]
 
     # -- the end
@@ -395,7 +304,7 @@ class Hub:
         if now - self._exit_ns >= DRAIN_NS:
             return True
         quiet = now - self._heard_ns >= QUIET_NS and now - self._exit_ns >= QUIET_NS
-        return quiet and not self._agents.known() and all(t.at_end for t in self._tails)
+        return quiet and not self._agents.known() and self._output.at_end
 
     _looked_ns = 0
 
@@ -414,14 +323,12 @@ class Hub:
         self._collector.drain()
         if self.over:
             self._agents.finish(now)
-        for tail in self._tails:
-            while lines := tail.read(now, final=True):
-                for line in lines:
-                    self._say_line(line)
+        while lines := self._output.lines(now, final=True):
+            self._say_lines(lines)
         self._gap_ns = 0
         self._say_gaps(now)
-        self._force_state = True
-        self._say_state(now)
+        self._state.force = True
+        self._state.tick(now)
         if self.over:
             self._collector.define(
                 k=DefKind.END.value, proc=None, t_ns=now, code=self.code, told=self._told

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from pardbg.hub.run.config import ERR_FILE, OUT_FILE
 
 MAX_LINE: Final = 16 << 10
 """A longer line is cut into several."""
@@ -60,11 +63,6 @@ class Tail:
         lost, self._num_told = self.num_lost - self._num_told, self.num_lost
         text = f"pardbg: {lost} bytes of output are missing here"
         return [Line(self._stream, text, None, self._at)] if lost else []
-
-    @property
-    def stream(self) -> str:
-        """stdout or stderr."""
-        return self._stream
 
     @property
     def offset(self) -> int:
@@ -129,6 +127,34 @@ class Tail:
         self._at += size
         text, rank = split_rank(raw.decode("utf-8", "replace").strip("\0"))
         return Line(self._stream, text, rank, self._at)
+
+
+class JobOutput:
+    """Both streams of a job. ``offsets``: how far each has been given out before."""
+
+    def __init__(self, run_dir: Path, offsets: Mapping[str, int]) -> None:
+        self._tails = {
+            stream: Tail(run_dir / name, stream, offsets.get(stream, 0))
+            for stream, name in (("stdout", OUT_FILE), ("stderr", ERR_FILE))
+        }
+
+    def lines(self, now: int, *, final: bool = False) -> list[Line]:
+        """Return the lines that came since; with ``final`` those without an end, too."""
+        return [line for tail in self._tails.values() for line in tail.read(now, final=final)]
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where each stream's first byte not yet given out is."""
+        return {stream: tail.offset for stream, tail in self._tails.items()}
+
+    @property
+    def at_end(self) -> bool:
+        """Everything has been given out."""
+        return all(tail.at_end for tail in self._tails.values())
+
+    def close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()
 
 
 def split_rank(text: str) -> tuple[str, int | None]:

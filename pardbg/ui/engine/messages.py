@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.control.language.port import Reply
+from pardbg.control.language.verbs import Verb
 from pardbg.ui.engine.feed import Frame
 
 

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pardbg.control.language.verbs import AgentState, OpenOp, Verb
+from pardbg.control.language.agent_state import AgentState, OpenOp
+from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.effects import Ack, Command, Event, ToAgent
 from pardbg.control.machine.machine import Machine
 from pardbg_agent.control.breaks import Breaks, breaks_of

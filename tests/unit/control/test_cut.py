@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.control.language.verbs import AgentState, OpenOp
+from pardbg.control.language.agent_state import AgentState, OpenOp
 from pardbg.control.machine.cut import GracePeriod, View, settle
 from pardbg_agent.wire import Gate
 

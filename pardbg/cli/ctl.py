@@ -1,0 +1,143 @@
+"""``pardbg ctl``: control of a live run from a script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pardbg.cli import complete
+from pardbg.cli.common import UserError, echo
+from pardbg.cli.list_runs import find_live
+from pardbg.control.language.arguments import (
+    COMPARE,
+    INSPECT,
+    PDB,
+    inspect_words,
+    verb_meant,
+    verb_words,
+)
+from pardbg.control.language.verbs import Verb
+from pardbg.ui.commands.explain import explain, wrapped
+
+_ELSEWHERE = {
+    "up": "say `--frame N` after p, list, args or locals",
+    "down": "say `--frame N` after p, list, args or locals",
+    "quit": "each ctl is a command of its own; `continue` lets every rank run on",
+}
+
+
+class _Ctl(click.Command):
+    """``ctl break --help`` and ``ctl help break`` explain the verb."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        asks = args[:1] == ["help"] or any(word in ("--help", "-h") for word in args)
+        words = [word for word in args if not word.startswith("-") and word != "help"]
+        lines = next((found for word in words if (found := explain(word))), []) if asks else []
+        if lines:
+            echo("\n".join(wrapped(lines, 98)))
+            ctx.exit()
+        return super().parse_args(ctx, ["--help"] if args == ["help"] else args)
+
+
+@click.command(cls=_Ctl)
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    metavar="[RUN] VERB [RANKS]",
+    shell_complete=complete.ctl_words,
+)
+@click.option("--json", "json_", is_flag=True, help="The answer as JSON on stdout.")
+@click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,
+              help="Seconds the ranks stay held without a further command.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True,
+              help="Seconds to wait for the ranks' acknowledgement.")  # fmt: skip
+@click.option(
+    "--frame",
+    type=click.IntRange(0),
+    default=0,
+    help="Which of a held rank's frames p and the like look at; 0: the innermost.",
+)
+@click.option(
+    "--hash",
+    "hash_",
+    is_flag=True,
+    help="With compare: the first tensor that differs of params, grads, optimizer, EXPR.",
+)
+def ctl(
+    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool
+) -> int:
+    """Control a live run from a script.
+
+    VERB: pause, continue, step, tick, next, op, until, break, tbreak, watch, condition, ignore,
+    delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB --help` explains one.
+
+    RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone, until somebody's
+    timeout is near (`pause 2 hold`: however long).
+
+    `break EXPR [on RANKS]` stops where EXPR is true: "action==B and mb==3 and stage==2", 2B3 for
+    short (action==2B3), "op==all_reduce and bytes>1e6 and axis==dp", "step==100"; `tbreak` once;
+    `until` runs on to there and answers when it has stopped. `delay 2 50ms` makes rank 2 late.
+
+    `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `args`, `locals`, `exec` look into held
+    ranks, `compare EXPR` puts them side by side, `compare --hash grads` finds the first parameter
+    that differs; evaluation needs --allow-eval where the job was started.
+
+    `level off|summary|full [RANKS] [30s]` says how much is recorded, for a while if said;
+    `mark NOTE` puts a bookmark into the recording.
+    """
+    from pardbg.cli import headless
+
+    run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
+    if verb is Verb.KILL and run_name is None:
+        raise UserError("kill ends the job: say which, as in `pardbg ctl RUN kill` (`pardbg ls`)")
+    if verb is Verb.INSPECT:
+        args["frame"] = frame
+    return headless.control(find_live(run_name).path, verb, ranks, json_, lease, timeout, args)
+
+
+def _ctl_words(
+    words: tuple[str, ...],
+) -> tuple[str | None, Verb, str | None, dict[str, Any]]:
+    """(run, verb, rank set, the verb's other arguments)."""
+    verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
+    known = {*verbs, *INSPECT, COMPARE, *PDB}
+    words = _unquoted(words)
+    run_name = None if words[0] in known or words[0][:1] == "!" else words[0]
+    rest = words if run_name is None else words[1:]
+    if rest and rest[0][:1] == "!":
+        rest = ("exec", rest[0][1:], *rest[1:])
+    word = PDB.get(rest[0], rest[0]) if rest else ""
+    text = " ".join(rest[1:])
+    try:
+        if word in INSPECT or word == COMPARE:
+            ranks, args = inspect_words(word, text)
+            return run_name, Verb.INSPECT, ranks or "held", {**args, "compare": word == COMPARE}
+        if word in verbs:
+            verb = verb_meant(verbs[word], text.split())
+            return run_name, verb, *verb_words(verb, text.split())
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if word in _ELSEWHERE:
+        raise UserError(f"{word} is for the console: {_ELSEWHERE[word]}")
+    what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"
+    raise UserError(f"{what}; verbs: {', '.join((*verbs, *INSPECT, COMPARE))}")
+
+
+def _hashing(words: tuple[str, ...]) -> tuple[str, ...]:
+    if COMPARE not in words[:2]:
+        raise UserError("--hash goes with compare, as in `pardbg ctl compare --hash grads`")
+    at = words.index(COMPARE) + 1
+    return (*words[:at], "--hash", *words[at:])
+
+
+def _unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
+    """``ctl "break mb==3"`` is ``ctl break mb==3``."""
+    first: list[str] = []
+    for word in words[:2]:
+        first += word.split(" ", 1) if word[:1] != "!" else [word]
+    return (*first, *words[2:])
+
+
+COMMANDS = (ctl,)

@@ -1,0 +1,75 @@
+"""Commands about this machine: its live runs, and what pardbg needs here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from pardbg.cli.common import UserError, echo
+
+if TYPE_CHECKING:
+    from pardbg.hub.run.runs import Run
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="As JSON.")
+@click.option("--dead", is_flag=True, help="Killed runs whose rings are kept, for postmortem.")
+def ls(json_: bool, dead: bool) -> None:
+    """List live runs."""
+    from pardbg.hub.run.config import refused_roots
+    from pardbg.hub.run.runs import list_run_rings, list_runs, tidy
+
+    tidy()
+    for line in refused_roots():
+        echo(f"pardbg: {line}", err=True)
+    runs, boxes = list_runs(), list_run_rings()
+    if json_:
+        echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
+        return
+    for found in boxes if dead else runs:
+        echo(found.line())
+    if dead and not boxes:
+        echo("no killed run has left its rings", err=True)
+    elif not dead and not runs:
+        echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
+    if boxes:
+        last = boxes[-1].run
+        echo(
+            f"{len(boxes)} killed: `pardbg postmortem {last} -o S.mcap`"
+            + ("" if dead else ", `pardbg ls --dead` lists them"),
+            err=True,
+        )
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="As JSON.")
+def doctor(json_: bool) -> int:
+    """Check what pardbg needs on this machine, a line each; exit 1 if something is missing."""
+    from pardbg.cli import doctor as checks
+
+    results = checks.run_checks()
+    if json_:
+        echo(json.dumps([result.as_dict() for result in results], indent=2))
+    else:
+        for result in results:
+            echo(result.line())
+    return 0 if all(result.status != "bad" for result in results) else 1
+
+
+def find_live(name: str | None) -> Run:
+    """The live run of that name; without one the only one there is."""
+    from pardbg.hub.run.runs import RunError, find_run, list_runs
+
+    if name is None and len(runs := list_runs()) > 1:
+        for found in runs:
+            echo(found.line(), err=True)
+        raise UserError(f"{len(runs)} runs are live: say which, by name or the begin of it")
+    try:
+        return find_run(name)
+    except RunError as error:
+        raise UserError(str(error)) from None
+
+
+COMMANDS = (ls, doctor)
