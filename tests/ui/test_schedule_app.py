@@ -56,7 +56,7 @@ async def test_figures_and_lint_follow_each_key_and_undo_takes_them_back() -> No
         # r0: F0 B0 F1 B1: 1F1 waits for 0F1, 4 s longer: 0F1 6..7, 1F1 7..8, 1B1 8..10, 0B1 10..12
         assert "step 12 s (was 9 s)" in seen(app) and "changed" in seen(app)
         await press(app, pilot, ">")
-        assert "✕ wrong" in seen(app) or "✕ deadlock" in seen(app)
+        assert "✗ wrong" in seen(app) or "✕ deadlock" in seen(app)
         assert "never begins" in seen(app)
         await press(app, pilot, "u", "u")
         assert "step 9 s" in seen(app) and "changed" not in seen(app)

@@ -174,7 +174,7 @@ def _verdict(
     here = sheet.problems_at(look.rank, chosen.at) if chosen is not None else ()
     rest = [p for p in found.problems if p not in here]
     most = 2 if rows < 30 else 5
-    lines = [line(Segment(f"  ✕ {found.word}", "bad"),
+    lines = [line(Segment(f"  ✗ {found.word}", "bad"),
                   Segment(f"  {plural(len(found.problems), 'problem')}", "dim"))]  # fmt: skip
     lines += [line(Segment(f"    {p.line()}", "warn" if p in here else ""))
               for p in [*here, *rest][:most]]  # fmt: skip
