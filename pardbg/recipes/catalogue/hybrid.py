@@ -41,29 +41,15 @@ def _three_d(nproc: int, own: Mapping[str, Any]) -> str | None:
 
 
 RECIPES = (
-    Recipe(
-        name="dp-pp",
-        kind=Kind.HYBRID,
-        summary="data parallel × pipeline: 1F1B pipelines side by side, gradients averaged",
-        module="pardbg.recipes.dp_pp",
-        fits=_ranks,
-        able=_dp_pp,
-        options=(microbatches(4), Option("replicas", 2, "pipelines side by side", least=1)),
-        screen="pipeline",
-    ),
-    Recipe(
-        name="3d",
-        kind=Kind.HYBRID,
-        summary="data × pipeline × tensor parallel on one device mesh",
-        module="pardbg.recipes.three_d",
-        fits=_ranks,
-        able=_three_d,
-        nproc=8,
-        options=(
-            microbatches(4),
-            Option("dp", 2, "ranks that share a batch and shard the parameters", least=1),
-            Option("tp", 2, "ranks that share each matrix", least=1),
-        ),
-        screen="pipeline",
-    ),
-)
+    Recipe("dp-pp", Kind.HYBRID,
+           "data parallel × pipeline: 1F1B pipelines side by side, gradients averaged",
+           "pardbg.recipes.dp_pp", fits=_ranks, able=_dp_pp,
+           options=(microbatches(4), Option("replicas", 2, "pipelines side by side", least=1)),
+           screen="pipeline"),
+    Recipe("3d", Kind.HYBRID, "data × pipeline × tensor parallel on one device mesh",
+           "pardbg.recipes.three_d", fits=_ranks, able=_three_d, nproc=8,
+           options=(microbatches(4),
+                    Option("dp", 2, "ranks that share a batch and shard the parameters", least=1),
+                    Option("tp", 2, "ranks that share each matrix", least=1)),
+           screen="pipeline"),
+)  # fmt: skip

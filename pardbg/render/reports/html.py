@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from statistics import median
 from typing import Final
 
@@ -15,7 +16,6 @@ from pardbg.analysis.pipeline.observed import CAUSES
 from pardbg.render.draw.svg import escape
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
-from pardbg.render.reports.html_style import PATTERNS, STYLE
 from pardbg.render.reports.sections import finite_losses, not_finite_text
 from pardbg.words import busbw, count, duration, number, percent, plural, size
 
@@ -34,7 +34,7 @@ def page(report: Report, source: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_e(title)}</title><style>{STYLE}</style></head>\n<body>{PATTERNS}<main>\n"
+        f"<title>{_e(title)}</title><style>{_file('report.css')}</style></head>\n<body>{_file('patterns.svg')}<main>\n"
         + "\n".join(section for section in sections if section)
         + "\n</main></body></html>\n"
     )
@@ -231,3 +231,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> st
 
 def _e(text: str) -> str:
     return escape(text)
+
+
+def _file(name: str) -> str:
+    """The style sheet, or the shadings by which causes of idle differ, not by colour alone."""
+    return resources.files("pardbg.render.reports").joinpath(name).read_text("utf-8")
