@@ -101,3 +101,14 @@ async def test_a_box_of_the_timeline_is_chosen_by_key_and_by_click() -> None:
         await until(lambda: "B6  " in text_of(app).partition("┌")[2][:12], "the box under it")
         await pilot.press("j", "escape")
         await until(lambda: "┌" not in text_of(app), "no box")
+
+
+async def test_collectives_by_what_cost_most_waiting() -> None:
+    async with replayed("moe", (120, 40)) as (app, pilot):
+        await type_(pilot, "goto step 5")
+        await pilot.press("4", "g")
+        await shows(app, "most waiting first")
+        costs = [row.wait_ns or 0 for row in app.main.shared.frame.snapshot.collectives]
+        assert f"{max(costs) / 1e6:.0f} ms" in text_of(app)
+        await pilot.press("g")
+        await until(lambda: "most waiting first" not in text_of(app), "by time again")

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.algorithms import RingStep, ring_step
@@ -18,6 +21,7 @@ from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.totals import OTHER
 from pardbg.words import UNKNOWN
+from pardbg_agent import wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Edge:
     """An op is in flight on it at the cursor."""
     label: str = ""
     """What its newest message was, as ``P2PRow.label``."""
+    course: tuple[float, ...] = ()
+    """Bytes per second in each `BINS`-th of the window, oldest first; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,9 @@ class TrafficView:
 
 
 WINDOW_NS: Final = 2_000_000_000
+BINS: Final = 24
+_MOST_DRAWN: Final = 64
+"""Ranks of a group whose edges have a course."""
 _RING_TWICE: Final = ("all_reduce",)
 _FROM_ROOT: Final = ("broadcast", "scatter")
 _TO_ROOT: Final = ("reduce", "gather")
@@ -94,15 +103,18 @@ def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> Tra
     seconds = min(WINDOW_NS, max(view.t_ns - view.begin_ns, 1)) / 1e9
     messages = p2p_rows(view)
     labels = {(row.src, row.dst): row.label for row in messages}
+    rows = collectives(view) if rows is None else rows
+    courses = _courses(view, rows)
     edges = tuple(
         Edge(
             src, dst, round(s.num_bytes), s.recent_bytes / seconds,
             "observed" if source == "observed" else "modelled", s.num_ops, s.active,
             labels.get((src, dst), "") if source == "observed" else "",
+            tuple(courses[src, dst, source].tolist()) if (src, dst, source) in courses else (),
         )
         for (src, dst, source), s in sorted(sums.edges.items())
     )  # fmt: skip
-    busbw = _median_busbw(collectives(view) if rows is None else rows)
+    busbw = _median_busbw(rows)
     ops = tuple(
         (name, op, s.num_ops, round(s.num_bytes), busbw.get((name, op)))
         for (_, name, op), s in sorted(sums.ops.items(), key=lambda item: -item[1].num_bytes)
@@ -119,6 +131,35 @@ def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
     if op in _RING_TWICE:
         return 2 * share * num_bytes
     return share * num_bytes if op in _RING_ONCE else 0.0
+
+
+def _courses(
+    view: View, rows: Sequence[CollectiveRow]
+) -> dict[tuple[int, int, str], NDArray[np.float64]]:
+    """When in the window each edge's bytes went: messages and parts as recorded, rings' shares when
+    the last rank had come."""
+    begin, each = view.t_ns - WINDOW_NS, WINDOW_NS // BINS
+    found: dict[tuple[int, int, str], NDArray[np.float64]] = defaultdict(lambda: np.zeros(BINS))
+    for rank, process in view.ranks.items():
+        for name in ("issue_p2p", "part"):
+            table, visible = view.rows(process, name)
+            tail = slice(int(table.when[:visible].searchsorted(begin)), visible)
+            when, peers, sizes = table.when[tail], table.col("peer")[tail], table.col("a")[tail]
+            counts = peers >= 0
+            if name == "issue_p2p":
+                counts &= (table.col("flags")[tail] & int(wire.Flag.SEND)) != 0
+            at = np.clip((when - begin) // each, 0, BINS - 1)
+            for peer in np.unique(peers[counts]).tolist():
+                own = counts & (peers == peer)
+                found[rank, peer, "observed"] += np.bincount(at[own], sizes[own], BINS)
+    for row in rows:
+        last = max((a.issued_ns or 0 for a in row.arrivals), default=0)
+        ranks = [a.rank for a in row.arrivals]
+        size = ring_bytes(row.op, row.bytes, len(ranks))
+        if size > 0 and last >= begin and len(ranks) <= _MOST_DRAWN:
+            for src, dst in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
+                found[src, dst, "modelled"][min(BINS - 1, (last - begin) // each)] += size
+    return {edge: sizes * (1e9 / each) for edge, sizes in found.items()}
 
 
 def _as_of(

@@ -43,6 +43,8 @@ class CollectivesPageState:
     """The selected row (`key_of`); None follows the newest."""
     contains: str = ""
     p2p: bool = False
+    by_wait: bool = False
+    """Those that cost most waiting first; else by time."""
 
 
 RowKey = tuple[tuple[int, str], str, int, int, int, int]
@@ -66,9 +68,13 @@ def rows_of(snapshot: Snapshot, look: CollectivesPageState) -> Sequence[Collecti
     rows: Sequence[CollectiveRow | P2PRow] = snapshot.collectives
     if shows_p2p(snapshot, look.p2p):
         rows = snapshot.p2p
-    if not look.contains:
-        return rows
-    return [row for row in rows if look.contains.lower() in _text(row)]
+    if look.contains:
+        rows = [row for row in rows if look.contains.lower() in _text(row)]
+    return sorted(rows, key=_cost, reverse=True) if look.by_wait else rows
+
+
+def _cost(row: CollectiveRow | P2PRow) -> int:
+    return (row.wait_ns if isinstance(row, CollectiveRow) else row.waited_ns) or 0
 
 
 def _text(row: CollectiveRow | P2PRow) -> str:
@@ -101,16 +107,20 @@ def collectives(
         blank = empty(cells, rows - 1, *why)
         return Picture(head, blank.body)
     focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
-    current = listed[focus if focus is not None else -1]
+    current = listed[focus if focus is not None else 0 if look.by_wait else -1]
     foot = _closer(current, snapshot, cells, rows) if rows >= 16 else ()
-    columns = choose(_p2p_columns(cells) if p2p else _columns(listed, cells), cells - 3)
+    columns = choose(
+        _p2p_columns(cells) if p2p else _columns(listed, cells, look.by_wait), cells - 3
+    )
     names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
-    if not p2p and rows >= SUMMARY_ROWS:
+    if not p2p and (rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16)):
         own = [row for row in listed if isinstance(row, CollectiveRow)]
         head = (*head, *summary(own, cells, 4 if rows < CHART_ROWS else 7), ())
         if rows >= CHART_ROWS:
             foot = ((), *charts(own, cells, min(14, rows // 4)), *foot)
     body = tuple(_row(row, columns, snapshot, row is current, cells) for row in listed)
+    if focus is None and look.by_wait:
+        focus = 0
     return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
                    rows=tuple(range(len(listed))))  # fmt: skip
 
@@ -134,6 +144,8 @@ def _title(
             Segment(" │ ", "rule"),
             mark(p2p, f"p2p {len(snapshot.p2p)}"),
             Segment("  (p)", "faint"),
+            Segment("   most waiting first" if look.by_wait else "", "accent"),
+            Segment("  (g)", "faint"),
             Segment(shown, "warn"),
             Segment(note, "dim"),
         ),
@@ -141,7 +153,7 @@ def _title(
     )
 
 
-def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int) -> list[Column]:
+def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int, by_wait: bool) -> list[Column]:
     most = max(len(row.arrivals) for row in listed if isinstance(row, CollectiveRow))
     strip = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
     labels = (clean(r.label or r.group) for r in listed if isinstance(r, CollectiveRow))
@@ -151,7 +163,7 @@ def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int) -> list[Colum
         Column("op", max(14, min(22, cells - 96))),
         Column("bytes", 8, 2, "right"), Column("arrival", max(7, strip)),
         Column("last", 5, 3, "right"), Column("skew", 8, 1, "right"),
-        Column("wait", 8, 6, "right"), Column("transfer", 8, 4, "right"),
+        Column("wait", 8, 0 if by_wait else 6, "right"), Column("transfer", 8, 4, "right"),
         Column("busbw", 9, 5, "right"), Column("verdict", 14),
         Column("in words", max(10, min(44, cells - 128)), 9),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
         "zoom_in": "closer", "cell_after": "next box", "cell_before": "box before",
         "zoom_out": "wider", "detail": "the box",
     },
-    "collectives": {"other": "p2p", "detail": "the operation"},
+    "collectives": {"other": "p2p", "grid": "most waiting", "detail": "the operation"},
     "traffic": {"other": "matrix"},
     "memory": {"detail": "the rank"},
     "debug": {"where": "stacks", "break_here": "break", "step": "step", "next": "next step"},

@@ -23,11 +23,11 @@ class CollectivesPage(Page):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._key: RowKey | None = None
-        self._p2p = False
+        self._p2p = self._by_wait = False
 
     @property
     def _look(self) -> CollectivesPageState:
-        return CollectivesPageState(self._key, self.contains, self._p2p)
+        return CollectivesPageState(self._key, self.contains, self._p2p, self._by_wait)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return collectives(frame.snapshot, cells, rows, self._look)
@@ -38,7 +38,8 @@ class CollectivesPage(Page):
             return
         keys = [key_of(row) for row in rows_of(frame.snapshot, self._look)]
         if keys:
-            at = keys.index(self._key) if self._key in keys else len(keys) - 1
+            first = 0 if self._by_wait else len(keys) - 1
+            at = keys.index(self._key) if self._key in keys else first
             at = min(max(at + by, 0), len(keys) - 1)
             self._key = keys[at]
         self.redraw()
@@ -53,6 +54,12 @@ class CollectivesPage(Page):
     def follow(self) -> None:
         self._key = None
         super().follow()
+
+    def grid(self) -> bool:
+        """By time, or what cost most waiting first."""
+        self._by_wait, self._key = not self._by_wait, None
+        self.redraw()
+        return True
 
     def other(self) -> bool:
         self._p2p = not self._p2p

@@ -388,3 +388,18 @@ def test_restarted_workers_are_named_as_such() -> None:
         trace.process(rank, epoch=1)
     found = [f for f in snapshot(trace.store(), None).findings if f.kind == "restarted"]
     assert len(found) == 1 and "restarted once" in found[0].text
+
+
+def test_an_edge_has_a_course_over_the_window() -> None:
+    """The window's 2 s are 24 bins of 83.3 ms; the last ends at 3000 ms."""
+    trace = Trace(2)
+    r0, r1 = trace.ranks
+    r0.p2p("world", 1, True, 2990, 2995, 1000)
+    r1.p2p("world", 0, False, 2985, 2995, 1000)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 2000, 2010, 400)
+    edges = {(e.src, e.dst, e.source): e for e in look(trace, 3000).traffic.edges}
+    sent, ring = edges[0, 1, "observed"].course, edges[0, 1, "modelled"].course
+    assert sent[-1] == pytest.approx(1000 * 12, rel=0.01) and sum(sent[:-1]) == 0
+    # 2(n-1)/n of 400 bytes; issued 1000 ms into the window: bin 12.
+    assert ring.index(max(ring)) in (11, 12) and max(ring) == pytest.approx(400 * 12, rel=0.01)

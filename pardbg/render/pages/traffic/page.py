@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.algorithms import RingStep
-from pardbg.analysis.comm.traffic import Edge, TrafficView
+from pardbg.analysis.comm.traffic import BINS, Edge, TrafficView
 from pardbg.render.draw.bars import Column, choose, rule
 from pardbg.render.draw.cells import (
     Line,
@@ -25,9 +26,11 @@ from pardbg.render.draw.cells import (
     line,
     line_width,
     selected,
+    spread,
 )
 from pardbg.render.draw.circle import Links, dash, hub_of, ring, star
-from pardbg.render.draw.sparks import thin
+from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.draw.sparks import resample, spark, thin
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.traffic.exchange import exchange, exchanged, loads
 
@@ -70,12 +73,46 @@ def traffic(
     columns = choose(_columns(cells), cells - 3)
     names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
     top = max((edge.rate_bps for edge in edges), default=0.0)
-    body = []
+    body: list[Line] = []
     for index, edge in enumerate(edges):
         made = line("  ", *(line(fit(_cell(c, edge, top), c.size), "  ") for c in columns))
         body.append(fit(selected(made), cells, "+sel") if index == look.at else made)
-    return Picture((*head, names), (*body, *ops), focus=look.at if body else None,
+    spare = rows - len(head) - 1 - len(body) - len(ops)
+    chart = _course(edges[look.at] if look.at < len(edges) else None, edges, view, cells,
+                    min(spare - 1, 24))  # fmt: skip
+    return Picture((*head, names), (*body, *ops, *chart), focus=look.at if body else None,
                    rows=tuple(range(len(body))))  # fmt: skip
+
+
+def _course(
+    chosen: Edge | None, edges: Sequence[Edge], view: TrafficView, cells: int, height: int
+) -> list[Line]:
+    """The chosen edge over the window, all others together behind it."""
+    if chosen is None or not chosen.course or height < 9:
+        return []
+    each = view.window_ns / len(chosen.course)
+    others = [
+        sum(edge.course[at] for edge in edges if edge.course) for at in range(len(chosen.course))
+    ]
+    shown = [
+        Series(
+            tuple(((at + 0.5) * each - view.window_ns, rate) for at, rate in enumerate(rates)),
+            style, mark,
+        )
+        for rates, style, mark in ((others, "faint", "·"), (chosen.course, chosen.source, DOT))
+    ]  # fmt: skip
+    title = f"bytes per second, {chosen.src} → {chosen.dst}"
+    drawn = plot(shown, cells - 4, height - 2, _AGO, _RATE)
+    head = line(" ", rule(title, cells - 2, f"{DOT} this edge, {chosen.source}   · all edges"))
+    return [(), head, *(line("  ", row) for row in drawn)] if drawn else []
+
+
+def _ago(t_ns: float) -> str:
+    return "now" if t_ns > -1e6 else f"−{words.duration(-t_ns)}"
+
+
+_AGO: Final = Scale(_ago)
+_RATE: Final = Scale(words.rate, low=0.0)
 
 
 def _title(view: TrafficView, cells: int) -> Line:
@@ -172,7 +209,11 @@ def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: i
         f"{rank:>{each}}" if each == 3 else (str(rank // 10 % 10) if rank % 10 == 0 else "·")
         for rank in shown
     )
-    lines = [line(Segment("   from │ to  ", "faint"), Segment(header, "dim"))]
+    steps = [(HEAT[level], f"heat.{(level + 1) // 2}") for level in (1, 3, 5, 7, 8)]
+    key = line(*(Segment(char, style) for char, style in steps), Segment(
+        f" up to {words.rate(top)}   · nothing   ╲ itself", "faint"))  # fmt: skip
+    lines = [spread(line(Segment("   from │ to  ", "faint"), Segment(header, "dim")), key,
+                    min(cells, max(70, 20 + each * len(shown))))]  # fmt: skip
     for src in list(ranks)[: rows - 2]:
         runs: list[Segment | str | Line] = [Segment(f"  {src:>5} │     ", "dim")]
         for dst in shown:
@@ -197,8 +238,9 @@ def _columns(cells: int) -> list[Column]:
     return [
         Column("edge", 11), Column("rate", 11, align="right"),
         Column("what", max(8, min(24, cells - 96)), 5),
-        Column("", max(8, min(40, cells - 108)), 3), Column("bytes", 9, 2, "right"),
-        Column("ops", 7, 3, "right"), Column("source", 9, 1), Column("now", 9, 4),
+        Column("", max(8, min(40, cells - 134)), 4), Column("last 2 s", BINS if cells >= 100 else BINS // 2, 3),
+        Column("bytes", 9, 2, "right"),
+        Column("ops", 7, 3, "right"), Column("source", 9, 1), Column("now", 9, 5),
     ]  # fmt: skip
 
 
@@ -211,6 +253,13 @@ def _cell(column: Column, edge: Edge, top: float) -> Line:
         share = edge.rate_bps / top if top else 0.0
         plain_style = "observed" if edge.source == "observed" else "modelled"
         return (Segment(thin(share, column.size), plain_style),)
+    if column.title == "last 2 s":
+        drawn = (
+            spark(resample(edge.course, column.size), column.size, low=0.0)
+            if any(edge.course)
+            else ""
+        )
+        return (Segment(drawn, edge.source),)
     text, style = {
         "rate": (words.rate(edge.rate_bps), ""), "bytes": (words.size(edge.bytes), "dim"),
         "what": (clip(clean(edge.label), column.size), ""),
