@@ -238,7 +238,8 @@ def _columns(cells: int) -> list[Column]:
     return [
         Column("edge", 11), Column("rate", 11, align="right"),
         Column("what", max(8, min(24, cells - 96)), 5),
-        Column("", max(8, min(40, cells - 134)), 4), Column("last 2 s", BINS if cells >= 100 else BINS // 2, 3),
+        Column("", max(8, min(40, cells - 134)), 4),
+        Column("last 2 s", BINS if cells >= 100 else BINS // 2, 3),
         Column("bytes", 9, 2, "right"),
         Column("ops", 7, 3, "right"), Column("source", 9, 1), Column("now", 9, 5),
     ]  # fmt: skip
