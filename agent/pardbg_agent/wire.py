@@ -167,6 +167,8 @@ class Flag(enum.IntFlag):
     METRIC: a hook saw the number, the program did not log it."""
     PACED = 2048
     """Compute that a recipe paces with sleeps."""
+    OTHER_THREAD = 4096
+    """Of an issue: by a Python thread that is not the main one (its name: NOTE_THREAD)."""
 
 
 # --------------------------------------------------------------------------- ring file
@@ -261,6 +263,8 @@ class DefKind(str, enum.Enum):
 NOTE_LEAVING: Final = "leaving"
 """Key of the NOTE of a process whose main thread has ended. Its end is then no kill, even
 without BYE (forked children leave by os._exit). The value is the process; besides, "t_ns"."""
+NOTE_THREAD: Final = "thread"
+"""Key of the NOTE of a thread, not the main one, that issues ops. The value is its name."""
 
 # --------------------------------------------------------------------------- gates and CTRL
 

@@ -64,6 +64,8 @@ class Process:
         self.newest_ns: int | None = None
         self.ends: list[tuple[int, str]] = []
         """(t_ns, reason), as told by the hub."""
+        self.threads: list[str] = []
+        """Threads, but the main one, that issue ops."""
         self.leaving_ns: int | None = None
         """When its main thread ended: what comes after is its exit."""
         self.exit_code: int | None = None

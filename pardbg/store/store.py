@@ -277,6 +277,8 @@ class Store:
             if key == wire.NOTE_LEAVING and at_ns is not None:
                 leaving = self._process(proc)
                 leaving.leaving_ns = at_ns + leaving.offset_ns
+            elif key == wire.NOTE_THREAD and len(self._process(proc).threads) < 64:
+                self._process(proc).threads.append(str(values.get("value")))
             self._note(key, values.get("value"))
         elif kind in self._define:
             self._define[kind](self._process(proc), values)

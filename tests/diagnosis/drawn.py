@@ -22,17 +22,20 @@ SETUP: dict[str, tuple[tuple[str, ...], str]] = {
     "tag": (("p2p-tag-mismatch",), HANG),
     "dtype": (("p2p-dtype-mismatch",), END),
     "size": (("p2p-size-mismatch",), END),
+    "two-threads": (("thread-order",), END),
 }
 """What the program of setup_programs does, what must be said, and from when seconds count."""
 MESSAGES = ("tag", "dtype", "size")
 PLACE = "setup_programs.py"
 PLACED = ("dies-at-import", "never-begins", "group-left-out", "mesh-left-out", "key-nobody-sets",
           "barrier-alone", "save-hangs", "exit-hangs", "tag")  # fmt: skip
-TRAINING = ("sleep", "pdb", "stop", "leave", "raises", "spins", "lock", "kill", "crash")
+TRAINING = ("sleep", "pdb", "stop", "leave", "raises", "spins", "lock", "kill", "crash",
+            "every-fifth")  # fmt: skip
 _KINDS = {
     "sleep": ("missing-rank",), "pdb": ("in-debugger",), "stop": ("rank-stopped",),
     "leave": ("missing-rank",), "raises": ("exception",), "spins": ("missing-rank",),
-    "lock": ("missing-rank",), "kill": ("rank-lost",), "crash": ("rank-lost",),
+    "every-fifth": ("slow-steps",), "lock": ("missing-rank",), "kill": ("rank-lost",),
+    "crash": ("rank-lost",),
 }  # fmt: skip
 _ENDS = ("leave", "raises", "kill", "crash")
 RECIPES = ("mismatch-op", "mismatch-shape", "group-order", "unpaired-send", "straggler",
@@ -54,6 +57,8 @@ def setup(what: str, draw: random.Random) -> Case:
     if what == "groups-order" and rank == 0:
         rank = 1
     culprits: tuple[tuple[int, ...], ...] = ((rank,),)
+    if what == "two-threads":
+        culprits = (tuple(range(nproc)),)
     if what in MESSAGES:
         after = (rank + 1) % nproc
         culprits = ((rank,), (after,), tuple(sorted((rank, after))))
@@ -72,7 +77,7 @@ def training(what: str, draw: random.Random) -> Case:
     """A job of programs."""
     nproc = draw.choice((2, 3, 4, 5))
     rank, step = draw.randrange(nproc), draw.randrange(2, 15)
-    sort = END if what in _ENDS else HANG
+    sort = END if what in _ENDS else SLOW if what == "every-fifth" else HANG
     return program(what, nproc, rank, step, _KINDS[what], sort=sort)
 
 

@@ -27,6 +27,7 @@ class Job:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.logs = False
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(0)
@@ -39,6 +40,7 @@ class Job:
             if wrong is not None and number == step:
                 wrong(self)
             self.forward_backward()
+            time.sleep(0.3 if self.logs and number % 5 == 0 else 0)
             dist.all_reduce(ORDER.clone())
 
     def forward_backward(self) -> None:
@@ -126,6 +128,11 @@ def lock(job: Job) -> None:
     one.acquire()
 
 
+def every_fifth(job: Job) -> None:
+    """From here on this rank logs for a while in every fifth step."""
+    job.logs = True
+
+
 def evaluates(job: Job) -> None:
     """Not wrong at all: rank 0 evaluates for a while, the others wait in a barrier."""
     until = time.monotonic() + job.seconds
@@ -157,7 +164,8 @@ WRONG: dict[str, tuple[Callable[[Job], None], Callable[[Job], None] | None]] = {
     "crash": (crash, None), "kill": (kill, None), "raises": (raises, None),
     "skips-barrier": (skips_barrier, barrier), "short-tensor": (short, long),
     "spins": (spins, None), "gil": (gil, None), "in-kernel": (in_kernel, None),
-    "lock": (lock, None), "evaluates": (evaluates, evaluates), "saves": (saves, saves),
+    "lock": (lock, None), "every-fifth": (every_fifth, None),
+    "evaluates": (evaluates, evaluates), "saves": (saves, saves),
     "computes-long": (computes_long, computes_long), "nothing": (lambda job: None, None),
 }  # fmt: skip
 """What the chosen rank does at the chosen step, and what the others do there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -122,6 +123,17 @@ def another_size() -> None:
     message(torch.ones(96), torch.ones(64))
 
 
+def two_threads() -> None:
+    """Nobody says which thread's op comes first."""
+
+    def measure() -> None:
+        for number in range(30):
+            time.sleep(0.01 + 0.02 * ((RANK + number + WHO) % 3))
+            dist.broadcast(torch.ones(8), 0)
+
+    threading.Thread(target=measure, name="metrics", daemon=True).start()
+
+
 def nothing() -> None:
     """A healthy job."""
 
@@ -137,7 +149,8 @@ AT_STEP: dict[str, Callable[[], None]] = {
     "group-left-out": leaves_group_out, "groups-order": groups_in_another_order,
     "mesh-left-out": leaves_mesh_out, "key-nobody-sets": key_nobody_sets,
     "barrier-alone": barrier_alone, "save-hangs": save_hangs, "exit-hangs": exit_hangs,
-    "tag": another_tag, "dtype": another_dtype, "size": another_size, "healthy": nothing,
+    "tag": another_tag, "dtype": another_dtype, "size": another_size,
+    "two-threads": two_threads, "healthy": nothing,
 }  # fmt: skip
 
 

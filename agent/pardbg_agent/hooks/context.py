@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.training.batch_loss import BatchLoss
-from pardbg_agent.wire import NO_GROUP, NONE
+from pardbg_agent.wire import NO_GROUP, NONE, NOTE_THREAD, DefKind, Flag
 
 T = TypeVar("T")
 
@@ -74,7 +74,8 @@ class State:
     __slots__ = (
         "action", "backward", "coalescing", "counting", "forward", "fsdp", "futures", "group",
         "initializing", "issuing", "numbered", "op", "open", "optimizer", "own_at", "own_ns",
-        "own_step", "pipeline", "recompute", "reduce", "sync_id", "sync_op", "tag", "unscaled",
+        "own_step", "pipeline", "recompute", "reduce", "sync_id", "sync_op", "tag", "thread",
+        "unscaled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -88,6 +89,8 @@ class State:
         """A synchronous op and the id of its Work: the very next wait is for it."""
         self.tag = 0
         """Of the p2p method of Python that runs."""
+        self.thread = 0
+        """OTHER_THREAD where this is not the main thread, for the flags of its ops."""
         self.issuing: list[Any] = []
         """Ops between a group's public pre-hook and post-hook; more than one only where a backend
         issues ops itself."""
@@ -124,9 +127,26 @@ class State:
         """Depth of optimizers' step() calls that only make their state."""
 
 
+_MAX_THREADS = 16
+_told: list[str] = []
+"""Names of threads; programs may start one a step."""
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
         self.state = State()
+        # Autograd's threads, which Python does not know, issue ops while the main one waits.
+        known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        if known is not None and known is not threading.main_thread():
+            self.state.thread = int(Flag.OTHER_THREAD)
+            c = _core.CURRENT
+            if c is not None and c.run is not None and len(_told) < _MAX_THREADS:
+                _told.append(known.name)
+                c.guard.call("threads", _tell_thread, c, known.name)
+
+
+def _tell_thread(c: _core.Core, name: str) -> None:
+    c.defs.put(DefKind.NOTE, key=NOTE_THREAD, value=name[:80])
 
 
 LOCAL = _Local()

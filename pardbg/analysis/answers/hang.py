@@ -100,6 +100,6 @@ def rank_stacks(view: View) -> tuple[RankStack, ...]:
     """The newest stack of each rank that was taken at a standstill, up to the cursor."""
     return tuple(
         RankStack(rank, t_ns, frames, t_ns >= seen(view, rank).moved_ns)
-        for rank, (t_ns, frames, _, _) in sorted(stall_stacks(view).items())
+        for rank, (t_ns, frames, *_) in sorted(stall_stacks(view).items())
         if frames and rank in view.ranks
     )

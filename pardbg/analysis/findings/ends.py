@@ -22,6 +22,7 @@ from pardbg.analysis.findings.shared import (
     mismatched,
 )
 from pardbg.analysis.findings.sides import messages, mispaired
+from pardbg.analysis.findings.threads import thread_order
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.store.definitions import Failure
 from pardbg.words import ranks_text, waits_text
@@ -161,7 +162,7 @@ def brief(text: str) -> str:
 @per_view
 def _explained(view: View) -> bool:
     """Something else is the cause: a hang or a disagreement that ended in timeouts."""
-    causes = (*hangs(view), *mismatches(view), *messages(view))
+    causes = (*hangs(view), *mismatches(view), *messages(view), *thread_order(view))
     return any(f.severity == "error" for f in causes)
 
 

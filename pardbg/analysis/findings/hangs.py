@@ -12,9 +12,12 @@ from pardbg.analysis.findings.reasons import Reason, past, reason
 from pardbg.analysis.findings.shared import Evidence, Finding, bad_ends, is_transport, mismatched
 from pardbg.analysis.findings.sides import mispaired
 from pardbg.analysis.findings.stays import stays
-from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.findings.threads import crossed
+from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, Blame, PendingOp, WaitGraph, wait_graph
+from pardbg.analysis.pipeline.layout import states
+from pardbg.events import fields
 from pardbg.words import duration, ranks_text, waits_text
 
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
@@ -28,6 +31,8 @@ BEFORE_NS: Final = 200_000_000
 """Ops of a hang end, one by one, some time before the first exception is told."""
 INTO_NS: Final = 250_000_000
 """Time after a wait began at which both the wait and what led to it are visible."""
+STATE_NS: Final = 300_000_000
+"""A rank's state is told some times a second."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
 
@@ -54,7 +59,7 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
     if not graph.waits and not graph.issued_by_all and not graph.alone:
         return
     yield from stays(view, graph)
-    explained = mismatched(view)
+    explained = mismatched(view) | crossed(view).keys()
     missing: dict[tuple[str, str], list[tuple[Blame, Reason]]] = {}
     for blame in graph.blames:
         if any(wait.op.key in explained for wait in blame.waits):
@@ -70,6 +75,8 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
             continue  # how it ended is a finding of its own, and says who waits for it
         if over is None and _just_ended(view, blame.ranks[0]):
             continue  # how it ended is told in a moment
+        if _waits_soon(view, blame.ranks[0]):
+            continue  # whom it waits for is known in a moment
         why = reason(view, blame.ranks[0])
         if why.fault or view.t_ns - blame.since_ns >= _patience(view, blame, why):
             missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
@@ -85,6 +92,14 @@ def _patience(view: View, blame: Blame, why: Reason) -> int:
     usual = max(patience_ns(view), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
     return max(usual, START_NS) if starting and not why.idle else usual
+
+
+def _waits_soon(view: View, rank: int) -> bool:
+    """The rank stands in an op itself, for less than PATIENCE_NS."""
+    said, now = states(view).get(view.ranks[rank].proc, {}), seen(view, rank)
+    since = fields.integer(said, "open_since_ns", 0) if said.get("open") else 0
+    young = view.t_ns - since < PATIENCE_NS + STATE_NS
+    return young and waits_in_op(now.frames, now.inside)
 
 
 def _just_ended(view: View, rank: int) -> bool:

@@ -12,6 +12,7 @@ from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, collectives, compared
 from pardbg.analysis.comm.ops import Issue, issues, tail_start
 from pardbg.analysis.findings.shared import Finding, at_row, first
+from pardbg.analysis.findings.threads import crossed
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.words import ranks_text
@@ -49,6 +50,8 @@ def mismatches(view: View) -> Iterable[Finding]:
         if row.verdict == "op mismatch":
             shifted.add(row.key)  # what follows in this group is shifted against each other
         found.setdefault((row.key, row.verdict, row.culprits), []).append(row)
+    by_threads = crossed(view)
+    found = {key: rows for key, rows in found.items() if key[0] not in by_threads}
     known = {key: rows for key, rows in found.items() if key[2]}
     for (group, verdict, culprits), rows in found.items():
         if not culprits:

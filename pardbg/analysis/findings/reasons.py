@@ -16,6 +16,7 @@ _IDLE_CORES: Final = 0.1
 """Cores used; below that it sleeps or waits."""
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
+_MAX_THREADS: Final = 3
 _IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
 _LEFT: Final = (
@@ -107,7 +108,20 @@ def _busy(now: Seen, where: str | None) -> str:
         return words
     by = caller(now.frames)
     called = f", called by {by}" if by else ""
-    return f"{words} at {where}{called}{' (it sleeps or waits there)' if _asleep(now) else ''}"
+    asleep = " (it sleeps or waits there)" if _asleep(now) else ""
+    return f"{words} at {where}{_in_thread(now)}{called}{asleep}{others(now)}"
+
+
+def _in_thread(now: Seen) -> str:
+    name = now.threads[0][0] if now.threads else "MainThread"
+    return f" in thread {name}" if name != "MainThread" else ""
+
+
+def others(now: Seen) -> str:
+    """``; its thread writer is at a.py:3 in f``."""
+    places = [(name, place(frames)) for name, frames in now.threads[1:]]
+    told = [f"its thread {name} is at {at}" for name, at in places if at][:_MAX_THREADS]
+    return f"; {', '.join(told)}" if told else ""
 
 
 def _asleep(now: Seen) -> bool:

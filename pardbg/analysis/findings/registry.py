@@ -35,6 +35,7 @@ from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_groups import slow_groups
 from pardbg.analysis.findings.speed.slow_steps import slow_steps
 from pardbg.analysis.findings.speed.stragglers import stragglers
+from pardbg.analysis.findings.threads import thread_order
 
 Detector = Callable[[View], Iterable[Finding]]
 """What it finds at the view's cursor. Rows that several need (``collectives(view)``,
@@ -48,6 +49,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     nothing_seen,
     clocks,
     mismatches,
+    thread_order,
     messages,
     hangs,
     late,

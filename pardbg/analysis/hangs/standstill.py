@@ -55,6 +55,8 @@ class Seen:
     """What the agent's own frames were around: wait, op, gate, gil or ``""``."""
     source: str
     """agent, py-spy, or why there is no stack; empty: none was taken."""
+    threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
+    """(name, stack) of its threads, the one of ``frames`` first; empty: there is no other one."""
 
     @property
     def stopped(self) -> bool:
@@ -74,9 +76,10 @@ def seen(view: View, rank: int) -> Seen:
     moved = max(_newest(view, process), _since(said, view))
     stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
     frames: tuple[Frame, ...] = ()
+    threads: Threads = ()
     inside = source = ""
     if stack is not None and stack[0] >= moved:
-        _, frames, inside, source = stack
+        _, frames, inside, source, threads = stack
     return Seen(
         rank=rank,
         os_state=fields.text(said, "os"),
@@ -89,6 +92,7 @@ def seen(view: View, rank: int) -> Seen:
         frames=frames,
         inside=inside,
         source=source,
+        threads=threads,
     )
 
 
@@ -115,8 +119,9 @@ def _newest(view: View, process: Process) -> int:
     return newest
 
 
-Stack = tuple[int, tuple[Frame, ...], str, str]
-"""(when, frames, inside, source)"""
+Threads = tuple[tuple[str, tuple[Frame, ...]], ...]
+Stack = tuple[int, tuple[Frame, ...], str, str, Threads]
+"""(when, frames, inside, source, threads)"""
 
 
 @per_view
@@ -134,13 +139,21 @@ def _take(found: dict[int, Stack], t_ns: int, said: Mapping[str, Any]) -> None:
     for rank, word in source.items():
         number = whole(str(rank))
         if number is not None:
-            found[number] = (t_ns, (), "", str(word)[:200])
+            found[number] = (t_ns, (), "", str(word)[:200], ())
     parts = said.get("stacks")
     for part in parts if isinstance(parts, (list, tuple)) else ():
         if not isinstance(part, dict):
             continue
         frames = frames_of(part.get("frames"))
         inside = fields.mapping(part, "inside")
+        threads = fields.mapping(part, "threads")
         for rank in fields.integers(part, "ranks"):
             word = str(source.get(str(rank), ""))[:200]
-            found[rank] = (t_ns, frames, str(inside.get(str(rank), ""))[:16], word)
+            said_inside = str(inside.get(str(rank), ""))[:16]
+            found[rank] = (t_ns, frames, said_inside, word, _threads(threads.get(str(rank))))
+
+
+def _threads(said: Any) -> Threads:
+    rows = said if isinstance(said, (list, tuple)) else ()
+    pairs = [row for row in rows if isinstance(row, (list, tuple)) and len(row) == 2]
+    return tuple((str(name)[:80], frames_of(frames)) for name, frames in pairs)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import kept
-from pardbg.hub.ranks.where import Where, speaking
+from pardbg.hub.ranks.where import Where, speaking, telling
 from pardbg.words import ranks_text
 
 STALL_NS: Final = 2_000_000_000
@@ -26,6 +26,7 @@ SILENT_NS: Final = 700_000_000
 MAX_RANKS: Final = 256
 """Stacks taken at a time."""
 MAX_DEPTH: Final = 48
+MAX_THREADS: Final = 6
 _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open", "open_op",
                    "open_since_ns")  # fmt: skip
 
@@ -105,11 +106,19 @@ def ask(
 
 
 def _part(part: Mapping[str, Any], stacks: Mapping[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Ranks that stand in one place: {"ranks", "frames", "inside": {rank: what of}}."""
-    inside = {}
+    """Ranks that stand in one place: {"ranks", "frames", "inside": {rank: what of}, "threads":
+    {rank: [[name, frames], …]}}; threads where one beside the main one says something."""
+    inside, threads = {}, {}
     for rank in part["ranks"]:
-        said = speaking(stacks.get(rank, ()))
-        if said.get("inside"):
-            inside[str(rank)] = str(said["inside"])
+        one = speaking(stacks.get(rank, ()))
+        if one.get("inside"):
+            inside[str(rank)] = str(one["inside"])
+        others = [t for t in stacks.get(rank, ()) if t is not one and telling(t)]
+        if others or not one.get("main", True):
+            threads[str(rank)] = [
+                [str(t.get("thread")), list(kept(t["frames"], MAX_DEPTH // 4))]
+                for t in [one, *others][:MAX_THREADS]
+            ]
     frames = list(kept(part["frames"], MAX_DEPTH))
-    return {"ranks": part["ranks"], "frames": frames, "inside": inside}
+    said = {"ranks": part["ranks"], "frames": frames, "inside": inside}
+    return said | {"threads": threads} if threads else said

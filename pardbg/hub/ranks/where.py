@@ -10,10 +10,12 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from pardbg.analysis.hangs.stacks import is_user
 
 WAIT_NS: Final = 1_000_000_000
 """An agent that is silent for so long is looked at from outside: something holds its GIL."""
@@ -156,6 +158,12 @@ def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if main.get("inside") or not str(frames[-1][0]).endswith(WAITING):
         return main
     return next((t for t in threads if t.get("inside") in IN_OPS), main)
+
+
+def telling(thread: Mapping[str, Any]) -> bool:
+    """It stands in an op, or somewhere in the program."""
+    frames = [(str(f[0]), 0, "") for f in thread.get("frames") or ()]
+    return thread.get("inside") in IN_OPS or any(map(is_user, frames))
 
 
 def py_spy(pid: int) -> list[dict[str, Any]]:

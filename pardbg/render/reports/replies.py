@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pardbg import words
+from pardbg.analysis.hangs.stacks import is_user, place
 from pardbg.control.language.verbs import Verb
 
 NOTHING_NEXT = "—"
@@ -92,10 +94,22 @@ def _stacks(data: dict[str, Any]) -> str:
         own = [f for f in branch["frames"] if not str(f[0]).startswith("<frozen")]  # Python's start
         frames = [f"{_tail(file)}:{row} {name}" for file, row, name in own or branch["frames"]]
         lines += [f"    {frame}" for frame in frames] or ["    no frames"]
+    for rank, threads in sorted(dict(data.get("stacks") or {}).items()):
+        lines += [f"rank {rank} {where}" for where in _other_threads(threads)]
     for rank, source in sorted(dict(data.get("source") or {}).items()):
         if source != "agent":
             lines.append(f"rank {rank}: {source}")
     return "\n".join(lines) or "no rank answered"
+
+
+def _other_threads(threads: Sequence[dict[str, Any]]) -> list[str]:
+    """``thread writer at job.py:30 in run``, of those that stand somewhere in the program."""
+    found = []
+    for thread in threads:
+        frames = [(str(f[0]), int(f[1]), str(f[2])) for f in thread.get("frames") or ()]
+        if not thread.get("main") and any(map(is_user, frames)):
+            found.append(f"thread {thread.get('thread')} at {place(frames)}")
+    return found
 
 
 def _raised(data: dict[str, Any], rank: int) -> bool:

@@ -60,6 +60,7 @@ _OP: Final = (
     _STAGE,
     _MICROBATCH,
     _flag("async", Flag.ASYNC, "issued without waiting in the call"),
+    _flag("other_thread", Flag.OTHER_THREAD, "issued by a thread that is not the main one"),
     _flag("failed", Flag.FAILED, "ended with an error"),
 )
 

@@ -95,13 +95,21 @@ def test_what_is_said_has_equal_stacks_together() -> None:
     ask(where, -1, rows, {"a": 1, "b": 2, "c": 3}, said.append, S)
     frames = [["train.py", 5, "step"]]
     for proc in ("a", "b"):
-        threads = [{"main": True, "frames": frames, "inside": "wait"}]
+        threads = [{"main": True, "frames": frames, "inside": "wait", "thread": "MainThread"}]
+        if proc == "b":
+            writes, idle = [["save.py", 7, "run"]], [["/usr/lib/python3.11/queue.py", 1, "get"]]
+            threads += [{"thread": "writer", "frames": writes}, {"thread": "x", "frames": idle}]
         where.answered(-1, proc, {"stacks": threads})
     wait_until(lambda: where.tick(S) or bool(said), 5, "the look from outside")
     (one,) = said
     assert one["event"] == "stall" and one["since_ns"] == S
     assert one["stacks"] == [
-        {"ranks": [0, 1], "frames": frames, "inside": {"0": "wait", "1": "wait"}},
+        {
+            "ranks": [0, 1],
+            "frames": frames,
+            "inside": {"0": "wait", "1": "wait"},
+            "threads": {"1": [["MainThread", frames], ["writer", writes]]},
+        },
         {"ranks": [2], "frames": [["c.py", 9, "hold"]], "inside": {"2": "gil"}},
     ]
     assert one["source"] == {"0": "agent", "1": "agent", "2": "py-spy"}

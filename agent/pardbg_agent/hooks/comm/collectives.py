@@ -121,6 +121,7 @@ def _begin(spec: Spec) -> Any:
             ))  # fmt: skip
         bad = probes.look(c, tensor) if probed and on_cpu and a >= _PROBED else None
         flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
+        flags |= state.thread
         seq = next_seq()
         state.numbered = True
         t0 = now_ns()

@@ -1,0 +1,46 @@
+"""Two threads that issue ops on one group, on traces typed in by hand."""
+
+from __future__ import annotations
+
+from pardbg_agent import wire
+from pardbg_agent.wire import Flag
+from tests.unit.analysis.test_findings_speed import found, one
+from tests.unit.trace_builder import Proc, Trace
+
+
+def metrics(proc: Proc, t: float, op: str = "all_reduce") -> None:
+    flags = Flag.OTHER_THREAD | Flag.ASYNC
+    proc.collective("world", op, t, t + 5, flags=flags)
+
+
+def two_threads(order: dict[int, str], op: str) -> Trace:
+    """Three ops a rank: ``m`` by the main thread, ``t`` by the one called metrics."""
+    trace = Trace(len(order))
+    for proc in trace.ranks:
+        proc.define(wire.DefKind.NOTE, key=wire.NOTE_THREAD, value="metrics")
+        for at, who in enumerate(order[proc.rank or 0]):
+            if who == "m":
+                proc.collective("world", "all_reduce", 10 * at, 10 * at + 5)
+            else:
+                metrics(proc, 10 * at, op)
+    return trace
+
+
+def test_ops_that_cross_are_named_as_that_and_not_as_a_mismatch() -> None:
+    finding = one(two_threads({0: "mtm", 1: "mmt", 2: "mtm"}, "broadcast"), "thread-order")
+    assert (finding.severity, finding.culprits, finding.seq) == ("error", (0, 1, 2), 1)
+    assert "(MainThread, metrics)" in finding.text
+    assert (
+        "#1 is broadcast by another thread on ranks 0,2, all_reduce by the main thread on rank 1"
+        in finding.text
+    )
+
+
+def test_ops_that_look_alike_cross_too() -> None:
+    """Nothing hangs and nothing is refused: the wrong numbers are added up."""
+    assert one(two_threads({0: "mtm", 1: "tmm"}, "all_reduce"), "thread-order").seq == 0
+
+
+def test_one_order_on_all_ranks_is_right_and_so_is_one_thread_each() -> None:
+    assert found(two_threads({0: "mtm", 1: "mtm"}, "broadcast")) == []
+    assert found(two_threads({0: "mmm", 1: "ttt"}, "all_reduce")) == []
