@@ -9,7 +9,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.interrupts import TOGETHER_NS, after, interrupted, note, told
-from pardbg.analysis.findings.mismatches import mismatches
+from pardbg.analysis.findings.mismatches import mismatches, thread_order
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import (
     BadEnd,
@@ -22,7 +22,6 @@ from pardbg.analysis.findings.shared import (
     mismatched,
 )
 from pardbg.analysis.findings.sides import messages, mispaired
-from pardbg.analysis.findings.threads import thread_order
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.store.definitions import Failure
 from pardbg.words import ranks_text, waits_text

@@ -8,11 +8,11 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
+from pardbg.analysis.findings.mismatches import crossed
 from pardbg.analysis.findings.reasons import Reason, past, reason
 from pardbg.analysis.findings.shared import Evidence, Finding, bad_ends, is_transport, mismatched
 from pardbg.analysis.findings.sides import mispaired
 from pardbg.analysis.findings.stays import stays
-from pardbg.analysis.findings.threads import crossed
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, Blame, PendingOp, WaitGraph, wait_graph

@@ -1,21 +1,23 @@
-"""Ranks that called different ops, or the same one with other arguments."""
+"""Ranks that called different ops, or the same one with other arguments; and ranks of which two
+threads issue ops on one group, where nothing says which comes first."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, collectives, compared
-from pardbg.analysis.comm.ops import Issue, issues, tail_start
-from pardbg.analysis.findings.shared import Finding, at_row, first
-from pardbg.analysis.findings.threads import crossed
+from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
+from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
+from pardbg.store.process import Process
 from pardbg.words import ranks_text
+from pardbg_agent import wire
 
 Key = tuple[int, str]
 LEAST_STEPS: Final = 2
@@ -23,6 +25,11 @@ LEAST_STEPS: Final = 2
 LAST_STEPS: Final = 8
 _HISTORY_ROWS: Final = 2048
 _MAX_PLACES: Final = 4
+_OTHER: Final = int(wire.Flag.OTHER_THREAD)
+_LAST: Final = 2048
+"""Ops per rank that are looked at for threads that cross."""
+Ops = Mapping[int, tuple[bool, int, int]]
+"""seq -> (by another thread, op's id, when)"""
 _ADVICE: Final = {
     "op mismatch": "All ranks of a group must call the same ops in the same order.",
     "size mismatch": "All ranks must bring tensors of the same size to this op: look at uneven "
@@ -148,3 +155,86 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
     if len(before) < LEAST_STEPS or len(set(before)) > 1 or now.step not in whole:
         return None
     return compared(row.verdict, now) == before[0], len(before)
+
+
+# -- threads
+
+
+@per_view
+def crossed(view: View) -> dict[Key, Finding]:
+    """(epoch, group) -> the first op that some ranks issued by their main thread and others by
+    another one, where ranks use the group from both."""
+    several = any(process.threads for process in view.ranks.values())
+    return dict(_crossed(view)) if several else {}
+
+
+def thread_order(view: View) -> Iterable[Finding]:
+    """One per group."""
+    return list(crossed(view).values())[:_MAX_PLACES]
+
+
+def _crossed(view: View) -> Iterable[tuple[Key, Finding]]:
+    groups: dict[Key, dict[int, Ops]] = defaultdict(dict)
+    for rank, process in view.ranks.items():
+        for key, ops in _threads_ops(view, process).items():
+            groups[key][rank] = ops
+    for key, by_rank in groups.items():
+        both = [r for r, ops in by_rank.items() if len({by for by, _, _ in ops.values()}) > 1]
+        times: dict[int, set[bool]] = defaultdict(set)
+        for rank in both:
+            for seq, (by, _, _) in by_rank[rank].items():
+                times[seq].add(by)
+        odd = min((seq for seq, by in times.items() if len(by) > 1), default=None)
+        if odd is not None:
+            yield key, _threads_finding(view, key, odd, {rank: by_rank[rank] for rank in both})
+
+
+def _threads_ops(view: View, process: Process) -> dict[Key, dict[int, tuple[bool, int, int]]]:
+    table, visible = view.rows(process, "issue")
+    part = slice(max(0, visible - _LAST), visible)
+    columns = (
+        table.col(c)[part].tolist() for c in ("group_id", "seq", "flags", "name_id", "t0_ns")
+    )
+    found: dict[Key, dict[int, tuple[bool, int, int]]] = defaultdict(dict)
+    for gid, seq, flags, name_id, t0 in zip(*columns, strict=True):
+        group = process.groups.get(gid)
+        if group is not None:
+            found[group.epoch, group.key][seq] = (bool(flags & _OTHER), name_id, t0)
+    return found
+
+
+def _threads_finding(view: View, key: Key, seq: int, by_rank: Mapping[int, Ops]) -> Finding:
+    ranks = tuple(sorted(by_rank))
+    did: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        if seq in by_rank[rank]:
+            other, op_id, _ = by_rank[rank][seq]
+            op = view.ranks[rank].ops.get(op_id, UNKNOWN_OP).op
+            did[f"{op} by {'another' if other else 'the main'} thread"].append(rank)
+    names = sorted({name for rank in ranks for name in view.ranks[rank].threads})
+    group = next(g for g in view.ranks[ranks[0]].groups.values() if (g.epoch, g.key) == key)
+    label = group_label(view, group)
+    stands = {
+        f"{name} at {at}": None
+        for rank in ranks for name, frames in seen(view, rank).threads if (at := place(frames))
+    }  # fmt: skip
+    begun = min(ops[seq][2] for ops in by_rank.values() if seq in ops)
+    where = [at for rank in ranks if (at := place(seen(view, rank).frames))]
+    return Finding(
+        kind="thread-order",
+        severity="error",
+        ranks=ranks,
+        culprits=ranks,
+        group=label,
+        seq=seq,
+        where=where[0] if where else None,
+        t_ns=begun,
+        first_ns=begun,
+        text=f"{ranks_text(ranks)} issue ops on {label} from two threads (MainThread, "
+        f"{', '.join(names[:_MAX_PLACES])}), and which one comes first differs: #{seq} is "
+        f"{', '.join(f'{what} on {ranks_text(who)}' for what, who in did.items())}."
+        f"{' They stand: ' + ', '.join(list(stands)[:_MAX_PLACES]) + '.' if stands else ''}",
+        advice="Give each thread a group of its own (new_group), or issue all ops of a group from "
+        "one thread.",
+        evidence=Evidence(begun, ranks[0], "collectives", op=f"{label} #{seq}"),
+    )

@@ -19,7 +19,7 @@ from pardbg.analysis.findings.health import (
 )
 from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
-from pardbg.analysis.findings.mismatches import mismatches
+from pardbg.analysis.findings.mismatches import mismatches, thread_order
 from pardbg.analysis.findings.numbers import divergence, nan_origin, unaveraged
 from pardbg.analysis.findings.run_facts import (
     clocks,
@@ -35,7 +35,6 @@ from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_groups import slow_groups
 from pardbg.analysis.findings.speed.slow_steps import slow_steps
 from pardbg.analysis.findings.speed.stragglers import stragglers
-from pardbg.analysis.findings.threads import thread_order
 
 Detector = Callable[[View], Iterable[Finding]]
 """What it finds at the view's cursor. Rows that several need (``collectives(view)``,
