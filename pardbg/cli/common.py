@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pardbg.store.store import Store
 
 USAGE_EXIT: Final = 2
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UserError(click.ClickException):
@@ -60,7 +61,7 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
     where something fails."""
     _check_target(path, force)
     if path.is_dir():
-        raise UserError(f"{path} is a directory; give -o a file name")
+        raise UserError(f"{path} is a directory; -o takes a file name")
     fresh = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         yield fresh
@@ -75,7 +76,9 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
 def new_folder(path: Path, force: bool) -> Iterator[Path]:
     """The same for a folder of files; with ``force`` files of the same names are replaced."""
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file: this format is a folder of tables; give another -o")
+        raise UserError(
+            f"{path} is a file, and this format writes a folder of tables; choose another -o"
+        )
     _check_target(path, force or (path.is_dir() and not any(path.iterdir())))
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -92,15 +95,31 @@ def new_folder(path: Path, force: bool) -> Iterator[Path]:
 
 def _check_target(path: Path, force: bool) -> None:
     if path.exists() and not force:
-        raise UserError(f"{path} exists: give another -o, or --force to replace it")
+        raise UserError(f"{path} exists: choose another -o, or --force to replace it")
     if not path.parent.is_dir():
-        raise UserError(f"no such directory: {path.parent}; make it, or give another -o")
+        raise UserError(f"no such directory: {path.parent}; create it or choose another -o")
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"cannot write {path}: permission denied; choose another -o")
 
 
 def _cannot_write(path: Path, error: OSError) -> str:
-    return f"cannot write {path}: {error.strerror or error}; nothing was left there"
+    return f"cannot write {path}: {error.strerror or error}; nothing was written"
+
+
+def talk(line: str) -> None:
+    """Print a message of pardbg's own on stderr."""
+    echo(f"pardbg: {line}", err=True)
+
+
+def writes(what: str) -> Callable[[F], F]:
+    """Options ``-o``, required, and ``--force``."""
+
+    def add(command: F) -> F:
+        force = click.option("--force", is_flag=True, help="Overwrite an existing file.")
+        path = click.Path(path_type=Path)
+        return click.option("-o", "--output", type=path, required=True, help=what)(force(command))
+
+    return add
 
 
 def has_terminal() -> bool:
@@ -120,5 +139,5 @@ def need_terminal(what: str, instead: str = "pardbg ctl ranks") -> None:
     """Raises UserError where nothing can be drawn."""
     if has_terminal():
         return
-    why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "there is none here"
-    raise UserError(f"{what} draws on a terminal: {why}; try `{instead}`")
+    why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "there is none"
+    raise UserError(f"{what} needs a terminal: {why}; try `{instead}`")

@@ -21,9 +21,9 @@ from pardbg.control.language.verbs import Verb
 from pardbg.ui.commands.explain import explain, wrapped
 
 _ELSEWHERE = {
-    "up": "say `--frame N` after p, list, args or locals",
-    "down": "say `--frame N` after p, list, args or locals",
-    "quit": "each ctl is a command of its own; `continue` lets every rank run on",
+    "up": "use `--frame N` with p, list, args or locals",
+    "down": "use `--frame N` with p, list, args or locals",
+    "quit": "each ctl command ends by itself; `continue` resumes every rank",
 }
 
 
@@ -48,22 +48,22 @@ class _Ctl(click.Command):
     metavar="[RUN] VERB [RANKS]",
     shell_complete=complete.ctl_words,
 )
-@click.option("--json", "json_", is_flag=True, help="The answer as JSON on stdout.")
+@click.option("--json", "json_", is_flag=True, help="Print the answer as JSON.")
 @click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,
-              help="Seconds the ranks stay held without a further command.")  # fmt: skip
+              help="Seconds that ranks stay held after the last command.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True,
-              help="Seconds to wait for the ranks' acknowledgement.")  # fmt: skip
+              help="Seconds to wait for the answer.")  # fmt: skip
 @click.option(
     "--frame",
     type=click.IntRange(0),
     default=0,
-    help="Which of a held rank's frames p and the like look at; 0: the innermost.",
+    help="Stack frame of the held rank in which to evaluate; 0 is the innermost.",
 )
 @click.option(
     "--hash",
     "hash_",
     is_flag=True,
-    help="With compare: the first tensor that differs of params, grads, optimizer, EXPR.",
+    help="With compare: find the first tensor that differs, of params, grads, optimizer or EXPR.",
 )
 def ctl(
     words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool
@@ -73,25 +73,27 @@ def ctl(
     VERB: pause, continue, step, tick, next, op, until, break, tbreak, watch, condition, ignore,
     delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB --help` explains one.
 
-    RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone, until somebody's
-    timeout is near (`pause 2 hold`: however long).
+    RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone and releases it
+    before a peer times out (`pause 2 hold`: never).
 
     `break EXPR [on RANKS]` stops where EXPR is true: "action==B and mb==3 and stage==2", 2B3 for
     short (action==2B3), "op==all_reduce and bytes>1e6 and axis==dp", "step==100"; `tbreak` once;
-    `until` runs on to there and answers when it has stopped. `delay 2 50ms` makes rank 2 late.
+    `until` continues to there and returns once stopped. `delay 2 50ms` slows rank 2 down.
 
-    `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `args`, `locals`, `exec` look into held
-    ranks, `compare EXPR` puts them side by side, `compare --hash grads` finds the first parameter
-    that differs; evaluation needs --allow-eval where the job was started.
+    `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `args`, `locals`, `exec` inspect held
+    ranks; `compare EXPR` shows them side by side; `compare --hash grads` finds the first parameter
+    that differs. Evaluating code requires that the job was started with --allow-eval.
 
-    `level off|summary|full [RANKS] [30s]` says how much is recorded, for a while if said;
-    `mark NOTE` puts a bookmark into the recording.
+    `level off|summary|full [RANKS] [30s]` sets the recording detail, optionally for a limited
+    time; `mark NOTE` adds a bookmark to the recording.
     """
     from pardbg.cli import headless
 
     run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
     if verb is Verb.KILL and run_name is None:
-        raise UserError("kill ends the job: say which, as in `pardbg ctl RUN kill` (`pardbg ls`)")
+        raise UserError(
+            "kill ends the job: name the run, as in `pardbg ctl RUN kill` (`pardbg ls`)"
+        )
     if verb is Verb.INSPECT:
         args["frame"] = frame
     return headless.control(find_live(run_name).path, verb, ranks, json_, lease, timeout, args)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from pardbg.cli import complete
-from pardbg.cli.common import UserError, echo, load_session, need_terminal, new_file, new_folder
-
-if TYPE_CHECKING:
-    pass
-
-
-def talk(line: str) -> None:
-    """A line of ours, on stderr."""
-    echo(f"pardbg: {line}", err=True)
+from pardbg.cli.common import (
+    UserError,
+    echo,
+    load_session,
+    need_terminal,
+    new_file,
+    new_folder,
+    talk,
+    writes,
+)
 
 
 @click.command()
 @click.argument("session", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path), required=False)
 def replay(session: Path, second: Path | None) -> int | None:
-    """Show a recorded SESSION in the same screens, with time travel. Needs no torch.
+    """Open a recorded SESSION in the same screens, with time travel. Needs no torch.
 
     With a SECOND recording, overview and pipeline show both, one over the other, at the same
     training step; `pardbg diff` says the same in text.
@@ -53,11 +53,17 @@ def replay(session: Path, second: Path | None) -> int | None:
 
 @click.command()
 @click.argument("session", shell_complete=complete.sessions)
-@click.option("--json", "json_", is_flag=True, help="The report's data (stable; see its schema).")
-@click.option("--html", type=click.Path(path_type=Path), help="Write it as one page with pictures.")
-@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option(
+    "--json", "json_", is_flag=True, help="Print the report as JSON; its schema is stable."
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    help="Write one self-contained HTML page with charts.",
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
-    """Say what a SESSION file or a live run shows: as text, JSON or a page."""
+    """Report on a SESSION file or a live run, as text, JSON or HTML."""
     from pardbg.analysis.answers.report import as_json
     from pardbg.analysis.answers.report import report as make_report
     from pardbg.render.reports.text import text
@@ -83,7 +89,7 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     "format_",
     type=click.Choice(["perfetto", "parquet", "csv"]),
     required=True,
-    help="perfetto: a trace, also for chrome://tracing; parquet, csv: tables.",
+    help="perfetto: a trace, for chrome://tracing too; parquet, csv: tables.",
 )
 @click.option(
     "-o",
@@ -92,9 +98,9 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     required=True,
     help="File (perfetto: .json.gz) or folder (parquet, csv) to write.",
 )
-@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def export(session: str, format_: str, output: Path, force: bool) -> None:
-    """Write a SESSION for other tools; docs/export.md has the columns."""
+    """Convert a SESSION for other tools; docs/export.md lists the columns."""
     from pardbg.session.export import tables, trace, write
 
     store = load_session(session)
@@ -124,9 +130,9 @@ def export(session: str, format_: str, output: Path, force: bool) -> None:
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Leave the first N steps out (warm-up).",
+    help="Skip the first N steps (warm-up).",
 )
-@click.option("--list", "list_", is_flag=True, help="List the metrics, a line each.")
+@click.option("--list", "list_", is_flag=True, help="List the metrics, one per line.")
 def check(
     session: str | None, checks: tuple[str, ...], junit: Path | None, skip: int, list_: bool
 ) -> int:
@@ -158,17 +164,17 @@ def check(
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.option("--json", "json_", is_flag=True, help="As JSON.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
 @click.option(
     "--skip",
     type=click.IntRange(0),
     default=1,
     show_default=True,
     metavar="N",
-    help="Leave the first N steps out (warm-up).",
+    help="Skip the first N steps (warm-up).",
 )
 def diff(a: str, b: str, json_: bool, skip: int) -> None:
-    """Compare session B with A: what changed beyond noise, most first."""
+    """Compare session B with A: what changed beyond noise, largest first."""
     from pardbg.analysis.answers import diff as compare
     from pardbg.render.reports.diff import text
 
@@ -178,14 +184,11 @@ def diff(a: str, b: str, json_: bool, skip: int) -> None:
 
 @click.command()
 @click.argument("run", metavar="RUN|DIR")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Session file to write."
-)
-@click.option("--force", is_flag=True, help="Replace what is there.")
+@writes("Session file to write.")
 def postmortem(run: str, output: Path, force: bool) -> None:
-    """Make a session of what a killed RUN left in memory (`pardbg ls --dead` lists them).
+    """Recover a session from a killed RUN (`pardbg ls --dead` lists them).
 
-    Its session file, up to the last whole chunk, and what the ranks' rings have beyond it.
+    Joins its session file, up to the last complete chunk, with what its ranks' rings still hold.
     """
     from pardbg.analysis.base.asof import View
     from pardbg.analysis.findings import findings
@@ -200,22 +203,19 @@ def postmortem(run: str, output: Path, force: bool) -> None:
     for line in lines(found.ranks, findings(View(load_session(str(output)), None))):
         echo(line)
     if found.file_problem:
-        talk(f"{found.file_problem}: the rings alone")
+        talk(f"{found.file_problem}: recovered from the rings alone")
     talk(
-        f"wrote {output}: {found.from_file:,} messages of the session file, "
-        f"{sum(rank.from_ring for rank in found.ranks):,} records of {len(found.ranks)} rings; "
-        f"see it with `pardbg replay {output}`"
+        f"wrote {output}: {found.from_file:,} messages from the session file, "
+        f"{sum(rank.from_ring for rank in found.ranks):,} records from {len(found.ranks)} rings; "
+        f"open it with `pardbg replay {output}`"
     )
 
 
 @click.command()
 @click.argument("session", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Session file to write."
-)
-@click.option("--force", is_flag=True, help="Replace what is there.")
+@writes("Session file to write.")
 def repair(session: Path, output: Path, force: bool) -> None:
-    """Rewrite a damaged or cut-off SESSION whole, with all that can still be read."""
+    """Rewrite a damaged or truncated SESSION with everything that can still be read."""
     from pardbg.session.reader import SessionError
     from pardbg.session.repair import repair as rewrite
 
@@ -231,12 +231,9 @@ def repair(session: Path, output: Path, force: bool) -> None:
 @click.argument(
     "paths", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path)
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Session file to write."
-)
-@click.option("--force", is_flag=True, help="Replace what is there.")
+@writes("Session file to write.")
 def import_(paths: tuple[Path, ...], output: Path, force: bool) -> None:
-    """Open Flight Recorder dumps or profiler traces of several ranks in these screens."""
+    """Convert Flight Recorder dumps or profiler traces of several ranks to a session."""
     from pardbg.session.importers.build import ForeignError
     from pardbg.session.importers.read import import_files
 
@@ -250,7 +247,7 @@ def import_(paths: tuple[Path, ...], output: Path, force: bool) -> None:
         f"{made.num_records:,} records"
     )
     for line in made.lacks:
-        talk(f"lacking: {line}")
+        talk(f"missing: {line}")
 
 
 COMMANDS = (replay, report, export, check, diff, postmortem, repair, import_)

@@ -19,22 +19,22 @@ WIDTH: Final = 98
 FIRST: Final = {
     "demo": "Train a built-in recipe and watch it: `pardbg demo 1f1b`.",
     "watch": "Watch a job: `pardbg watch torchrun … train.py`; or join a live run.",
-    "replay": "Look at a recording in the same screens, with time travel.",
-    "report": "What a recording or a live run shows: findings, steps, bubbles.",
+    "replay": "Open a recording in the same screens, with time travel.",
+    "report": "Report on a recording or a live run: findings, steps, bubbles.",
     "ctl": "Control a live run from a script: `pardbg ctl pause`.",
 }
-"""What people start with."""
+"""Commands to start with."""
 MORE: Final = {
-    "run": "Run a job without a screen, recorded.",
+    "run": "Record a job without a screen.",
     "ls": "List live runs.",
     "check": "Test a recording in CI: exit 0 or 1.",
-    "diff": "What changed between two recordings, beyond noise.",
-    "whatif": "What a run's steps would take with another schedule or split.",
+    "diff": "Compare two recordings: what changed beyond noise.",
+    "whatif": "Predict a run's step time with another schedule or stage split.",
     "schedule": "Make, check and compare pipeline schedules.",
-    "export": "Write a recording for Perfetto, or as Parquet or CSV.",
-    "import": "Open Flight Recorder dumps or profiler traces.",
-    "postmortem": "Make a recording of what a killed run left in memory.",
-    "repair": "Rewrite a damaged recording whole.",
+    "export": "Convert a recording for Perfetto, or to Parquet or CSV.",
+    "import": "Convert Flight Recorder dumps or profiler traces to a recording.",
+    "postmortem": "Recover a recording from a killed run.",
+    "repair": "Rewrite a damaged recording.",
     "doctor": "Check what pardbg needs on this machine.",
     "help": "Explain a command, a verb or a topic: keys, ranks, expr.",
 }
@@ -48,7 +48,7 @@ class Front(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rest = sorted(self.commands.keys() - FIRST.keys() - MORE.keys())
         others = {name: self.commands[name].get_short_help_str(200) for name in rest}
-        for title, rows in (("Start here", FIRST), ("And then", {**MORE, **others})):
+        for title, rows in (("Start here", FIRST), ("More commands", {**MORE, **others})):
             with formatter.section(title):
                 formatter.write_dl([(n, text) for n, text in rows.items() if n in self.commands])
 
@@ -71,7 +71,7 @@ def _begins_job(command: str, word: str) -> bool:
 
     if shutil.which(word) is None:
         if word.endswith(".py"):
-            raise UserError(f"{word} is no program: `pardbg {command} python {word}`")
+            raise UserError(f"{word} is not a program: `pardbg {command} python {word}`")
         return command == "run"
     if command == "run":
         return True

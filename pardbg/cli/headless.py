@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pardbg.cli.common import echo
+from pardbg.cli.common import echo, talk
 from pardbg.words import duration
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def recorded_words(handle: RunHandle) -> str:
     said, last = handle.recorded(), parts[-1]
     if not last.is_file() or not last.stat().st_size:
         why = str(said.get("error") or "") if said else "the hub was lost"
-        return f"NOT recorded: {why or f'{last} is not there any more'}"
+        return f"NOT recorded: {why or f'{last} is gone'}"
     if said is None:
         ago = max(0.0, handle.ended_s() - last.stat().st_mtime)
         return (
@@ -169,8 +169,8 @@ def control(
 
 
 def farewell(run_dir: Path, ends: bool = False) -> int:
-    """After the TUI: end the job if it ``ends`` with it; say how to come back and where the
-    recording is; return the job's exit code if it has ended by itself."""
+    """Say how to rejoin the job and where its recording is, or end it if it ``ends`` with the TUI;
+    return its exit code if it has ended by itself."""
     from pardbg.hub.run.config import ConfigError
     from pardbg.hub.run.start import RunHandle
 
@@ -180,18 +180,18 @@ def farewell(run_dir: Path, ends: bool = False) -> int:
         return 0
     ended = handle.ended()
     if not ended and not ends:
-        talk(f"{handle.name} goes on, recorded in {handle.parts()[-1]}")
-        talk(f"come back: `pardbg watch {handle.run}`; end it: `pardbg ctl {handle.run} kill`")
+        talk(f"{handle.name} keeps running, recorded in {handle.parts()[-1]}")
+        talk(f"rejoin: `pardbg watch {handle.run}`; end it: `pardbg ctl {handle.run} kill`")
         return 0
     if not ended:
-        talk(f"ending {handle.name} (with --keep it would go on)")
+        talk(f"ending {handle.name} (--keep leaves it running)")
         handle.kill()
     handle.wait_recorded(RECORDED_TIMEOUT_S)
     code = handle.wait()
     if code and ended:
         talk(f"{handle.name} ended with exit code {code}")
     last = handle.parts()[-1]
-    talk(f"{recorded_words(handle)}; see it again with `pardbg replay {last}`")
+    talk(f"{recorded_words(handle)}; open it with `pardbg replay {last}`")
     return code if ended else 0
 
 
@@ -224,8 +224,3 @@ def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:
     if "answers" in reply.data:
         return "\n".join(answers(reply.data, compare=compare))
     return text(verb, reply.data)
-
-
-def talk(line: str) -> None:
-    """A line of ours, on stderr."""
-    echo(f"pardbg: {line}", err=True)

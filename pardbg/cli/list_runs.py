@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--json", "json_", is_flag=True, help="As JSON.")
-@click.option("--dead", is_flag=True, help="Killed runs whose rings are kept, for postmortem.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@click.option(
+    "--dead", is_flag=True, help="List killed runs whose rings were kept, for postmortem."
+)
 def ls(json_: bool, dead: bool) -> None:
     """List live runs."""
     from pardbg.hub.run.config import refused_roots
@@ -31,7 +33,7 @@ def ls(json_: bool, dead: bool) -> None:
     for found in boxes if dead else runs:
         echo(found.line())
     if dead and not boxes:
-        echo("no killed run has left its rings", err=True)
+        echo("no killed run left its rings behind", err=True)
     elif not dead and not runs:
         echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
     if boxes:
@@ -44,9 +46,9 @@ def ls(json_: bool, dead: bool) -> None:
 
 
 @click.command()
-@click.option("--json", "json_", is_flag=True, help="As JSON.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def doctor(json_: bool) -> int:
-    """Check what pardbg needs on this machine, a line each; exit 1 if something is missing."""
+    """Check what pardbg needs on this machine; exit 1 if something is missing."""
     from pardbg.cli import doctor as checks
 
     results = checks.run_checks()
@@ -59,13 +61,13 @@ def doctor(json_: bool) -> int:
 
 
 def find_live(name: str | None) -> Run:
-    """The live run of that name; without one the only one there is."""
+    """Return the live run of that name, or the only one. Raises UserError."""
     from pardbg.hub.run.runs import RunError, find_run, list_runs
 
     if name is None and len(runs := list_runs()) > 1:
         for found in runs:
             echo(found.line(), err=True)
-        raise UserError(f"{len(runs)} runs are live: say which, by name or the begin of it")
+        raise UserError(f"{len(runs)} runs are live: name one; a prefix is enough")
     try:
         return find_run(name)
     except RunError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pardbg.cli import complete
-from pardbg.cli.common import UserError, cannot_draw, echo, has_terminal, need_terminal
+from pardbg.cli.common import UserError, cannot_draw, echo, has_terminal, need_terminal, talk
 from pardbg.cli.list_runs import find_live
 from pardbg.cli.rc import apply, for_viewer, named, rc_options
 from pardbg.cli.record_options import Recording, recording, recording_options
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     "--nnodes",
     type=click.IntRange(1, 16),
     default=1,
-    help="Share the ranks between so many torchruns, as on so many machines.",
+    help="Split the ranks over this many torchruns, as over machines.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @rc_options
-@click.option("--keep", is_flag=True, help="Leaving the screen lets the job go on.")
-@click.option("--list", "list_", is_flag=True, help="List the recipes, a line each.")
+@click.option("--keep", is_flag=True, help="Keep the job running when you leave the screen.")
+@click.option("--list", "list_", is_flag=True, help="List the recipes, one per line.")
 def demo(
     name: str, own: tuple[str, ...], nproc: int | None, nnodes: int, steps: int | None,
     output: Path | None, keep: bool, list_: bool, rc_file: Path | None, no_rc: bool, **how: Any,
@@ -75,11 +75,11 @@ def watch(
     """Join the live run RUN (default: the only one), or start one: `watch torchrun … train.py`."""
     if job is not None:
         if run is not None:
-            raise UserError(f"{run!r} before `--`: give a run to join, or a command, not both")
+            raise UserError(f"{run!r} before `--`: name a run to join or give a command, not both")
         said, rc = recording(**how), _rc(rc_file, no_rc)
         return _watch_job(_job(job), said, rc, name=_job_name(job), output=output)
     if output is not None or any(how.values()):
-        raise UserError("-o and how to record go with a command: `pardbg watch … -- torchrun …`")
+        raise UserError("-o and recording options need a command: `pardbg watch … -- torchrun …`")
     need_terminal("watch")
     return _tui_live(find_live(run).path, "overview", for_viewer(rc_file, no_rc))
 
@@ -92,19 +92,19 @@ def watch(
     "rc_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Commands to begin with, one a line: breakpoints, watches, delays.",
+    help="File of commands to start with, one per line: breakpoints, watches, delays.",
 )
 @click.pass_obj
 def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **how: Any) -> int:
-    """Run a job without a screen, recorded: `run -o S.mcap -- torchrun … train.py`.
+    """Record a job without a screen: `run -o S.mcap -- torchrun … train.py`.
 
-    The job's output and exit code are its own.
+    Output and exit code are the job's.
     """
     from pardbg.cli import headless
 
     argv, said, rc = _job(job), recording(**how), named(rc_file)
     handle, streams = _start_own(argv, said, name=_job_name(argv), output=output)
-    apply(handle.run_dir, rc, headless.talk)
+    apply(handle.run_dir, rc, talk)
     return headless.follow(handle, streams, attentive=said.attentive)
 
 
@@ -162,9 +162,9 @@ def _watch_job(
 
     if not has_terminal():
         if sys.stdin.isatty() and sys.stdout.isatty():
-            headless.talk(f"{cannot_draw()}; the job runs without, its report follows")
+            talk(f"{cannot_draw()}: running without a screen; the report follows")
         handle, streams = _start_own(argv, how, **more)
-        apply(handle.run_dir, rc, headless.talk)
+        apply(handle.run_dir, rc, talk)
         return headless.follow_and_report(handle, streams, attentive=how.attentive)
     handle = _start(argv, how, owner=ends, **more)
     with headless.attention(handle.run_dir if how.attentive else None):
@@ -210,11 +210,13 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make {path.parent}: {error.strerror}; choose another -o") from None
+        raise UserError(
+            f"cannot create {path.parent}: {error.strerror}; choose another -o"
+        ) from None
     if path.is_dir():
         raise UserError(f"{path} is a directory; give -o a file name such as {path / 'run.mcap'}")
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no file that can be recorded to; choose another -o")
+        raise UserError(f"{path} is not a regular file; choose another -o")
     path = path.resolve()
     _refuse_if_written(path)
     if path.exists() and path.stat().st_size and not force:

@@ -37,7 +37,7 @@ def rc_options(command: F) -> F:
     for option in (
         click.option("--no-rc", is_flag=True, help=f"Do not read ~/{NAME} and ./{NAME}."),
         click.option("--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Commands to begin with, one a line; also for a job without a screen."),
+                     help="File of commands to start with, one per line; also without a screen."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -75,13 +75,13 @@ def _lines(path: Path, shown: str, *, own: bool) -> list[RcLine]:
     with os.fdopen(fd, "rb") as file:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
-            raise OSError("it is no file")
+            raise OSError("not a regular file")
         if own and facts.st_uid != os.getuid():
-            raise OSError("it belongs to somebody else")
+            raise OSError("owned by another user")
         if own and facts.st_mode & 0o022:
-            raise OSError(f"others may write to it (chmod go-w {shown})")
+            raise OSError(f"writable by others (chmod go-w {shown})")
         if facts.st_size > MAX_BYTES:
-            raise OSError(f"it is larger than {MAX_BYTES >> 10} KiB")
+            raise OSError(f"larger than {MAX_BYTES >> 10} KiB")
         text = file.read(MAX_BYTES).decode("utf-8", "replace")
     lines = ((n, line.strip()) for n, line in enumerate(text.splitlines(), 1))
     return [RcLine(f"{shown}:{n}", line) for n, line in lines if line and line[0] != "#"]
@@ -98,11 +98,11 @@ def apply(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
 
     def ask(verb: Verb, ranks: str | None, **args: Any) -> Reply:
         if verb not in HEADLESS:
-            return Reply(False, f"{verb.value} needs ranks, and somebody who looks", {})
+            return Reply(False, f"{verb.value} needs running ranks and a viewer", {})
         return port.command(verb, ranks, 10.0, lease_s=HOLD_S, **args)
 
     def perform(found: Command) -> str:
-        return f"{found.action.command} is for a screen"
+        return f"{found.action.command} needs a screen"
 
     try:
         run_rc(rc, ask, perform, lambda text, bad: talk(text))

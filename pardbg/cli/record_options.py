@@ -37,7 +37,7 @@ class Recording:
 
     @property
     def attentive(self) -> bool:
-        """Sums alone are recorded: somebody must look whether more is wanted."""
+        """Whether only totals are recorded, so that the level has to be raised where needed."""
         level = self.level or os.environ.get(wire.ENV_LEVEL, "")
         return level.strip().lower() == "summary"
 
@@ -60,7 +60,7 @@ class _Size(click.ParamType[int]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if size < MIN_PART_BYTES:
-            self.fail(f"{value} is too small for a recording: 64KiB at least", param, ctx)
+            self.fail(f"{value} is too small: at least 64KiB", param, ctx)
         return size
 
 
@@ -71,9 +71,9 @@ class _Time(click.ParamType[int]):
         try:
             made = parse_duration(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no time: write 90s, 30m or 24h", param, ctx)
+            self.fail(f"{value!r} is not a duration: write 90s, 30m or 24h", param, ctx)
         if made < 1_000_000_000:
-            self.fail(f"{value} is too short for a recording: 1s at least", param, ctx)
+            self.fail(f"{value} is too short: at least 1s", param, ctx)
         return made
 
 
@@ -116,23 +116,24 @@ def recording_options(command: F) -> F:
     """``--force``, ``--level``, ``--max-size``, ``--max-time``, ``--rotate``, ``--allow-eval``,
     ``--on-exception`` and ``--loss-pattern``."""
     options = (
-        click.option("--force", is_flag=True, help="Replace the file of -o if it is there."),
+        click.option("--force", is_flag=True, help="Overwrite the session file if it exists."),
         click.option("--level", type=click.Choice(LEVELS[1:]),
-                     help="How much ranks record; summary: sums per step, and full detail for a "
+                     help="How much ranks record. summary: totals per step, with full detail for a "
                           "while around findings."),
-        click.option("--max-size", type=_Size(), help="Go on in a new file at this size (2GiB)."),
-        click.option("--max-time", type=_Time(), help="Go on in a new file after this (24h)."),
+        click.option("--max-size", type=_Size(),
+                     help="Start a new file at this size, as in 2GiB."),
+        click.option("--max-time", type=_Time(),
+                     help="Start a new file after this time, as in 24h."),
         click.option("--rotate", type=click.IntRange(1), metavar="N",
-                     help="Keep the newest N files (default: all)."),
+                     help="Keep only the newest N files (default: all)."),
         click.option("--allow-eval", is_flag=True,
-                     help="Let who has control run code in held ranks (p, tensor, compare …)."),
+                     help="Let the controller run code in held ranks (p, tensor, compare …)."),
         click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",
-                     help="What a rank does that raises: die, or hold: wait with its frames, and "
-                          "the others with it, until somebody has looked; hold:TIME when nobody "
-                          "comes (default 10m)."),
+                     help="What happens to a rank that raises: die, or hold (keep it and its peers "
+                          "for inspection); hold:TIME limits how long, unattended (default 10m)."),
         click.option("--loss-pattern", type=_Pattern(),
-                     help="Where the job's output says the loss: r'loss=(?P<loss>[0-9.]+)', with "
-                          "(?P<step>[0-9]+) where it says the step, too."),
+                     help="Finds the loss in the job's output: r'loss=(?P<loss>[0-9.]+)', and "
+                          "optionally the step: (?P<step>[0-9]+)."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -143,10 +144,10 @@ def recording(
     level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
     allow_eval: bool, on_exception: float, loss_pattern: str | None, force: bool,
 ) -> Recording:  # fmt: skip
-    """The options' values together; refuses what makes no sense."""
+    """Return the options' values together. Raises UsageError."""
     from pardbg.session.part_files import PartLimits
 
     if rotate is not None and max_size is None and max_time is None:
-        raise click.UsageError("--rotate needs --max-size or --max-time: when to begin a new file")
+        raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")
     limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
     return Recording(limits, level, allow_eval, on_exception, loss_pattern or "", force)

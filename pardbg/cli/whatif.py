@@ -15,14 +15,14 @@ from pardbg.words import whole
 @click.command()
 @click.argument("session", shell_complete=complete.sessions)
 @click.option("--schedule", default="all", show_default=True,
-              help="all, or names with commas: 1f1b,zbv,…")  # fmt: skip
-@click.option("--microbatches", help="Numbers to try, with commas (default: the run's own).")
+              help="all, or names separated by commas: 1f1b,zbv,…")  # fmt: skip
+@click.option("--microbatches", help="Numbers to try, as in 8,16 (default: the run's own).")
 @click.option("--stages-per-rank", help="Numbers to try where a schedule has several (default: 2).")
-@click.option("--json", "json_", is_flag=True, help="As JSON.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def whatif(
     session: str, schedule: str, microbatches: str | None, stages_per_rank: str | None, json_: bool
 ) -> None:
-    """Say what the steps of SESSION (a file or a live run) would take in other pipeline schedules.
+    """Predict the step time of SESSION (a file or a live run) in other pipeline schedules.
 
     Simulated from the run's own durations; the model's error on the run itself stands beside it.
     """
@@ -61,7 +61,7 @@ def _schedules(text: str) -> tuple[str, ...]:
     for word, name in zip(text.split(","), names, strict=True):
         if name is None:
             there = ", ".join(plans.SCHEDULES)
-            raise UserError(f"no schedule {word.strip()!r}: there are {there}")
+            raise UserError(f"no schedule {word.strip()!r}; choose from {there}")
     return tuple(name for name in names if name is not None)
 
 

@@ -35,7 +35,7 @@ def test_a_file_that_is_there_is_refused(tmp_path: Path) -> None:
     assert run(session) == (4, f"recorded {session}")
     before = session.read_bytes()
     code, said = run(session)
-    assert code == 2 and said == f"{session} exists: give another -o, or --force to replace it"
+    assert code == 2 and said == f"{session} exists: choose another -o, or --force to replace it"
     assert session.read_bytes() == before
     assert run(session, "--force") == (4, f"recorded {session}")
     assert session.read_bytes() != before

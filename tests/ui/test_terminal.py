@@ -122,8 +122,8 @@ def test_leaving_says_how_to_come_back_and_how_to_end_the_job(tmp_path: Path) ->
     shown.press(b"q")
     assert shown.finish() == 0
     said = ESCAPE.sub(b"", shown.seen).decode(errors="replace")
-    assert f"sleep goes on, recorded in {session}" in said
-    found = re.search(r"come back: `pardbg watch (\S+)`; end it: `pardbg ctl (\S+) kill`", said)
+    assert f"sleep keeps running, recorded in {session}" in said
+    found = re.search(r"rejoin: `pardbg watch (\S+)`; end it: `pardbg ctl (\S+) kill`", said)
     assert found is not None and found[1] == found[2]
     ended = Terminal("ctl", found[1], "kill")
     assert ended.finish() == 0
@@ -145,5 +145,5 @@ def test_leaving_may_end_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert headless.farewell(handle.run_dir, ends=True) == 0
     assert handle.ended()
     said = capsys.readouterr().err
-    assert "ending nap (with --keep it would go on)" in said
+    assert "ending nap (--keep leaves it running)" in said
     assert f"pardbg replay {tmp_path / 'n.mcap'}" in said

@@ -173,9 +173,7 @@ def test_a_file_that_others_may_write_to_is_refused(places: tuple[Path, Path]) -
     here.chmod(0o664)
     refused = files.for_viewer(None, no_rc=False)
     assert refused.lines == ()
-    assert refused.problems == (
-        ".pardbgrc: not read: others may write to it (chmod go-w .pardbgrc)",
-    )
+    assert refused.problems == (".pardbgrc: not read: writable by others (chmod go-w .pardbgrc)",)
     # Named by the user, it is the user's word.
     assert files.named(here).lines == (RcLine(f"{here}:1", "break step==3"),)
 
@@ -188,12 +186,12 @@ def test_somebody_elses_file_a_fifo_and_a_huge_one_are_refused(
     home.write_text("#" * (files.MAX_BYTES + 1))
     home.chmod(0o600)
     said = files.for_viewer(None, no_rc=False).problems
-    assert said == ("~/.pardbgrc: not read: it is larger than 64 KiB",
-                    ".pardbgrc: not read: it is no file")  # fmt: skip
+    assert said == ("~/.pardbgrc: not read: larger than 64 KiB",
+                    ".pardbgrc: not read: not a regular file")  # fmt: skip
     home.write_text("pause\n")
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    assert "belongs to somebody else" in files.for_viewer(None, no_rc=False).problems[0]
+    assert "owned by another user" in files.for_viewer(None, no_rc=False).problems[0]
     with pytest.raises(UserError, match="No such file"):
         files.named(Path("none"))
 

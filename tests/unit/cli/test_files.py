@@ -53,7 +53,7 @@ def test_nothing_is_replaced_unasked(session: Path, capsys: pytest.CaptureFixtur
     assert run("export", session, "--to", "perfetto", "-o", out) == 0
     before, _ = out.read_bytes(), capsys.readouterr()
     assert run("export", session, "--to", "perfetto", "-o", out) == 2
-    assert "exists: give another -o, or --force" in one_line(capsys)
+    assert "exists: choose another -o, or --force" in one_line(capsys)
     for command in ("repair", "import"):
         assert run(command, session, "-o", out) == 2 and "exists" in one_line(capsys)
     assert run("report", session, "--html", out) == 2 and "exists" in one_line(capsys)
@@ -88,7 +88,7 @@ def test_a_full_disk_leaves_nothing_behind(
     monkeypatch.setattr(trace, "write_trace", full)
     before = sorted(session.parent.iterdir())
     assert run("export", session, "--to", "perfetto", "-o", session.with_name("t.gz")) == 2
-    assert "No space left on device; nothing was left there" in one_line(capsys)
+    assert "No space left on device; nothing was written" in one_line(capsys)
     assert sorted(session.parent.iterdir()) == before
 
 
@@ -111,7 +111,7 @@ def test_diff_repair_and_import(session: Path, capsys: pytest.CaptureFixture[str
     assert "lost" in capsys.readouterr().err and len(load(fixed).output) == 20
     made = session.with_name("made.mcap")
     assert run("import", DATA / "fr_rank_0", DATA / "fr_rank_1", "-o", made) == 0
-    assert "lacking: completion times" in capsys.readouterr().err
+    assert "missing: completion times" in capsys.readouterr().err
     assert run("report", made) == 0
     assert "default_pg  all_reduce" in capsys.readouterr().out
 

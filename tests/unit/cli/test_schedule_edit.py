@@ -51,7 +51,7 @@ def test_without_a_terminal_show_prints_and_edit_says_so_in_a_line(tmp_path: Pat
     code, text = run("show", str(path))
     assert code == 0 and text.splitlines()[1] == "r0 0F0 0F1 ·   0B0 ·   0B1"
     code, text = run("edit", str(path))
-    assert code == 2 and "draws on a terminal" in text and text.count("\n") == 1
+    assert code == 2 and "needs a terminal" in text and text.count("\n") == 1
     path.write_text("0F0,0SEND_F0\n1RECV_F0,1F0\n")
     code, text = run("edit", str(path))
     assert code == 2 and "sends and receives written out" in text
