@@ -4,6 +4,7 @@ PROTOCOL_VERSION, keep a golden file of the old layout in tests/wire, and then c
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 from pardbg_agent import wire
 
@@ -92,3 +93,9 @@ def test_message_names() -> None:
 
 def test_lease_is_ten_seconds() -> None:
     assert wire.LEASE_NS == 10 * 10**9
+
+
+def test_the_protocols_page_names_every_record_and_message() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wire-protocol.md").read_text("utf-8")
+    assert [k for k in wire.Kind if f"| `{k.name}` | {k.value} |" not in page] == []
+    assert [m for m in wire.Msg if f"`{m.value}" not in page] == []
