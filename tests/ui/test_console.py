@@ -69,7 +69,7 @@ async def test_help_explains_a_word() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await ready(app)
         await pilot.press("colon", *"h", "space", *"b", "enter")
-        await shows(app, "Stop everybody to a cut")
+        await shows(app, "Pause all ranks to a cut")
         await shows(app, "pdb's abbreviation: b")
         await pilot.press("escape", "colon", *"help", "space", *"dance", "enter")
         await shows(app, "no word 'dance'")

@@ -107,7 +107,7 @@ def test_ctl_words() -> None:
     assert _ctl_words(("tbreak op==send and mb==3 on 0",)) == quoted
     assert _ctl_words(("tbreak", "op==send and mb==3", "on", "0")) == quoted
     assert _ctl_words(("run-1", "args on 1"))[2] == "1"
-    for word, says in (("u", "--frame"), ("q", "a command of its own"), ("dance", "not a verb")):
+    for word, says in (("u", "--frame"), ("q", "ends by itself"), ("dance", "not a verb")):
         with pytest.raises(UserError, match=says):
             _ctl_words((word,))
 

@@ -98,7 +98,7 @@ def test_tables_go_into_a_folder(session: Path, capsys: pytest.CaptureFixture[st
     assert (out / "action.csv").read_text().startswith("epoch,rank,host,pid,step,t0_ns")
     assert "action 8" in capsys.readouterr().err
     assert run("export", session, "--to", "csv", "-o", session, "--force") == 2
-    assert "is a file: this format is a folder" in one_line(capsys)
+    assert "is a file, and this format writes a folder" in one_line(capsys)
 
 
 def test_diff_repair_and_import(session: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def test_alone_it_shows_what_one_starts_with_and_then_the_rest() -> None:
     done = pardbg()
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
-    start, then = lines.index(["Start", "here:"]), lines.index(["And", "then:"])
+    start, then = lines.index(["Start", "here:"]), lines.index(["More", "commands:"])
     assert [line[0] for line in lines[start + 1 : then] if line] == list(FIRST)
     assert {line[0] for line in lines[then + 1 :] if line} == cli.commands.keys() - FIRST.keys()
     assert FIRST.keys() | MORE.keys() <= cli.commands.keys()
