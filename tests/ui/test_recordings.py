@@ -112,3 +112,15 @@ async def test_collectives_by_what_cost_most_waiting() -> None:
         assert f"{max(costs) / 1e6:.0f} ms" in text_of(app)
         await pilot.press("g")
         await until(lambda: "most waiting first" not in text_of(app), "by time again")
+
+
+async def test_a_finding_stands_beside_every_rank_and_what_ran_up_to_it() -> None:
+    async with replayed("fault-straggler", (120, 40)) as (app, pilot):
+        await type_(pilot, "goto step 2")
+        await pilot.press("8")
+        await shows(app, "to come: ")  # what a recording has behind the cursor, dim
+        await type_(pilot, "goto 80%")
+        for text in ("every rank", "around it", "culprit  rank 2", "backward"):
+            await shows(app, text)
+        frame = app.main.shared.frame
+        assert frame.lanes_t1_ns == frame.snapshot.findings[0].t_ns

@@ -6,3 +6,8 @@ from typing import Final
 
 SIGN: Final = {"error": ("✗", "bad"), "warning": ("▲", "warn"), "info": ("i", "dim")}
 """Severity -> (character, style)."""
+SIGNS: Final = {
+    "running": ("▶", "good"), "waiting": ("◷", "warn"), "held": ("‖", "held"),
+    "stale": ("?", "warn"), "lost": ("✗", "bad"), "ended": ("■", "dim"), "unknown": ("·", "faint"),
+}  # fmt: skip
+"""A rank's state -> its mark."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.waited_for import Lanes
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.render.draw.cells import (
     Line,
@@ -22,6 +24,8 @@ from pardbg.render.draw.cells import (
 )  # fmt: skip
 from pardbg.render.draw.severity import SIGN
 from pardbg.render.frame.empty import empty
+from pardbg.render.pages.finding_evidence import ahead, evidence
+from pardbg.render.pages.timeline import Window
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 WIDE: Final = 110
@@ -45,18 +49,38 @@ def _line(finding: Finding, cells: int) -> Line:
     return line(Segment(f"{sign} ", style), Segment(kind, "strong"), Segment(text))
 
 
-def findings(snapshot: Snapshot, cells: int, rows: int, at: int = 0) -> Picture:
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around the chosen finding."""
+
+    lanes: Lanes
+    window: Window
+    """Of the lanes: it ends at the finding's moment."""
+    known: Sequence[Finding] = ()
+    """All findings of a recording, those that are still to come among them."""
+
+
+def findings(
+    snapshot: Snapshot, cells: int, rows: int, at: int = 0, around: Around | None = None
+) -> Picture:
     """The list, worst first, with the finding number ``at`` in full."""
+    around = around or Around({}, Window(0, 0))
     found = ordered(snapshot.findings)
     if not found:
         why = "No rank is missing, no operation disagrees, no stage stands out."
         if snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:
             why = "Findings appear when they could be known; the end key goes to all of them."
-            return empty(cells, rows, "Nothing found up to this moment.", why)
+            blank = empty(cells, min(rows, 7), "Nothing found up to this moment.", why)
+            later = () if snapshot.live else ahead(snapshot, around.known, cells)
+            return Picture(body=(*blank.head, *blank.body, *later))
         return empty(cells, rows, "Nothing found.", why)
     at = min(max(at, 0), len(found) - 1)
     head = (line(Segment(f"  {_counts(found)}", "dim")), ())
-    body, places, focus = (_beside if cells >= WIDE else _under)(snapshot, found, at, cells)
+    draw = _beside if cells >= WIDE else _under
+    room = rows - len(head) - 2
+    body, places, focus = draw(snapshot, found, at, cells, room, around)
+    later = [] if snapshot.live else ahead(snapshot, around.known, cells)
+    body += later if len(body) + len(later) <= room else []
     hint = _hint(found[at])
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
 
@@ -83,7 +107,9 @@ Made = tuple[list[Line], list[int], int]
 """(lines, the finding that each is of, the line that must be visible)"""
 
 
-def _under(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -> Made:
+def _under(
+    snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int, rows: int, around: Around
+) -> Made:
     """A line each; the chosen one's rest under it."""
     body: list[Line] = []
     places: list[int] = []
@@ -91,14 +117,19 @@ def _under(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) ->
         lines = [line("  ", _line(finding, cells - 3))]
         if index == at:
             lines = [fit(selected(lines[0]), cells, "+sel")]
-            lines += [line("    ", row) for row in _full(snapshot, finding, cells - 6)[1:]]
+            full = _full(snapshot, finding, cells - 6)[1:]
+            spare = rows - len(found) - len(full) - 1
+            full += evidence(snapshot, finding, around.lanes, around.window, cells - 6, spare)
+            lines += [line("    ", row) for row in full]
             lines.append(())
         body += lines
         places += [index] * len(lines)
     return body, places, places.index(at)
 
 
-def _beside(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -> Made:
+def _beside(
+    snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int, room: int, around: Around
+) -> Made:
     """The list at the left, each finding over as many lines as it takes (three at most); the
     chosen one in full at the right."""
     left = min(64, cells * 2 // 5)
@@ -110,6 +141,8 @@ def _beside(snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int) -
             rows.append(fit(selected(made), left, "+sel") if index == at else made)
             places.append(index)
     full = _full(snapshot, found[at], cells - left - 5)
+    full += evidence(snapshot, found[at], around.lanes, around.window, cells - left - 5,
+                     room - len(full))  # fmt: skip
     body: list[Line] = []
     for index in range(max(len(rows), len(full))):
         shown = rows[index] if index < len(rows) else fit((), left)

@@ -25,15 +25,12 @@ from pardbg.render.draw.cells import (
     width,
 )  # fmt: skip
 from pardbg.render.draw.plots import by_step
+from pardbg.render.draw.severity import SIGNS
 from pardbg.render.draw.sparks import spark, stacked
 from pardbg.render.frame.empty import empty
 from pardbg.render.pages.findings import brief
 from pardbg.render.pages.output import output_line
 
-SIGNS = {
-    "running": ("▶", "good"), "waiting": ("◷", "warn"), "held": ("‖", "held"),
-    "stale": ("?", "warn"), "lost": ("✗", "bad"), "ended": ("■", "dim"), "unknown": ("·", "faint"),
-}  # fmt: skip
 _AGE = 9
 """`` 5.81 s`` and the like, behind what a rank does."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")

@@ -33,6 +33,8 @@ class TimelineWant:
     ranks: tuple[int, ...] | None = None
     spot: Spot | None = None
     """The chosen box."""
+    end_ns: int | None = None
+    """Where the window ends if that is before the cursor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.findings import findings, ordered
-from pardbg.ui.engine.feed import Frame
+from pardbg.render.pages.findings import WIDE, Around, findings, ordered
+from pardbg.render.pages.timeline import Window
+from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 
 Chosen = tuple[str, tuple[int, ...], str | None, int | None]
@@ -27,7 +28,21 @@ class FindingsPage(Page):
         if self._chosen in found:
             self._at = found.index(self._chosen)
         self._at = min(self._at, max(0, len(found) - 1))
-        return findings(frame.snapshot, cells, rows, self._at)
+        around = Around(
+            frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
+            () if frame.snapshot.live else frame.findings,
+        )  # fmt: skip
+        return findings(frame.snapshot, cells, rows, self._at, around)
+
+    def want(self) -> Want:
+        """Lanes up to the moment of the chosen finding."""
+        frame = self.shared.frame
+        found = ordered(frame.snapshot.findings) if frame is not None else []
+        if self._at >= len(found):
+            return Want()
+        width = self.app.size.width
+        columns = (width * 3 // 5 if width >= WIDE else width) - 16
+        return Want(timeline=TimelineWant(None, max(10, columns), end_ns=found[self._at].t_ns))
 
     def move(self, by: int) -> None:
         self.choose(self._at + by)

@@ -25,11 +25,10 @@ from pardbg.render.draw.cells import (
     width,
     wrap,
 )  # fmt: skip
-from pardbg.render.draw.severity import SIGN
+from pardbg.render.draw.severity import SIGN, SIGNS
 from pardbg.render.pages.debug.console import Entry, console
 from pardbg.render.pages.debug.listing import source
 from pardbg.render.pages.debug.stacks import Stack, own_spots, spots, tree
-from pardbg.render.pages.overview import SIGNS
 from pardbg.session.source_files import SourceLines
 
 _VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
