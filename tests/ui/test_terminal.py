@@ -17,6 +17,7 @@ import pardbg
 from pardbg.cli import headless
 from pardbg.hub.run.runs import RunError, find_run
 from pardbg.hub.run.start import RunHandle, start_run
+from tests.processes import wait_until
 
 SESSION = Path(pardbg.__file__).parents[1] / "sessions" / "1f1b.mcap"
 LIMIT_S = 40.0
@@ -144,6 +145,7 @@ def test_leaving_may_end_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[s
     handle = start_run(["sleep", "300"], name="nap", session=tmp_path / "n.mcap")
     assert headless.farewell(handle.run_dir, ends=True) == 0
     assert handle.ended()
+    wait_until(lambda: not handle.launcher_alive(), what="the launcher ends after its job")
     said = capsys.readouterr().err
     assert "ending nap (--keep leaves it running)" in said
     assert f"pardbg replay {tmp_path / 'n.mcap'}" in said
