@@ -145,7 +145,7 @@ def test_leaving_may_end_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[s
     handle = start_run(["sleep", "300"], name="nap", session=tmp_path / "n.mcap")
     assert headless.farewell(handle.run_dir, ends=True) == 0
     assert handle.ended()
-    wait_until(lambda: not handle.launcher_alive(), what="the launcher ends after its job")
+    wait_until(lambda: not handle.alive(), what="launcher and hub end")
     said = capsys.readouterr().err
     assert "ending nap (--keep leaves it running)" in said
     assert f"pardbg replay {tmp_path / 'n.mcap'}" in said

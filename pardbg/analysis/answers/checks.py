@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from pardbg.analysis.answers.metrics import METRICS, SEVERITIES, Metric, Number, Scope, Unit
+from pardbg.analysis.answers.metrics import METRICS, Metric, Number, Scope, Unit
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.shared import SEVERITIES
 from pardbg.analysis.pipeline.hand_written import why_none
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.store.store import Store

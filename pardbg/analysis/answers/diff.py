@@ -22,6 +22,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.base.run import run_info
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.shared import SEVERITIES, Severity
 from pardbg.analysis.pipeline.observed import CAUSES
 from pardbg.store.store import Store
 
@@ -67,7 +68,7 @@ class FindingRow:
     """Findings of one kind in both runs."""
 
     kind: str
-    severity: str
+    severity: Severity
     num_a: int
     num_b: int
     text: str
@@ -292,8 +293,9 @@ def _findings(a: Scope, b: Scope) -> tuple[FindingRow, ...]:
                    texts[kind, severity])
         for kind, severity in texts
     ]  # fmt: skip
-    order = ("error", "warning", "info")
-    return tuple(sorted(rows, key=lambda r: (order.index(r.severity), r.num_a == r.num_b, r.kind)))
+    return tuple(
+        sorted(rows, key=lambda r: (SEVERITIES.index(r.severity), r.num_a == r.num_b, r.kind))
+    )
 
 
 def _notes(a: Scope, b: Scope) -> list[str]:

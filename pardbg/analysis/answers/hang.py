@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.mismatches import mismatches
-from pardbg.analysis.findings.shared import Finding, bad_ends
+from pardbg.analysis.findings.shared import Finding, Severity, bad_ends
 from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen, stall_stacks
@@ -22,7 +22,7 @@ class Hang:
 
     kind: str
     """Of the finding."""
-    severity: Literal["error", "warning", "info"]
+    severity: Severity
     culprits: tuple[int, ...]
     waiting: tuple[int, ...]
     op: str
@@ -47,7 +47,6 @@ class RankStack:
 
 
 _DETECTORS: Final = (mismatches, messages, hangs)
-_ORDER: Final = {"error": 0, "warning": 1}
 
 
 def hang_view(view: View) -> Hang | None:
@@ -60,10 +59,10 @@ def hang_view(view: View) -> Hang | None:
         return None
     if not ends and (ended is not None or not _stands(view)):
         return None
-    found = [f for detect in _DETECTORS for f in detect(view) if f.severity in _ORDER]
+    found = [f for detect in _DETECTORS for f in detect(view) if f.severity != "info"]
     if not found:
         return None
-    worst = min(found, key=lambda f: (_ORDER[f.severity], f.t_ns))
+    worst = min(found, key=lambda f: (f.order[0], f.t_ns))
     over = ends[0][1] if ends else None
     return _hang(view, worst, over)
 

@@ -20,6 +20,7 @@ from pardbg.analysis.base.steps import StepRow, last_step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.shared import SEVERITIES
 from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.analysis.pipeline.observed import CAUSES, PipelineStep
@@ -256,7 +257,6 @@ def _dropped(scope: Scope, _: str) -> list[Number]:
     return [scope.view.store.lost(None)]
 
 
-SEVERITIES: Final = ("error", "warning", "info")
 _OPS: Final = "group, op or group/op: skew[all_reduce], busbw[dp/all_reduce]"
 METRICS: Final = {
     metric.name: metric

@@ -1,15 +1,21 @@
-"""Gaps in the data itself: dropped or unreadable records, failed hooks."""
+"""The health of run and recording: gaps in the data, restarts, several jobs in one, clocks."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
+from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.base.output import lines
 from pardbg.analysis.comm.matching import collectives
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.reasons import killed_text
+from pardbg.analysis.findings.shared import Evidence, Finding, is_transport
 from pardbg.analysis.hangs.stacks import place
-from pardbg.words import plural, ranks_text
+from pardbg.events import fields
+from pardbg.store.process import Process
+from pardbg.words import duration, plural, ranks_text
 
 
 def dropped(view: View) -> Iterable[Finding]:
@@ -145,4 +151,196 @@ def unreadable(view: View) -> Iterable[Finding]:
             t_ns=view.t_ns,
             text="the session file ends early: what was recorded up to its last whole chunk is "
             "here.",
+        )
+
+
+_LINES: Final = 2000
+CLOCK_NS: Final = 1_000_000
+"""Uncertainty that is worth a line: about as long as a small collective."""
+
+
+def restarts(view: View) -> Iterable[Finding]:
+    """torchelastic started the workers anew: what is shown is the newest round alone."""
+    if view.epoch <= 0:
+        return
+    begun = [p.started_ns for p in view.ranks.values() if p.started_ns is not None]
+    times = "once" if view.epoch == 1 else f"{view.epoch} times"
+    before = "".join(_ended(view, epoch) for epoch in range(max(0, view.epoch - 3), view.epoch))
+    dying = _dying(view)
+    yield Finding(
+        kind="restarted",
+        severity="warning",
+        ranks=tuple(view.ranks),
+        t_ns=min(begun, default=0),
+        text=f"the workers were restarted {times}: what is shown is since then.{before}{dying}",
+        advice="The output has what ended them before.",
+        evidence=Evidence(min(begun, default=0), None, "output"),
+    )
+
+
+_LOST: Final = {"hub_restart": "the hub", "launcher_lost": "the launcher"}
+
+
+def recorder_lost(view: View) -> Iterable[Finding]:
+    """A process of pardbg's was killed meanwhile: the job did not notice, the recording may."""
+    seen: list[tuple[int, str]] = []
+    controls = view.store.controls
+    for index in range(controls.count(view.t_ns)):
+        t_ns, event = controls.at(index)
+        who = _LOST.get(fields.text(event, "event"))
+        if who is not None:
+            seen.append((t_ns, who))
+    if seen:
+        counts = {who: [w for _, w in seen].count(who) for _, who in seen}
+        times = ", ".join(who if n == 1 else f"{who} {n} times" for who, n in counts.items())
+        yield Finding(
+            kind="recorder-lost",
+            severity="info",
+            t_ns=seen[-1][0],
+            text=f"{times} of pardbg's was killed while the job ran; the recording goes on after "
+            "it, and records that are missing are counted (records-missing).",
+        )
+
+
+def _dying(view: View) -> str:
+    """The newest life came to no group."""
+    if view.run_end is None or any(_active(view, p)[0] >= 0 for p in view.ranks.values()):
+        return ""
+    return f" Life {view.epoch + 1} ended in its start-up."
+
+
+def _ended(view: View, epoch: int) -> str:
+    """What ended a life, as far as its ranks said it or the hub saw it. Lives count from 1."""
+    processes = [p for p in view.store.procs.values() if p.epoch == epoch]
+    life = f" Life {epoch + 1}:"
+    raised = [
+        (failure.t_ns, process.rank, failure)
+        for process in processes
+        for failure in process.failures
+        if failure.thread == "MainThread" and not is_transport(failure.text)
+    ]
+    if raised:
+        _, rank, failure = min(raised, key=lambda found: found[0])
+        where = place(failure.frames)
+        return f"{life} rank {rank} raised {failure.text}{f' (at {where})' if where else ''}."
+    killed = [p for p in processes if (p.exit_code or 0) < 0 and p.exit_code != -signal.SIGTERM]
+    if killed:
+        first = min(killed, key=lambda process: process.ends[0][0] if process.ends else 0)
+        return f"{life} rank {first.rank} {killed_text(first.exit_code)}."
+    return ""
+
+
+def several_jobs(view: View) -> Iterable[Finding]:
+    """One rank number in two processes of one epoch: of different jobs, or at the same time."""
+    twice: set[int] = set()
+    jobs: set[str] = set()
+    for process in view.store.procs.values():
+        rank = process.rank
+        shown = None if rank is None else view.ranks.get(rank)
+        if rank is None or shown is None or shown is process or shown.epoch != process.epoch:
+            continue
+        if _at_once(view, shown, process):
+            twice.add(rank)
+            jobs |= {name for p in (shown, process) if (name := fields.text(p.facts, "job"))}
+    if not twice:
+        return
+    ranks = tuple(sorted(twice))
+    which = f" ({', '.join(sorted(jobs)[:4])})" if len(jobs) > 1 else ""
+    yield Finding(
+        kind="several-jobs",
+        severity="warning",
+        ranks=ranks,
+        t_ns=view.t_ns,
+        text=f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} more than one process at a "
+        f"time: the command runs several jobs{which}, and figures over ranks mix them.",
+        advice="Give each job a `pardbg run` of its own.",
+    )
+
+
+def _at_once(view: View, shown: Process, other: Process) -> bool:
+    (a, begun_a), (b, begun_b) = _active(view, shown), _active(view, other)
+    return begun_a <= b and begun_b <= a
+
+
+def _active(view: View, process: Process) -> tuple[int, int]:
+    """(time of its last collective, its start); (-1, start) without any."""
+    table, visible = view.rows(process, "issue")
+    last = int(table.col("t0_ns")[visible - 1]) if visible else -1
+    return last, process.started_ns or 0
+
+
+def nothing_seen(view: View) -> Iterable[Finding]:
+    """The run is over and no rank was in it."""
+    if view.run_end is not None and not view.ranks:
+        yield Finding(
+            kind="no-ranks",
+            severity="warning",
+            t_ns=view.run_end[0],
+            text="no rank was seen: no process of the job formed a torch.distributed group with "
+            "the agent in it.",
+            advice=_unseen_advice(view),
+        )
+
+
+def _unseen_advice(view: View) -> str:
+    """By what the job said."""
+    for line in lines(view.store, view.t_ns, _LINES):
+        if "No space left on device" in line.text:
+            return "Shared memory or the disk is full: make room in /dev/shm, or set PARDBG_RING."
+        if line.text.startswith("Traceback"):
+            return "A process raised before it was a rank: the output has it."
+    return (
+        "`python -S` starts without it, and so do `-I` and `-E` where pardbg-agent is not "
+        "installed in that Python; see `pardbg doctor`."
+    )
+
+
+def clocks(view: View) -> Iterable[Finding]:
+    """Ranks whose clock is not known well enough to order their ops against others'."""
+    several = len({process.host for process in view.ranks.values()}) > 1
+    errors = {rank: p.clocks.at(view.t_ns).error_ns for rank, p in view.ranks.items()}
+    unknown = tuple(rank for rank, error in errors.items() if error is None)
+    if several and unknown:
+        yield Finding(
+            kind="clock-uncertain",
+            severity="warning",
+            ranks=unknown,
+            t_ns=view.t_ns,
+            text=f"the clock of {ranks_text(unknown)} has not been aligned: the order of its "
+            f"records against other hosts' is not known.",
+        )
+    yield from _jumps(view)
+    worst = max((error or 0 for error in errors.values()), default=0)
+    if worst >= CLOCK_NS:
+        ranks = tuple(rank for rank, error in errors.items() if (error or 0) >= CLOCK_NS)
+        yield Finding(
+            kind="clock-uncertain",
+            severity="info",
+            ranks=ranks,
+            t_ns=view.t_ns,
+            text=f"the clock of {ranks_text(ranks)} is known to ±{duration(worst)} only: "
+            f"skews and waits below that say nothing.",
+        )
+
+
+def _jumps(view: View) -> Iterable[Finding]:
+    """Clocks that went ahead or back by themselves: when exactly is not known."""
+    for rank, process in view.ranks.items():
+        jumps = [jump for jump in process.clocks.jumps if jump.t_ns <= view.t_ns]
+        if not jumps:
+            continue
+        last = jumps[-1]
+        way = "ahead" if last.by_ns > 0 else "back"
+        others = f"; it had jumped {len(jumps) - 1} times before" if jumps[1:] else ""
+        yield Finding(
+            kind="clock-uncertain",
+            severity="warning",
+            ranks=(rank,),
+            t_ns=last.t_ns,
+            first_ns=jumps[0].since_ns,
+            text=f"the clock of rank {rank} jumped {way} by {duration(abs(last.by_ns))}, within "
+            f"the {duration(last.t_ns - last.since_ns)} before{others}: where its records of "
+            f"that time belong is not known.",
+            advice="A machine that was suspended, or a container that was restored.",
+            evidence=Evidence(last.t_ns, rank, "timeline"),
         )

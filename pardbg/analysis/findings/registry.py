@@ -10,8 +10,13 @@ from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.health import (
     begun_late,
+    clocks,
     dropped,
     hook_errors,
+    nothing_seen,
+    recorder_lost,
+    restarts,
+    several_jobs,
     thread_failures,
     unknown_groups,
     unreadable,
@@ -21,13 +26,6 @@ from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import mismatches, thread_order
 from pardbg.analysis.findings.numbers import divergence, nan_origin, unaveraged
-from pardbg.analysis.findings.run_facts import (
-    clocks,
-    nothing_seen,
-    recorder_lost,
-    restarts,
-    several_jobs,
-)
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
@@ -71,11 +69,10 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     thread_failures,
     unreadable,
 )
-SEVERITY: Final = {"error": 0, "warning": 1, "info": 2}
 
 
 @per_view
 def findings(view: View) -> tuple[Finding, ...]:
     """All findings at the cursor, the worst first, then the newest."""
     made = [finding for detector in DETECTORS for finding in detector(view)]
-    return tuple(sorted(made, key=lambda f: (SEVERITY[f.severity], -f.t_ns)))
+    return tuple(sorted(made, key=lambda finding: finding.order))

@@ -25,13 +25,18 @@ class Evidence:
     """The op in words, where one is meant."""
 
 
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
+"""The worst first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is wrong. ``text`` says what; ``advice`` what to try."""
 
     kind: str
     """A stable identifier, ``missing-rank``; listed in docs/findings.md."""
-    severity: Literal["error", "warning", "info"]
+    severity: Severity
     ranks: tuple[int, ...] = ()
     culprits: tuple[int, ...] = ()
     """Ranks that caused it; never those that only wait."""
@@ -46,6 +51,11 @@ class Finding:
     evidence: Evidence | None = None
     first_ns: int | None = None
     """Since when it is so (``t_ns`` is when it was last seen); None: the same."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts the worst first, then the newest."""
+        return SEVERITIES.index(self.severity), -self.t_ns
 
 
 _HANGS: Final = ("op mismatch", "size mismatch", "root mismatch")

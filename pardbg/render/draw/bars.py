@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pardbg.render.draw.cells import Line, Segment, left, line, right, width
+from pardbg.render.draw.cells import (
+    Line,
+    Segment,
+    fit,
+    left,
+    line,
+    right,
+    selected,
+    width,
+)
 from pardbg.render.draw.sparks import thin
 
 
@@ -61,6 +70,29 @@ def choose(columns: Sequence[Column], cells: int, gap: int = 2) -> tuple[Column,
             break
         kept.remove(least)
     return tuple(kept)
+
+
+def headings(columns: Sequence[Column]) -> Line:
+    """The columns' titles over a table."""
+    return line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
+
+
+def table_row(
+    columns: Sequence[Column], cell: Callable[[Column], Line], chosen: bool, cells: int
+) -> Line:
+    """A row under ``headings``; across the whole width where it is the chosen one."""
+    made = line("  ", *(line(fit(cell(c), c.size), "  ") for c in columns))
+    return fit(selected(made), cells, "+sel") if chosen else made
+
+
+def side_by_side(panels: Sequence[tuple[str, str, Sequence[Line]]], size: int, height: int
+                 ) -> list[Line]:  # fmt: skip
+    """Panels (title, note, lines) of ``size`` cells beside each other, ``height`` lines each."""
+    lines = [line(*(line(" ", rule(title, size, note), " ") for title, note, _ in panels))]
+    for at in range(height):
+        parts = [drawn[at] if at < len(drawn) else () for _, _, drawn in panels]
+        lines.append(line(*(line(" ", fit(part, size), " ") for part in parts)))
+    return lines
 
 
 def rule(title: str, cells: int, note: str = "") -> Line:

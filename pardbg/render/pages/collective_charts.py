@@ -10,8 +10,8 @@ from typing import Final
 
 from pardbg import words
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.render.draw.bars import Column, choose, rule
-from pardbg.render.draw.cells import Line, Segment, clean, fit, line
+from pardbg.render.draw.bars import Column, choose, headings, side_by_side
+from pardbg.render.draw.cells import Line, Segment, clean, line
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
 
 _STYLES: Final = ("spark", "loss", "busy", "bubble", "held", "moving")
@@ -68,7 +68,7 @@ def summary(rows: Sequence[CollectiveRow], cells: int, limit: int) -> list[Line]
         ],
         cells - 3,
     )  # fmt: skip
-    lines = [line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))]
+    lines = [headings(columns)]
     for one in found[: limit - 1]:
         text = {
             "by kind": clean(one.group), "op": clean(one.op), "bytes": words.size(one.num_bytes),
@@ -90,16 +90,14 @@ def charts(rows: Sequence[CollectiveRow], cells: int, height: int) -> list[Line]
         return []
     size = (cells - 4) // 2
     panels = [
-        ("bus bandwidth by message size", _bandwidth(rows, size, height - 2)),
-        ("how late each rank came", _lateness(rows, size, height - 2)),
+        ("bus bandwidth by message size", "", _bandwidth(rows, size, height - 2)),
+        ("how late each rank came", "", _lateness(rows, size, height - 2)),
     ]
-    panels = [(title, drawn) for title, drawn in panels if drawn]
+    panels = [panel for panel in panels if panel[2]]
     if not panels:
         return []
-    lines = [line(*(line(" ", rule(title, size, ""), " ") for title, _ in panels)), _legend(rows)]
-    for at in range(height - 2):
-        lines.append(line(*(line(" ", fit(drawn[at], size), " ") for _, drawn in panels)))
-    return lines
+    title, *drawn = side_by_side(panels, size, height - 2)
+    return [title, _legend(rows), *drawn]
 
 
 def _styles(rows: Sequence[CollectiveRow]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
-from pardbg.render.draw.bars import Column, choose, rule
+from pardbg.render.draw.bars import Column, choose, headings, rule, table_row
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -19,7 +19,6 @@ from pardbg.render.draw.cells import (
     fit,
     left,
     line,
-    selected,
     width,
 )  # fmt: skip
 from pardbg.render.draw.sparks import LEVELS
@@ -112,7 +111,7 @@ def collectives(
     columns = choose(
         _p2p_columns(cells) if p2p else _columns(listed, cells, look.by_wait), cells - 3
     )
-    names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
+    names = headings(columns)
     if not p2p and (rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16)):
         own = [row for row in listed if isinstance(row, CollectiveRow)]
         head = (*head, *summary(own, cells, 4 if rows < CHART_ROWS else 7), ())
@@ -181,11 +180,12 @@ def _p2p_columns(cells: int) -> list[Column]:
 
 def _row(row: CollectiveRow | P2PRow, columns: Sequence[Column], snapshot: Snapshot,
          chosen: bool, cells: int) -> Line:  # fmt: skip
-    if isinstance(row, CollectiveRow):
-        made = line("  ", *(line(fit(_cell(c, row), c.size), "  ") for c in columns))
-    else:
-        made = line("  ", *(line(fit(_p2p_cell(c, row, snapshot), c.size), "  ") for c in columns))
-    return fit(selected(made), cells, "+sel") if chosen else made
+    def cell(column: Column) -> Line:
+        if isinstance(row, CollectiveRow):
+            return _cell(column, row)
+        return _p2p_cell(column, row, snapshot)
+
+    return table_row(columns, cell, chosen, cells)
 
 
 def _cell(column: Column, row: CollectiveRow) -> Line:

@@ -27,14 +27,13 @@ from pardbg.render.frame.empty import empty
 from pardbg.render.pages.finding_evidence import ahead, evidence
 from pardbg.render.pages.timeline import Window
 
-_ORDER = {"error": 0, "warning": 1, "info": 2}
 WIDE: Final = 110
 """Cells from which on the chosen finding stands beside the list; else under its line."""
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first, then the newest."""
-    return sorted(findings, key=lambda f: (_ORDER[f.severity], -f.t_ns))
+    return sorted(findings, key=lambda finding: finding.order)
 
 
 def brief(findings: Sequence[Finding], cells: int) -> list[Line]:

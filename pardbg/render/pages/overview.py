@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.output import OutputLine
-from pardbg.render.draw.bars import Bar, Column, bars, choose, rule
+from pardbg.render.draw.bars import (
+    Bar,
+    Column,
+    bars,
+    choose,
+    headings,
+    rule,
+    side_by_side,
+    table_row,
+)
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -57,7 +67,10 @@ def overview(
                      "The agent starts with the first process group or collective.",
                      "9 Output shows what the job prints.")  # fmt: skip
     columns = choose(_columns(snapshot, cells), cells - 3)
-    made = [(rank, _rank(rank, snapshot.t_ns, columns)) for rank in snapshot.ranks]
+    made = [
+        (rank, table_row(columns, partial(_cell, rank, snapshot.t_ns), False, cells))
+        for rank in snapshot.ranks
+    ]
     if look.contains:
         made = [row for row in made if look.contains.lower() in plain(row[1]).lower()]
     body = [
@@ -65,7 +78,7 @@ def overview(
         for rank, row in made
     ]
     places = tuple(rank.rank for rank, _ in made)
-    head = ((), line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns)))
+    head = ((), headings(columns))
     spare = rows - len(head) - len(body)
     if spare >= 6 and not look.contains:
         body += [(), *_below(snapshot, cells, spare - 1)]
@@ -105,14 +118,7 @@ def _now_size(snapshot: Snapshot, cells: int) -> int:
     return max(24, min(most, max(width(clean(r.now)) for r in snapshot.ranks) + 2 + _AGE))
 
 
-def _rank(rank: RankNow, now_ns: int, columns: tuple[Column, ...]) -> Line:
-    parts: list[Segment | str | Line] = ["  "]
-    for column in columns:
-        parts += [fit(_cell(column, rank, now_ns), column.size), "  "]
-    return line(*parts)
-
-
-def _cell(column: Column, rank: RankNow, now_ns: int) -> Line:
+def _cell(rank: RankNow, now_ns: int, column: Column) -> Line:
     text = {
         "rank": str(rank.rank), "host": clean(rank.host), "logged": _logged(rank),
         "node": "" if rank.node is None else f"n{rank.node}",
@@ -229,10 +235,7 @@ def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
     if not panels:
         return []
     panels = panels[:count]
-    lines = [line(*(line(" ", rule(title, size, note), " ") for title, note, _ in panels))]
-    for at in range(height):
-        parts = [drawn[at] if at < len(drawn) else () for _, _, drawn in panels]
-        lines.append(line(*(line(" ", fit(part, size), " ") for part in parts)))
+    lines = side_by_side(panels, size, height)
     while lines and not line_width(lines[-1]):
         lines.pop()
     return [*lines, ()]

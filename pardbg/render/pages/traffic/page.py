@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.algorithms import RingStep
 from pardbg.analysis.comm.traffic import BINS, Edge, TrafficView
-from pardbg.render.draw.bars import Column, choose, rule
+from pardbg.render.draw.bars import Column, choose, headings, rule, table_row
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -25,7 +26,6 @@ from pardbg.render.draw.cells import (
     fit,
     line,
     line_width,
-    selected,
     spread,
 )
 from pardbg.render.draw.circle import Links, dash, hub_of, ring, star
@@ -71,16 +71,15 @@ def traffic(
     head = (_title(view, cells), (), *drawn, *([()] if drawn else []))
     ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
     columns = choose(_columns(cells), cells - 3)
-    names = line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
     top = max((edge.rate_bps for edge in edges), default=0.0)
-    body: list[Line] = []
-    for index, edge in enumerate(edges):
-        made = line("  ", *(line(fit(_cell(c, edge, top), c.size), "  ") for c in columns))
-        body.append(fit(selected(made), cells, "+sel") if index == look.at else made)
+    body = [
+        table_row(columns, partial(_cell, edge, top), index == look.at, cells)
+        for index, edge in enumerate(edges)
+    ]
     spare = rows - len(head) - 1 - len(body) - len(ops)
     chart = _course(edges[look.at] if look.at < len(edges) else None, edges, view, cells,
                     min(spare - 1, 24))  # fmt: skip
-    return Picture((*head, names), (*body, *ops, *chart), focus=look.at if body else None,
+    return Picture((*head, headings(columns)), (*body, *ops, *chart), focus=look.at if body else None,
                    rows=tuple(range(len(body))))  # fmt: skip
 
 
@@ -245,7 +244,7 @@ def _columns(cells: int) -> list[Column]:
     ]  # fmt: skip
 
 
-def _cell(column: Column, edge: Edge, top: float) -> Line:
+def _cell(edge: Edge, top: float, column: Column) -> Line:
     char, style = dash(edge)
     if column.title == "edge":
         return line(Segment(f"{edge.src:>3} ", "strong"), Segment(f"{char}{char}▶", style),
