@@ -79,7 +79,8 @@ def traffic(
     spare = rows - len(head) - 1 - len(body) - len(ops)
     chart = _course(edges[look.at] if look.at < len(edges) else None, edges, view, cells,
                     min(spare - 1, 24))  # fmt: skip
-    return Picture((*head, headings(columns)), (*body, *ops, *chart), focus=look.at if body else None,
+    head = (*head, headings(columns))
+    return Picture(head, (*body, *ops, *chart), focus=look.at if body else None,
                    rows=tuple(range(len(body))))  # fmt: skip
 
 
