@@ -63,6 +63,7 @@ def beside_it(case: Case) -> None:
     """What torch's own tools say of the same job."""
     recorder, server = beside.says(case)
     print(f"    torchfrtrace: {recorder}\n    debug server: {server}", flush=True)
+    print(f"    debug detail: {beside.detail(case)}", flush=True)
 
 
 def run(todo: list[Case], with_torch: bool) -> int:

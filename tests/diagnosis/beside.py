@@ -1,6 +1,7 @@
 """What torch's own tools say of the same job, pardbg not being in it.
 
 - Flight Recorder's analyser (``torchfrtrace``) over the dumps of the CPU recorder;
+- what the ranks say by themselves under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``;
 - the debug server's text. Its pages show what the worker servers of the ranks answer: each rank's
   stack, and the recorder's entries as the analyser above reads them. So the worker servers are
   asked, as its front end asks them (which needs packages that torch does not bring).
@@ -35,6 +36,7 @@ LONGEST_S = 40.0
 STOOD_S = 3.0
 """One that stands, after so long."""
 ANSWER_S = 3.0
+_TELLS = re.compile(r"[Mm]ismatch|monitoredBarrier|^\[rank\d+\]: \S*(Error|Exception)\b")
 
 
 def rank_program() -> None:
@@ -64,6 +66,27 @@ def says(case: Case) -> tuple[str, str]:
             end_tree(job.pid)  # torchrun's workers have sessions of their own
             job.wait()
         return _recorded(dumps, folder / "dumps"), _stood(stacks)
+
+
+def detail(case: Case) -> str:
+    """What the job itself says under TORCH_DISTRIBUTED_DEBUG=DETAIL, which has each collective
+    compared, and ranks that do not come named by a monitored barrier, when the group's timeout is
+    over: the first such line within LONGEST_S."""
+    with tempfile.TemporaryFile(mode="w+") as said:
+        job = subprocess.Popen(
+            case.argv, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        )  # fmt: skip
+        try:
+            job.wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            end_tree(job.pid)
+            job.wait()
+        said.seek(0)
+        lines = [line.strip() for line in said if _TELLS.search(line)]
+    return re.sub(r"^\[rank\d+\]:\s*", "", lines[0])[:300] if lines else "says nothing"
 
 
 def _recorded(answers: dict[int, str | None], folder: Path) -> str:

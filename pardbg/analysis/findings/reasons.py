@@ -16,6 +16,9 @@ _IDLE_CORES: Final = 0.1
 """Cores used; below that it sleeps or waits."""
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
+_STILL_NS: Final = 1_000_000_000
+_MOVES_NS: Final = 10_000_000_000
+"""A rank that gets on, a server of parameters say, comes when it has served the others."""
 _MAX_THREADS: Final = 3
 _IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
@@ -77,9 +80,10 @@ def reason(view: View, rank: int) -> Reason:
                       f"is blocked in the kernel (a disk, a network file system, a driver){at}",
                       where, "Look at the file or device it uses there.")  # fmt: skip
     idle = _asleep(now)
+    moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
-                  patience_ns=0 if idle else _patience(now))  # fmt: skip
+                  patience_ns=_MOVES_NS if moves else 0 if idle else _patience(now))  # fmt: skip
 
 
 def _patience(now: Seen) -> int:

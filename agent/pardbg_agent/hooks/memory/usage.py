@@ -189,9 +189,10 @@ def _bytes(tensor: Any) -> int:
 
 
 def _whole(p: Any, shards: int) -> int:
-    """Bytes of a parameter once its shards are gathered. On a mesh of several dimensions tensor
-    parallelism has cut it before, and numel() counts what other ranks keep for good."""
-    if shards > 1 and hasattr(p, "_local_tensor") and p.device_mesh.ndim > 1:
+    """Bytes of a parameter once its shards are gathered. Where tensor parallelism has cut it
+    before (without shards, or on a mesh of several dimensions), numel() counts what other ranks
+    keep for good."""
+    if hasattr(p, "_local_tensor") and (shards == 1 or p.device_mesh.ndim > 1):
         return _bytes(p) * shards
     return int(p.numel() * p.element_size())
 
@@ -240,8 +241,4 @@ def _sharding(x: Context) -> tuple[int | None, int]:
         # The root is never resharded after forward; any other unit tells level 2 from 3.
         resharded = any(g.post_forward_mesh_info is not None for g in x.fsdp_groups)
         return (3 if resharded else 2), shards
-    for optimizer in x.optimizers:
-        for params in optimizer.param_groups:
-            if any(hasattr(p, "_local_tensor") for p in params["params"]):
-                return None, 1  # sharded by tensor parallelism: not a ZeRO level
-    return 0, 1
+    return 0, 1  # tensor parallelism is no ZeRO level: each rank keeps its part for good
