@@ -36,7 +36,7 @@ LONGEST_S = 40.0
 STOOD_S = 3.0
 """One that stands, after so long."""
 ANSWER_S = 3.0
-_TELLS = re.compile(r"[Mm]ismatch|monitoredBarrier|^\[rank\d+\]: \S*(Error|Exception)\b")
+_TELLS = re.compile(r"Detected mismatch|monitoredBarrier|^\[rank\d+\]: \S*(Error|Exception)\b")
 
 
 def rank_program() -> None:

@@ -42,6 +42,10 @@ class FrameMaker:
         snapshot = look(self._store, cursor.at(now_s), want.pipeline_of)
         begin, end = self._loader.bounds()
         self._places.saw(snapshot.findings, snapshot.t_ns)
+        if look is eyes.snapshot:
+            t_ns, found = snapshot.t_ns, snapshot.findings
+            if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
+                snapshot = replace(snapshot, findings=(*found, *gone))
         active = active_bounds(self._store) if cursor.replay else None
         lanes, t0, t1 = self._lanes(want, snapshot, active)
         output: tuple[OutputLine, ...] = ()

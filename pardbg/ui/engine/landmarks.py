@@ -14,11 +14,13 @@ from pardbg.analysis.findings.shared import Finding
 from pardbg.session.navigation.goto import parse
 from pardbg.session.navigation.marks import Mark, marks
 from pardbg.session.navigation.travel import Found, beside, find, since_ns
+from pardbg.words import duration
 
 SAMPLES: Final = 48
 """A recording is looked at at so many moments for findings that were gone again by its end."""
 MARKS_PERIOD_S: Final = 1.0
 _MOST_FINDINGS: Final = 1000
+_MOST_WITHDRAWN: Final = 8
 
 
 _HALVINGS: Final = 8
@@ -52,6 +54,8 @@ class Places:
         self._found: dict[tuple[object, ...], Finding] = {}
         self._seen_ns: dict[tuple[object, ...], int] = {}
         """The earliest moment at which each was there."""
+        self._gone_ns: dict[tuple[object, ...], int] = {}
+        """Since when a moment was looked at and it was not there any more."""
         self._marks: tuple[Mark, ...] = ()
         self._made_s = 0.0
         self._made_of: object = None
@@ -72,6 +76,25 @@ class Places:
                 continue
             if known is None or since_ns(finding) < since_ns(known):
                 self._found[key] = finding
+
+    def withdrawn(self, now: Iterable[Finding], t_ns: int, begin_ns: int) -> tuple[Finding, ...]:
+        """Warnings and errors that were there before ``t_ns``, are not any more, and that nothing
+        took the place of, as notes that say since when; the newest ones."""
+        present = tuple(now)
+        there = {_key(finding) for finding in present}
+        instead = {(f.kind, f.culprits) for f in present} | {f.culprits for f in present}
+        gone: dict[tuple[object, ...], Finding] = {}
+        for key, finding in self._found.items():
+            if key in there or self._seen_ns[key] >= t_ns:
+                self._gone_ns.pop(key, None)
+                continue
+            told = finding.kind, finding.culprits
+            if finding.severity == "info" or {told, finding.culprits or told} & instead:
+                continue
+            since = self._gone_ns[key] = min(t_ns, self._gone_ns.get(key, t_ns))
+            text = f"withdrawn at {duration(max(0, since - begin_ns))}: {finding.text}"
+            gone[told] = replace(finding, severity="info", text=text, t_ns=since)
+        return tuple(sorted(gone.values(), key=lambda f: -f.t_ns)[:_MOST_WITHDRAWN])
 
     def search(self, begin_ns: int, end_ns: int) -> bool:
         """Look at one more moment of a recording; False when all were looked at."""

@@ -1,0 +1,40 @@
+"""A finding that is gone again is withdrawn where everybody sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+from pardbg.analysis.findings.shared import Finding
+from pardbg.ui.engine.landmarks import Places
+
+S = 1_000_000_000
+LATE = Finding(
+    kind="straggler", severity="warning", culprits=(2,), ranks=(0, 1), t_ns=2 * S, text="rank 2 …"
+)
+
+
+def places() -> Places:
+    return Places(SimpleNamespace(), lambda _store, _t_ns: ())
+
+
+def test_a_warning_that_is_not_there_any_more_is_withdrawn() -> None:
+    seen = places()
+    seen.saw([LATE], 3 * S)
+    assert seen.withdrawn([LATE], 3 * S, 0) == ()
+    (gone,) = seen.withdrawn([], 5 * S, 0)
+    assert (gone.kind, gone.severity, gone.culprits) == ("straggler", "info", (2,))
+    assert gone.text == "withdrawn at 5 s: rank 2 …"
+    (still,) = seen.withdrawn([], 9 * S, 0)
+    assert still.t_ns == 5 * S
+    assert seen.withdrawn([], 2 * S, 0) == ()  # back in time: it has not been said there
+    seen.saw([LATE], 10 * S)
+    assert seen.withdrawn([LATE], 10 * S, 0) == ()  # it is so again
+
+
+def test_what_another_finding_took_the_place_of_is_not_withdrawn() -> None:
+    """The window has moved on, or more is known of the same rank by now. Notes come and go."""
+    seen = places()
+    seen.saw([LATE, replace(LATE, kind="late-rank", severity="info", culprits=(1,))], 3 * S)
+    assert seen.withdrawn([replace(LATE, seq=9)], 5 * S, 0) == ()
+    assert seen.withdrawn([replace(LATE, kind="exception")], 6 * S, 0) == ()
