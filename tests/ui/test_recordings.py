@@ -124,3 +124,31 @@ async def test_a_finding_stands_beside_every_rank_and_what_ran_up_to_it() -> Non
             await shows(app, text)
         frame = app.main.shared.frame
         assert frame.lanes_t1_ns == frame.snapshot.findings[0].t_ns
+
+
+async def test_what_lies_ahead_in_a_recording_is_on_the_charts_and_dim() -> None:
+    async with replayed("moe", (120, 40)) as (app, pilot):
+        await type_(pilot, "goto step 3")
+        await until(lambda: app.main.shared.frame.ahead is not None, "the whole course")
+        ahead = app.main.shared.frame.ahead
+        assert [step for step, _ in ahead.times] == list(range(9)) and len(ahead.losses) == 9
+        page = app.main.page
+        await until(lambda: app.main.shared.frame.snapshot.step == 3, "step 3")
+        dim = [s for row in page.shown for s in row if s.style == "faint" and "●" in s.text]
+        assert dim, text_of(app)
+
+
+async def test_n_goes_through_what_the_output_contains() -> None:
+    async with replayed("moe", (80, 24)) as (app, pilot):
+        await type_(pilot, "goto step 5")
+        await pilot.press("9", "slash", *"loss", "enter")
+        await shows(app, "filter “loss”")
+        await pilot.press("n")
+        await shows(app, "compute is paced")  # all lines are there again
+        await shows(app, "“loss” ")
+        await pilot.press("n")
+        await shows(app, "1 of 5")
+        await pilot.press("N")
+        await shows(app, "5 of 5")
+        await pilot.press("escape")
+        await until(lambda: "loss”" not in text_of(app), "the search is over")

@@ -78,9 +78,11 @@ def by_step(
     style: str,
     text: Callable[[float], str],
     level: float | None = None,
+    ahead: Sequence[tuple[int, float]] = (),
 ) -> list[Line]:
-    """A value per training step, and ``level`` (a median, a bound) as a broken line."""
-    shown = [Series(tuple(values), style)]
+    """A value per training step, and ``level`` (a median, a bound) as a broken line; dim what lies
+    ``ahead`` in a recording."""
+    shown = [Series(tuple(ahead), "faint"), Series(tuple(values), style)]
     if level is not None and len(values) > 1:
         first, last = values[0][0], values[-1][0]
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))

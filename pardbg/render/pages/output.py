@@ -8,24 +8,44 @@ from collections.abc import Sequence
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.output import OutputLine
-from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, line
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, selected
 from pardbg.render.frame.empty import empty
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 
 
+def matches(lines: Sequence[OutputLine], contains: str) -> list[int]:
+    """The lines that contain the text."""
+    return [at for at, entry in enumerate(lines) if contains.lower() in entry.text.lower()]
+
+
 def output(
-    snapshot: Snapshot, lines: Sequence[OutputLine], contains: str, cells: int, rows: int
+    snapshot: Snapshot,
+    lines: Sequence[OutputLine],
+    contains: str,
+    cells: int,
+    rows: int,
+    at: int | None = None,
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; the newest line is last."""
+    """The page at ``cells`` x ``rows``; the newest line is last. ``at``: the line that a search
+    for ``contains`` stands at; without it the lines are those that contain it."""
     if not lines:
         if contains:
             return empty(cells, rows, f"No line contains “{clean(contains)}”.", "esc clears it.")
         return empty(cells, rows, "The job has printed nothing yet.")
-    shown = f"  filter “{clean(contains)}” · esc clears it" if contains else "  / filters"
-    head = (line(Segment(f"  {words.plural(len(lines), 'line')}", "dim"), Segment(shown, "faint")),)
-    body = tuple(output_line(entry, snapshot, cells) for entry in lines)
-    return Picture(head, body, follow=True)
+    shown = f"  filter “{clean(contains)}” · n N search in all lines · esc clears it"
+    if at is not None:
+        found = matches(lines, contains)
+        number = found.index(at) + 1 if at in found else 0
+        shown = f"  “{clean(contains)}” {number} of {len(found)} · n N next, before · esc clears it"
+    errors = sum(entry.stream == "stderr" for entry in lines)
+    note = f", {errors} on stderr" if errors else ""
+    head = (line(Segment(f"  {words.plural(len(lines), 'line')}{note}", "dim"),
+                 Segment(shown if contains else "  / filters", "faint")),)  # fmt: skip
+    body = [output_line(entry, snapshot, cells) for entry in lines]
+    if at is not None and at < len(body):
+        body[at] = fit(selected(body[at]), cells, "+sel")
+    return Picture(head, tuple(body), focus=at, follow=at is None)
 
 
 def output_line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:

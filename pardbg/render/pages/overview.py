@@ -47,10 +47,21 @@ _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """The course of a recording at its end."""
+
+    times: tuple[tuple[int, int], ...]
+    """(step, ns)"""
+    losses: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OverviewPageState:
     selected: int | None = None
     contains: str = ""
     """Only ranks whose row contains this text."""
+    ahead: Ahead | None = None
+    """What a recording has behind the cursor."""
 
 
 def overview(
@@ -81,7 +92,7 @@ def overview(
     head = ((), headings(columns))
     spare = rows - len(head) - len(body)
     if spare >= 6 and not look.contains:
-        body += [(), *_below(snapshot, cells, spare - 1)]
+        body += [(), *_below(snapshot, cells, spare - 1, look.ahead)]
         body += _tail(snapshot, printed, cells, rows - len(head) - len(body))
     focus = places.index(look.selected) if look.selected in places else None
     return Picture(head, tuple(body), focus=focus, rows=places)
@@ -191,13 +202,13 @@ def _clock(error_ns: int | None) -> str:
     return "same" if error_ns == 0 else f"±{words.duration(error_ns)}"
 
 
-def _below(snapshot: Snapshot, cells: int, rows: int) -> tuple[Line, ...]:
+def _below(snapshot: Snapshot, cells: int, rows: int, ahead: Ahead | None) -> tuple[Line, ...]:
     """Loss and step time as curves, phases, findings: as much as fits under the table."""
     lines: list[Line] = []
     found = brief(snapshot.findings, cells - 4)[: max(1, rows // 3)]
     charts = rows - len(found) - (2 if found else 0)
     if charts >= 5:
-        lines += _charts(snapshot, cells, min(charts - 2, 14))
+        lines += _charts(snapshot, cells, min(charts - 2, max(14, rows - 18)), ahead)
     if found:
         lines.append(line(" ", rule("findings", cells - 2, "8 Findings has all")))
         lines += [line("  ", row) for row in found]
@@ -208,27 +219,38 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
     """The end of the job's output, if at least a few lines of it fit."""
     if rows < 6 or not printed:
         return []
-    shown = printed[-min(rows - 2, 16) :]
+    shown = printed[-(rows - 2) :]
     head = line(" ", rule("output", cells - 2, "9 Output has all"))
     return [(), head, *(output_line(entry, snapshot, cells) for entry in shown)]
 
 
-def _charts(snapshot: Snapshot, cells: int, height: int) -> list[Line]:
+def _ahead(
+    shown: Sequence[tuple[int, float]], known: Sequence[tuple[int, float]]
+) -> list[tuple[int, float]]:
+    """Points behind the last one shown, as many as there are on screen or a few."""
+    last = shown[-1][0] if shown else -1
+    return [point for point in known if point[0] > last][: max(16, len(shown))]
+
+
+def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) -> list[Line]:
     """Charts side by side where they fit: step time, loss, and the phases of a step."""
     panels: list[tuple[str, str, list[Line]]] = []
     count = 3 if cells >= 110 else 2 if cells >= 64 else 1
     size = (cells - 2) // count - 2
     times = [(row.step, row.duration_ns) for row in snapshot.steps]
-    if times:
-        middle = median(value for _, value in times)
-        chart = by_step(times, size, height, "spark", words.duration, middle)
-        panels.append(("step time", f"median {words.duration(middle)}", chart))
+    later = _ahead(times, ahead.times if ahead else ())
+    if times or later:
+        middle = median(value for _, value in times) if times else None
+        chart = by_step(times, size, height, "spark", words.duration, middle, later)
+        note = "to come" if middle is None else f"median {words.duration(middle)}"
+        panels.append(("step time", note, chart))
     losses = snapshot.loss_history
-    if losses:
-        chart = by_step(losses, size, height, "loss", words.number)
+    to_come = _ahead(losses, ahead.losses if ahead else ())
+    if losses or to_come:
+        chart = by_step(losses, size, height, "loss", words.number, None, to_come)
         said = snapshot.loss_source or "backward"
         title = "loss" if said == "backward" else f"loss, {said}"
-        panels.append((title, _course(losses), chart))
+        panels.append((title, _course(losses) if losses else "to come", chart))
     phases = _phases(snapshot)
     if phases:
         panels.append(("phases of a step", "mean", bars(phases, size)))

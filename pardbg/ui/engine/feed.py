@@ -16,6 +16,7 @@ from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant
 from pardbg.analysis.whatif.answer import WhatIf
+from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
 from pardbg.store.bookmarks import Bookmark
@@ -50,6 +51,8 @@ class Want:
 
     timeline: TimelineWant | None = None
     output: OutputWant | None = None
+    ahead: bool = False
+    """Step times and losses of the whole recording."""
     whatif: bool = False
     schedule: bool = False
     """Plan in time, critical path and microbatches in flight."""
@@ -111,6 +114,8 @@ class Frame:
     peaks: Mapping[int, Peak] = field(default_factory=dict)
     ticks: Ticks | None = None
     """The pipelines by tick."""
+    ahead: Ahead | None = None
+    """The course of the whole recording."""
     source: SourceLines | None = None
     """Lines around ``Want.source``."""
     other: Comparison | None = None

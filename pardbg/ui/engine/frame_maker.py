@@ -11,6 +11,7 @@ from pardbg.analysis.answers.waited_for import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.output import OutputLine
 from pardbg.analysis.pipeline.peaks import Peak, peaks
 from pardbg.analysis.pipeline.planned import schedule_detail
+from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.align import aligned
 from pardbg.session.navigation.travel import active_bounds
 from pardbg.session.source_files import SourceLines, source_around
@@ -34,6 +35,7 @@ class FrameMaker:
         self._store, self._eyes, self._cursor = store, eyes, cursor
         self._loader, self._places = loader, places
         self._source_read: SourceLines | None = None
+        self._whole: Ahead | None = None
 
     def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
         """The frame at the cursor; in a ``hurry`` without findings."""
@@ -74,6 +76,7 @@ class FrameMaker:
             schedule=schedule_detail(snapshot.pipeline) if want.schedule else None,
             peaks=_peaks(snapshot) if want.peaks else {},
             ticks=eyes.ticks(self._store, snapshot.t_ns, want.ticks) if want.ticks else None,
+            ahead=self._ahead() if want.ahead and cursor.replay else None,
             source=self._source(want),
             other=self._beside(want, snapshot.t_ns, look is eyes.snapshot),
         )
@@ -87,6 +90,15 @@ class FrameMaker:
             made, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
             speed=self._cursor.speed,
         )  # fmt: skip
+
+    def _ahead(self) -> Ahead | None:
+        """Made once, when the recording is read."""
+        if self._whole is None and self._loader.finished:
+            look = self._eyes.glance or self._eyes.snapshot
+            end = look(self._store, None, None)
+            times = tuple((row.step, row.duration_ns) for row in end.steps)
+            self._whole = Ahead(times, end.loss_history)
+        return self._whole
 
     def _source(self, want: Want) -> SourceLines | None:
         """Read once per place: a file may change while one looks, a stack does not."""

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 LEAST_CELLS, LEAST_ROWS = 60, 15
 _MESSAGE_S = 8.0
+_MATCH = {"n": 1, "N": -1}
+"""While a page searches: to the next match, or the one before."""
 _PAGES: tuple[type[Page], ...] = (
     OverviewPage, PipelinePage, TimelinePage, CollectivesPage, TrafficPage, MemoryPage, DebugPage,
     FindingsPage, OutputPage,
@@ -65,7 +67,7 @@ class MainScreen(Screen[None]):
     """The prompt takes keys only when it was asked for."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key, f"press('{key}')", show=False)
-        for key in dict.fromkeys(key for action in ACTIONS for key in action.keys)
+        for key in dict.fromkeys([*_MATCH, *(key for action in ACTIONS for key in action.keys)])
     ]
 
     def __init__(
@@ -238,6 +240,9 @@ class MainScreen(Screen[None]):
         """A key of the registry."""
         if self._bars.message[0]:
             self.say("")
+        if key in _MATCH and self.page.match(_MATCH[key]):
+            self.want_page()
+            return
         action = self._by_key.get(key)
         if action is not None:
             self.perform(action, "")

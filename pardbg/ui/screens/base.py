@@ -115,6 +115,10 @@ class Page(PicturePane):
         """To the cell before or after the chosen one; False where there are no cells."""
         return False
 
+    def match(self, by: int) -> bool:
+        """To the match after or before of what is searched for; False where nothing is."""
+        return False
+
     def pick(self, index: int, x: int) -> None:
         """Column ``x`` of a row was clicked."""
         self.choose(index)

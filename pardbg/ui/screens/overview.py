@@ -7,7 +7,7 @@ from pardbg.render.pages.overview import OverviewPageState, overview
 from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.base import Page
 
-_TAIL = 16
+_TAIL = 40
 
 
 class OverviewPage(Page):
@@ -17,8 +17,8 @@ class OverviewPage(Page):
     twofold = True
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        look = OverviewPageState(self.shared.rank, self.contains)
+        look = OverviewPageState(self.shared.rank, self.contains, frame.ahead)
         return overview(frame.snapshot, cells, rows, look, frame.output)
 
     def want(self) -> Want:
-        return Want(output=OutputWant(_TAIL))
+        return Want(output=OutputWant(_TAIL), ahead=True)
