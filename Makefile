@@ -10,14 +10,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test unit lint bench diagnosis siege frameworks matrix sessions install clean
+.PHONY: demo test native unit lint bench diagnosis siege frameworks matrix sessions install clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
+	@$(BIN)/pardbg native build || true
 	$(BIN)/pardbg demo
 
-test: $(STAMP)
+test: $(STAMP) native
 	$(BIN)/python -m pytest
+
+# The agent's hot path in C++, for the tests: half a minute, once. Where it cannot be built they
+# take Python's way alone.
+native: $(STAMP)
+	@PARDBG_NATIVE=$(or $(PARDBG_NATIVE),.native) $(BIN)/pardbg native build || true
 
 # All that needs no second process: seconds.
 unit: $(STAMP)

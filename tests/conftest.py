@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hook_ways import WAYS
+from tests.hook_ways import NATIVE, WAYS
 from tests.processes import MARK, Finished, command, end_tree, marked, run_ranks
 
 ROOT = Path(__file__).parent.parent
@@ -88,6 +88,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How the agent sees ops, here and in ranks that the test starts: it runs each way."""
     name = str(request.param)
     monkeypatch.setenv("PARDBG_HOOKS", name)
+    if name == "native":
+        monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
     return name
 
 

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from pardbg_agent import native
+
 _TORCH: Final = tuple(int(part) for part in version("torch").split(".")[:2])
+
+NATIVE: Final = os.environ.get("PARDBG_NATIVE") or str(Path(__file__).parent.parent / ".native")
+"""Where the hot path in C++ is that these tests use: ``make native`` builds it."""
+
+
+def _why_no_native() -> str:
+    os.environ["PARDBG_NATIVE"] = NATIVE
+    try:
+        native.state()
+    except native.Unusable as error:
+        return str(error)
+    finally:
+        os.environ["PARDBG_NATIVE"] = "off"  # tests of other things take Python's way
+    return ""
+
+
+WHY_NO_NATIVE: Final = _why_no_native()
+needs_native: Final = pytest.mark.skipif(bool(WHY_NO_NATIVE), reason=WHY_NO_NATIVE)
 
 WAYS: Final = (
     "dispatcher",
+    pytest.param("native", marks=needs_native),
     pytest.param(
         "public",
         marks=pytest.mark.skipif(

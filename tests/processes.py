@@ -15,7 +15,7 @@ import psutil
 MARK = "PARDBG_TEST_SESSION"
 """Set in this process's environment, so every descendant carries it, even one that left the
 process group, the session and its parent."""
-_KEPT = (MARK, "PARDBG_HOOKS")
+_KEPT = (MARK, "PARDBG_HOOKS", "PARDBG_NATIVE")
 """What ranks inherit of PARDBG...: the mark, and which way a test wants ops to be seen."""
 
 

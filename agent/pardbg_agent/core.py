@@ -21,6 +21,7 @@ import errno
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from pardbg_agent import active, clock, identity, wire
@@ -38,6 +39,9 @@ SMALLEST_RING: Final = 1024
 
 CURRENT: Core | None = None
 """This process's Core, or None: not a rank (yet)."""
+
+ON_START: Callable[[Core], None] | None = None
+"""Called with a Core before anybody else has it. Set by the hooks."""
 
 UNCAUGHT: Final = UncaughtErrors(lambda: CURRENT)
 """The process's hooks for exceptions that nobody caught."""
@@ -60,9 +64,21 @@ def ensure() -> Core:
     with _lock:
         if CURRENT is None:
             at_exit()
-            CURRENT = _start()
+            made = _start()
+            if ON_START is not None:
+                made.guard.call("native", ON_START, made)
+            CURRENT = made
             active.CORE = CURRENT if CURRENT.run is not None else None
         return CURRENT
+
+
+def resumable() -> Core | None:
+    """The Core that detach() ended, if attach() would go on with it."""
+    run_dir = os.environ.get(wire.ENV_RUN)
+    try:
+        return _parked if _parked and run_dir and _parked.run == load_run(run_dir) else None
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _start() -> Core:
@@ -154,8 +170,7 @@ def shutdown(deadline_s: float = 0.9) -> None:
     quiesce = getattr(hooks, "quiesce", None)
     if core is not None:
         core.gate.end()
-        core.watches = NO_WATCHES
-        core.guard.call("watches changed", core.watches_changed)
+        core.watch(NO_WATCHES)
         if quiesce is not None:
             core.guard.call("quiesce", quiesce, deadline_s * 0.55)
     with _lock:

@@ -148,6 +148,11 @@ class OpTable:
         return self._newest
 
     @property
+    def unused(self) -> bool:
+        """Nothing was ever numbered."""
+        return not self._seq and not self._newest
+
+    @property
     def num_open(self) -> int:
         """Ops that a backend has; calls are none."""
         return sum(not op[0].startswith(CALLS) for op in list(self._open.values()))
@@ -168,7 +173,7 @@ class OpTable:
         """STATE's ``open``, ``issued`` and ``p2p``; without calls, where no gate is."""
         return {
             "open": [
-                _as_state(Issued(*op))
+                as_state(Issued(*op))
                 for op in list(self._open.values())
                 if not op[0].startswith(CALLS)
             ],
@@ -191,7 +196,7 @@ class OpTable:
         self._status(name_id, seq, group_id, peer, flags, t0, len(self._open))
 
 
-def _as_state(op: Issued) -> list[Any]:
+def as_state(op: Issued) -> list[Any]:
     """The fields of pardbg.control.language.agent_state.OpenOp, in its order."""
     peer, order = (op.peer, op.order) if op.p2p else (None, 0)
     return [op.group, op.op, op.seq, peer, op.send, op.tag, order, op.since_ns]
@@ -245,11 +250,13 @@ class Sums:
         self._ops: deque[tuple[int, int, int, int, int]] = deque(maxlen=MOST)
         self.add = self._ops.append
         """``add((name_id, group_id, flags, bytes, ns))``: one append, which needs no lock."""
+        self.more: Callable[[], dict[tuple[int, int, int], tuple[int, int, int]]] = dict
+        """Gives sums (and forgets them) that were added up elsewhere, as ``write``'s own."""
 
     def write(self, record: Callable[..., Any], t0: int, t1: int, step: int) -> None:
         """The sums as OP_SUM records of a step."""
         ops = self._ops
-        sums: dict[tuple[int, int, int], list[int]] = {}
+        sums = {key: list(known) for key, known in self.more().items()}
         for _ in range(len(ops)):
             name_id, group_id, flags, num_bytes, ns = ops.popleft()
             known = sums.setdefault((name_id, group_id, flags & _KEPT), [0, 0, 0])

@@ -104,7 +104,8 @@ class Ring:
         self.path = path
         """None: anonymous memory (the agent is off)."""
         self.status = Status(buffer)
-        self._take = itertools.count().__next__
+        self.take: Callable[[], int] = itertools.count().__next__
+        """The index of the next record. Replaced where records are written in C++ too."""
         self.record: RecordFn = self._writer(wire.RECORD)
         self.record_f: Callable[..., None] = self._writer(wire.RECORD_F)
         """The same with ``a`` a float; pass Flag.FLOAT in flags."""
@@ -145,7 +146,7 @@ class Ring:
         )  # fmt: skip
 
     def _writer(self, layout: struct.Struct) -> Callable[..., None]:
-        pack, take, buffer = layout.pack_into, self._take, self.buffer
+        pack, buffer, ring = layout.pack_into, self.buffer, self
         mask, base = self.capacity - 1, wire.RING_DATA_OFFSET
         exact = wire.RECORD.pack_into
 
@@ -153,7 +154,7 @@ class Ring:
             kind: int, lane: int, flags: int, name_id: int, t0: int, t1: int, step: int, seq: int,
             group_id: int, stage: int, mb: int, peer: int, a: Any, b: int,
         ) -> None:  # fmt: skip
-            i = take()
+            i = ring.take()
             try:
                 pack(buffer, base + ((i & mask) << 6), kind, lane, flags, name_id, t0, t1, step,
                      seq, group_id, stage, mb, peer, a, b, i + 1)  # fmt: skip

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, SupportsIndex
 
 from pardbg_agent import clock, identity, wire
-from pardbg_agent.control.gate import GateControl
+from pardbg_agent.control.gate import GateControl, nothing
 from pardbg_agent.control.medians import LATER, STEP, Medians
-from pardbg_agent.control.watches import NO_WATCHES, Watch
+from pardbg_agent.control.watches import NO_WATCHES, Watch, Watches
 from pardbg_agent.defs import Defs
 from pardbg_agent.guard import Guard
 from pardbg_agent.life import calls
@@ -73,7 +73,12 @@ class Core:
         self.pollers: list[Any] = []
         """Zero-argument functions that look for completed ops (Work.is_completed) without
         blocking. The agent's thread calls them every 5 ms under control, else every 50 ms."""
-        self.ops = OpTable(ring.status.op)
+        self.ops: OpTable = OpTable(ring.status.op)
+        self.native: Any = None
+        """The table in C++ (hooks.comm.hotpath.NativeTable) where ops are seen there; then it is
+        ``ops`` too."""
+        self.changed: Callable[[], None] = nothing
+        """Called when step, level or watches changed. Set by who keeps a copy of them."""
         self.gate = GateControl(
             record=ring.record, name=defs.name, status=ring.status.gate, step=lambda: self.step,
             facts=self._facts,
@@ -112,6 +117,7 @@ class Core:
         if level == self.level:
             return
         self.level = level
+        self.changed()
         if level < FULL:
             self.unrecorded.begins(clock.now_ns())
         else:
@@ -126,7 +132,7 @@ class Core:
         ``n``: the step's number, where the program says it.
         """
         t0, t1 = self.step_t0, clock.now_ns() if t1 is None else t1
-        spent, calls = self.hook_ns, self.hook_calls
+        spent, calls = self.cost()
         cost, num_calls = max(0, spent - self._step_cost[0]), calls - self._step_cost[1]
         self._step_cost, self.step_t0 = (spent, calls), t1
         step = self.step if n is None else max(0, n)
@@ -138,8 +144,20 @@ class Core:
         if self.watches.slow is not None:
             self._watch_step(self.watches.slow, step, t0, t1)
         self.step = step + 1
+        self.changed()
         if self._budget > 0:
             self._keep_budget(cost, t1 - t0)
+
+    def cost(self) -> tuple[int, int]:
+        """(ns, calls) of all hooks so far."""
+        ns, calls = (0, 0) if self.native is None else self.native.cost()
+        return self.hook_ns + ns, self.hook_calls + calls
+
+    def watch(self, watches: Watches) -> None:
+        """Look for these from now on."""
+        self.watches = watches
+        self.changed()
+        self.guard.call("watches changed", self.watches_changed)
 
     def _watch_step(self, watch: Watch, step: int, t0: int, t1: int) -> None:
         if not self.gate.free_since(t0):

@@ -39,7 +39,7 @@ class Check:
 def run_checks() -> list[Check]:
     """Every check, in the order a user would want to read them."""
     checks: tuple[Callable[[], Check], ...] = (
-        _python, _torch, _agent, _pth, _injection, _shared_memory, _run_directory, _zeromq,
+        _python, _torch, _agent, _native, _pth, _injection, _shared_memory, _run_directory, _zeromq,
         _stacks, _terminal, _runs,
     )  # fmt: skip
     return [check() for check in checks]
@@ -66,6 +66,16 @@ def _agent() -> Check:
     except metadata.PackageNotFoundError:
         return Check("agent", "bad", "pardbg-agent is not installed: pip install pardbg-agent")
     return Check("agent", "ok", version)
+
+
+def _native() -> Check:
+    """How jobs of this Python see their ops."""
+    from pardbg_agent import native
+
+    try:
+        return Check("native", "ok", f"ops are seen in C++: {native.state()}")
+    except native.Unusable as error:
+        return Check("native", "warn", f"ops are seen in Python, which costs more: {error}")
 
 
 def _probe(code: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:

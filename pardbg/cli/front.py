@@ -36,6 +36,7 @@ MORE: Final = {
     "postmortem": "Recover a recording from a killed run.",
     "repair": "Rewrite a damaged recording.",
     "doctor": "Check what pardbg needs on this machine.",
+    "native": "Build the agent's hot path in C++: `pardbg native build`.",
     "help": "Explain a command, a verb or a topic: keys, ranks, expr.",
 }
 STARTS: Final = ("watch", "run")

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 COMMANDS = {
-    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "export", "check", "diff",
-    "postmortem", "repair", "import", "whatif", "help", "schedule",
+    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "export", "check",
+    "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},

@@ -10,7 +10,7 @@ from torch.distributed.pipelining.schedules import _Action
 from pardbg_agent.hooks.training.torch_plan import texts
 from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
 from pardbg_agent.wire import Flag, Kind
-from tests.distributed.programs.watched import Rank, Record, run_watched
+from tests.distributed.programs.watched import Rank, Record, issued_ops, run_watched
 from tests.forked import Ended, Job, run_jobs
 from tests.processes import Finished
 
@@ -121,3 +121,18 @@ def test_without_an_optimizer_the_schedules_step_is_the_step(way: str) -> None:
     for rank in watched_run(way, "no-optimizer")[1].values():
         assert [r.step for r in rank.of(Kind.PHASE, "pipeline")] == [0, 1, 2]
         assert [r.step for r in rank.of(Kind.STEP)] == [0, 1]
+
+
+def test_both_ways_hold_the_same_ops(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Op for op, of each program: numbers, bytes, peers, steps, labels, and that they ended."""
+    if way != "native":
+        pytest.skip("compares with the native way")
+    ways = [watched("native")]
+    monkeypatch.setenv("PARDBG_HOOKS", "dispatcher")
+    ways.insert(0, watched("dispatcher"))
+    for name, (_, ranks) in ways[0].items():
+        for rank, seen in ranks.items():
+            other = ways[1][name][1][rank]
+            assert issued_ops(other) == issued_ops(seen), (name, rank)
+            assert {r.name for r in other.records} == {r.name for r in seen.records}
+            assert other.defined("process")[-1]["hooks"] == "native"

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from pardbg_agent.wire import Flag, Kind
-from tests.distributed.programs.watched import Rank, run_watched
+from tests.distributed.programs.watched import Rank, issued_ops, run_watched
 from tests.forked import Ended, Job, run_jobs
 
 # All programs run one after the other in the first test that asks, watched and plain.
@@ -124,3 +124,19 @@ def test_threads_groups_and_two_optimizers(way: str) -> None:
         assert len([r for r in rank.of(Kind.OP_ISSUE) if r.group == "default"]) == 3
         done = [r for r in rank.of(Kind.OP_DONE) if r.group == "default"]
         assert [r.seq for r in sorted(done, key=lambda r: r.seq)] == [0, 1, 2]
+
+
+def test_both_ways_hold_the_same_ops(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Op for op, of each program: numbers, bytes, peers, steps, labels, and that they ended."""
+    if way != "native":
+        pytest.skip("compares with the native way")
+    ways = [watched("native")]
+    monkeypatch.setenv("PARDBG_HOOKS", "dispatcher")
+    ways.insert(0, watched("dispatcher"))
+    for name, (_, ranks) in ways[0].items():
+        for rank, seen in ranks.items():
+            other = ways[1][name][1][rank]
+            steps = name != "mixed"
+            assert issued_ops(other, steps) == issued_ops(seen, steps), (name, rank)
+            assert {r.name for r in other.records} == {r.name for r in seen.records}
+            assert other.defined("process")[-1]["hooks"] == "native"

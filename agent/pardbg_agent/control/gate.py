@@ -71,6 +71,10 @@ class GateState:
     """Number of the breakpoint or watch that closed it, and what came next or was found there."""
 
 
+def nothing() -> None:
+    """Who listens to no changes."""
+
+
 class GateControl:
     """The rank's one gate: open, or closed with a number of permits."""
 
@@ -85,6 +89,8 @@ class GateControl:
         facts: AskFacts = dict,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
+        self.changed: Callable[[], None] = nothing
+        """Called when ``closed`` changed. Set by who keeps a copy of it."""
         self.closed = False
         """Hooks read this: is there anything to look at? Everything else is under the lock."""
         self.holding = False
@@ -284,6 +290,7 @@ class GateControl:
             self._count, self._left, self._stop = count, n, stop
             self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
             self.holding = self.closed = True
+            self.changed()
             onward = [holder for holder in self._in_order() if self._passes(holder.gate)]
             for holder in onward:
                 self._release(holder)
@@ -361,6 +368,7 @@ class GateControl:
         self._left = 0
         self._deadline = self._now() + LEASE_NS
         self.holding = self.closed = True
+        self.changed()
 
     def _in_order(self) -> list[_Holder]:
         return sorted(self._holders, key=lambda one: (one.gate != _EXCEPTION, not one.is_main))
@@ -388,6 +396,7 @@ class GateControl:
             self.holding or bool(self.breaks.gates) or self._delay_ns > 0
             or self.watches.before_issue or self._due is not None
         )  # fmt: skip
+        self.changed()
 
     def _lapse_if_due(self) -> bool:
         if self.holding and self._now() >= self._deadline:

@@ -190,8 +190,9 @@ class Context:
     """Op signature -> name id."""
     signatures: dict[Any, Signature] = field(default_factory=dict)
     """(dispatcher op, id(ProcessGroup), dtype, ...) -> what its ops have in common."""
-    labels: dict[tuple[int, bool], tuple[str, int, int]] = field(default_factory=dict)
-    """(data_ptr, send) -> (F or B, stage, microbatch) of p2p ops that a stage prepared."""
+    labels: Any = field(default_factory=dict)
+    """(data_ptr, send) -> (F or B, stage, microbatch) of p2p ops that a stage prepared: a dict, or
+    hotpath.Labels."""
     phase: int = 0
     """Name id of the phase the main loop is in."""
     anchor_ns: int = 0

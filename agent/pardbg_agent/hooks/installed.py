@@ -12,7 +12,15 @@ from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
-from pardbg_agent.hooks.comm import dispatcher, groups, host_calls, monitored_barrier, public, works
+from pardbg_agent.hooks.comm import (
+    dispatcher,
+    groups,
+    host_calls,
+    hotpath,
+    monitored_barrier,
+    public,
+    works,
+)
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
@@ -56,7 +64,7 @@ class Installed:
         self._ops = choose()
         groups.PROCESS.source = self._ops.name
         self._ops.install()
-        works.install(self._patches, public.raised)
+        works.install(self._patches, public.raised, getattr(self._ops, "wait_of", None))
         saved_tensors.install(self._patches)
         group = c10d.ProcessGroup
         if hasattr(group, "monitored_barrier"):
@@ -95,11 +103,16 @@ class Installed:
 
 
 def choose() -> OpHooks:
-    """Torch's public hooks where it has them and they can be put in place without a race, else
-    the dispatcher. ``PARDBG_HOOKS=dispatcher`` or ``public`` says which."""
+    """The native way where it was built; else torch's public hooks where it has them and they can
+    be put in place without a race, else the dispatcher. ``PARDBG_HOOKS`` says which."""
     wanted = os.environ.get("PARDBG_HOOKS", "")
-    if wanted not in ("", "dispatcher", "public"):
-        complain(f"PARDBG_HOOKS={wanted}: it is dispatcher or public; ignored")
+    if wanted not in ("", "native", "dispatcher", "public"):
+        complain(f"PARDBG_HOOKS={wanted}: it is native, dispatcher or public; ignored")
+    if wanted not in ("dispatcher", "public"):
+        if hotpath.usable():
+            return hotpath.Hotpath()
+        if wanted == "native":
+            complain(f"PARDBG_HOOKS=native: {hotpath.why_not()}")
     if wanted != "dispatcher" and public.available():
         if public.installable():
             return public.PublicHooks()

@@ -134,7 +134,7 @@ class Sender:
             self._core.guard.call("sender end", self._end, link)
         finally:
             self._core.gate.end()  # without this thread nobody could open it
-            self._core.watches = NO_WATCHES
+            self._core.watch(NO_WATCHES)
             link.close()
 
     def _turn(self, link: Link) -> None:
@@ -257,7 +257,7 @@ class Sender:
         self.cpu_ns = time.thread_time_ns()
         core.status.health(
             clock.now_ns(), self._sent, self._reader.lost, core.guard.errors, core.level,
-            max(0, core.hook_ns),  # below 0 while a gate that was left is being settled up
+            max(0, core.cost()[0]),  # below 0 while a gate that was left is being settled up
         )  # fmt: skip
 
     def _end(self, link: Link) -> None:

@@ -86,8 +86,7 @@ class Requests:
         try:
             watches = watches_of(message.get("watches"))
             self._core.gate.set_breaks(breaks_of(message.get("breaks")), watches)
-            self._core.watches = watches
-            self._core.guard.call("watches changed", self._core.watches_changed)
+            self._core.watch(watches)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             self._ack(message, ok=False, error=f"breakpoints refused: {error}")
         else:

@@ -60,6 +60,17 @@ class Rank:
         return [d for d in self.defs if d["k"] == kind and d.get("backend") != wire.CALLS]
 
 
+def issued_ops(rank: Rank, steps: bool = True) -> list[tuple[Any, ...]]:
+    """Every op of a rank by group and number: all that is the same on each way to see them.
+    ``steps``: also its step, which is chance where another thread issues."""
+    ended = {(r.group, r.flags & Flag.P2P, r.seq) for r in rank.of(Kind.OP_DONE)}
+    return sorted(
+        (r.group, int(r.flags & Flag.P2P), r.seq, r.name, int(r.flags), r.step if steps else 0,
+         r.stage, r.mb, r.peer, int(r.a), r.b, (r.group, r.flags & Flag.P2P, r.seq) in ended)
+        for r in rank.of(Kind.OP_ISSUE)
+    )  # fmt: skip
+
+
 def make_run(run_dir: Path) -> dict[str, str]:
     """A run without a hub (the ring alone); the environment its ranks need."""
     ring_dir = run_dir / "rings"

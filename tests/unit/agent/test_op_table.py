@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from pardbg_agent import wire
 from pardbg_agent.op_table import OpTable
+from pardbg_agent.ring import Ring
 from pardbg_agent.wire import NO_GROUP, NONE, Flag
+from tests.hook_ways import NATIVE, needs_native
 
 
-def make() -> tuple[OpTable, list[tuple[Any, ...]]]:
-    blocks: list[tuple[Any, ...]] = []
-    return OpTable(lambda *fields: blocks.append(fields)), blocks
+class Blocks:
+    """The status blocks that were written; of the table in C++, as it is now."""
+
+    def __init__(self, ring: Ring | None) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self._ring = ring
+
+    def __getitem__(self, at: int) -> tuple[Any, ...]:
+        if self._ring is None:
+            return self.seen[at]
+        return wire.STATUS_OP.unpack_from(self._ring.buffer, wire.STATUS_OP_OFFSET)
 
 
-def test_sequences_count_per_group_and_kind() -> None:
+Make = Callable[[], tuple[Any, Blocks]]
+
+
+@pytest.fixture(params=["python", pytest.param("native", marks=needs_native)])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes an op table, in Python or in C++."""
+
+    def python() -> tuple[Any, Blocks]:
+        blocks = Blocks(None)
+        return OpTable(lambda *fields: blocks.seen.append(fields)), blocks
+
+    def native() -> tuple[Any, Blocks]:
+        from pardbg_agent.hooks.comm import hotpath
+
+        monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
+        ring = Ring.anonymous()
+        table = hotpath.module().Table(
+            ring.buffer, wire.RING_DATA_OFFSET, wire.STATUS_OP_OFFSET, ring.capacity, ring.record
+        )
+        return hotpath.NativeTable(table), Blocks(ring)
+
+    return native if request.param == "native" else python
+
+
+def test_sequences_count_per_group_and_kind(make: Make) -> None:
     ops, _ = make()
     assert [ops.next_seq("dp") for _ in range(3)] == [0, 1, 2]
     assert ops.next_seq("pp") == 0
@@ -22,7 +60,7 @@ def test_sequences_count_per_group_and_kind() -> None:
     assert ops.next_seq("dp") == 3
 
 
-def test_orders_count_per_directed_edge_and_tag() -> None:
+def test_orders_count_per_directed_edge_and_tag(make: Make) -> None:
     ops, _ = make()
     for peer, tag, send in ((1, 0, True), (1, 0, True), (1, 0, False), (1, 7, True), (2, 0, True)):
         ops.issued("pp", 2, "send" if send else "recv", 0, True, send, peer, tag, 9, 1000)
@@ -32,7 +70,7 @@ def test_orders_count_per_directed_edge_and_tag() -> None:
     assert ops.num_on_edge("pp", 2, 0, True) == 1
 
 
-def test_a_collective_is_open_between_issue_and_completion() -> None:
+def test_a_collective_is_open_between_issue_and_completion(make: Make) -> None:
     ops, blocks = make()
     token = ops.issued("dp", 2, "all_reduce", 41, False, False, -1, 0, 9, 1000)
     assert ops.snapshot() == {
@@ -48,7 +86,7 @@ def test_a_collective_is_open_between_issue_and_completion() -> None:
     assert blocks[-1] == (0, 0, NO_GROUP, NONE, 0, 0, 0)
 
 
-def test_p2p_counts_its_edge_and_not_the_group() -> None:
+def test_p2p_counts_its_edge_and_not_the_group(make: Make) -> None:
     ops, blocks = make()
     ops.issued("pp", 1, "send", 0, True, True, 3, 5, 9, 10)
     ops.issued("pp", 1, "send", 1, True, True, 3, 5, 9, 20)
@@ -60,7 +98,7 @@ def test_p2p_counts_its_edge_and_not_the_group() -> None:
     assert blocks[-1] == (9, 0, 1, 3, Flag.P2P | Flag.SEND, 10, 3)
 
 
-def test_the_status_block_shows_the_oldest_open_op() -> None:
+def test_the_status_block_shows_the_oldest_open_op(make: Make) -> None:
     ops, blocks = make()
     first = ops.issued("a", 1, "all_reduce", 0, False, False, -1, 0, 5, 10)
     ops.issued("b", 2, "barrier", 0, False, False, -1, 0, 6, 20)
@@ -69,13 +107,13 @@ def test_the_status_block_shows_the_oldest_open_op() -> None:
     assert blocks[-1] == (6, 0, 2, -1, 0, 20, 1)
 
 
-def test_a_gap_in_seq_does_not_lower_the_count() -> None:
+def test_a_gap_in_seq_does_not_lower_the_count(make: Make) -> None:
     ops, _ = make()
     ops.issued("dp", 1, "all_reduce", 4, False, False, -1, 0, 5, 10)
     assert ops.snapshot()["issued"] == {"dp": 5}
 
 
-def test_revision_changes_with_each_issue_and_completion() -> None:
+def test_revision_changes_with_each_issue_and_completion(make: Make) -> None:
     ops, _ = make()
     seen = [ops.revision]
     token = ops.issued("dp", 1, "barrier", 0, False, False, -1, 0, 5, 10)
@@ -85,7 +123,7 @@ def test_revision_changes_with_each_issue_and_completion() -> None:
     assert len(set(seen)) == 3
 
 
-def test_threads_issue_and_complete_at_once() -> None:
+def test_threads_issue_and_complete_at_once(make: Make) -> None:
     ops, _ = make()
     seqs: list[int] = []
 

@@ -141,7 +141,7 @@ def test_a_record_overwritten_while_it_is_copied_is_not_taken(
 def test_a_hole_is_waited_for_and_then_skipped(tmp_path: Path) -> None:
     ring = make(tmp_path)
     write(ring, 3)
-    ring._take()  # a thread took index 3 and was stopped before it wrote
+    ring.take()  # a thread took index 3 and was stopped before it wrote
     write(ring, 2)
     patient = RingReader(ring.buffer)
     assert drain(patient) == [(0, 3)]
@@ -153,7 +153,7 @@ def test_a_hole_is_waited_for_and_then_skipped(tmp_path: Path) -> None:
 
 def test_a_hole_that_stays_is_given_up_after_a_time(tmp_path: Path) -> None:
     ring = make(tmp_path)
-    ring._take()
+    ring.take()
     write(ring, 2)
     reader = RingReader(ring.buffer, hole_ns=0)
     assert drain(reader) == [(1, 2)]
@@ -163,7 +163,7 @@ def test_a_hole_that_stays_is_given_up_after_a_time(tmp_path: Path) -> None:
 def test_a_hole_that_is_filled_is_not_lost(tmp_path: Path) -> None:
     ring = make(tmp_path)
     write(ring, 1)
-    index = ring._take()
+    index = ring.take()
     write(ring, 1)
     reader = RingReader(ring.buffer)
     assert drain(reader) == [(0, 1)]

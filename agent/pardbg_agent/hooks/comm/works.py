@@ -198,12 +198,12 @@ def _gone(known: OpenWorks, ref: Any) -> None:
             c.ops.completed(found[0].token)  # nobody waited: when it ended is not known
 
 
-def install(patches: Patches, on_refusal: Any) -> None:
+def install(patches: Patches, on_refusal: Any, wait_of: Any = None) -> None:
     """Watch ProcessGroup's methods and Work.wait. ``on_refusal(core)`` is called when one of the
-    methods raised."""
+    methods raised. ``wait_of``: ops are seen in C++, and this makes a Work.wait of one."""
     group = torch._C._distributed_c10d.ProcessGroup
     for name in METHODS:
-        if hasattr(group, name):
+        if wait_of is None and hasattr(group, name):
             has_future = not name.startswith(NO_FUTURE)
             method = _method(getattr(group, name), "reduce" in name, has_future, on_refusal)
             patches.set(group, name, method)
@@ -211,7 +211,7 @@ def install(patches: Patches, on_refusal: Any) -> None:
     patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
     for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
         if "wait" in vars(kind):
-            patches.set(kind, "wait", _wait(kind.wait))
+            patches.set(kind, "wait", (wait_of or _wait)(kind.wait))
 
 
 def _method(original: Any, reduces: bool, has_future: bool, on_refusal: Any) -> Any:

@@ -1,0 +1,277 @@
+"""The native way: ops are seen in C++ (``pardbg_agent.native``), and Python is asked where it must.
+
+The kernel in C++ numbers, times and records ops, and follows them to their completion, without the
+GIL and without a Python object for a tensor. It asks ``ask`` before it issues an op while a gate
+is closed or watched, and where the op is of a kind it has not met, is not on the host, or carries
+values that are not finite. Ring index and op table are one for both sides: the C++ ones.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from functools import partial
+from typing import Any, Final, cast
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.control.inspect import hide_own
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.comm import collectives, groups
+from pardbg_agent.hooks.comm.op_arguments import SPECS
+from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.patching import unseen
+from pardbg_agent.hooks.watch import probes, slow
+from pardbg_agent.native import Unusable, loaded, state
+from pardbg_agent.op_table import Issued, as_state
+from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_OP_OFFSET
+
+
+class _Process:
+    """What the process has of it, once."""
+
+    def __init__(self) -> None:
+        self.module: Any = None
+        self.why_not = ""
+        self.groups: dict[int, Any] = {}
+        """Address of a ProcessGroup in C++ -> weak reference to its Python object."""
+
+
+_process: Final = _Process()
+
+
+def module() -> Any:
+    """The module in C++, or None; then ``why_not`` says why."""
+    try:
+        path = state()
+        if _process.module is None:
+            _process.module = loaded(path)
+            _process.module.asks(ask, _waited)
+            os.register_at_fork(after_in_child=_forked)
+    except Unusable as error:
+        _process.why_not = str(error)
+        return None
+    return _process.module
+
+
+def usable() -> bool:
+    """It is there, and this process's Core (if it has one) can take its table."""
+    c = _core.CURRENT or _core.resumable()
+    return (c is None or c.native is not None or _is_new(c)) and module() is not None
+
+
+def why_not() -> str:
+    """Why it is not usable: a line."""
+    return _process.why_not or "the agent was attached another way before"
+
+
+def _forked() -> None:
+    _process.module.forked()
+    _process.groups = {}
+
+
+class Hotpath:
+    """The kernels in C++, for all ops that this torch has."""
+
+    name = "native"
+
+    def install(self) -> None:
+        """Give the Core its table, now or when it is made, and register."""
+        _core.ON_START = _adopt
+        if _core.CURRENT is not None:
+            _adopt(_core.CURRENT)
+        _process.module.install()
+
+    def uninstall(self) -> None:
+        """Unregister. What is open still tells of its completion."""
+        _core.ON_START = None
+        _process.module.uninstall()
+
+    def wait_of(self, original: Any) -> Any:
+        """Work.wait, in C++."""
+        return _process.module.wait_of(original)
+
+
+def _is_new(c: _core.Core) -> bool:
+    """Nothing is numbered yet, so the table can change hands."""
+    return not c.ops.num_ever and c.ops.unused
+
+
+def _adopt(c: _core.Core) -> None:
+    """This Core's ring index and op table are in C++ from here on."""
+    made = _process.module
+    if c.run is None:
+        made.pass_all(True)
+        return
+    if c.native is None and _is_new(c):
+        ring = c.ring
+        table = made.Table(ring.buffer, RING_DATA_OFFSET, STATUS_OP_OFFSET, ring.capacity,
+                           ring.record)  # fmt: skip
+        c.native = ops = NativeTable(table)
+        c.record = table.adopt(ring)
+        c.ops = cast(Any, ops)
+        ops.idle()
+        c.sums.more = table.sums
+    if c.native is not None:
+        x = context.of(c)
+        x.labels = Labels(c.native.table)
+        x.part(probes.Probes).elsewhere = c.native.table.probe_ns
+        c.pollers.append(c.native.poll)
+        c.changed = c.gate.changed = partial(_tell, c)
+        _tell(c)
+
+
+def _tell(c: _core.Core) -> None:
+    """What C++ goes by: after each change of the step, the level, the gate or the watches."""
+    known = context.of(c).part(probes.Probes)
+    c.native.table.set(
+        c.level, c.step, c.gate.closed, c.watches.slow is not None,
+        known.on and known.told < probes.MAX_TOLD,
+    )  # fmt: skip
+
+
+class NativeTable:
+    """op_table.OpTable's methods and properties over the table in C++."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self.next_seq, self.counter = table.next_seq, table.counter
+        self.issued, self.passed, self.completed = table.issued, table.passed, table.completed
+        self.num_issued, self.num_on_edge = table.num_issued, table.num_on_edge
+        self.idle = table.idle
+        self.unused = False
+
+    @property
+    def revision(self) -> int:
+        """Changes whenever STATE would."""
+        return int(self.table.revision)
+
+    @property
+    def num_ever(self) -> int:
+        """Ops issued so far."""
+        return int(self.table.num_ever)
+
+    @property
+    def num_open(self) -> int:
+        """Ops that a backend has; calls are none."""
+        return sum(not op[0].startswith(CALLS) for op in self.table.rows()[0])
+
+    def oldest(self) -> Issued | None:
+        """The op that has been open longest."""
+        rows = self.table.rows()[0]
+        return Issued(*rows[0]) if rows else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """As OpTable's."""
+        ops, issued, edges = self.table.rows()
+        return {
+            "open": [as_state(Issued(*op)) for op in ops if not op[0].startswith(CALLS)],
+            "issued": {key: n for key, n in issued if not key.startswith(CALLS)},
+            "p2p": [list(edge) for edge in edges],
+        }
+
+    def cost(self) -> tuple[int, int]:
+        """(ns, calls) of the hooks in C++, so far."""
+        ns, calls = self.table.cost()
+        return ns, calls
+
+    def poll(self) -> None:
+        """By the agent's thread: ops on a device, and what watch slow is to hear of."""
+        c = _core.CURRENT
+        if c is None or c.native is not self:
+            return
+        for name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, t1 in self.table.poll():
+            op = Op(0, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, True)
+            c.guard.call("watch slow", slow.op_ended, c, op, t1)
+        if self.table.errors():
+            c.guard.failed("native", RuntimeError(f"{self.table.errors()} errors in C++"))
+
+
+class Labels:
+    """Context.labels, in C++."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __bool__(self) -> bool:
+        return bool(self._table.num_labels())
+
+    def __setitem__(self, key: tuple[int, bool], known: tuple[str, int, int]) -> None:
+        self._table.label(*key, *known)
+
+    def pop(self, key: tuple[int, bool], default: tuple[str, int, int]) -> tuple[str, int, int]:
+        found = self._table.unlabel(*key)
+        return default if found is None else (found[0], found[1], found[2])
+
+    def clear(self) -> None:
+        self._table.clear_labels()
+
+
+# -- called from C++, holding the GIL
+
+
+_begin: Final = tuple(
+    (f"c10d.{spec.torch_name}", collectives.make_begin(spec), collectives.make_count(spec))
+    for spec in SPECS
+)
+"""By the place of an op in SPECS, which is its place in C++ too."""
+
+
+@unseen
+def ask(number: int, pg: Any, address: int, reduce: int, args: list[Any]) -> Any:
+    """What the kernel needs of an op that goes to the backend next: the fields of an Op, its
+    group's key and ranks. None: it is not recorded. Waits at the gate."""
+    entered = now_ns()
+    try:
+        hook, begin, count = _begin[number]
+        c = _core.CURRENT or _core.ensure()
+        if c.run is None:
+            return None
+        state, op = LOCAL.state, None
+        outer = state.group, state.reduce
+        state.group, state.reduce = pg, reduce
+        try:
+            if c.level and hook not in c.guard.disabled:
+                state.numbered = False
+                try:
+                    op = begin(c, args, state)
+                except Exception as error:  # noqa: BLE001 - the guard
+                    collectives.lost(c, hook, error)
+                    if not state.numbered:
+                        count(c, args, state)
+            else:
+                count(c, args, state)
+        finally:
+            state.group, state.reduce = outer
+        c.hook_ns += now_ns() - entered
+        c.hook_calls += 1
+        if op is None:
+            return None
+        return _known(c, op, pg, address)
+    except BaseException as error:
+        hide_own(error)
+        raise
+
+
+def _known(c: _core.Core, op: Op, pg: Any, address: int) -> Any:
+    if c.native is None:
+        c.ops.completed(op.token)
+        return None
+    if address not in _process.groups or _process.groups[address]() is not pg:
+        table = c.native.table
+        table.forget(address)
+
+        def gone(ref: Any) -> None:
+            if _process.groups.get(address) is ref:
+                del _process.groups[address]
+                table.forget(address)
+
+        _process.groups[address] = weakref.ref(pg, gone)
+    group = groups.group_of(context.of(c), pg)
+    return (*op, group.key, group.ranks)
+
+
+@unseen
+def _waited() -> None:
+    """The host has waited for an op while watch slow is on."""
+    LOCAL.state.own_ns = now_ns()

@@ -1,0 +1,108 @@
+"""The hot path in C++: where the built one is kept, and how it is loaded.
+
+It is built by ``pardbg native build``, once for each torch, Python and version of the source, into
+the user's cache (``PARDBG_NATIVE`` names another directory; ``off``: never used). A job only looks
+whether it is there: whatever is wrong with it, Python's way is taken.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import stat
+import sys
+import sysconfig
+from typing import Any, Final
+
+ENV: Final = "PARDBG_NATIVE"
+HERE: Final = os.path.dirname(os.path.abspath(__file__))
+SOURCES: Final = ("table.hpp", "scan.hpp", "state.hpp", "module.hpp", "hotpath.cpp")
+DIGEST: Final = 64
+"""Bytes at the end of a built file: its checksum. A file that was cut or changed is not loaded."""
+
+
+class Unusable(Exception):
+    """Why Python's way is taken: one line."""
+
+
+def folder() -> str:
+    """Where built ones are kept. Raises Unusable."""
+    wanted = os.environ.get(ENV, "")
+    if wanted == "off":
+        raise Unusable(f"off ({ENV}=off)")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.abspath(wanted or os.path.join(cache, "pardbg", "native"))
+
+
+def torch_folder() -> str:
+    """Where torch is installed; it is not imported. Raises Unusable."""
+    try:
+        found = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.origin:
+        raise Unusable(f"no torch in {sys.executable}")
+    return os.path.dirname(found.origin)
+
+
+@functools.lru_cache(1)
+def tag(torch: str) -> str:
+    """What a built one is good for: this torch, this Python and this source, in 20 letters."""
+    known = hashlib.sha256(repr((sys.implementation.cache_tag, sysconfig.get_platform())).encode())
+    paths = [os.path.join(torch, "version.py"), *(os.path.join(HERE, s) for s in SOURCES)]
+    for path in paths:
+        with open(path, "rb") as file:
+            known.update(file.read())
+    return known.hexdigest()[:20]
+
+
+def path_of(torch: str) -> str:
+    """Where the one for this torch is, if it is there. Raises Unusable or OSError."""
+    return os.path.join(folder(), f"hotpath-{tag(torch)}.so")
+
+
+def checked(path: str) -> None:
+    """Raises Unusable unless the file is whole, and nobody else can have written it."""
+    try:
+        about = os.stat(path)
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise Unusable("not built (pardbg native build)") from None
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}") from None
+    if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unusable(f"{path}: others may write it")
+    if hashlib.sha256(data[:-DIGEST]).hexdigest().encode() != data[-DIGEST:]:
+        raise Unusable(f"{path}: damaged (pardbg native build)")
+
+
+def state() -> str:
+    """Path of the one that jobs of this Python use. Raises Unusable. Loads nothing."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise Unusable("Python runs without its lock")
+    try:
+        path = path_of(torch_folder())
+        checked(path)
+    except OSError as error:
+        raise Unusable(str(error)) from None
+    return path
+
+
+def loaded(path: str) -> Any:
+    """The module in this file. Raises Unusable."""
+    loader = importlib.machinery.ExtensionFileLoader("_hotpath", path)
+    spec = importlib.util.spec_from_file_location("_hotpath", path, loader=loader)
+    try:
+        if spec is None:
+            raise ImportError("no such module")
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001 - built elsewhere, for something else
+        raise Unusable(f"{path}: {type(error).__name__}: {error}"[:200]) from None
+    if not module.knows_torch():
+        raise Unusable(f"{path}: its pybind11 is not torch's")
+    return module

@@ -1,0 +1,115 @@
+"""``python -m pardbg_agent.native``: build the hot path for this Python's torch.
+
+stdout: one line. Exit code 0: it is there; 1: it cannot be built here, and the line says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from typing import Final
+
+from pardbg_agent import native
+from pardbg_agent.native import HERE, Unusable
+
+COMPILERS: Final = ("c++", "g++", "clang++")
+TIMEOUT_S: Final = 1800
+TRY: Final = """
+import sys, torch
+from pardbg_agent import native
+native.loaded(sys.argv[1])
+"""
+
+
+def build() -> tuple[str, float]:
+    """(path, seconds; 0: it was there). Raises Unusable."""
+    torch = native.torch_folder()
+    path = native.path_of(torch)
+    try:
+        native.checked(path)
+    except Unusable:
+        pass
+    else:
+        return path, 0.0
+    begun = time.monotonic()
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        # In the same directory, so that the whole file comes to its name in one step: a job that
+        # starts meanwhile, or another build, finds all of it or nothing.
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=os.path.dirname(path)) as scratch:
+            made = os.path.join(scratch, "hotpath.so")
+            compile_to(made, torch)
+            try_it(made)
+            seal(made)
+            os.replace(made, path)
+    except OSError as error:
+        raise Unusable(f"{os.path.dirname(path)}: {error.strerror}") from None
+    return path, time.monotonic() - begun
+
+
+def compile_to(out: str, torch: str) -> None:
+    """Raises Unusable."""
+    wanted = os.environ.get("CXX")
+    compiler = wanted or next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise Unusable("no C++ compiler: install g++, or name one in CXX")
+    include, python = os.path.join(torch, "include"), sysconfig.get_paths()["include"]
+    needed = (
+        os.path.join(include, "torch", "csrc", "distributed", "c10d", "Work.hpp"),
+        os.path.join(python, "Python.h"),
+    )
+    for header in needed:
+        if not os.path.isfile(header):
+            raise Unusable(f"no headers: {header}")
+    libraries = os.path.join(torch, "lib")
+    ran = subprocess.run(
+        [
+            *compiler.split(), "-O2", "-ftree-vectorize", "-std=c++20", "-fPIC", "-shared",
+            "-fvisibility=hidden", f"-I{include}", f"-I{include}/torch/csrc/api/include",
+            f"-I{python}", os.path.join(HERE, "hotpath.cpp"), "-o", out, f"-L{libraries}",
+            "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python",
+            *os.environ.get("CXXFLAGS", "").split(),
+        ],
+        capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S,
+    )  # fmt: skip
+    if ran.returncode:
+        said = [line for line in ran.stderr.splitlines() if "error" in line] or ["no message"]
+        raise Unusable(f"{compiler} failed: {said[0]}"[:300])
+
+
+def try_it(path: str) -> None:
+    """Load it in a process of its own. Raises Unusable."""
+    ran = subprocess.run(
+        [sys.executable, "-c", TRY, path], capture_output=True, text=True, timeout=TIMEOUT_S,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PARDBG": ""},
+    )  # fmt: skip
+    if ran.returncode:
+        said = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
+        raise Unusable(f"built, but it cannot be loaded: {said[-1]}"[:300])
+
+
+def seal(path: str) -> None:
+    """Put its checksum at its end, which a loader does not read."""
+    with open(path, "rb+") as file:
+        file.write(hashlib.sha256(file.read()).hexdigest().encode())
+    os.chmod(path, 0o700)
+
+
+def main() -> int:
+    try:
+        path, seconds = build()
+    except (Unusable, subprocess.SubprocessError, OSError) as error:
+        sys.stdout.write(f"not built: {error}\n")
+        return 1
+    sys.stdout.write(f"{path}: {f'built in {seconds:.0f} s' if seconds else 'is there'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

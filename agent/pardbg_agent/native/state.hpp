@@ -1,0 +1,197 @@
+// What the hot path keeps of one Core, and how it follows an issued op to its completion.
+//
+// Completion never takes the GIL: the future's callback and the Work's end run on the backend's
+// worker, some under the Work's own lock.
+
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <shared_mutex>
+
+#include "table.hpp"
+
+namespace pardbg {
+
+constexpr int64_t kShortNs = 2'000;  // works.SHORT_NS: a wait below found the op complete
+constexpr size_t kMaxTensors = 1024, kMaxPolled = 256, kMaxSlow = 4096, kMaxSignatures = 1 << 16;
+constexpr int64_t kOpNs = 700;  // what an op costs here, for the agent's own account
+
+struct Key {  // what ops with one signature have in common
+  int op;
+  const void* group;
+  int dtype, reduce;  // reduce: the operator; of a p2p op its label, F or B
+  int64_t root, tag;
+  bool operator==(const Key& o) const {
+    return op == o.op && group == o.group && dtype == o.dtype && reduce == o.reduce &&
+           root == o.root && tag == o.tag;
+  }
+};
+struct Hash {
+  size_t operator()(const Key& k) const {
+    size_t h = std::hash<const void*>()(k.group);
+    for (int64_t v : {int64_t(k.op), int64_t(k.dtype), int64_t(k.reduce), k.root, k.tag})
+      h = h * 1000003 + static_cast<size_t>(v);
+    return h;
+  }
+};
+struct Signature {
+  Group* group;
+  Edge* edge;  // of a p2p op
+  uint16_t group_id;
+  uint32_t name_id;
+  int16_t peer;
+};
+struct Label {  // of a message that a pipeline's stage prepared
+  char letter = 0;
+  int16_t stage = -1, mb = -1;
+};
+
+struct Follow;
+struct Held;
+
+struct State {
+  State(char* ring, uint64_t capacity, uint64_t next, char* status)
+      : ring(ring, capacity, next), table(status) {}
+
+  Ring ring;
+  Table table;
+  Sums sums;
+  std::atomic<uint32_t> step{0};
+  std::atomic<int> level{0};
+  std::atomic<bool> closed{false}, slow{false}, probes{false};
+  std::atomic<int64_t> hook_ns{0}, hook_calls{0}, probe_ns{0}, errors{0};
+  const int64_t since_ns = now_ns();
+
+  std::shared_mutex signatures_lock;
+  std::unordered_map<Key, Signature, Hash> signatures;
+
+  std::mutex lock;  // of what follows
+  std::map<std::pair<const void*, bool>, Label> labels;  // (data_ptr, send)
+  std::atomic<size_t> num_labels{0};
+  std::unordered_map<const void*, std::weak_ptr<Held>> tensors;  // for wait_tensor, by data_ptr
+  std::deque<const void*> tensors_by_age;
+  std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> polled;
+  std::deque<std::pair<Record, int64_t>> slow_ended;  // for watch slow: op and when it ended
+
+  bool find(const Key& key, Signature& out) {
+    std::shared_lock<std::shared_mutex> guard(signatures_lock);
+    const auto at = signatures.find(key);
+    if (at == signatures.end()) return false;
+    out = at->second;
+    return true;
+  }
+
+  void keep(const Key& key, const Signature& known) {
+    std::unique_lock<std::shared_mutex> guard(signatures_lock);
+    if (signatures.size() >= kMaxSignatures) signatures.clear();
+    signatures[key] = known;
+  }
+
+  // A ProcessGroup is gone: another may come to lie at its address.
+  void forget(const void* group) {
+    std::unique_lock<std::shared_mutex> guard(signatures_lock);
+    std::erase_if(signatures, [&](const auto& item) { return item.first.group == group; });
+  }
+};
+
+// An op between its issue and its completion: numbers only, no tensor, no Work.
+struct Follow {
+  State& state;
+  Record r;
+  uint64_t token;
+  Group* group;
+  bool host_waits;  // Work.wait returns when the op is complete, not when a stream was told to wait
+  bool any_source;
+  std::atomic<bool> told{false};  // something but its Work says when it is complete
+  std::atomic<bool> waited_for{false};
+
+  // The op is complete; the first one to see it writes the record.
+  void done(int64_t t1, uint16_t source) {
+    if (!state.table.completed(token)) return;
+    if (state.slow.load(std::memory_order_relaxed)) {
+      std::lock_guard<std::mutex> guard(state.lock);
+      if (state.slow_ended.size() < kMaxSlow) state.slow_ended.emplace_back(r, t1);
+    }
+    const int level = state.level.load(std::memory_order_relaxed);
+    if (level > 1) {
+      Record d = r;
+      d.kind = kDone, d.flags |= source, d.t1 = t1;
+      state.ring.write(d);
+    } else {
+      state.sums.add(r, t1);
+    }
+  }
+
+  // The host waited for the op. Once: further waits find it complete.
+  void waited(int64_t t0, int64_t t1, bool failed) {
+    if (waited_for.exchange(true)) return;
+    if (state.level.load(std::memory_order_relaxed) > 1 && (t1 - t0 >= kShortNs || failed)) {
+      Record w = r;
+      w.kind = kWait, w.lane = kLaneWait, w.t0 = t0, w.t1 = t1;
+      w.step = state.step.load(std::memory_order_relaxed);
+      if (failed) w.flags |= kFailed;
+      state.ring.write(w);
+    }
+    if (host_waits || failed) done(t1, kWaited | (failed ? kFailed : 0));
+  }
+};
+
+// What c10d::Work keeps for itself and subclasses: a function that it calls at its end (torch's
+// profiler uses it too), and the lock for it. As part of that function our Follow lives exactly as
+// long as somebody may wait for the op, and is found from the Work, at the price of no table.
+struct Inside : c10d::Work {
+  static std::mutex& lock(c10d::Work& work) { return work.*(&Inside::mutex_); }
+  static bool& completed(c10d::Work& work) { return work.*(&Inside::completed_); }
+  static std::function<void()>& at_end(c10d::Work& work) {
+    return work.*(&Inside::recordFunctionEndCallback_);
+  }
+};
+
+struct Held {
+  Held(std::shared_ptr<Follow> f, std::function<void()> b)
+      : follow(std::move(f)), before(std::move(b)) {}
+  Held(const Held&) = delete;
+
+  const std::shared_ptr<Follow> follow;
+  const std::function<void()> before;  // what the Work had there: the profiler's
+  ~Held() {  // the Work is gone. Nobody waited: when it ended is not known
+    if (!follow->told) follow->state.table.completed(follow->token);
+  }
+};
+
+struct Tied {
+  std::shared_ptr<Held> held;
+  void operator()() const {  // the Work ends, on its own lock: nothing here may wait for anybody
+    if (held->before) held->before();
+    Follow& f = *held->follow;
+    // A message ends in its wait (any thread's); others on the backend's worker.
+    if (!f.told && f.host_waits && !f.any_source)
+      f.done(now_ns(), f.r.flags & kP2P ? kWaited : kCompleted);
+  }
+};
+
+// Never waits for the Work's lock: whoever has it is at the Work's end. Null: it has ended.
+inline std::shared_ptr<Held> follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow) {
+  std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
+  auto& at_end = Inside::at_end(work);
+  if (!guard || Inside::completed(work)) {
+    if (!follow->told && follow->host_waits) follow->done(now_ns(), kCompleted);
+    return nullptr;
+  }
+  auto held = std::make_shared<Held>(follow, std::move(at_end));
+  at_end = Tied{held};
+  return held;
+}
+
+// To be kept while the Work is waited for: its own end lets go.
+inline std::shared_ptr<Held> held_by(c10d::Work& work) {
+  std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
+  if (!guard) return nullptr;
+  const Tied* found = Inside::at_end(work).target<Tied>();
+  return found == nullptr ? nullptr : found->held;
+}
+
+}  // namespace pardbg

@@ -1,0 +1,231 @@
+// What the hot path writes: the record ring, the op table and the status block of the rank.
+//
+// The same facts as pardbg_agent/ring.py and op_table.py hold, kept where both C++ (without the
+// GIL) and Python can number and record ops. Layouts are pardbg_agent/wire.py's; a test compares.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+namespace pardbg {
+
+struct Record {  // wire.RECORD
+  uint8_t kind, lane;
+  uint16_t flags;
+  uint32_t name_id;
+  int64_t t0, t1;
+  uint32_t step, seq;
+  uint16_t group_id;
+  int16_t stage, mb, peer;
+  int64_t a, b;
+  uint64_t mark;
+};
+static_assert(sizeof(Record) == 64);
+
+constexpr uint8_t kIssue = 2, kDone = 3, kWait = 4, kLaneComm = 3, kLaneWait = 4;
+constexpr uint16_t kP2P = 2, kSend = 4, kCompleted = 8, kWaited = 16, kPolled = 32, kFailed = 128,
+                   kAsync = 256;
+constexpr uint16_t kNoGroup = 0xFFFF;
+
+inline int64_t now_ns() {  // time.monotonic_ns
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
+}
+
+// The writing side of ring.Ring. Python's writer takes its indices here too.
+class Ring {
+ public:
+  Ring(char* data, uint64_t capacity, uint64_t next)
+      : data_(data), mask_(capacity - 1), next_(next) {}
+
+  void start(uint64_t next) { next_ = next; }
+
+  uint64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
+
+  void write(Record r) {
+    const uint64_t i = take();
+    char* slot = data_ + ((i & mask_) << 6);
+    auto* mark = reinterpret_cast<std::atomic<uint64_t>*>(slot + offsetof(Record, mark));
+    mark->store(0, std::memory_order_relaxed);  // in the making: no valid mark
+    std::atomic_thread_fence(std::memory_order_release);
+    std::memcpy(slot, &r, offsetof(Record, mark));
+    mark->store(i + 1, std::memory_order_release);  // last: the commit
+  }
+
+ private:
+  char* data_;
+  const uint64_t mask_;
+  std::atomic<uint64_t> next_;
+};
+
+struct Group {
+  std::string key;
+  bool calls;  // no process group: numbers of calls that may block
+  std::atomic<uint32_t> next[2] = {0, 0};  // number of the next collective, p2p op
+  int64_t issued = -1;  // collectives issued; -1: none yet. Under the table's lock
+  std::vector<int16_t> ranks;  // global ranks by group rank; once known
+};
+
+struct Edge {
+  Group* group;
+  int peer;
+  int64_t tag;
+  bool send;
+  int64_t next = 0, issued = 0;
+};
+
+struct Open {  // op_table.Issued
+  Group* group;
+  uint16_t group_id;
+  std::string op;
+  uint32_t seq;
+  bool p2p, send;
+  int peer;
+  int64_t tag, order;
+  uint32_t name_id;
+  int64_t t0;
+};
+
+// op_table.OpTable. Groups and edges live as long as the process: few, and others point to them.
+class Table {
+ public:
+  explicit Table(char* status) : status_(status) {}
+
+  Group* group(const std::string& key) {
+    std::lock_guard<std::mutex> lock(lock_);
+    auto& found = groups_[key];
+    if (!found) {
+      found = std::make_unique<Group>();
+      found->key = key;
+      found->calls = key.rfind("calls", 0) == 0;  // wire.CALLS
+    }
+    return found.get();
+  }
+
+  Edge* edge(Group* group, int peer, int64_t tag, bool send) {
+    std::lock_guard<std::mutex> lock(lock_);
+    return edge_of(group, peer, tag, send);
+  }
+
+  // An op goes to the backend now. `edge` of a p2p op; `order` >= 0 where it is known already.
+  uint64_t issued(Open op, Edge* edge) {
+    std::lock_guard<std::mutex> lock(lock_);
+    op.order = count(op.group, op.seq, edge, op.order);
+    const uint64_t token = ++newest_;
+    const auto at = open_.emplace_hint(open_.end(), token, std::move(op));
+    if (open_.size() == 1) show(at->second); else show(open_.begin()->second);
+    return token;
+  }
+
+  // An op is only counted: numbers must stay the other ranks'.
+  int64_t passed(Group* group, uint32_t seq, Edge* edge, int64_t order) {
+    std::lock_guard<std::mutex> lock(lock_);
+    return count(group, seq, edge, order);
+  }
+
+  // False: it already was.
+  bool completed(uint64_t token) {
+    std::lock_guard<std::mutex> lock(lock_);
+    if (open_.erase(token) == 0) return false;
+    if (open_.empty()) idle_locked(); else show(open_.begin()->second);
+    return true;
+  }
+
+  void idle() {
+    std::lock_guard<std::mutex> lock(lock_);
+    idle_locked();
+  }
+
+  uint64_t newest() const { return newest_; }
+
+  template <typename F>
+  void look(F&& f) {  // f(open ops oldest first, groups, edges in order of first use)
+    std::lock_guard<std::mutex> lock(lock_);
+    f(open_, groups_, edges_);
+  }
+
+  int64_t num_issued(const std::string& key) {
+    std::lock_guard<std::mutex> lock(lock_);
+    const auto at = groups_.find(key);
+    return at == groups_.end() ? 0 : std::max<int64_t>(0, at->second->issued);
+  }
+
+ private:
+  Edge* edge_of(Group* group, int peer, int64_t tag, bool send) {
+    Edge*& found = edge_by_[{group, peer, tag, send}];
+    if (found == nullptr) found = &edges_.emplace_back(Edge{group, peer, tag, send});
+    return found;
+  }
+
+  int64_t count(Group* group, uint32_t seq, Edge* edge, int64_t order) {
+    if (edge == nullptr) {
+      group->issued = int64_t(seq) + 1;
+      return order;
+    }
+    if (order < 0) order = edge->next++;
+    edge->issued = order + 1;
+    return order;
+  }
+
+  // wire.STATUS_OP, "<IIHhIqI": the oldest open op.
+  void put(uint32_t name, uint32_t seq, uint16_t group, int16_t peer, uint32_t flags, int64_t since) {
+    char block[28];
+    const uint32_t open = static_cast<uint32_t>(open_.size());
+    std::memcpy(block, &name, 4), std::memcpy(block + 4, &seq, 4);
+    std::memcpy(block + 8, &group, 2), std::memcpy(block + 10, &peer, 2);
+    std::memcpy(block + 12, &flags, 4), std::memcpy(block + 16, &since, 8);
+    std::memcpy(block + 24, &open, 4);
+    std::memcpy(status_, block, sizeof block);
+  }
+
+  void show(const Open& op) {
+    put(op.name_id, op.seq, op.group_id, static_cast<int16_t>(op.peer),
+        op.send ? kP2P | kSend : op.p2p ? kP2P : 0, op.t0);
+  }
+
+  void idle_locked() { put(0, 0, kNoGroup, -1, 0, 0); }
+
+  std::mutex lock_;
+  char* status_;
+  std::map<uint64_t, Open> open_;  // by token: oldest first
+  std::atomic<uint64_t> newest_{0};
+  std::unordered_map<std::string, std::unique_ptr<Group>> groups_;
+  std::deque<Edge> edges_;
+  std::map<std::tuple<Group*, int, int64_t, bool>, Edge*> edge_by_;
+};
+
+// Level summary (op_table.Sums): completed ops of a step, by kind.
+class Sums {
+ public:
+  using Key = std::tuple<uint32_t, uint16_t, uint16_t>;  // name, group, P2P and SEND flags
+  using Sum = std::tuple<int64_t, int64_t, int64_t>;     // number, bytes, ns
+
+  void add(const Record& r, int64_t t1) {
+    std::lock_guard<std::mutex> lock(lock_);
+    auto& [number, bytes, ns] = sums_[{r.name_id, r.group_id, r.flags & (kP2P | kSend)}];
+    number += 1, bytes += std::max(r.a, r.b), ns += t1 - r.t0;
+  }
+
+  std::map<Key, Sum> take() {
+    std::lock_guard<std::mutex> lock(lock_);
+    return std::exchange(sums_, {});
+  }
+
+ private:
+  std::mutex lock_;
+  std::map<Key, Sum> sums_;
+};
+
+}  // namespace pardbg
