@@ -248,7 +248,7 @@ def _mismatch(
         return None
     ordered = [parts[rank] for rank in sorted(parts)]
     checks: tuple[tuple[Verdict, Mapping[int, object]], ...] = (
-        ("op mismatch", {i.rank: _op_text(i) for i in ordered}),
+        ("op mismatch", _op_texts(ordered)),
         ("root mismatch", {i.rank: _root(i) for i in ordered}),
         ("dtype mismatch", {i.rank: i.op.dtype for i in ordered}),
         ("size mismatch", _sizes(first.op.op, ordered)),
@@ -268,6 +268,13 @@ def compared(verdict: str, issue: Issue) -> object:
     if verdict == "dtype mismatch":
         return issue.op.dtype
     return issue.b if _IN_OUT.get(issue.op.op, "a") == "b" else issue.a
+
+
+def _op_texts(ordered: Sequence[Issue]) -> dict[int, object]:
+    """By rank. A reduction that one of them does not know (Python's hooks cannot see that of an op
+    which C++ issues, the native ones can) is not compared."""
+    unknown = {i.op.op for i in ordered if not i.op.reduce}
+    return {i.rank: i.op.op if i.op.op in unknown else _op_text(i) for i in ordered}
 
 
 def _op_text(issue: Issue) -> str:
