@@ -1,0 +1,142 @@
+"""The hot path in C++: found only where it is whole, ours and for this torch; built or one line."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pardbg_agent import native, wire
+from pardbg_agent.native import __main__ as build
+from tests.hook_ways import NATIVE, needs_native
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of built ones."""
+    monkeypatch.setenv("PARDBG_NATIVE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o700)
+    return tmp_path / "cache"
+
+
+def why_not() -> str:
+    with pytest.raises(native.Unusable) as told:
+        native.state()
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def put(cache: Path, data: bytes) -> Path:
+    path = Path(native.path_of(native.torch_folder()))
+    assert path.parent == cache
+    path.write_bytes(data)
+    build.seal(str(path))
+    return path
+
+
+def test_without_one_it_is_said_how_to_build_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "pardbg native build" in why_not()
+    monkeypatch.setenv("PARDBG_NATIVE", "off")
+    assert why_not() == "off (PARDBG_NATIVE=off)"
+
+
+def test_a_damaged_one_and_one_that_others_may_write_are_not_loaded(cache: Path) -> None:
+    path = put(cache, b"\x7fELF and so on")
+    assert native.state() == str(path)
+    path.chmod(0o722)
+    assert "others may write it" in why_not()
+    path.chmod(0o700)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "damaged" in why_not()
+    path.write_bytes(b"")
+    assert "damaged" in why_not()
+
+
+def test_a_file_that_is_no_module_is_a_line(cache: Path) -> None:
+    path = put(cache, b"\x7fELF and so on")
+    with pytest.raises(native.Unusable, match="ImportError"):
+        native.loaded(str(path))
+
+
+def test_another_torch_or_source_has_another_name(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "version.py").write_text(f"__version__ = '2.13.0+{name}'\n")
+    assert native.tag(str(tmp_path / "a")) != native.tag(str(tmp_path / "b"))
+
+
+def test_what_cannot_be_built_is_a_line_and_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """No compiler, one that fails, no headers, a cache that cannot be made."""
+    said = []
+
+    def run() -> None:
+        assert build.main() == 1
+        said.append(capsys.readouterr().out)
+
+    monkeypatch.delenv("CXX", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(build.shutil, "which", lambda name: None)
+        run()
+    monkeypatch.setenv("CXX", "false")
+    run()
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "version.py").write_text("__version__ = '9'\n")
+    monkeypatch.setattr(native, "torch_folder", lambda: str(torch))
+    run()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PARDBG_NATIVE", str(tmp_path / "file" / "cache"))
+    run()
+    for text, word in zip(
+        said, ("no C++ compiler", "false failed", "no headers", "file"), strict=True
+    ):
+        assert text.startswith("not built: ") and word in text and text.count("\n") == 1
+    assert list(cache.iterdir()) == []
+
+
+def test_a_job_with_a_broken_one_takes_pythons_way(cache: Path) -> None:
+    put(cache, b"\x7fELF and so on")
+    code = "from pardbg_agent.hooks import installed; print(installed.choose().name)"
+    env = {**os.environ, "PARDBG_HOOKS": "native"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=50
+    )
+    assert ran.stdout.strip() in ("dispatcher", "public"), ran.stderr
+    (line,) = ran.stderr.strip().splitlines()
+    assert line.startswith("pardbg: PARDBG_HOOKS=native: ") and "ImportError" in line
+
+
+@needs_native
+def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they were written, in wire's layout; what does not fit is made to."""
+    from pardbg_agent.hooks.comm import hotpath
+    from pardbg_agent.ring import Ring, RingReader
+
+    monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
+    ring = Ring.anonymous()
+    ring.header(start_ns=1, wall_ns=1, rank=0, world_size=1, pid=1, epoch=0)
+    ring.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
+    table = hotpath.module().Table(
+        ring.buffer, wire.RING_DATA_OFFSET, wire.STATUS_OP_OFFSET, ring.capacity, ring.record
+    )
+    record = table.adopt(ring)
+    record(
+        2, 3, 0xFFFF, 2**32 - 1, -(2**63), 2**63 - 1, 7, 8, 0xFFFF, -1, -(2**15), 2**15 - 1, -1, 0
+    )
+    ring.record_f(8, 7, 1, 4, 5, 6, 7, 8, 9, -1, -1, -1, 0.5, 14)
+    record(300, 3, 0, 4, 5, 6, 7, -8, 9, None, 99_999, 1, 2**70, 0)
+    found = RingReader(ring.buffer).read()
+    assert found is not None and found[0] == 0
+    rows = list(struct.iter_unpack(wire.RECORD.format, found[1]))
+    assert rows[0] == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 1)
+    assert rows[1] == (*widest, 2)
+    assert wire.RECORD_F.unpack(found[1][128:192])[12:] == (0.5, 14, 3)
+    assert rows[3] == (255, 3, 0, 4, 5, 6, 7, 0, 9, 0, 2**15 - 1, 1, 2**63 - 1, 0, 4)
