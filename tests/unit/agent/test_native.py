@@ -128,9 +128,10 @@ def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) 
         ring.buffer, wire.RING_DATA_OFFSET, wire.STATUS_OP_OFFSET, ring.capacity, ring.record
     )
     record = table.adopt(ring)
-    record(
-        2, 3, 0xFFFF, 2**32 - 1, -(2**63), 2**63 - 1, 7, 8, 0xFFFF, -1, -(2**15), 2**15 - 1, -1, 0
-    )
+    widest = (
+        2, 3, 0xFFFF, 2**32 - 1, -(2**63), 2**63 - 1, 7, 8, 0xFFFF, -1, -(2**15), 2**15 - 1, -1, 0,
+    )  # fmt: skip
+    record(*widest)
     ring.record_f(8, 7, 1, 4, 5, 6, 7, 8, 9, -1, -1, -1, 0.5, 14)
     record(300, 3, 0, 4, 5, 6, 7, -8, 9, None, 99_999, 1, 2**70, 0)
     found = RingReader(ring.buffer).read()
