@@ -90,6 +90,8 @@ def follow(
 
 def recorded_words(handle: RunHandle) -> str:
     """What there is of the recording, and what it lacks. One line."""
+    if handle.config.is_relay:
+        return f"recorded by the hub at {handle.config.hub}"
     parts = handle.parts()
     name = str(parts[0])
     if len(parts) > 1:

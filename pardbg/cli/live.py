@@ -13,10 +13,11 @@ from pardbg.cli import complete
 from pardbg.cli.common import UserError, cannot_draw, echo, has_terminal, need_terminal, talk
 from pardbg.cli.list_runs import find_live
 from pardbg.cli.rc import apply, for_viewer, named, rc_options
-from pardbg.cli.record_options import Recording, recording, recording_options
+from pardbg.cli.record_options import Recording, node_options, recording, recording_options
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
+    from pardbg.hub.run.config import Place
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
 
@@ -66,6 +67,7 @@ def demo(
 @click.argument("run", required=False, shell_complete=complete.runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
+@node_options
 @rc_options
 @click.pass_obj
 def watch(
@@ -87,6 +89,7 @@ def watch(
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
+@node_options
 @click.option(
     "--rc",
     "rc_file",
@@ -119,21 +122,35 @@ def _start(
     env: dict[str, str] | None = None, streams: Streams | None = None, owner: bool = False,
 ) -> RunHandle:  # fmt: skip
     """``owner``: the job ends when we do, as one does whose ``streams`` are ours."""
+    from pardbg.hub.run.config import ConfigError
     from pardbg.hub.run.jobs import adopt_orphans
     from pardbg.hub.run.runs import tidy
     from pardbg.hub.run.start import LaunchError, start_run
 
-    session = _session_target(output, name, how.force)
-    tidy()
-    adopt_orphans()
     try:
+        place = _place(argv, how)
+        elsewhere = place is not None and place.node > 0  # where the hub records
+        session = _session_target(None if elsewhere else output, name, how.force)
+        tidy()
+        adopt_orphans()
         return start_run(
             argv, name=name, session=session, recipe=recipe, owner=owner or streams is not None,
             env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
             on_exception_s=how.on_exception_s, loss_pattern=how.loss_pattern, streams=streams,
+            place=place,
         )  # fmt: skip
-    except LaunchError as error:
+    except (LaunchError, ConfigError) as error:
         raise UserError(str(error)) from None
+
+
+def _place(argv: list[str], how: Recording) -> Place | None:
+    """Of several nodes, which this is. Raises ConfigError."""
+    from pardbg.cli.common import talk
+    from pardbg.hub.place import find_place
+
+    if (said := how.nodes) is None:
+        return None
+    return find_place(said.hub, said.key, said.node_rank, said.nnodes, argv, os.environ, talk)
 
 
 def _start_own(argv: list[str], how: Recording, **more: Any) -> tuple[RunHandle, Streams]:

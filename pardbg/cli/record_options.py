@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -22,6 +23,16 @@ MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
 
 
 @dataclass(frozen=True, slots=True)
+class Nodes:
+    """``--hub``, ``--key``, ``--node-rank`` and ``--nnodes``."""
+
+    hub: str | None
+    key: Path | None
+    node_rank: int | None
+    nnodes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """What the options said."""
 
@@ -34,6 +45,8 @@ class Recording:
     """Finds the loss in a line that the job prints."""
     force: bool = False
     """Replace a session file that is there."""
+    nodes: Nodes | None = None
+    """What was said of several nodes."""
 
     @property
     def attentive(self) -> bool:
@@ -140,9 +153,27 @@ def recording_options(command: F) -> F:
     return command
 
 
+def node_options(command: F) -> F:
+    """For a job of several nodes: the same command on each."""
+    options = (
+        click.option("--hub", metavar="tcp://HOST:PORT", help="Of several nodes: where node 0's "
+                     "hub listens (three ports from PORT on); give it on each node."),
+        click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="The run's keys, the same file on each node; node 0 makes it."),
+        click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Which node this "
+                     "is (default: as torchrun's words, Slurm or Kubernetes say)."),
+        click.option("--nnodes", type=click.IntRange(1), metavar="N", help="How many there are."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def recording(
     level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
     allow_eval: bool, on_exception: float, loss_pattern: str | None, force: bool,
+    hub: str | None = None, key: Path | None = None, node_rank: int | None = None,
+    nnodes: int | None = None,
 ) -> Recording:  # fmt: skip
     """Return the options' values together. Raises UsageError."""
     from pardbg.session.part_files import PartLimits
@@ -150,4 +181,5 @@ def recording(
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")
     limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
-    return Recording(limits, level, allow_eval, on_exception, loss_pattern or "", force)
+    nodes = Nodes(hub, key, node_rank, nnodes)
+    return Recording(limits, level, allow_eval, on_exception, loss_pattern or "", force, nodes)

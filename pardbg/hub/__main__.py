@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from pardbg.hub.relay.relay import Relay
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.serve.hub import Hub
@@ -24,7 +25,8 @@ def main(argv: list[str]) -> int:
     words = parser.parse_args(argv)
     os.umask(0o077)
     try:
-        hub = Hub(files.load(words.run_dir), words.sources)
+        config = files.load(words.run_dir)
+        hub = (Relay if config.is_relay else Hub)(config, words.sources)
         outlive_signals(hub, words.heard)
         hub.open()
     except files.ConfigError as error:
@@ -34,7 +36,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def outlive_signals(hub: Hub, heard_fd: int = -1) -> None:
+def outlive_signals(hub: Hub | Relay, heard_fd: int = -1) -> None:
     """The hub ends with its job, not of a signal that was sent to all: SIGTERM ends it only where
     there is no job (any more), and then it closes the session."""
 

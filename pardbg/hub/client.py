@@ -18,10 +18,9 @@ import zmq
 from pardbg.control.language.port import Reply
 from pardbg.control.language.verbs import Verb
 from pardbg.events.decode import Malformed
-from pardbg.hub.run import config as files
 from pardbg.hub.run.start import RunHandle
 from pardbg.hub.serve.ctrl_messages import pack, unpack
-from pardbg.hub.serve.security import KEYS_FILE, Role, secure_client
+from pardbg.hub.serve.security import Role, load_keys, secure_client
 from pardbg.store.source import Message
 from pardbg.words import duration
 from pardbg_agent.wire import Key, Msg
@@ -44,7 +43,8 @@ def _socket(
     socket.setsockopt(zmq.LINGER, 100)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    secure_client(socket, files.read_json(run_dir / KEYS_FILE), role)
+    if endpoint.startswith("tcp:"):
+        secure_client(socket, load_keys(run_dir), role)
     if kind == zmq.DEALER:
         socket.setsockopt(zmq.IDENTITY, (name or _name()).encode())
         socket.setsockopt(zmq.RCVHWM, 10_000)

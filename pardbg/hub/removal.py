@@ -28,7 +28,7 @@ MAX_MARK: Final = 128
 RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
     r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|keys\.json|recorded\.json|hub\.log|launch\.log"
-    r"|job\.out|job\.err|notices|told|kill|data|pub|ctrl|\.[a-z]+\.(?:json|pid)\.\d+"
+    r"|job\.out|job\.err|notices|relay\.json|told|kill|data|pub|ctrl|\.[a-z]+\.(?:json|pid)\.\d+"
 )
 """What launcher and hub make in a run's directory (the last: JSON files half written)."""
 RING: Final = ".ring"

@@ -20,6 +20,8 @@ from pardbg.analysis.hangs.stacks import is_user
 WAIT_NS: Final = 1_000_000_000
 """An agent that is silent for so long is looked at from outside: something holds its GIL."""
 PY_SPY_S: Final = 5.0
+ELSEWHERE_NS: Final = 7_000_000_000
+"""Another node's answer may be lost."""
 MAX_FRAMES: Final = 256
 WAITING: Final = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/selectors.py",
                   "/concurrent/futures/thread.py")  # fmt: skip
@@ -46,6 +48,8 @@ class Asked:
     """rank -> agent, py-spy or why not."""
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     """proc -> who looks at it from outside."""
+    elsewhere: set[str] = field(default_factory=set)
+    """Looked at on other nodes."""
 
 
 class Where:
@@ -54,6 +58,8 @@ class Where:
     def __init__(self, dump: Callable[[int], list[dict[str, Any]]] | None = None) -> None:
         self._asked: dict[int, Asked] = {}
         self._dump = dump or py_spy
+        self.elsewhere: Callable[[int, str, int], bool] = lambda number, proc, pid: False
+        """Have a process looked at on its own node; False: it is here."""
         self._results: queue.SimpleQueue[tuple[int, str, list[dict[str, Any]] | str]] = (
             queue.SimpleQueue()
         )
@@ -87,6 +93,10 @@ class Where:
         asked.source[rank] = "agent"
         self._finish(number)
 
+    def looked(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
+        """What was seen of a process on another node, or why nothing was."""
+        self._results.put((number, proc, found))
+
     def gone(self, proc: str) -> None:
         """A process ended meanwhile."""
         for number, asked in list(self._asked.items()):
@@ -103,6 +113,8 @@ class Where:
             elif now - asked.since_ns >= WAIT_NS:
                 for proc in list(asked.waiting):
                     self._go_outside(number, asked, proc)
+                    if proc in asked.elsewhere and now - asked.since_ns >= ELSEWHERE_NS:
+                        self._results.put((number, proc, "no answer, and its node has none"))
         while not self._results.empty():
             self._found(*self._results.get())
 
@@ -111,6 +123,9 @@ class Where:
             self._results.put((number, proc, f"no answer; {MAX_OUTSIDE} others are looked at"))
         elif proc in asked.waiting and proc not in asked.threads:
             arguments = (number, proc, asked.waiting[proc][1])
+            if proc in asked.elsewhere or self.elsewhere(*arguments):
+                asked.elsewhere.add(proc)
+                return
             thread = threading.Thread(target=self._look, args=arguments, daemon=True)
             asked.threads[proc] = thread
             thread.start()

@@ -10,6 +10,7 @@ import stat
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pardbg.session.writer import RunFacts
 
 VERSION: Final = 1
+_TCP: Final = re.compile(r"tcp://(?:[A-Za-z0-9_.-]+|\*|\[[0-9A-Za-z:.%_-]+\]):(?P<port>[0-9]{1,5})")
+KEYS_FILE: Final = "keys.json"
+"""0600, in the run directory: every key of the run."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RESERVED_BYTES: Final = 4096
 MAX_SOCKET_PATH: Final = 100
@@ -39,8 +43,55 @@ NOTICES_FILE = "notices"
 """What the hub has to say to who started the run, a line each: it is held, it was let go."""
 
 
+CTRL_PORT, DATA_PORT, PUB_PORT = 0, 1, 2
+"""A hub that other nodes reach listens on three ports, from the one that is named on."""
+
+
 class ConfigError(Exception):
     """A run directory that cannot be made, read or used. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This node among those of a run."""
+
+    hub: str
+    node: int
+    nnodes: int
+    keys: Mapping[str, Any]
+    """Those of the run: see ``pardbg.hub.serve.security``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a hub listens for other nodes, from ``tcp://HOST:PORT``. Raises ConfigError."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        found = _TCP.fullmatch(self.text)
+        if found is None or not 0 < int(found["port"]) <= 65535 - PUB_PORT:
+            raise ConfigError(f"{self.text!r} is no tcp://HOST:PORT")
+
+    @property
+    def ctrl(self) -> str:
+        return self._at(CTRL_PORT)
+
+    @property
+    def data(self) -> str:
+        return self._at(DATA_PORT)
+
+    @property
+    def pub(self) -> str:
+        return self._at(PUB_PORT)
+
+    def everywhere(self) -> Endpoints:
+        """The same ports on every address of this host."""
+        return Endpoints(f"tcp://*:{self.text.rpartition(':')[2]}")
+
+    def _at(self, number: int) -> str:
+        address, _, port = self.text.rpartition(":")
+        return f"{address}:{int(port) + number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +125,10 @@ class RunConfig:
     Agents read it here."""
     loss_pattern: str = ""
     """A regular expression that finds the loss in a line of the job's output."""
+    hub: str = ""
+    """Of several nodes: ``tcp://HOST:PORT`` of the hub, which runs on node 0."""
+    node: int = 0
+    nnodes: int = 1
     v: int = VERSION
     dir: Path = field(default=Path(), compare=False)
 
@@ -82,6 +137,16 @@ class RunConfig:
         """Where this host's ranks keep their rings: derived, so that no file can name another."""
         inside = self.dir / RINGS_DIR
         return inside if inside.is_dir() else shm_root() / self.run
+
+    @property
+    def upstream(self) -> Endpoints:
+        """Where the hub is, of several nodes. Raises ConfigError."""
+        return Endpoints(self.hub)
+
+    @property
+    def is_relay(self) -> bool:
+        """The hub is elsewhere."""
+        return bool(self.hub) and self.node > 0
 
     @property
     def facts(self) -> RunFacts:
@@ -135,6 +200,7 @@ def make(
     allow_eval: bool = False,
     on_exception_s: float = 0.0,
     loss_pattern: str = "",
+    place: Place | None = None,
 ) -> RunConfig:
     """Make a run's directories (0700) and its run.json. Raises ConfigError."""
     run = f"{_slug(name)}-{uuid.uuid4().hex[:8]}"
@@ -161,8 +227,13 @@ def make(
         allow_eval=allow_eval,
         on_exception_s=on_exception_s,
         loss_pattern=loss_pattern,
+        hub=place.hub if place else "",
+        node=place.node if place else 0,
+        nnodes=place.nnodes if place else 1,
         dir=run_dir,
     )
+    if place is not None:
+        write_json(run_dir / KEYS_FILE, dict(place.keys))
     config.save()
     return config
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
-from pardbg.hub.run.config import ConfigError, RunConfig
+from pardbg.hub.run.config import ConfigError, Place, RunConfig
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
 from pardbg.session.part_files import UNLIMITED, PartLimits, part_path
@@ -140,6 +140,7 @@ def start_run(
     on_exception_s: float = 0.0,
     loss_pattern: str = "",
     streams: Streams | None = None,
+    place: Place | None = None,
 ) -> RunHandle:
     """Start hub and job; returns when both run. Raises LaunchError.
 
@@ -149,6 +150,7 @@ def start_run(
     raised for somebody who looks at it. ``loss_pattern``: finds losses in the job's output.
     ``streams``: what the job reads and writes, where the
     caller passes it through (an owner); else it has no stdin, and its output is only kept.
+    ``place``: of several nodes, which this is; the hub is on node 0.
     """
     environment = dict(os.environ if env is None else env)
     _check_command(argv, environment, cwd)
@@ -157,6 +159,7 @@ def start_run(
             list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
             owner_pid=os.getpid() if owner else None, limits=limits,
             allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
+            place=place,
         )  # fmt: skip
     except ConfigError as error:
         raise LaunchError(str(error)) from None

@@ -9,11 +9,12 @@ from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.questions import Questions
-from pardbg.hub.ranks.rings import SALVAGED, Rings
+from pardbg.hub.ranks.rings import SALVAGED, Rescued, Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.serve.clock_sync import SAME, ClockEstimate, Offset
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.ctrl_messages import agent_state
+from pardbg.hub.serve.nodes import Nodes
 from pardbg.hub.serve.router import Router
 from pardbg.words import whole
 from pardbg_agent import wire
@@ -39,16 +40,30 @@ class Agents:
         self._hub_id, self._boot_id = hub_id, boot_id
         self._router, self._collector, self._definitions = router, collector, definitions
         self._rings, self._machine, self._where = rings, machine, where
+        self.nodes = Nodes(hub_id, router)
+        self.nodes.on_welcome = lambda proc: self._welcome(proc, collector.clock())
+        self.nodes.on_rescued = self._rescued
         self._clocks: dict[str, ClockEstimate] = {}
         self._byes: dict[str, dict[str, Any]] = {}
         self._hello: set[str] = set()
         self._heard: dict[str, int] = {}
+        self._left: dict[str, int] = {}
+        """On other nodes: when a process was found to have ended."""
         self._scanned_ns = self._ping = 0
 
     def known(self) -> dict[str, int]:
         """proc -> rank of every process that has not ended."""
-        procs = {*self._hello, *self._rings.mapped} - self.ended.keys()
+        procs = {*self._hello, *self._rings.mapped, *self.nodes.rows()} - self.ended.keys()
         return {proc: self._rank(proc) for proc in procs}
+
+    def rows(self, now: int) -> dict[str, dict[str, Any]]:
+        """STATE's ``ranks`` of every node."""
+        return self.nodes.rows() | self._rings.rows(now)
+
+    def computing(self) -> dict[str, int]:
+        """proc -> since when a pipeline action runs there, by its own clock."""
+        elsewhere = {p: row["since_ns"] for p, row in self.nodes.rows().items() if row["action"]}
+        return elsewhere | self._rings.computing()
 
     def offset_ns(self, proc: str) -> int:
         """Its clock + this = ours, as far as it is known."""
@@ -95,7 +110,27 @@ class Agents:
         for proc, ring in list(self._rings.mapped.items()):
             if ring.dead_ns and now - ring.dead_ns >= SETTLE_NS and proc not in self.ended:
                 self._salvage(proc, now)
+        for node in list(self.nodes):
+            for proc, (dead_ns, _) in list(node.gone.items()):
+                self._gone_elsewhere(proc, dead_ns, now)
+        self.nodes.tick(now)
         self._ping_remote(now)
+
+    def _gone_elsewhere(self, proc: str, dead_ns: int, now: int) -> None:
+        """A process ended on another node: what it left is fetched, once its last words came."""
+        if proc in self.ended:
+            self.nodes.forget(proc)
+            return
+        if proc not in self._left:
+            self._left[proc] = now
+            self._gone([proc], now)
+        elif now - self._left[proc] >= SETTLE_NS:
+            self.nodes.rescue(proc, self._head(proc) or 0, now)
+
+    def _rescued(self, proc: str, rescued: Rescued, dead_ns: int, code: int | None) -> None:
+        if proc not in self.ended:
+            self._take_rest(proc, rescued, dead_ns + self.offset_ns(proc), code)
+        self.nodes.forget(proc)
 
     def finish(self, now: int) -> None:
         """The job is over: whatever is left in the rings, whoever may still be there."""
@@ -103,6 +138,8 @@ class Agents:
         for proc in list(self._rings.mapped):
             if proc not in self.ended:
                 self._salvage(proc, now)
+        for proc in self.nodes.rows().keys() - self.ended.keys():
+            self._end(proc, "lost", (self._head(proc) or 0) - 1, 0, now)
 
     def _gone(self, procs: list[str], now: int) -> None:
         for proc in procs:
@@ -157,7 +194,7 @@ class Agents:
         self._where.gone(proc)
         self.inquiries.gone(proc)
         self._machine.gone(proc, now, "ended")
-        if proc not in self._rings.mapped:
+        if proc not in self._rings.mapped and self.nodes.node_of(proc) is None:
             self._end(proc, "exit", int(message.get("last_index") or 0),
                       int(message.get("dropped") or 0), now)  # fmt: skip
 
@@ -165,8 +202,13 @@ class Agents:
 
     def _salvage(self, proc: str, now: int) -> None:
         """Send on what a dead process could not, then remove its files."""
-        start = self._collector.heads.next.get(proc.encode("ascii"), 0)
-        rescued = self._rings.rescue(proc, start)
+        ring = self._rings.mapped[proc]
+        rescued = self._rings.rescue(proc, self._head(proc) or 0)
+        self._take_rest(proc, rescued, ring.dead_ns or now, ring.code)
+        self._rings.forget(proc)
+
+    def _take_rest(self, proc: str, rescued: Rescued, dead_ns: int, code: int | None) -> None:
+        now = self._collector.clock()
         for payload in self._definitions.missing(proc, rescued.definitions):
             self._collector.accept(Key.DEFINITION.value + proc.encode("ascii"), payload)
         for first, raw in rescued.batches:
@@ -176,15 +218,11 @@ class Agents:
             )
             self._collector.records(proc, head + raw, first, count)
         left = proc in self._byes or self._definitions.process(proc).leaving
-        ring = self._rings.mapped[proc]
-        if ring.code is not None:
-            left = ring.code >= 0  # os._exit says no farewell and is no kill
+        if code is not None:
+            left = code >= 0  # os._exit says no farewell and is no kill
         reason = "exit" if left else "killed"
         self._machine.gone(proc, now, "is gone")
-        self._end(
-            proc, reason, rescued.last_index, rescued.dropped, ring.dead_ns or now, ring.code
-        )  # fmt: skip
-        self._rings.forget(proc)
+        self._end(proc, reason, rescued.last_index, rescued.dropped, dead_ns, code)
 
     def _end(
         self, proc: str, reason: str, last_index: int, dropped: int, t_ns: int,
@@ -197,20 +235,24 @@ class Agents:
         )  # fmt: skip
 
     def _find_lost(self, now: int) -> None:
-        for proc in self._hello - self.ended.keys() - self._rings.mapped.keys():
+        elsewhere = self.nodes.rows().keys()
+        for proc in self._hello - self.ended.keys() - self._rings.mapped.keys() - elsewhere:
             if now - self._heard.get(proc, now) >= LOST_NS:
                 self._machine.gone(proc, now, "is lost")
-                head = self._collector.heads.next.get(proc.encode("ascii"), 0)
-                self._end(proc, "lost", head - 1, 0, now)
+                self._end(proc, "lost", (self._head(proc) or 0) - 1, 0, now)
 
     # -- small things
 
     def _welcome(self, proc: str, now: int) -> bool:
         message: dict[str, Any] = {"t": Msg.WELCOME.value, "hub": self._hub_id, "t_ns": now}
-        head = self._collector.heads.next.get(proc.encode("ascii"))
+        head = self._head(proc)
         if head is not None:
             message["next"] = head
         return self._router.send(proc, message)
+
+    def _head(self, proc: str) -> int | None:
+        """The index after its newest record here."""
+        return self._collector.heads.next.get(proc.encode("ascii"))
 
     def _greet(self, now: int) -> None:
         """Agents that knew the hub before this one: they are connected, but need not speak."""

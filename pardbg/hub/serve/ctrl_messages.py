@@ -20,7 +20,7 @@ def notice(event: dict[str, Any], run: str) -> str:
     if kind in ("exception", "hit") and event.get("mode") != "running":
         held = f" (nobody comes: in {countdown(event['lease_ns'])})" if event["lease_ns"] else ""
         return f"{text}{held}; `pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
-    return text if kind in ("lapsed", "released") else ""
+    return text if kind in ("lapsed", "released", "node_lost", "node_back") else ""
 
 
 def unpack(raw: bytes) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from pardbg.control.machine.effects import Ack, Event, ToAgent
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent, Wire
+from pardbg.hub.node_messages import Node
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.successor import Successor
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.ctrl_messages import notice
@@ -32,7 +34,6 @@ from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.security import Role, check_endpoints, load_keys
 from pardbg.hub.serve.sockets import Sockets
 from pardbg.hub.serve.state_feed import StateFeed
-from pardbg.hub.serve.successor import Successor
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain
 from pardbg.session.rotation import Parts
@@ -45,6 +46,8 @@ OUTPUT_NS: Final = 50 * MS
 QUIET_NS: Final = 200 * MS
 DRAIN_NS: Final = 5_000 * MS
 """After the job's end: how long its processes and their last messages may take."""
+NODES_NS: Final = 60_000 * MS
+"""The same where the job goes on on other nodes: torchrun's agents end one after another."""
 GRACE_NS: Final = 2_000 * MS
 """After everything is written: how long a late viewer's history may take."""
 GAP_NS: Final = 1_000 * MS
@@ -104,6 +107,7 @@ class Hub:
     def close(self) -> None:
         """Sockets and mappings; the session if it is still open."""
         self._close_session()
+        self._agents.nodes.tell_all(Node.END)
         self._rings.close(remove=self.over)
         self._output.close()
         self._sockets.close()
@@ -127,9 +131,14 @@ class Hub:
             self._rings, self._machine, self._where,
         )  # fmt: skip
         self._agents.ended = dict(self._resumed.ended)
-        self._state = StateFeed(
-            self.id, self._rings, self._agents, self._where, self._router, self._collector
+        self._state = StateFeed(self.id, self._agents, self._where, self._router, self._collector)
+        nodes = self._agents.nodes
+        nodes.on_event = self._node_event
+        nodes.on_line = lambda stream, rank, text: self._collector.say(
+            Key.OUTPUT, rank=rank, stream=stream, text=text
         )
+        self._where.elsewhere = nodes.look
+        nodes.on_looked = self._where.looked
         self._viewers = Viewers(
             self.config, self.id, self._router, self._collector, self._definitions,
             self._recent, self._rings, self._agents, self._machine, self._where, self._signal_job,
@@ -139,6 +148,7 @@ class Hub:
         self._collector.on_definition = self._agents.defined
         self._router.on_agent = self._from_agent
         self._router.on_viewer = self._from_viewer
+        self._router.on_relay = self._from_relay
         self._router.on_left = lambda viewer: self._viewers.left(viewer, time.monotonic_ns())
 
     def _say_hello(self, resumed: Resumed) -> None:
@@ -172,7 +182,7 @@ class Hub:
         now = time.monotonic_ns()
         self._agents.tick(now)
         if self._machine.active:
-            self._machine.tick(now, self._rings.computing())
+            self._machine.tick(now, self._agents.computing())
         else:
             self._machine.tick(now)
         self._carry_out()
@@ -202,6 +212,12 @@ class Hub:
             self._agents.message(proc, message, time.monotonic_ns())
         except _NONSENSE as error:
             raise Malformed(f"{proc}: {error!r}") from error
+
+    def _from_relay(self, relay: str, message: dict[str, Any], role: Role) -> None:
+        try:
+            self._agents.nodes.message(relay, message, time.monotonic_ns())
+        except _NONSENSE as error:
+            raise Malformed(f"{relay}: {error!r}") from error
 
     def _from_viewer(self, viewer: str, message: dict[str, Any], role: Role) -> None:
         try:
@@ -233,6 +249,11 @@ class Hub:
                 open(self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8") as file,
             ):
                 file.write(f"pardbg: {plain(text)}\n")
+            self._agents.nodes.tell_all(Node.NOTICE, text=text)
+
+    def _node_event(self, event: str, text: str) -> None:
+        self._control_event(event, text)
+        self._notice({"event": event, "text": text})
 
     # -- what the hub says
 
@@ -301,7 +322,7 @@ class Hub:
             self._successor.finish()
             self._exit_ns = self._heard_ns = now
             return False
-        if now - self._exit_ns >= DRAIN_NS:
+        if now - self._exit_ns >= (NODES_NS if self._agents.nodes.running else DRAIN_NS):
             return True
         quiet = now - self._heard_ns >= QUIET_NS and now - self._exit_ns >= QUIET_NS
         return quiet and not self._agents.known() and self._output.at_end
@@ -363,8 +384,9 @@ class Hub:
 
     def _signal_job(self, number: int | None) -> str | None:
         """Pass a signal on to the job's group, or (None) have it ended; None if that went well."""
+        self._agents.nodes.tell_all(Node.SIGNAL, number=number)
         if jobs.job_pid(self.config.dir) is None:
-            return "the job has ended"
+            return None if self._agents.nodes.running else "the job has ended"
         if number is None:
             jobs.ask_to_kill(self.config.dir)
         else:

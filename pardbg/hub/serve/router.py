@@ -11,6 +11,7 @@ import zmq
 
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Wire
+from pardbg.hub.node_messages import RELAY
 from pardbg.hub.serve.ctrl_messages import pack, unpack
 from pardbg.hub.serve.security import Role, ServerSecurity
 from pardbg_agent.wire import Msg
@@ -43,6 +44,9 @@ class Router:
         self.malformed = 0
         self.on_agent: Handler = lambda proc, message, role: None
         self.on_viewer: Handler = lambda viewer, message, role: None
+        self.on_relay: Handler = lambda relay, message, role: None
+        self._via: dict[str, str] = {}
+        """Process -> relay that it is behind."""
         self.on_left: Callable[[str], None] = lambda viewer: None
         self._socket, self._security = socket, security
         self._probed_ns = 0
@@ -62,7 +66,19 @@ class Router:
 
     def send(self, identity: str, message: dict[str, Any]) -> bool:
         """False: nobody of that name is connected (or takes no more)."""
+        via = self._via.get(identity)
+        if via is not None:
+            frames = (identity.encode("ascii"), pack(message))
+            return self._send(via.encode("ascii"), frames) is True
         return self._send(identity.encode("ascii"), (pack(message),)) is True
+
+    def send_relay(self, relay: str, message: dict[str, Any]) -> bool:
+        """To a relay itself."""
+        return self._send(relay.encode("ascii"), (b"", pack(message))) is True
+
+    def reach(self, proc: str, relay: str) -> None:
+        """The process is behind that relay."""
+        self._via[proc] = relay
 
     def history(self, viewer: str, messages: Iterable[Wire], then: dict[str, Any]) -> None:
         """Send a late viewer what it missed, bit by bit, then ``then``."""
@@ -89,13 +105,15 @@ class Router:
 
     def _take(self, frames: list[zmq.Frame]) -> None:
         try:
-            if len(frames) != 2:
-                raise Malformed("frames")
             identity = frames[0].bytes
             name = identity.decode("ascii")
-            message = unpack(frames[1].bytes)
-            role = self._security.role(frames[1])
-            if identity.startswith(VIEWER):
+            message = unpack(frames[-1].bytes)
+            role = self._security.role(frames[-1])
+            if identity.startswith(RELAY):
+                self._from_relay(name, frames, message, role)
+            elif len(frames) != 2:
+                raise Malformed("frames")
+            elif identity.startswith(VIEWER):
                 self._from_viewer(name, identity, message, role)
             elif role in ("agent", "control"):
                 self.on_agent(name, message, role)
@@ -105,6 +123,18 @@ class Router:
             self.malformed += 1
             if self.malformed <= MAX_LOGGED:
                 print(f"dropped a message on CTRL: {error}", flush=True)
+
+    def _from_relay(
+        self, relay: str, frames: list[zmq.Frame], message: dict[str, Any], role: Role
+    ) -> None:
+        if len(frames) != 3 or role not in ("agent", "control"):
+            raise Malformed("relay")
+        proc = frames[1].bytes.decode("ascii")
+        if proc:
+            self.reach(proc, relay)
+            self.on_agent(proc, message, role)
+        else:
+            self.on_relay(relay, message, role)
 
     def _from_viewer(self, name: str, identity: bytes, message: dict[str, Any], role: Role) -> None:
         if role == "agent":

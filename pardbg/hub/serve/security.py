@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import zmq
 
-from pardbg.hub.run.config import ConfigError, RunConfig, read_json, write_json
+from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json, write_json
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
 
 Role = Literal["agent", "viewer", "control"]
 ROLES: Final[tuple[Role, ...]] = ("agent", "viewer", "control")
-KEYS_FILE: Final = "keys.json"
-"""0600, in the run directory: every key of the run. A viewer elsewhere gets its part of it."""
 _MAY: Final[dict[str, tuple[Role, ...]]] = {
     "data": ("agent",),
     "pub": ("viewer", "control"),
@@ -84,7 +82,7 @@ class ServerSecurity:
         return self._roles.get(key) in _MAY.get(domain, ())
 
     def secure(self, socket: zmq.Socket[bytes], domain: str) -> None:
-        """Make a socket a CURVE server."""
+        """What is bound from here on is a CURVE server's."""
         if self.keys is not None:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, self.keys["server"]["secret"].encode())
@@ -94,7 +92,11 @@ class ServerSecurity:
         """Whose message this is; on local sockets whoever reaches them may do everything."""
         if self.keys is None:
             return "control"
-        found = self._roles.get(str(frame.get("User-Id")).encode())
+        try:
+            user = str(frame.get("User-Id"))
+        except zmq.ZMQError:
+            return "control"  # came over ipc
+        found = self._roles.get(user.encode())
         return found if found is not None else "viewer"
 
     def stop(self) -> None:
@@ -108,10 +110,18 @@ def load_keys(run_dir: Path) -> dict[str, Any] | None:
     path = run_dir / KEYS_FILE
     if not path.exists():
         return None
-    keys = read_json(path)
-    if keys is None or any(who not in keys for who in ("server", *ROLES)):
-        raise ConfigError(f"{path} is damaged: start the run again")
-    return keys
+    return check_keys(read_json(path), str(path))
+
+
+def check_keys(keys: Any, name: str) -> dict[str, Any]:
+    """Keys as ``make_keys`` makes them. Raises ConfigError."""
+    try:
+        for who in ("server", *ROLES):
+            if any(len(keys[who][half]) != 40 for half in ("public", "secret")):
+                raise ValueError(who)
+    except (TypeError, LookupError, ValueError):
+        raise ConfigError(f"{name} is damaged: it does not hold a run's keys") from None
+    return dict(keys)
 
 
 def secure_client(socket: zmq.Socket[bytes], keys: dict[str, Any] | None, role: Role) -> None:

@@ -17,6 +17,19 @@ LINGER_MS: Final = 1_000
 """How long viewers may take to fetch what is in their queues."""
 
 
+def listen(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """Bind; over TCP on every kind of address there is. Raises ConfigError."""
+    problem = ""
+    for ipv6 in (1, 0) if endpoint.startswith("tcp:") else (0,):
+        socket.setsockopt(zmq.IPV6, ipv6)
+        try:
+            socket.bind(endpoint)
+            return
+        except zmq.ZMQError as error:
+            problem = str(error.strerror)
+    raise ConfigError(f"cannot listen on {endpoint}: {problem}")
+
+
 class Sockets:
     """Bound when made. Raises ConfigError where an endpoint cannot be."""
 
@@ -24,6 +37,8 @@ class Sockets:
         self._context: zmq.Context[Any] = zmq.Context()
         self.security = ServerSecurity(self._context, keys)
         self.security.start()
+        self._nodes = config.upstream.everywhere() if config.hub else None
+        """Where the other nodes of the run find us."""
         try:
             self.pull = self._bind(zmq.PULL, config.data, "data")
             self.pub = self._bind(zmq.XPUB, config.pub, "pub")
@@ -45,11 +60,12 @@ class Sockets:
         elif kind == zmq.XPUB:
             socket.setsockopt(zmq.SNDHWM, PUB_HWM)
             socket.setsockopt(zmq.XPUB_VERBOSE, 1)
-        self.security.secure(socket, domain)
-        try:
-            socket.bind(endpoint)
-        except zmq.ZMQError as error:
-            raise ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None
+        if endpoint.startswith("tcp:"):
+            self.security.secure(socket, domain)
+        listen(socket, endpoint)
+        if self._nodes is not None:
+            self.security.secure(socket, domain)
+            listen(socket, getattr(self._nodes, domain))
         return socket
 
     def wait(self, timeout_ms: int) -> None:

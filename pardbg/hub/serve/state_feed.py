@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.stacks_on_stall import Standstill, ask
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.serve.agents import Agents
@@ -24,10 +23,9 @@ class StateFeed:
     """Says STATE when something changed, at a bounded rate."""
 
     def __init__(
-        self, hub_id: str, rings: Rings, agents: Agents, where: Where, router: Router,
-        collector: Collector,
+        self, hub_id: str, agents: Agents, where: Where, router: Router, collector: Collector
     ) -> None:  # fmt: skip
-        self._hub_id, self._rings, self._agents = hub_id, rings, agents
+        self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
         self._standstill, self._stall_number = Standstill(), 0
         self._told: dict[str, Any] = {}
@@ -38,10 +36,10 @@ class StateFeed:
     def tick(self, now: int) -> None:
         """Say STATE where it is due, and ask ranks that stand still for their stacks."""
         waited = now - self._told_ns
-        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._rings.mapped))
+        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
         if not self.force and waited < rate:
             return
-        rows = self._rings.rows(now)
+        rows = self._agents.rows(now)
         self._watch_standstill(self._on_our_clock(rows), now)
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()

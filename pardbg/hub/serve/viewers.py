@@ -222,7 +222,7 @@ class Viewers:
         if level is None:
             self._refuse(viewer, number, f"a level is {', '.join(LEVELS)}", usage=True)
             return
-        rows, known = self._rings.rows(now), self._agents.known()
+        rows, known = self._agents.rows(now), self._agents.known()
         present = {
             proc: int(rows.get(proc, {}).get("level", len(LEVELS) - 1))
             for proc, rank in known.items() if rank in ranks
@@ -252,7 +252,7 @@ class Viewers:
         if verb is Verb.STATUS:
             self._answer(viewer, number, self.status())
         elif verb is Verb.RANKS:
-            rows = self._rings.rows(now)
+            rows = self._agents.rows(now)
             chosen = {p: row for p, row in rows.items() if row["rank"] in ranks}
             self._answer(viewer, number, {"ranks": chosen, "mode": self._machine.mode.value})
         else:

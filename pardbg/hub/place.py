@@ -1,0 +1,160 @@
+"""Which node of a job this is, where its hub listens, and with which keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, write_json
+from pardbg.hub.serve.security import check_keys, make_keys
+
+ENV_HUB, ENV_KEY, ENV_SHARED = "PARDBG_HUB", "PARDBG_KEY", "PARDBG_SHARED"
+WAIT_S: Final = 300.0
+"""How long a node waits for the file of node 0."""
+POLL_S: Final = 0.2
+FRESH_S: Final = 3600.0
+"""A shared file older than this is another job's."""
+_NODE: Final = ("PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "GROUP_RANK")
+"""torchrun's own variable, Slurm's, Kubernetes' for an indexed job, torchrun's for its workers."""
+_NODES: Final = ("PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE")
+_JOB: Final = ("SLURM_JOB_ID", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def find_place(
+    hub: str | None, key: Path | None, node: int | None, nnodes: int | None,
+    argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None],
+) -> Place | None:  # fmt: skip
+    """What the options, the command and the environment say; None: a job of one node. Waits for
+    node 0's keys. Raises ConfigError."""
+    hub = hub or env.get(ENV_HUB)
+    shared = env.get(ENV_SHARED)
+    if not hub and not shared:
+        if key is not None or node is not None:
+            raise ConfigError("--key and --node-rank go with --hub tcp://HOST:PORT")
+        return None
+    number = _number(node, ("--node-rank", "--node_rank"), argv, _NODE, env)
+    if number is None:
+        raise ConfigError("which node is this? give --node-rank N (0: the hub runs there)")
+    total = _number(nnodes, ("--nnodes",), argv, _NODES, env) or 0
+    if total and not 0 <= number < total:
+        raise ConfigError(f"node {number} of {total}: nodes count from 0")
+    if hub is None:
+        assert shared is not None
+        found = _rendezvous(Path(shared), number, argv, env, say)
+        return Place(found["hub"], number, total, found["keys"])
+    Endpoints(hub)
+    return Place(hub, number, total, _keys(key, number, env, say))
+
+
+def _number(
+    said: int | None, words: tuple[str, ...], argv: Sequence[str], names: tuple[str, ...],
+    env: Mapping[str, str],
+) -> int | None:  # fmt: skip
+    """From the option, torchrun's own words, or the environment; of ``2:4`` the larger."""
+    if said is not None:
+        return said
+    texts = [env[name] for name in reversed(names) if env.get(name)]
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in words:
+            texts.append(value if equals else "".join(argv[at + 1 : at + 2]))
+    for text in reversed(texts):
+        if re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", text, re.ASCII):
+            return int(text.rpartition(":")[2])
+    return None
+
+
+def _keys(
+    path: Path | None, node: int, env: Mapping[str, str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    text = env.get(ENV_KEY)
+    if path is None and text:
+        try:
+            return check_keys(json.loads(text), ENV_KEY)
+        except ValueError:
+            raise ConfigError(f"{ENV_KEY} is not what a key file says") from None
+    if path is None:
+        raise ConfigError(
+            "--hub needs --key FILE, the same on every node (node 0 makes it), or PARDBG_KEY"
+        )
+    if node == 0 and not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, make_keys())
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+        say(f"keys for the other nodes are in {path}")
+    return check_keys(_wait_for(path, "the key", say), str(path))
+
+
+def _rendezvous(
+    folder: Path, node: int, argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Where the hub listens and its keys, by a file in a directory that all nodes see."""
+    job = next((env[name] for name in _JOB if env.get(name)), "") or _option(argv, "rdzv")
+    if not job:
+        raise ConfigError(f"{ENV_SHARED}: which job is this? no {_JOB[0]} nor --rdzv-id: use --hub")
+    path = folder / f"pardbg-{re.sub(r'[^A-Za-z0-9_-]+', '-', job)[:64]}.json"
+    if node == 0:
+        made = {"hub": f"tcp://{socket.getfqdn()}:{_free_ports()}", "keys": make_keys()}
+        try:
+            write_json(path, made)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+        return made
+    found = _wait_for(path, "node 0", say, fresh=True)
+    Endpoints(str(found.get("hub")))
+    return {"hub": str(found["hub"]), "keys": check_keys(found.get("keys"), str(path))}
+
+
+def _option(argv: Sequence[str], name: str) -> str:
+    for at, word in enumerate(argv):
+        head, equals, value = word.partition("=")
+        if head.replace("_", "-") == f"--{name}-id":
+            return value if equals else "".join(argv[at + 1 : at + 2])
+    return ""
+
+
+def _wait_for(
+    path: Path, what: str, say: Callable[[str], None], fresh: bool = False
+) -> dict[str, Any]:
+    """The file once it is there, and only ours to read."""
+    until, told = time.monotonic() + WAIT_S, False
+    while True:
+        try:
+            found = path.stat()
+            if found.st_mode & 0o077:
+                raise ConfigError(f"{path} can be read by others: chmod 600 it")
+            if not fresh or time.time() - found.st_mtime < FRESH_S:
+                value = read_json(path)
+                if value is not None:
+                    return value
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        if time.monotonic() > until:
+            raise ConfigError(f"{path} did not appear: did node 0 start?")
+        if not told:
+            told = True
+            say(f"waiting for {what}: {path}")
+        time.sleep(POLL_S)
+
+
+def _free_ports() -> int:
+    """The first of three ports in a row that are free here."""
+    for port in range(29_700 + os.getpid() % 1000 * 3, 60_000, 3):
+        try:
+            for number in range(3):
+                with socket.socket() as probe:
+                    probe.bind(("", port + number))
+            return port
+        except OSError:
+            continue
+    raise ConfigError("no three free ports in a row")

@@ -1,0 +1,1 @@
+"""On every node but the hub's: what collects there and passes it on."""

@@ -1,0 +1,351 @@
+"""A node's relay: hub to the agents of this node, one client of the run's hub.
+
+Agents reach it over ipc and notice no difference. Their records stay in their rings while the hub
+is away: nothing is taken from them that cannot be passed on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import zmq
+
+from pardbg.events.decode import Malformed
+from pardbg.hub.backlog import Definitions
+from pardbg.hub.node_messages import PIECE_BYTES, VERSION, Node
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.ranks.rings import Rescued, Rings
+from pardbg.hub.ranks.where import py_spy
+from pardbg.hub.relay.passing import Turns
+from pardbg.hub.relay.uplink import Uplink
+from pardbg.hub.run import config as files
+from pardbg.hub.run import jobs
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.successor import Successor
+from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES
+from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES, pack, unpack
+from pardbg.hub.serve.job_output import JobOutput
+from pardbg.hub.serve.security import load_keys
+from pardbg.plain_text import plain
+from pardbg.words import duration
+from pardbg_agent.wire import Key, Msg
+
+MS: Final = 1_000_000
+SCAN_NS: Final = 250 * MS
+ROWS_NS: Final = 100 * MS
+ROWS_IDLE_NS: Final = 1_000 * MS
+OUTPUT_NS: Final = 100 * MS
+COMPLAIN_NS: Final = 10_000 * MS
+DRAIN_NS: Final = 5_000 * MS
+"""After the job's end here: how long a hub that answers may take for the rest."""
+ABSENT_NS: Final = 3_000 * MS
+"""The same for one that does not: then what is in the rings stays there, for `postmortem`."""
+PULL_HWM: Final = 64
+MAX_LINES: Final = 500
+TOLD_FILE: Final = "relay.json"
+"""How far the job's output has been passed on, for a relay that comes after us."""
+_TIMES: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
+
+
+class Relay:
+    """Made, ``open``ed, ``run``. One per node and run."""
+
+    def __init__(self, config: RunConfig, sources: Sequence[int] = ()) -> None:
+        self.config = config
+        self.stopping = False
+        self._successor = Successor(config, list(sources))
+        self._definitions = Definitions()
+        self._rings = Rings(config.ring_dir, self._definitions, config.run)
+        self._gone: dict[str, tuple[int, int | None]] = {}
+        self._pending: deque[tuple[bytes, bytes]] = deque()
+        """Taken from an agent, not yet from us."""
+        self._hub = ""
+        self._found: deque[tuple[int, str, Any]] = deque()
+        """Stacks read from outside, by other threads."""
+        self._rows: dict[str, Any] = {}
+        self._rows_ns = self._scan_ns = self._output_ns = self._exit_ns = 0
+        self._complained_ns, self._down_since = 0, time.monotonic_ns()
+        self._done = False
+        self._turns, self._link = Turns(), 0
+        told = files.read_json(config.dir / TOLD_FILE) or {}
+        self._output = JobOutput(config.dir, {k: int(v) for k, v in told.items()})
+
+    @property
+    def over(self) -> bool:
+        """The job has ended here."""
+        return self._exit_ns > 0
+
+    def open(self) -> None:
+        """Sockets, then ``hub.pid``. Raises ConfigError."""
+        keys = load_keys(self.config.dir)
+        if keys is None:
+            raise files.ConfigError("no key for the hub: give --key FILE")
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._pull = self._bind(zmq.PULL, self.config.data, MAX_MESSAGE_BYTES)
+        self._agents = self._bind(zmq.ROUTER, self.config.ctrl, MAX_CTRL_BYTES)
+        self._up = Uplink(self._context, self.config.upstream, keys, self.config.node)
+        files.write_json(self.config.dir / files.HUB_FILE, {
+            "pid": os.getpid(), "start": start_time(os.getpid()), "hub": "relay",
+        })  # fmt: skip
+
+    def _bind(self, kind: int, endpoint: str, limit: int) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, limit)
+        if kind == zmq.PULL:
+            socket.setsockopt(zmq.RCVHWM, PULL_HWM)
+        else:
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise files.ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None
+        return socket
+
+    def run(self) -> None:
+        """Until the job has ended here and the hub has everything, or ``stopping``."""
+        while not self.stopping and not self._turn():
+            pass
+        taken = not self._rings.mapped
+        self._up.close(linger_ms=1_000 if taken else 0)
+        self._rings.close(remove=taken)
+        self._output.close()
+        for socket in (self._pull, self._agents):
+            socket.close()
+        self._context.term()
+
+    # -- one turn
+
+    def _turn(self) -> bool:
+        self._wait()
+        self._up.look()
+        now = time.monotonic_ns()
+        self._pass_data()
+        self._pass_up()
+        for sender, said in self._up.receive():
+            self._from_hub(sender, said)
+        self._watch_rings(now)
+        self._say_rows(now)
+        self._say_output(now)
+        self._complain(now)
+        while self._found and self._up.up:
+            number, proc, found = self._found.popleft()
+            self._up.say(Node.LOOKED, id=number, proc=proc, found=found)
+        self._successor.tick()
+        return self._is_over(now)
+
+    def _wait(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._agents, *self._up.sockets()):
+            poller.register(socket, zmq.POLLIN)
+        if (
+            self._pending or self._turns.full or not self._up.up
+        ):  # agents keep theirs while the hub takes nothing
+            poller.poll(5 if self._up.up else 50)
+        else:
+            poller.register(self._pull, zmq.POLLIN)
+            poller.poll(25)
+
+    def _pass_data(self) -> None:
+        if self._up.num_links != self._link:
+            self._link = self._up.num_links
+            self._pending.clear()  # it comes again
+            self._turns.new_link()
+        if not self._up.up:
+            return
+        while self._pending:
+            if not self._up.put(*self._pending[0]):
+                return
+            self._pending.popleft()
+        with contextlib.suppress(zmq.Again):
+            for _ in range(256):
+                if self._turns.full:
+                    return
+                frames = self._pull.recv_multipart(zmq.NOBLOCK)
+                if len(frames) == 2 and not self._pass(frames[0], frames[1]):
+                    return
+
+    def _pass(self, key: bytes, payload: bytes) -> bool:
+        """One DATA message; False if the hub takes no more now."""
+        if key[:1] == Key.DEFINITION.value:
+            self._definitions.add(key, payload)
+        elif not self._turns.passes(key[1:], payload):
+            return True
+        if self._up.put(key, payload):
+            return True
+        self._pending.append((key, payload))
+        return False
+
+    def _pass_up(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            for _ in range(256):
+                frames = self._agents.recv_multipart(zmq.NOBLOCK)
+                if len(frames) == 2:
+                    self._up.forward(frames[0], frames[1])
+
+    # -- what the hub says
+
+    def _from_hub(self, proc: bytes, payload: bytes) -> None:
+        try:
+            message = unpack(payload)
+        except Malformed:
+            return
+        if not proc:
+            self._own(message)
+        elif message.get("t") == Msg.PING.value:  # one clock for all of this node
+            said = {"t": Msg.PONG.value, "re": message.get("id"), "t_ns": time.monotonic_ns()}
+            self._up.forward(proc, pack(said))
+        else:
+            if message.get("t") == Msg.WELCOME.value:
+                # Over a new link, or with a new relay, agents begin as with a new hub.
+                message["hub"] = f"{message.get('hub')}/{os.getpid()}.{self._up.num_links}"
+                payload = pack(message)
+                wanted = message.get("next")
+                key = Key.RECORDS.value + proc
+                kept = self._turns.welcome(proc, wanted if isinstance(wanted, int) else 0)
+                self._pending.extend((key, batch) for batch in kept)
+            with contextlib.suppress(zmq.ZMQError):
+                self._agents.send_multipart((proc, payload), zmq.NOBLOCK)
+
+    def _own(self, message: dict[str, Any]) -> None:
+        kind, proc = message.get("t"), str(message.get("proc") or "")
+        if kind == Node.KNOWN.value:
+            self._hub, self._rows_ns = str(message.get("hub")), 0
+        elif kind == Node.REFUSED.value:
+            self._up.problem = plain(str(message.get("why")))
+        elif kind == Node.RESCUE.value and proc in self._rings.mapped:
+            self._rescue(proc, int(message.get("start") or 0))
+        elif kind == Node.FORGET.value and proc in self._rings.mapped:
+            self._rings.forget(proc)
+            self._gone.pop(proc, None)
+        elif kind == Node.LOOK.value:
+            words = int(message.get("id") or 0), proc, int(message.get("pid") or 0)
+            threading.Thread(target=self._look, args=words, daemon=True).start()
+        elif kind == Node.SIGNAL.value:
+            number = message.get("number")
+            if number is None:
+                jobs.ask_to_kill(self.config.dir)
+            elif jobs.job_pid(self.config.dir) is not None:
+                jobs.send(self.config.dir, int(number), group=True)
+        elif kind == Node.NOTICE.value:
+            self._notice(plain(str(message.get("text"))))
+        elif kind == Node.END.value:
+            self._done = True
+
+    def _rescue(self, proc: str, start: int) -> None:
+        """In pieces: a ring may hold more than one message may."""
+        rescued = self._rings.rescue(proc, start)
+        pieces = _pieces(rescued)
+        for at, batches in enumerate(pieces):
+            self._up.say(
+                Node.RESCUED, proc=proc, definitions=rescued.definitions if not at else [],
+                batches=batches, last=rescued.last_index, dropped=rescued.dropped,
+                more=at + 1 < len(pieces), first=not at,
+            )  # fmt: skip
+
+    def _look(self, number: int, proc: str, pid: int) -> None:
+        try:
+            self._found.append((number, proc, py_spy(pid)))
+        except Exception as error:  # noqa: BLE001 - said instead of the stack
+            self._found.append((number, proc, f"no answer, and py-spy: {error}"[:200]))
+
+    # -- what is here
+
+    def _watch_rings(self, now: int) -> None:
+        found = self._rings.left(now)
+        if now - self._scan_ns >= SCAN_NS:
+            self._scan_ns = now
+            self._rings.scan()
+            found += self._rings.died(now)
+        for proc in found:
+            ring = self._rings.mapped[proc]
+            self._gone[proc] = (ring.dead_ns, ring.code)
+            self._rows_ns = 0
+
+    def _say_rows(self, now: int) -> None:
+        waited = now - self._rows_ns
+        if waited < ROWS_NS or not self._up.up:
+            return
+        rows = self._rings.rows(now)
+        seen = {
+            proc: {k: v for k, v in row.items() if k not in _TIMES} for proc, row in rows.items()
+        }
+        if seen == self._rows and waited < ROWS_IDLE_NS:
+            return
+        config = self.config
+        if self._up.say(
+            Node.ROWS, version=VERSION, node=config.node, nnodes=config.nnodes, host=config.host,
+            run=config.run, link=self._up.num_links, rows=rows, gone=self._gone,
+            ended=self.over,
+        ):  # fmt: skip
+            self._rows, self._rows_ns = seen, now
+
+    def _say_output(self, now: int) -> None:
+        if now - self._output_ns < OUTPUT_NS or not self._up.up:
+            return
+        self._output_ns = now
+        lines = self._output.lines(now, final=self.over)
+        for at in range(0, len(lines), MAX_LINES):
+            part = lines[at : at + MAX_LINES]
+            self._up.say(Node.OUTPUT, lines=[[x.stream, x.rank, x.text] for x in part])
+        if lines:
+            with contextlib.suppress(OSError):
+                files.write_json(self.config.dir / TOLD_FILE, self._output.offsets)
+
+    def _complain(self, now: int) -> None:
+        """Who started the job here learns at once, and every 10 s, that there is no hub."""
+        if self._up.up and not self._up.problem:
+            if self._complained_ns:
+                self._notice("connected to the hub")
+            self._complained_ns, self._down_since = 0, now
+            return
+        first = not self._complained_ns
+        if now - self._down_since < 1_000 * MS or (
+            not first and now - self._complained_ns < COMPLAIN_NS
+        ):
+            return
+        self._complained_ns = now
+        why = self._up.problem or "it does not answer"
+        self._notice(
+            f"no hub at {self.config.upstream.text} for {duration(now - self._down_since)}: {why}; "
+            "the job runs on, its records wait in the rings"
+        )
+
+    def _notice(self, text: str) -> None:
+        with (
+            contextlib.suppress(OSError),
+            open(self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8") as file,
+        ):
+            file.write(f"pardbg: {text}\n")
+
+    def _is_over(self, now: int) -> bool:
+        if not self._exit_ns:
+            if not (self.config.dir / files.EXIT_FILE).exists():
+                return False
+            self._successor.finish()
+            self._exit_ns, self._rows_ns = now, 0
+            return False
+        if self._done:
+            return True
+        if not self._rings.mapped and self._up.up and self._rows_ns > self._exit_ns:
+            return self._output.at_end
+        return now - self._exit_ns >= (DRAIN_NS if self._up.up else ABSENT_NS)
+
+
+def _pieces(rescued: Rescued) -> list[list[tuple[int, bytes]]]:
+    """The batches in messages of about PIECE_BYTES; one at least."""
+    out: list[list[tuple[int, bytes]]] = [[]]
+    size = 0
+    for first, raw in rescued.batches:
+        if size and size + len(raw) > PIECE_BYTES:
+            out.append([])
+            size = 0
+        out[-1].append((first, raw))
+        size += len(raw)
+    return out

@@ -1,0 +1,198 @@
+"""The other nodes of a run, each behind its relay: who is there, what their rings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pardbg.events.decode import Malformed
+from pardbg.hub.node_messages import VERSION, Node
+from pardbg.hub.ranks.rings import Rescued
+from pardbg.hub.serve.router import Router
+from pardbg.words import duration, ranks_text
+
+SILENT_NS: Final = 5_000_000_000
+"""A relay speaks once a second: silent for so long, its node cannot be reached."""
+RESCUE_NS: Final = 1_000_000_000
+"""An answer to RESCUE may be lost with a connection: asked again."""
+MAX_NODES: Final = 4096
+
+
+@dataclass(slots=True)
+class Known:
+    """One node."""
+
+    number: int
+    host: str
+    run: str
+    identity: str
+    """Of its relay."""
+    link: int = -1
+    heard_ns: int = 0
+    silent: bool = False
+    ended: bool = False
+    """The job has, on that node."""
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gone: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """proc -> (when it was found dead, exit code)."""
+
+    def ranks(self) -> list[int]:
+        return sorted({row["rank"] for row in self.rows.values() if row["rank"] >= 0})
+
+    def __str__(self) -> str:
+        ranks = self.ranks()
+        return f"node {self.number} ({self.host}{', ' + ranks_text(ranks) if ranks else ''})"
+
+
+class Nodes:
+    """All relays of a run."""
+
+    def __init__(self, hub_id: str, router: Router) -> None:
+        self.on_event: Callable[[str, str], None] = lambda event, text: None
+        self.on_welcome: Callable[[str], object] = lambda proc: None
+        """The process's records from where the hub stands are to come (again)."""
+        self.on_rescued: Callable[[str, Rescued, int, int | None], None] = lambda *_: None
+        self.on_looked: Callable[[int, str, Any], None] = lambda number, proc, found: None
+        self.on_line: Callable[[str, int | None, str], None] = lambda stream, rank, text: None
+        self._hub_id, self._router = hub_id, router
+        self._nodes: dict[str, Known] = {}
+        """By the relay's identity."""
+        self._asked: dict[str, int] = {}
+        self._parts: dict[str, Rescued] = {}
+
+    def __iter__(self) -> Any:
+        return iter(self._nodes.values())
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """STATE's rows of every process elsewhere, by its own clock."""
+        return {proc: row for node in self for proc, row in node.rows.items()}
+
+    def node_of(self, proc: str) -> Known | None:
+        return next((node for node in self if proc in node.rows), None)
+
+    @property
+    def running(self) -> list[Known]:
+        """Nodes where the job goes on, as far as one can tell."""
+        return [node for node in self if not node.ended and not node.silent]
+
+    def message(self, relay: str, message: dict[str, Any], now: int) -> None:
+        """One message of a relay. Raises Malformed, and what wrong fields lead to."""
+        kind = message.get("t")
+        if kind == Node.ROWS.value:
+            self._rows(relay, message, now)
+            return
+        node = self._nodes.get(relay)
+        if node is None:
+            raise Malformed("a relay nobody knows")
+        node.heard_ns = now
+        if kind == Node.RESCUED.value:
+            self._rescued(node, message)
+        elif kind == Node.LOOKED.value:
+            self.on_looked(int(message["id"]), str(message["proc"]), message["found"])
+        elif kind == Node.OUTPUT.value:
+            for stream, rank, text in message["lines"]:
+                self.on_line(str(stream), None if rank is None else int(rank), str(text))
+        else:
+            raise Malformed(f"relay: {kind!r}")
+
+    def tick(self, now: int) -> None:
+        """Say who cannot be reached."""
+        for node in self:
+            if not node.silent and not node.ended and now - node.heard_ns >= SILENT_NS:
+                node.silent = True
+                self.on_event(
+                    "node_lost",
+                    f"{node} is silent for {duration(now - node.heard_ns)}: the network, its relay "
+                    "or the node; its ranks are shown as they were",
+                )
+
+    def rescue(self, proc: str, start: int, now: int) -> None:
+        """Ask for what an ended process left."""
+        node = self.node_of(proc)
+        if node is not None and now - self._asked.get(proc, -RESCUE_NS) >= RESCUE_NS:
+            self._asked[proc] = now
+            self._tell(node, Node.RESCUE, proc=proc, start=start)
+
+    def forget(self, proc: str) -> None:
+        """Everything of it is here."""
+        node = self.node_of(proc)
+        if node is not None:
+            self._tell(node, Node.FORGET, proc=proc)
+            node.rows.pop(proc, None)
+            node.gone.pop(proc, None)
+
+    def look(self, number: int, proc: str, pid: int) -> bool:
+        """Have its stacks read where it runs; False if that is here, or out of reach."""
+        node = self.node_of(proc)
+        if node is None or node.silent:
+            return False
+        return self._tell(node, Node.LOOK, id=number, proc=proc, pid=pid)
+
+    def tell_all(self, kind: Node, **fields: Any) -> None:
+        for node in self:
+            self._tell(node, kind, **fields)
+
+    def _tell(self, node: Known, kind: Node, **fields: Any) -> bool:
+        return self._router.send_relay(node.identity, {"t": kind.value, **fields})
+
+    def _rows(self, relay: str, message: dict[str, Any], now: int) -> None:
+        node = self._nodes.get(relay) or self._arrived(relay, message, now)
+        if node is None:
+            return
+        rows = {str(proc): dict(row) for proc, row in message["rows"].items()}
+        if any(not isinstance(row.get("rank"), int) for row in rows.values()):
+            raise Malformed("rows")
+        node.gone = {str(p): (int(t), code) for p, (t, code) in message["gone"].items()}
+        node.rows, node.ended = rows, bool(message["ended"])
+        if node.silent:
+            node.silent = False
+            away = duration(now - node.heard_ns)
+            self.on_event("node_back", f"{node} is back after {away}")
+        node.heard_ns = now
+        if node.link != message["link"]:
+            node.link = int(message["link"])
+            self._tell(node, Node.KNOWN, hub=self._hub_id)
+            for proc in rows.keys() - node.gone.keys():
+                self._router.reach(proc, relay)
+                self.on_welcome(proc)
+
+    def _arrived(self, relay: str, message: dict[str, Any], now: int) -> Known | None:
+        """A new relay, perhaps in the place of one that was killed."""
+        number, run = int(message["node"]), str(message["run"])
+        same = next((node for node in self if node.number == number), None)
+        why = ""
+        if message["version"] != VERSION:
+            why = f"its pardbg speaks version {VERSION}, yours {message['version']}: use one"
+        elif same is not None and same.run != run and not same.ended:
+            why = f"node {number} is there already ({same.host}): another --node-rank, or wait"
+        elif len(self._nodes) >= MAX_NODES:
+            why = f"{MAX_NODES} nodes are there already"
+        if why:
+            self._router.send_relay(relay, {"t": Node.REFUSED.value, "why": why})
+            return None
+        node = Known(number, str(message["host"])[:64], run, relay, heard_ns=now)
+        if same is None:
+            self.on_event("node", f"node {number} ({node.host}) has joined")
+        else:
+            del self._nodes[same.identity]
+            if same.run == run:
+                self.on_event("node_back", f"node {number} ({node.host}) has a new relay")
+        self._nodes[relay] = node
+        return node
+
+    def _rescued(self, node: Known, message: dict[str, Any]) -> None:
+        proc = str(message["proc"])
+        if proc not in node.gone:
+            return
+        if message["first"]:
+            self._parts[proc] = Rescued(list(message["definitions"]))
+        whole = self._parts.get(proc)
+        if whole is None:
+            return  # its beginning was lost with a connection
+        whole.batches += [(int(first), bytes(raw)) for first, raw in message["batches"]]
+        whole.last_index, whole.dropped = int(message["last"]), int(message["dropped"])
+        if not message["more"]:
+            del self._parts[proc]
+            self._asked.pop(proc, None)
+            self.on_rescued(proc, whole, *node.gone[proc])

@@ -1,0 +1,137 @@
+"""Several nodes: one hub, a relay on each other node; whoever of them dies, the job and the
+recording go on. Nodes here are run directories of their own on one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pardbg.hub.client import HubControl
+from pardbg.hub.run.config import NOTICES_FILE, Place
+from pardbg.hub.run.start import RunHandle
+from pardbg.hub.serve.security import make_keys
+from tests.distributed.runs import coverage, events, hub_pid, maps, session_of, started
+from tests.processes import rank_env, wait_until
+
+STEPS = 60
+
+
+@pytest.fixture
+def ports(free_port: Callable[[], int]) -> tuple[int, int]:
+    """Of the hub (three in a row), and where the ranks meet."""
+    return free_port() // 10 * 10 + 3, free_port()
+
+
+def ddp(node: int, meet: int, steps: int = STEPS) -> tuple[list[str], dict[str, str]]:
+    """One rank of two, as torchrun would start it on that node."""
+    argv = [sys.executable, "-m", "pardbg.recipes.ddp", "--steps", str(steps)]
+    env = {
+        "RANK": str(node), "LOCAL_RANK": "0", "GROUP_RANK": str(node), "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meet), "PARDBG_HOST": f"n{node}",
+    }  # fmt: skip
+    return argv, rank_env(env)
+
+
+@contextmanager
+def two_nodes(tmp_path: Path, ports: tuple[int, int]) -> Iterator[tuple[RunHandle, RunHandle]]:
+    """A DDP job of two nodes; the second one comes first and waits for the hub."""
+    hub, keys = f"tcp://127.0.0.1:{ports[0]}", make_keys()
+
+    def start(node: int) -> Any:
+        argv, env = ddp(node, ports[1])
+        return started(argv, tmp_path / f"n{node}.mcap", env=env, place=Place(hub, node, 2, keys))
+
+    with start(1) as second, start(0) as first:
+        yield first, second
+
+
+def steps_of(control: HubControl) -> int:
+    """How far both ranks are."""
+    rows = rows_of(control)
+    return min(row["step"] for row in rows) if len(rows) == 2 else -1
+
+
+def rows_of(control: HubControl) -> list[dict[str, Any]]:
+    return list((control.command("ranks").data or {}).get("ranks", {}).values())
+
+
+def kill(handle: RunHandle) -> None:
+    """The node's hub or relay; waits for its successor."""
+    before = hub_pid(handle)
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: hub_pid(handle) != before, 30, "another one")
+
+
+@pytest.mark.timeout(180)
+def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
+    tmp_path: Path, ports: tuple[int, int]
+) -> None:
+    with two_nodes(tmp_path, ports) as (first, second):
+        control = HubControl(first.run_dir, script=True)
+        try:
+            wait_until(lambda: steps_of(control) > 2, 60, "training")
+            held = control.command("pause", timeout_s=40)
+            assert held.ok, held.error
+            wait_until(lambda: all(row["held"] for row in rows_of(control)), 10, "rows that say so")
+            places = control.command("where").data["stacks"]
+            assert set(map(int, places)) == {0, 1}
+            assert control.command("step").ok
+            assert control.command("continue").ok
+        finally:
+            control.close()
+        kill(first)
+        control = HubControl(first.run_dir, script=True)
+        try:
+            wait_until(lambda: steps_of(control) > 5, 60, "both nodes with another hub")
+            kill(second)
+            before = steps_of(control)
+            wait_until(lambda: steps_of(control) > before + 3, 60, "rows from another relay")
+        finally:
+            control.close()
+        assert [first.wait(120), second.wait(60)] == [0, 0]
+        messages = session_of(first)
+        lines = [line["text"] for line in maps(messages, b"O")]
+        assert sum("loss" in line for line in lines) == STEPS
+        parts = coverage(messages)
+        assert {proc.split(".")[1] for proc in parts} == {"n0", "n1"}
+        assert all(len(part) == 1 and part[0][0] == 0 for part in parts.values()), parts
+        ends = [d for d in maps(messages, b"D") if d["k"] == "end" and d.get("proc")]
+        assert sorted((d["reason"], d["dropped"]) for d in ends) == [("exit", 0), ("exit", 0)]
+        seen = events(messages)
+        assert {"node", "node_back", "hub_restart"} <= set(seen) and "gap" not in seen
+        assert not second.session.exists()
+        told = (second.run_dir / NOTICES_FILE).read_text() if second.run_dir.exists() else ""
+        assert "connected to the hub" in told
+
+
+@pytest.mark.timeout(120)
+def test_without_a_hub_and_with_a_wrong_key_the_job_runs_and_says_so(
+    tmp_path: Path, ports: tuple[int, int]
+) -> None:
+    hub = f"tcp://127.0.0.1:{ports[0]}"
+    code = "import time; time.sleep(4)"
+    lone = [sys.executable, "-c", code]
+    place = Place(hub, 1, 2, make_keys())
+    with started(lone, tmp_path / "a.mcap", env=rank_env(), place=place) as handle:
+        wait_until(lambda: b"no hub at tcp://" in notices(handle), 10, "the notice")
+        assert handle.wait(40) == 0
+    first = Place(hub, 0, 2, make_keys())
+    wrong = Place(hub, 1, 2, make_keys())
+    with (
+        started(lone, tmp_path / "b.mcap", env=rank_env(), place=first) as one,
+        started(lone, tmp_path / "c.mcap", env=rank_env(), place=wrong) as other,
+    ):
+        wait_until(lambda: b"no hub at tcp://" in notices(other), 10, "the notice")
+        assert one.wait(40) == other.wait(40) == 0
+
+
+def notices(handle: RunHandle) -> bytes:
+    path = handle.run_dir / NOTICES_FILE
+    return path.read_bytes() if path.exists() else b""

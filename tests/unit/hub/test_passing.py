@@ -1,0 +1,55 @@
+"""What a relay passes on after a link broke: nothing out of turn, nothing kept for ever."""
+
+from __future__ import annotations
+
+from pardbg.hub.relay.passing import MAX_KEPT, MAX_REFUSED, Turns
+from pardbg_agent import wire
+
+P = b"0.n1.7"
+
+
+def batch(first: int, count: int, lost: int = 0) -> bytes:
+    head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, lost, 1)
+    return head + bytes(count * wire.RECORD_BYTES)
+
+
+def test_batches_wait_for_the_welcome_and_then_pass_in_turn() -> None:
+    turns = Turns()
+    early = [batch(0, 10), batch(10, 5)]
+    assert not any(turns.passes(P, one) for one in early)
+    assert turns.welcome(P, 0) == early
+    assert turns.passes(P, batch(15, 1)) and turns.welcome(P, 0) == []
+
+
+def test_after_a_new_link_only_what_the_hub_wants_next_passes() -> None:
+    turns = Turns()
+    turns.welcome(P, 0)
+    assert turns.passes(P, batch(0, 20))
+    turns.new_link()
+    assert not turns.passes(P, batch(20, 5))  # sent before the agent heard of it
+    assert turns.welcome(P, 12) == []
+    assert not turns.passes(P, batch(25, 5))
+    assert turns.passes(P, batch(12, 13)) and turns.passes(P, batch(25, 5))
+
+
+def test_what_the_ring_lost_is_not_waited_for() -> None:
+    turns = Turns()
+    turns.welcome(P, 5)
+    assert turns.passes(P, batch(9, 2, lost=4)) and not turns.passes(P, batch(20, 2, lost=4))
+    assert turns.passes(P, batch(11, 2, lost=4))
+
+
+def test_a_process_that_never_goes_back_is_heard_all_the_same() -> None:
+    turns = Turns()
+    turns.welcome(P, 0)
+    passed = [turns.passes(P, batch(50 + n, 1)) for n in range(MAX_REFUSED + 2)]
+    assert passed == [False] * MAX_REFUSED + [True, True]
+
+
+def test_what_waits_is_bounded() -> None:
+    turns = Turns()
+    for n in range(MAX_KEPT):
+        assert not turns.full
+        turns.passes(P, batch(n, 1))
+    assert turns.full
+    assert len(turns.welcome(P, 0)) == MAX_KEPT and not turns.full
