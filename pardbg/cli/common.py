@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,6 +65,10 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
         raise UserError(f"{path} is a directory; -o takes a file name")
     fresh = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
+        fresh.touch(exist_ok=False)  # no link that somebody put there is followed
+    except OSError as error:
+        raise UserError(_cannot_write(path, error)) from None
+    try:
         yield fresh
         os.replace(fresh, path)
     except OSError as error:
@@ -93,7 +98,21 @@ def new_folder(path: Path, force: bool) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+def refuse_planted(path: Path) -> None:
+    """Where everybody may write, a link or file of somebody else's is neither followed nor written
+    to, as with the kernel's ``protected_symlinks``. Raises UserError."""
+    try:
+        found, folder = path.lstat(), path.parent.stat()
+    except OSError:
+        return
+    shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    if shared and found.st_uid not in (os.getuid(), folder.st_uid):
+        uid = found.st_uid
+        raise UserError(f"{path} was put there by another user (uid {uid}): choose another -o")
+
+
 def _check_target(path: Path, force: bool) -> None:
+    refuse_planted(path)
     if path.exists() and not force:
         raise UserError(f"{path} exists: choose another -o, or --force to replace it")
     if not path.parent.is_dir():

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pardbg.cli import complete
-from pardbg.cli.common import UserError, cannot_draw, echo, has_terminal, need_terminal, talk
+from pardbg.cli.common import (
+    UserError,
+    cannot_draw,
+    echo,
+    has_terminal,
+    need_terminal,
+    refuse_planted,
+    talk,
+)
 from pardbg.cli.list_runs import find_live
 from pardbg.cli.rc import apply, for_viewer, named, rc_options
 from pardbg.cli.record_options import Recording, node_options, recording, recording_options
@@ -224,6 +232,7 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     from pardbg.cli.headless import default_session_path
 
     path = output if output is not None else default_session_path(name)
+    refuse_planted(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -69,12 +69,19 @@ def _soak(seconds: int, seed: int, count: int) -> Found:
     return soak.run(seconds)
 
 
+def _users(seed: int, count: int) -> Found:
+    from tests.siege import users
+
+    return users.run(seed, count)
+
+
 PARTS: dict[str, tuple[Callable[[int, int], Found], int, str]] = {
     "fields": (_fields, 400, "recorded sessions with odd fields behind good CRCs: all computed"),
     "frames": (_frames, 200_000, "DATA and CTRL frames with odd fields against a hub"),
     "texts": (_texts, 400_000, "expressions, watches, goto, sizes, rank sets, verbs"),
     "bytes": (_bytes, 1_000, "session files with injured bytes"),
     "kills": (_kills, 12, "kills and stops of real runs: fake ranks, DDP, 1F1B, FSDP2"),
+    "users": (_users, 30, "what another user planted, and another user at a live run"),
     "beside": (_beside, 6, "programs with and without pardbg, byte for byte"),
 }
 

@@ -118,7 +118,7 @@ def run(seed: int, count: int) -> tuple[int, list[str], float]:
         for rank in range(2):
             FakeAgent(rig, rank).hello()
         for number in range(count):
-            begun = time.monotonic()
+            begun = time.thread_time()
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
                     one(rig, rng)
@@ -128,7 +128,7 @@ def run(seed: int, count: int) -> tuple[int, list[str], float]:
                 bad.append(f"frame {number}: {where(error)}")
                 if len(bad) >= ENOUGH:
                     break
-            slowest = max(slowest, time.monotonic() - begun)
+            slowest = max(slowest, time.thread_time() - begun)
         rig.close()
         load(folder + "/s.mcap")
     return count, bad, slowest
