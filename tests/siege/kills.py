@@ -36,33 +36,42 @@ VICTIMS = ("launcher", "hub", "viewer", "rank", "launcher+hub", "stop hub", "sto
            "stop viewer", "ctl pause", "signal all")  # fmt: skip
 
 
+MOMENTS = ("at random", "at random", "paused", "at a breakpoint", "at the end")
+RAISES = "fault:exception"
+"""Its moment is the hold of the rank that raised."""
+
+
 def programs() -> dict[str, list[str]]:
     own = {"fake": fake_job(2, 400, 0.004)}
-    return own | {name: catalogue.command(name, 2, 8, (), 1) for name in ("ddp", "1f1b", "zero3")}
+    names = ("ddp", "1f1b", "zero3", RAISES)
+    return own | {name: catalogue.command(name, 2, 8, (), 1) for name in names}
 
 
 class Case:
     """One run, what is done to it, and what is wrong with what it left."""
 
     def __init__(
-        self, program: list[str], plain: tuple[int, list[str]], rng: random.Random
+        self, name: str, program: list[str], plain: tuple[int, list[str]], rng: random.Random
     ) -> None:
         self._program, self._plain, self._rng = program, plain, rng
+        self._moment = "raised" if name == RAISES else rng.choice(MOMENTS)
         self.bad: list[str] = []
-        self.done: list[str] = []
+        self.done: list[str] = [self._moment]
         self._viewers: list[subprocess.Popen[bytes]] = []
         self.unsaid = False
         """A process was lost and the session does not say so: it may have been after the end."""
 
     def run(self, folder: Path) -> None:
         session = folder / "s.mcap"
-        argv = [*PARDBG, "run", "-o", str(session), "--", *self._program]
+        hold = ["--on-exception", "hold:10s"] if self._moment == "raised" else []
+        argv = [*PARDBG, "run", *hold, "-o", str(session), "--", *self._program]
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             run = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=out,
                                    stderr=err, start_new_session=True)  # fmt: skip
         try:
             handle = self._wait_run(run, session)
             if handle is not None:
+                self._arrive(handle)
                 for _ in range(self._rng.choice((1, 1, 2))):
                     time.sleep(self._rng.choice((0.0, 0.05, 0.5, 1.5, 3.0)) * self._rng.random())
                     self._act(handle, run)
@@ -87,12 +96,28 @@ class Case:
             time.sleep(0.02)
         return None
 
+    def _arrive(self, handle: RunHandle) -> None:
+        """Wait for the moment."""
+        if self._moment == "paused":
+            self._ctl(handle, "--lease", "4", "pause")
+        elif self._moment == "at a breakpoint":
+            self._ctl(handle, "--lease", "4", "tbreak", "step==2")
+        notices, until = handle.run_dir / files.NOTICES_FILE, time.monotonic() + 40
+        ends = self._moment == "at the end"
+        while (ends or self._moment == "raised") and time.monotonic() < until:
+            if not handle.job_alive() or (not ends and notices.exists()):
+                return
+            time.sleep(0.01)
+
+    def _ctl(self, handle: RunHandle, *words: str) -> None:
+        argv = [*PARDBG, "ctl", handle.run, *words]
+        subprocess.run(argv, env=rank_env(), capture_output=True, timeout=60, check=False)
+
     def _act(self, handle: RunHandle, run: subprocess.Popen[bytes]) -> None:
         what = self._rng.choice(VICTIMS)
         self.done.append(what)
         if what == "ctl pause":
-            words = [*PARDBG, "ctl", handle.run, "--lease", "2", "pause"]
-            subprocess.run(words, env=rank_env(), capture_output=True, timeout=60, check=False)
+            self._ctl(handle, "--lease", "2", "pause")
         elif what == "signal all":
             pids = self._pids(handle)
             for name in ("launcher", "hub"):
@@ -160,9 +185,10 @@ class Case:
         lines = _steps((folder / "out").read_text(errors="replace"))
         if not hurt and code != self._plain[0]:
             self.bad.append(f"exit code {code}")
-        if not hurt and lines != self._plain[1]:
+        raises = self._moment == "raised"  # and torchrun ends the others, wherever they are
+        if not hurt and not raises and lines != self._plain[1]:
             self.bad.append(f"{len(lines)} of {len(self._plain[1])} lines as without pardbg")
-        if "Traceback" in (folder / "err").read_text(errors="replace") and not hurt:
+        if "Traceback" in (folder / "err").read_text(errors="replace") and not (hurt or raises):
             self.bad.append("a traceback")
 
     def _judge_session(self, session: Path) -> None:
@@ -200,7 +226,7 @@ def run(seed: int, cases: int) -> tuple[int, list[str], float]:
             baselines[name] = plain(every[name])
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="pdk-", dir="/tmp") as folder:
-            case = Case(every[name], baselines[name], rng)
+            case = Case(name, every[name], baselines[name], rng)
             case.run(Path(folder))
         tally.update(case.done)
         tally["lost, not said (after the end)"] += case.unsaid

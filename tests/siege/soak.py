@@ -1,4 +1,4 @@
-"""A fast job for long, with a viewer: memory of rank, hub and viewer, and cost, stay flat."""
+"""A fast job for long, with a viewer: memory and open files of all of ours stay flat."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ LIMITS = {"hub": 160 << 20, "viewer": 240 << 20, "launcher": 80 << 20, "owner": 
           "rank": 80 << 20}  # fmt: skip
 """Before: a hub keeps 64 MiB of history, a viewer 64 Ki records per rank and kind."""
 EVERY_S = 5.0
+MORE_FILES = 4
 
 
 def _sizes(processes: dict[str, psutil.Process]) -> dict[str, int]:
@@ -72,6 +73,7 @@ def run(seconds: int) -> tuple[int, list[str], float]:
 
 def _grown(watched: dict[str, psutil.Process], seconds: int) -> list[str]:
     rows: list[tuple[float, dict[str, int]]] = []
+    files = {name: process.num_fds() for name, process in watched.items()}
     begun = time.monotonic()
     while (at := time.monotonic() - begun) < seconds:
         rows.append((at, _sizes(watched)))
@@ -82,7 +84,11 @@ def _grown(watched: dict[str, psutil.Process], seconds: int) -> list[str]:
     for name in watched:
         rate = (late[1][name] - early[1][name]) / minutes
         line = f"{name}: {late[1][name] / 2**20:.0f} MiB, {rate / 2**20:+.2f} MiB a minute"
+        line += f", {watched[name].num_fds()} open files"
         print(f"soak: {line}", flush=True)
+        num = watched[name].num_fds()
+        if num > files[name] + MORE_FILES:
+            bad.append(f"{name}: {files[name]} open files, then {num}")
         full = early[0] >= FILL_S
         if (full and rate > GROWTH) or late[1][name] > LIMITS[name]:
             bad.append(line)
