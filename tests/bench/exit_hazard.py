@@ -1,8 +1,8 @@
 """How often do small gloo programs die or hang at their end, with and without the agent?
 
-``python -m tests.bench.exit_hazard [N]``: N runs of a 2-rank DDP program each way (plain, agent) x
-(with, without destroy_process_group), the ways interleaved. torch itself is not innocent here, so
-what counts is the rate beside the plain program's.
+``python -m tests.bench.exit_hazard [--runs N] [WAY …]``: N runs of a 2-rank DDP program in each way
+to end (WAYS), plain and with the agent, interleaved. torch itself is not innocent here, so what
+counts is the rate beside the plain program's.
 
 Ranks are forked from this process, which has imported torch and nothing else of it: each then runs
 and ends as a program of its own, with the interpreter's whole finalization, in a fifth of the time
@@ -11,6 +11,7 @@ that importing torch anew would take.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -33,7 +34,14 @@ from pardbg_agent import core
 RANKS, TIMEOUT_S = 2, 30.0
 
 
-def program(rank: int, work: Path, destroy: bool) -> None:
+WAYS = {
+    "destroy": "ok", "leave": "ok", "local": "ok", "exit": "exit 3", "exit in an op": "exit 3",
+    "_exit": "exit 4", "raise": "exit 1", "raise in an op": "exit 1",
+}  # fmt: skip
+"""How a program ends, and what its parent sees of it."""
+
+
+def program(rank: int, work: Path, way: str) -> None:
     """Five DDP steps, one more collective, and the end."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(work / "store"), RANKS)
@@ -46,15 +54,29 @@ def program(rank: int, work: Path, destroy: bool) -> None:
         optimizer.zero_grad()
     work_of = dist.all_reduce(torch.ones(1000), async_op=True)
     assert work_of is not None
-    work_of.wait()
-    if destroy:
-        dist.destroy_process_group()
+    if way.endswith("in an op"):
+        # Rank 1 never comes to the next one: rank 0 leaves it, and with it the peer.
+        work_of = dist.all_reduce(torch.ones(1000), async_op=True) if rank == 0 else work_of
     else:
+        work_of.wait()
+    if way != "local":
         # Module globals live until the interpreter is finalized, as in a script.
-        sys.modules["__main__"].__dict__["kept"] = (model, optimizer)
+        sys.modules["__main__"].__dict__["kept"] = (model, optimizer, work_of)
+    _end(way)
 
 
-def start_rank(rank: int, work: Path, agent: bool, destroy: bool) -> int:
+def _end(way: str) -> None:
+    if way in ("destroy", "local"):
+        dist.destroy_process_group()
+    elif way.startswith("exit"):
+        sys.exit(3)
+    elif way == "_exit":
+        os._exit(4)
+    elif way.startswith("raise"):
+        raise RuntimeError("the end")
+
+
+def start_rank(rank: int, work: Path, agent: bool, way: str) -> int:
     """Fork a rank; the child leaves through SystemExit, that is through the whole exit path."""
     pid = os.fork()
     if pid:
@@ -66,20 +88,20 @@ def start_rank(rank: int, work: Path, agent: bool, destroy: bool) -> int:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS))
     if agent:
         assert pardbg_agent.attach(work)
-    program(rank, work, destroy)
+    program(rank, work, way)
     if agent:
         assert core.CURRENT is not None and core.CURRENT.guard.errors == 0
     sys.exit(0)
 
 
-def run_once(agent: bool, destroy: bool) -> list[str]:
+def run_once(agent: bool, way: str) -> list[str]:
     """What became of each rank: ``ok``, ``exit N``, ``signal N`` or ``hang``."""
     work = Path(tempfile.mkdtemp(prefix="pdbx-", dir="/tmp"))
     (work / "rings").mkdir()
     run = {"v": 1, "run": "exit", "ring_dir": str(work / "rings")}
     (work / "run.json").write_text(json.dumps(run))
     try:
-        pids = [start_rank(rank, work, agent, destroy) for rank in range(RANKS)]
+        pids = [start_rank(rank, work, agent, way) for rank in range(RANKS)]
         return [_end_of(pid, time.monotonic() + TIMEOUT_S) for pid in pids]
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -98,21 +120,26 @@ def _end_of(pid: int, deadline: float) -> str:
     return "hang"
 
 
-def main(count: int) -> None:
+def main(ways: list[str], count: int) -> None:
     """Run and print."""
-    ways = [(agent, destroy) for agent in (False, True) for destroy in (True, False)]
-    found: dict[tuple[bool, bool], Counter[str]] = {way: Counter() for way in ways}
-    seconds: dict[tuple[bool, bool], float] = dict.fromkeys(ways, 0.0)
+    both = [(way, agent) for way in ways for agent in (False, True)]
+    found: dict[tuple[str, bool], Counter[str]] = {one: Counter() for one in both}
+    seconds: dict[tuple[str, bool], float] = dict.fromkeys(both, 0.0)
     for _ in range(count):
-        for way in ways:
+        for way, agent in both:
             begun = time.monotonic()
-            found[way].update(run_once(*way))
-            seconds[way] += time.monotonic() - begun
-    for (agent, destroy), counts in found.items():
-        who = f"{'agent' if agent else 'plain'} {'destroy' if destroy else 'leave'}"
-        mean = seconds[agent, destroy] / count
-        print(f"{who:<14} {dict(counts)} of {count * RANKS} ranks, {mean:.2f} s per run")
+            found[way, agent].update(run_once(agent, way))
+            seconds[way, agent] += time.monotonic() - begun
+    print(f"{count} runs of {RANKS} ranks each way")
+    for (way, agent), counts in found.items():
+        odd = sum(n for what, n in counts.items() if what != WAYS[way])
+        who, mean = "agent" if agent else "plain", seconds[way, agent] / count
+        print(f"{way:<14} {who} {odd:>4} odd  {mean:.2f} s per run  {dict(counts)}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.exit_hazard")
+    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}")
+    parser.add_argument("--runs", type=int, default=200)
+    words = parser.parse_args()
+    main(words.ways or list(WAYS), words.runs)

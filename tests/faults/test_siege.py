@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from tests.siege import beside, kills
+from tests.siege import beside, kills, users
 
 
 @pytest.mark.timeout(120)
@@ -20,3 +24,18 @@ def test_byte_for_byte(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = {name: beside.programs()[name]}
     monkeypatch.setattr(beside, "programs", lambda: one)
     assert beside.run(0, 1)[1] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+def test_another_user() -> None:
+    """Seed 109: -o is a link of another user's to a file in a directory of theirs."""
+    assert users.run(109, 2)[1] == []
+
+
+@pytest.mark.timeout(120)
+def test_exit_codes_are_the_programs_own() -> None:
+    """A small draw of ``tests.bench.exit_hazard``: 2 ranks of torch, plain and watched."""
+    argv = [sys.executable, "-m", "tests.bench.exit_hazard", "--runs", "1", "raise", "_exit"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=True)
+    rows = [line for line in done.stdout.splitlines() if " odd " in line]
+    assert len(rows) == 4 and all(" 0 odd " in row for row in rows), done.stdout

@@ -69,6 +69,12 @@ def _soak(seconds: int, seed: int, count: int) -> Found:
     return soak.run(seconds)
 
 
+def _imports(seed: int, count: int) -> Found:
+    from tests.siege import imports
+
+    return imports.run(seed, count)
+
+
 def _users(seed: int, count: int) -> Found:
     from tests.siege import users
 
@@ -81,6 +87,7 @@ PARTS: dict[str, tuple[Callable[[int, int], Found], int, str]] = {
     "texts": (_texts, 400_000, "expressions, watches, goto, sizes, rank sets, verbs"),
     "bytes": (_bytes, 1_000, "session files with injured bytes"),
     "kills": (_kills, 12, "kills and stops of real runs: fake ranks, DDP, 1F1B, FSDP2"),
+    "imports": (_imports, 2_000, "dumps, traces and rc files with odd fields or injured bytes"),
     "users": (_users, 30, "what another user planted, and another user at a live run"),
     "beside": (_beside, 6, "programs with and without pardbg, byte for byte"),
 }

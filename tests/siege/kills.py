@@ -43,8 +43,8 @@ RAISES = "fault:exception"
 
 def programs() -> dict[str, list[str]]:
     own = {"fake": fake_job(2, 400, 0.004)}
-    names = ("ddp", "1f1b", "zero3", RAISES)
-    return own | {name: catalogue.command(name, 2, 8, (), 1) for name in names}
+    steps = {"ddp": 8, "1f1b": 8, "zero3": 8, RAISES: 24}
+    return own | {name: catalogue.command(name, 2, n, (), 1) for name, n in steps.items()}
 
 
 class Case:

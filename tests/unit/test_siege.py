@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.session.writer import whole_messages
 from pardbg.store import Store
-from tests.siege import frames, stores, texts
+from tests.siege import frames, imports, stores, texts
 from tests.unit.trace_builder import Trace
 
 SESSIONS = Path(__file__).parents[2] / "sessions"
@@ -19,6 +21,11 @@ def test_odd_frames() -> None:
 
 def test_odd_texts() -> None:
     assert texts.run(7, 3000)[1] == []
+
+
+def test_odd_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports.resource, "setrlimit", lambda *_: None)
+    assert imports.run(7, 60)[1] == []
 
 
 def test_odd_fields() -> None:
