@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     help="Split the ranks over this many torchruns, as over machines.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
+@click.option("--schedule", metavar="S.csv", help="Train by this pipeline schedule (recipe csv).")
+@click.option("--from", "session", metavar="SESSION",
+              help="With --schedule: predict its step by the durations of this run.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @rc_options
@@ -49,7 +53,8 @@ if TYPE_CHECKING:
 @click.option("--list", "list_", is_flag=True, help="List the recipes, one per line.")
 def demo(
     name: str, own: tuple[str, ...], nproc: int | None, nnodes: int, steps: int | None,
-    output: Path | None, keep: bool, list_: bool, rc_file: Path | None, no_rc: bool, **how: Any,
+    schedule: str | None, session: str | None, output: Path | None, keep: bool, list_: bool,
+    rc_file: Path | None, no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
     """Train a built-in recipe under torchrun, watched."""
     from pardbg.recipes import catalogue
@@ -57,6 +62,18 @@ def demo(
     if list_:
         _list_recipes()
         return None
+    predicted, after = "", None
+    if schedule is not None:
+        from pardbg.cli.schedule import runnable, told
+
+        if (name, own) != ("1f1b", ()):
+            raise UserError("--schedule is a recipe of its own: give no other, and no options")
+        name, (nproc, predicted) = "csv", runnable(schedule, session)
+        own = ("--file", str(Path(schedule).resolve()), *own)
+        own += ("--predicted", predicted) if predicted else ()
+        after = told(predicted)
+    elif session is not None:
+        raise UserError("--from goes with --schedule S.csv")
     try:
         recipe = catalogue.find(name)
         _need_torch()
@@ -67,8 +84,9 @@ def demo(
     env = {"OMP_NUM_THREADS": "1", **os.environ}
     said, rc = recording(**how), _rc(rc_file, no_rc)
     return _watch_job(
-        argv, said, rc, recipe.screen, not keep, name=name, output=output, recipe=name, env=env
-    )
+        argv, said, rc, recipe.screen, not keep, after, name=name, output=output, recipe=name,
+        env=env,
+    )  # fmt: skip
 
 
 @click.command()
@@ -179,10 +197,11 @@ def _watch_job(
     rc: Rc,
     start_screen: str = "overview",
     ends: bool = False,
+    after: Callable[[Path], None] | None = None,
     **more: Any,
 ) -> int:
     """TUI beside a new job, which ``ends`` with it or not; without a terminal, the job's output
-    and then the report."""
+    and then the report. ``after`` gets the recording at the end."""
     from pardbg.cli import headless
 
     if not has_terminal():
@@ -190,10 +209,14 @@ def _watch_job(
             talk(f"{cannot_draw()}: running without a screen; the report follows")
         handle, streams = _start_own(argv, how, **more)
         apply(handle.run_dir, rc, talk)
-        return headless.follow_and_report(handle, streams, attentive=how.attentive)
-    handle = _start(argv, how, owner=ends, **more)
-    with headless.attention(handle.run_dir if how.attentive else None):
-        return _tui_live(handle.run_dir, start_screen, rc, ends)
+        code = headless.follow_and_report(handle, streams, attentive=how.attentive)
+    else:
+        handle = _start(argv, how, owner=ends, **more)
+        with headless.attention(handle.run_dir if how.attentive else None):
+            code = _tui_live(handle.run_dir, start_screen, rc, ends)
+    if after is not None and handle.ended():
+        after(handle.parts()[-1])
+    return code
 
 
 def _tui_live(run_dir: Path, start_screen: str, rc: Rc, ends: bool = False) -> int:

@@ -59,7 +59,7 @@ def train_pipeline(
 ) -> None:
     """Train with the stages on this rank that ``place`` says, cut from the model by ``cut``."""
     mine = place(world.rank, world.size)
-    num_stages = world.size * len(mine)
+    num_stages = sum(len(place(rank, world.size)) for rank in range(world.size))
     first, last = 0 in mine, num_stages - 1 in mine
 
     # Every rank makes the whole model from the same seed and keeps its part. A model that fits on

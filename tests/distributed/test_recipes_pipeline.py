@@ -13,6 +13,7 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
+from pardbg.recipes.catalogue.tables import zb_h1
 from pardbg.recipes.pipeline import loop, one_each, v_shape
 from pardbg_agent.hooks.training.torch_plan import texts
 from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
@@ -201,3 +202,14 @@ def bytes_issued(view: View, rank: int, step: int, axis: str, op: str) -> Sequen
         for name, group, size in zip(*columns, strict=True)
         if process.ops[name].op == op and process.groups[group].axis == axis
     ]
+
+
+def test_a_schedule_from_a_csv_runs_as_it_is_written() -> None:
+    """ZB-H1, which torch has no class for: no rank has more than p microbatches in flight."""
+    pipeline = run("csv").report["pipeline"]
+    assert (pipeline["schedule"], pipeline["num_microbatches"]) == ("FromCsv", MICROBATCHES)
+    for step in pipeline["steps"]:
+        for row, wanted in zip(step["ranks"], zb_h1(RANKS).rows, strict=True):
+            seen = [text for text in row["actions"] if not text.endswith("REDUCE_GRAD")]
+            assert seen == list(wanted)
+            assert row["max_in_flight"] == RANKS

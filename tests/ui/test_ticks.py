@@ -67,7 +67,7 @@ async def test_keys_of_the_grid_say_where_they_work(session: Path) -> None:
         await pilot.press("h")
         await shows(app, "h and l go along the cells")
         await pilot.press("1", "g")
-        await shows(app, "g draws ticks instead of time")
+        await shows(app, "g: ticks on 2 Pipeline")
 
 
 async def test_the_selection_follows_a_hit_once() -> None:

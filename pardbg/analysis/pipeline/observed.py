@@ -110,3 +110,5 @@ class PipelineView:
     source: PlanSource = "schedule"
     index: int = 0
     """Which of ``Snapshot.pipelines`` it is."""
+    predicted: str = ""
+    """What the program was predicted to take, as it says itself."""

@@ -59,6 +59,7 @@ def pipeline_view(
         num_microbatches=layout.num_microbatches,
         num_virtual=plan.num_virtual if plan is not None else 1,
         paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
+        predicted=str(view.store.notes.get("predicted", "")),
         step=current,
         last_complete=_last_complete(view, layout, current),
         bubble_history=bubbles,

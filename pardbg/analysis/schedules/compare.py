@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.layout import layouts
@@ -65,28 +66,51 @@ def timeline(table: Table, taken: Durations | Costs) -> dict[str, tuple[float, f
     in the middle."""
     order = ordered(table.plan(), table.num_stages)
     if isinstance(taken, Durations):
-        return spans(order, _times(table, taken), 1.0, Between(hops=(taken.hop,)))
+        return spans(
+            order, _times(len(table.rows), table.num_stages, taken), 1.0, Between(hops=(taken.hop,))
+        )
     step = sorted(taken.steps, key=lambda one: one.observed_ns)[len(taken.steps) // 2]
     scale = taken.num_microbatches / table.num_microbatches
     return spans(order, step.cut(table.num_stages, taken.split), scale, step.between)
 
 
-def _times(table: Table, taken: Durations) -> dict[tuple[int, str], tuple[float]]:
+def mean_times(
+    taken: Durations | Costs, num_ranks: int, num_stages: int, num_microbatches: int
+) -> tuple[dict[tuple[int, str], float], float]:
+    """((stage, kind) -> mean ns with what lies between two actions, ns from rank to rank)"""
+    if isinstance(taken, Durations):
+        supposed = _times(num_ranks, num_stages, taken)
+        return {key: row[0] for key, row in supposed.items()}, taken.hop
+    step = sorted(taken.steps, key=lambda one: one.observed_ns)[len(taken.steps) // 2]
+    scale = taken.num_microbatches / num_microbatches
+    gap = fmean(step.between.gaps) + step.between.message
+    rows = step.cut(num_stages, taken.split)
+    times = {key: scale * fmean(row) + (gap if any(row) else 0.0) for key, row in rows.items()}
+    return times, fmean(step.between.hops)
+
+
+def _times(
+    num_ranks: int, num_stages: int, taken: Durations
+) -> dict[tuple[int, str], tuple[float]]:
     """(stage, kind) -> ns"""
-    share = len(table.rows) / table.num_stages
+    share = num_ranks / num_stages
     by_kind = {
         "F": taken.forward, "B": taken.backward, "I": taken.backward_input,
         "W": taken.backward_weight,
     }  # fmt: skip
     return {
-        (stage, kind): (ns * share,)
-        for stage in range(table.num_stages)
-        for kind, ns in by_kind.items()
+        (stage, kind): (ns * share,) for stage in range(num_stages) for kind, ns in by_kind.items()
     }
 
 
 def _supposed(table: Table, taken: Durations) -> tuple[float, float]:
     """(step in ns, bubble fraction)"""
     order = ordered(table.plan(), table.num_stages)
-    ran = run(order, _times(table, taken), 1.0, Between(hops=(taken.hop,)), Outside())
+    ran = run(
+        order,
+        _times(len(table.rows), table.num_stages, taken),
+        1.0,
+        Between(hops=(taken.hop,)),
+        Outside(),
+    )
     return ran.window, 1 - ran.busy / (len(table.rows) * ran.window) if ran.window else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pardbg.recipes.catalogue import tables
 from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe
 from pardbg.recipes.shape import BATCH, BLOCKS, MICROBATCHES
 
@@ -106,4 +107,5 @@ RECIPES = (
     _pipeline("dualpipev",
               "a V of stages where a forward and a backward pass each other as one action",
               "dualpipev", two_per_rank, stages_per_rank=2),
+    tables.RECIPE,
 )  # fmt: skip

@@ -9,9 +9,11 @@ from click.testing import CliRunner
 
 from pardbg.analysis.schedules.editor import EditError
 from pardbg.analysis.schedules.schedule_table import parse
-from pardbg.cli.schedule import saver, schedule
+from pardbg.cli.live import demo
+from pardbg.cli.schedule import saver, schedule, told
 
 ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+SESSIONS = Path(__file__).parents[3] / "sessions"
 TWO = "0F0,0B0\n1F0,1B0\n"
 
 
@@ -67,3 +69,31 @@ def test_a_picture_has_every_action(tmp_path: Path) -> None:
     path.write_text("0B0,0F0\n1F0,1B0\n")
     assert run("show", str(path), "--svg", str(out), "--force")[0] == 0
     assert "cannot run" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "says"),
+    [
+        ("0B0,0F0\n1F0,1B0\n", (), "would not run: row 1, column 1: order: 0B0 before 0F0"),
+        ("0F0,0SEND_F0\n1RECV_F0,1F0\n", (), "sends and receives written out"),
+        (ONE, ("ddp",), "--schedule is a recipe of its own"),
+        (ONE, ("--from", "no.mcap"), "no.mcap"),
+    ],
+)
+def test_demo_says_in_a_line_what_cannot_be_run(
+    tmp_path: Path, text: str, words: tuple[str, ...], says: str
+) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text(text)
+    done = CliRunner().invoke(demo, [*words, "--schedule", str(path)])
+    assert done.exit_code == 2 and says in done.output and done.output.count("\n") == 1
+
+
+def test_what_a_run_took_is_said_beside_what_was_predicted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From the kept recording of 1F1B: by another one's durations, and by its own."""
+    told("300 ms/step by gpipe.mcap")(SESSIONS / "1f1b.mcap")
+    out = capsys.readouterr().out
+    assert out.startswith("predicted 300 ms/step by gpipe.mcap; took ")
+    assert "median of" in out and "this run's own durations" in out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pardbg.recipes.catalogue import RECIPES, RecipeError, command
@@ -47,3 +49,27 @@ def test_what_does_not_fit_is_one_line_that_says_what_does(
 )  # fmt: skip
 def test_usual_sizes_fit_as_they_are(name: str, nproc: int) -> None:
     assert RECIPES[name].misfit(nproc) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "nproc", "says"),
+    [
+        ("0F0,0B0\n1F0,1B0\n", 4, "has 2 rows: take --nproc 2"),
+        ("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n", 2, "3 microbatches, which do not"),
+        ("0F0,8F0\n1F0,2F0,3F0,4F0,5F0,6F0,7F0\n", 2, "has 9 stages; the model has 8 blocks"),
+        (None, 2, "cannot read"),
+        ("0F0,0B0\n1F0,1B0\n", 2, None),
+    ],
+)
+def test_a_schedules_file_has_to_fit(
+    tmp_path: Path, text: str | None, nproc: int, says: str | None
+) -> None:
+    path = tmp_path / "s.csv"
+    if text is not None:
+        path.write_text(text)
+    if says is None:
+        assert str(path) in command("csv", nproc, own=["--file", str(path)])
+        return
+    with pytest.raises(RecipeError, match=says) as caught:
+        command("csv", nproc, own=["--file", str(path)])
+    assert "\n" not in str(caught.value)

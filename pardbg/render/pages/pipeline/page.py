@@ -172,6 +172,7 @@ def _title(view: PipelineView, cells: int) -> tuple[Line, ...]:
             "  paced compute" if cells >= 100 and view.paced else "  paced" if view.paced else "",
             "dim",
         ),
+        Segment(f"  predicted {clean(view.predicted)}" if view.predicted else "", "accent"),
     ]
     figures = _figures(view)
     if line_width(name) + line_width(figures) + 4 <= cells:

@@ -215,6 +215,81 @@ def compare(
     click.echo(compared([predict(name, table, taken) for name, table in tables.items()]))
 
 
+@schedule.command()
+@click.option("--pp", type=click.IntRange(2, 64), help="Ranks (default: as in --from).")
+@click.option("--mb", type=click.IntRange(1, 512), help="Microbatches, likewise.")
+@click.option("--memory", type=float, metavar="N",
+              help="Most activations on a rank, in microbatches' of all its stages: 1F1B has as "
+              "many as there are ranks (default: no limit).")  # fmt: skip
+@click.option("--placement", type=click.Choice(["any", "one", "v", "loop"]), default="any",
+              help="One stage a rank; two there and back; two round (default: any).")  # fmt: skip
+@cost_options
+@click.option("--seconds", type=click.FloatRange(0.0, 3600.0), default=20.0, show_default=True,
+              help="For the solver; 0: the heuristic alone.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout).")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def search(
+    pp: int | None, mb: int | None, memory: float | None, placement: str, costs_: str | None,
+    session: str | None, seconds: float, output: Path | None, force: bool,
+) -> None:  # fmt: skip
+    """Look for a schedule that beats torch's under a limit of activations.
+
+    A heuristic, and where ortools is installed (pardbg[search]) its solver, which also proves how
+    much better any could be. Exit code 1 if none was found that beats the built-ins.
+    """
+    from pardbg.cli.schedule.schedule_search import Limits, look
+
+    taken = _taken(costs_, session)
+    ranks = pp or getattr(taken, "num_ranks", None)
+    count = mb or getattr(taken, "num_microbatches", None)
+    if ranks is None or count is None:
+        raise UserError("search needs --pp and --mb (or --from a run to take them from)")
+    words, text = look(Limits(ranks, count, memory, placement, seconds), taken)
+    click.echo(words, err=text is not None and output is None)
+    if text is None:
+        sys.exit(1)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    with new_file(output, force) as fresh:
+        fresh.write_text(text)
+    click.echo(f"wrote {output}; try it: pardbg demo --schedule {output}", err=True)
+
+
+def runnable(file: str, session: str | None) -> tuple[int, str]:
+    """(ranks of a schedule that can be run with gloo, what its step is predicted to take, or
+    "")"""
+    from pardbg import words
+    from pardbg.analysis.schedules.compare import predict
+
+    table = _compute(_read(file), file)
+    one = predict(file, table, _taken(None, session))
+    if one.step_ns is None:
+        raise UserError(f"{file} would not run: {one.verdict.problems[0].line()}")
+    step = f"{words.duration(one.step_ns)}/step by {Path(session).name}" if session else ""
+    return len(table.rows), step
+
+
+def told(predicted: str) -> Callable[[Path], None]:
+    """Says of a recording what its steps took, beside what was predicted."""
+
+    def tell(path: Path) -> None:
+        from pardbg import words
+        from pardbg.analysis.base.asof import View
+        from pardbg.analysis.whatif.answer import whatif
+
+        answer = whatif(View(load_session(str(path)), None), ())
+        if isinstance(answer, str):
+            click.echo(f"pardbg: {answer}", err=True)
+            return
+        took = f"took {words.duration(answer.step_ns)}/step, median of {answer.num_steps}"
+        own = words.duration(answer.predicted_ns)
+        model = f"the model with this run's own durations: {own} ({answer.error:+.1%})"
+        click.echo("; ".join([f"predicted {predicted}"] * bool(predicted) + [took, model]))
+
+    return tell
+
+
 COMMANDS: tuple[click.Command, ...] = (schedule,)
 
 

@@ -1,0 +1,140 @@
+"""``pardbg schedule search``: what was found, beside the built-in schedules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from pardbg.cli.common import UserError
+from pardbg.words import duration, percent
+
+if TYPE_CHECKING:
+    from pardbg.analysis.schedules.compare import Durations, Predicted
+    from pardbg.analysis.schedules.search import Found, Problem
+    from pardbg.analysis.whatif.costs import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is asked for."""
+
+    num_ranks: int
+    num_microbatches: int
+    memory: float | None
+    placement: str
+    seconds: float
+    """For the solver, over all placements."""
+
+
+def look(limits: Limits, taken: Durations | Costs) -> tuple[str, str | None]:
+    """(what is said, the table found as CSV, or None if no built-in is beaten)"""
+    from pardbg.analysis.schedules.schedule_table import dump
+    from pardbg.analysis.schedules.search import PLACEMENTS, Problem
+    from pardbg.render.reports.schedule import compared
+
+    chosen = [one for one in PLACEMENTS if limits.placement in ("any", one)]
+    problems = [Problem(limits.num_ranks, limits.num_microbatches, one, taken, limits.memory)
+                for one in chosen]  # fmt: skip
+    there = _built_in(problems)
+    fits = [one for one in there if _fits(one, problems[0])]
+    rival = min(fits, key=lambda one: one.step_ns or 0, default=None)
+    shortest = min(one.bound_ns() for one in problems)
+    done = rival is not None and _step(rival) <= shortest * 1.005
+    best = _best(problems, 0.0 if done else limits.seconds)
+    if best is None and rival is None:
+        least = 1 if limits.memory is not None and limits.memory < 1 else limits.memory
+        raise UserError(f"nothing runs with --memory {limits.memory:g}: give at least {least}")
+    over = [replace(one, name=f"{one.name} (over the limit)") for one in there if one not in fits]
+    lines = [compared([*([best.predicted] if best else []), *fits, *over])]
+    wins = best is not None and (rival is None or _step(best.predicted) < _step(rival) * 0.9999)
+    if best is not None and wins:
+        lines += _won(best, rival)
+        return "\n".join(lines), dump(best.table)
+    assert rival is not None
+    short = ", which is as short as any can be" if done else ""
+    return "\n".join([*lines, f"found none that beats {rival.name}{short}"]), None
+
+
+def _step(one: Predicted) -> float:
+    return one.step_ns or float("inf")
+
+
+def _won(best: Found, rival: Predicted | None) -> list[str]:
+    lines = []
+    if rival is not None:
+        less = 1 - _step(best.predicted) / _step(rival)
+        lines.append(
+            f"{percent(less)} shorter than {rival.name}, the best built-in under the limit"
+        )
+    where = {"one": "one stage a rank", "v": "two stages a rank, there and back",
+             "loop": "two stages a rank, round"}[best.placement]  # fmt: skip
+    if best.proved:
+        lines.append(f"{where}: by these durations none of that kind is shorter")
+    else:
+        room = 1 - best.bound_ns / _step(best.predicted)
+        lines.append(f"{where}: none of that kind is shorter than {duration(best.bound_ns)} "
+                     f"({percent(room)} less than this one)")  # fmt: skip
+    return lines
+
+
+def _best(problems: Sequence[Problem], seconds: float) -> Found | None:
+    """The shortest over all placements; the solver goes on where it could be shorter."""
+    from pardbg.analysis.schedules.search import search
+    from pardbg.analysis.schedules.solver import improve, solver_there
+
+    found: list[tuple[Problem, Found]] = []
+    bar = click.progressbar(length=1000 * len(problems), label="heuristic", file=sys.stderr)
+    with bar:
+        for number, problem in enumerate(problems):
+            made = search(problem, lambda share, n=number: _show(bar, n + share))  # type: ignore[misc]
+            found += [(problem, made)] if made is not None else []
+    best = min((made for _, made in found), key=lambda one: _step(one.predicted), default=None)
+    if seconds and not solver_there():
+        click.echo("pardbg: no solver here, the heuristic alone: pip install 'pardbg[search]' adds "
+                   "one", err=True)  # fmt: skip
+    open_ = [(p, made) for p, made in found
+             if best is not None and made.bound_ns < _step(best.predicted) * 0.995]  # fmt: skip
+    if not seconds or not solver_there() or not open_:
+        return best
+    click.echo(f"solver: {seconds:g} s at most", err=True)
+    for problem, made in open_:
+        made = improve(problem, made, seconds / len(open_), min(8, os.cpu_count() or 1))
+        best = min(best or made, made, key=lambda one: (_step(one.predicted), -one.bound_ns))
+    return best
+
+
+def _show(bar: object, share: float) -> None:
+    at = round(1000 * share)
+    bar.update(at - bar.pos)  # type: ignore[attr-defined]
+
+
+def _fits(one: Predicted, problem: Problem) -> bool:
+    """Runs, on every transport, within the memory."""
+    verdict = one.verdict
+    per_rank = verdict.num_stages / verdict.num_ranks
+    most = max(verdict.in_flight, default=0) / per_rank
+    return verdict.good and (problem.memory is None or most <= problem.memory + 1e-9)
+
+
+def _built_in(problems: Sequence[Problem]) -> list[Predicted]:
+    """torch's schedules of this size and with as many stages a rank, by the same durations."""
+    from pardbg.analysis.schedules.compare import predict
+    from pardbg.analysis.schedules.schedule_table import from_plan
+    from pardbg.analysis.whatif import plans
+
+    made, several = [], {one.num_stages // one.num_ranks for one in problems}
+    for name in plans.SCHEDULES:
+        stages = 1 if name in plans.ONE_STAGE else 2
+        one = problems[0]
+        try:
+            plan = plans.plan(name, one.num_ranks, stages, one.num_microbatches)
+        except plans.NoPlan:
+            continue
+        if stages in several:
+            made.append(predict(name, from_plan(plan), one.taken))
+    return made
