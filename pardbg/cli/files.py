@@ -67,9 +67,9 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     from pardbg.analysis.answers.report import as_json
     from pardbg.analysis.answers.report import report as make_report
     from pardbg.render.reports.text import text
-    from pardbg.ui.engine.gc_pauses import Collecting
+    from pardbg.ui.engine.gc_pauses import GcPauses
 
-    with Collecting().alone():
+    with GcPauses().alone():
         store = load_session(session)
         data = make_report(store)
     if html is None or json_:

@@ -1,4 +1,4 @@
-"""The app: joins engine, control desk and main screen; live and replay are the same."""
+"""The app: joins engine, controller and main screen; live and replay are the same."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PardbgApp(App[None]):
         start_screen: str = "overview",
         replay: ReplayClock | None = None,
         store: Any = None,
-        eyes: Analysis | None = None,
+        analysis: Analysis | None = None,
         second: tuple[str, Source] | None = None,
         rc: Rc | None = None,
         history: Path | None = None,
@@ -65,8 +65,8 @@ class PardbgApp(App[None]):
         super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
-        self.desk = Controller(control if live else None, self._in_thread, self._answered)
-        self._eyes = eyes
+        self.controller = Controller(control if live else None, self._in_thread, self._answered)
+        self._analysis = analysis
         self._second = SecondRecording(*second, Store()) if second is not None else None
         self._store = store if store is not None else Store(live=live)
         self._source = source
@@ -77,7 +77,7 @@ class PardbgApp(App[None]):
         self._rc, self._history = rc or Rc(), History(history)
         self._history.load()
         self.main = MainScreen(
-            self, title, self.cursor, self.desk, start_screen, callbacks, self._history
+            self, title, self.cursor, self.controller, start_screen, callbacks, self._history
         )
 
     def get_default_screen(self) -> MainScreen:
@@ -90,7 +90,7 @@ class PardbgApp(App[None]):
         few = self.console.color_system == "standard" and not self.is_headless
         self.theme = "pardbg-16" if few else "pardbg-dark"
         self.engine = Engine(
-            self._source, self._store, self._eyes or Analysis.real(), self.cursor,
+            self._source, self._store, self._analysis or Analysis.real(), self.cursor,
             self._post_frame,
             lambda text: self.post_message(Trouble(text)),
             lambda share: self.post_message(Loading(share)),
@@ -105,7 +105,7 @@ class PardbgApp(App[None]):
     def _begin_with(self) -> None:
         """The ``.pardbgrc`` files' commands."""
         run_rc(
-            self._rc, self.desk.ask,
+            self._rc, self.controller.ask,
             lambda found: self.call_from_thread(self.main.attempt, found.action, found.argument),
             lambda text, bad: self.call_from_thread(self.main.control.said_at_start, text, bad),
         )  # fmt: skip
@@ -114,7 +114,7 @@ class PardbgApp(App[None]):
         self._in_thread(lambda: self._history.keep(event.line))
 
     def on_unmount(self) -> None:
-        self.desk.farewell()
+        self.controller.farewell()
         if self.engine is not None:
             self.engine.stop()
 
@@ -169,7 +169,7 @@ class PardbgApp(App[None]):
                 self.engine.mark(mark)
             self._in_thread(lambda: self._keep(mark))
         else:
-            self.main.control.refused(self.desk.mark(mark.t_ns, mark.text))
+            self.main.control.refused(self.controller.mark(mark.t_ns, mark.text))
 
     def _keep(self, mark: Bookmark) -> None:
         path, end_ns = getattr(self._source, "path", None), self._store.end_ns

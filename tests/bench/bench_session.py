@@ -22,7 +22,7 @@ import psutil
 
 from pardbg.analysis.answers.report import report
 from pardbg.session.reader import load
-from pardbg.ui.engine.gc_pauses import Collecting
+from pardbg.ui.engine.gc_pauses import GcPauses
 from tests.bench.figures import Figure
 from tests.bench.long_session import make
 
@@ -58,7 +58,7 @@ def main() -> list[Figure]:
 
 def _report_s(path: Path) -> float:
     begun_s = time.monotonic()
-    with Collecting().alone():
+    with GcPauses().alone():
         report(load(path))
     return time.monotonic() - begun_s
 

@@ -99,7 +99,7 @@ class FakePort:
         self.asked.append(("leave", None))
 
 
-def eyes(at: Callable[[Snapshot, int | None], Snapshot] | None = None) -> Analysis:
+def analysis(at: Callable[[Snapshot, int | None], Snapshot] | None = None) -> Analysis:
     """The analysis of a FakeStore; ``at`` makes the snapshot at a chosen time."""
 
     def snapshot(store: FakeStore, t_ns: int | None, rank: int | None) -> Snapshot:
@@ -126,7 +126,7 @@ def app_on(
     """The real app on hand-made values."""
     return PardbgApp(
         FakeSource(live), port, title="sample", start_screen=start,
-        store=FakeStore(snapshot), eyes=eyes(at), **more,
+        store=FakeStore(snapshot), analysis=analysis(at), **more,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What the same work would take in another schedule, with other microbatches or stage splits.
 
 Each plan is run with the durations of each of this run's last steps (``costs``), jitter and all, as
-``rehearsal`` runs it; medians over those steps are said. The rules, where something was not
+``playout`` runs it; medians over those steps are said. The rules, where something was not
 measured:
 
 - another number of stages: time is spread evenly within a measured stage;

@@ -1,6 +1,6 @@
-"""The control desk: commands to the hub on worker threads, and what is said meanwhile.
+"""The controller: commands to the hub on worker threads, and what is said meanwhile.
 
-What the screens show as held or running is `Snapshot.control`, the agents' own word. The desk
+What the screens show as held or running is `Snapshot.control`, the agents' own word. The controller
 only says that a command is under way, and passes on an error.
 """
 

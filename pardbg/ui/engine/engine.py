@@ -20,7 +20,7 @@ from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording, Want
 from pardbg.ui.engine.frame_maker import FrameMaker
-from pardbg.ui.engine.gc_pauses import Collecting
+from pardbg.ui.engine.gc_pauses import GcPauses
 from pardbg.ui.engine.landmarks import Journey, Places
 from pardbg.ui.engine.loading import Loader
 from pardbg.ui.engine.pace import PLAY_PERIOD_S, Pace
@@ -39,7 +39,7 @@ class Engine:
         self,
         source: Source,
         store: Any,
-        eyes: Analysis,
+        analysis: Analysis,
         cursor: TimeCursor,
         post: Callable[[Frame], object],
         fail: Callable[[str], object],
@@ -47,13 +47,13 @@ class Engine:
         say: Callable[[str], object] = lambda text: None,
         second: SecondRecording | None = None,
     ) -> None:
-        self._store, self._eyes, self._cursor = store, eyes, cursor
+        self._store, self._analysis, self._cursor = store, analysis, cursor
         self._post, self._fail, self._loading, self._say = post, fail, loading, say
         self._loader = Loader(source, store, cursor, second)
-        self._places = Places(store, eyes.findings)
-        self._maker = FrameMaker(store, eyes, cursor, self._loader, self._places)
+        self._places = Places(store, analysis.findings)
+        self._maker = FrameMaker(store, analysis, cursor, self._loader, self._places)
         self._pace = Pace(cursor)
-        self._collecting = Collecting()
+        self._gc = GcPauses()
         self._want = Want()
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -103,10 +103,10 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            with self._collecting.alone():
+            with self._gc.alone():
                 while not self._ended.is_set():
                     self._turn()
-                    self._collecting.look(self._pace.idle or self._cursor.following)
+                    self._gc.tick(self._pace.idle or self._cursor.following)
         except Exception as error:  # noqa: BLE001 - the thread's last word must reach the screen
             self._fail(f"the viewer's feed stopped: {type(error).__name__}: {error}")
 
@@ -251,7 +251,7 @@ class Engine:
 
     def _hurry(self, asked: bool) -> bool:
         """Give a first answer: whole frames take long, and somebody waits for this one."""
-        if self._eyes.glance is None or self._cursor.following:
+        if self._analysis.glance is None or self._cursor.following:
             return False
         slow = self._pace.slow or self._made is None
         return slow and (self._cursor.playing or asked)

@@ -30,21 +30,21 @@ class FrameMaker:
     """Makes frames on the engine's thread."""
 
     def __init__(
-        self, store: Any, eyes: Analysis, cursor: TimeCursor, loader: Loader, places: Places
+        self, store: Any, analysis: Analysis, cursor: TimeCursor, loader: Loader, places: Places
     ) -> None:
-        self._store, self._eyes, self._cursor = store, eyes, cursor
+        self._store, self._analysis, self._cursor = store, analysis, cursor
         self._loader, self._places = loader, places
         self._source_read: SourceLines | None = None
         self._whole: Ahead | None = None
 
     def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
         """The frame at the cursor; in a ``hurry`` without findings."""
-        cursor, eyes, glance = self._cursor, self._eyes, self._eyes.glance
-        look = glance if hurry and glance else eyes.snapshot
-        snapshot = look(self._store, cursor.at(now_s), want.pipeline_of)
+        cursor, analysis, glance = self._cursor, self._analysis, self._analysis.glance
+        make = glance if hurry and glance else analysis.snapshot
+        snapshot = make(self._store, cursor.at(now_s), want.pipeline_of)
         begin, end = self._loader.bounds()
         self._places.saw(snapshot.findings, snapshot.t_ns)
-        if look is eyes.snapshot:
+        if make is analysis.snapshot:
             t_ns, found = snapshot.t_ns, snapshot.findings
             if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
                 snapshot = replace(snapshot, findings=(*found, *gone))
@@ -52,7 +52,7 @@ class FrameMaker:
         lanes, t0, t1 = self._lanes(want, snapshot, active)
         output: tuple[OutputLine, ...] = ()
         if want.output is not None:
-            output = eyes.output(self._store, snapshot.t_ns, want.output)
+            output = analysis.output(self._store, snapshot.t_ns, want.output)
         return Frame(
             snapshot=snapshot,
             following=cursor.following,
@@ -68,17 +68,17 @@ class FrameMaker:
             end_ns=end,
             active_ns=active,
             loaded=self._loader.share,
-            whole=look is eyes.snapshot,
+            whole=make is analysis.snapshot,
             marks=() if cursor.following else self._places.marks(),
             findings=tuple(self._places.findings),
             bookmarks=self._store.bookmarks.all(),
-            whatif=eyes.whatif(self._store, snapshot.t_ns) if want.whatif else None,
+            whatif=analysis.whatif(self._store, snapshot.t_ns) if want.whatif else None,
             schedule=schedule_detail(snapshot.pipeline) if want.schedule else None,
             peaks=_peaks(snapshot) if want.peaks else {},
-            ticks=eyes.ticks(self._store, snapshot.t_ns, want.ticks) if want.ticks else None,
+            ticks=analysis.ticks(self._store, snapshot.t_ns, want.ticks) if want.ticks else None,
             ahead=self._ahead() if want.ahead and cursor.replay else None,
             source=self._source(want),
-            other=self._beside(want, snapshot.t_ns, look is eyes.snapshot),
+            other=self._beside(want, snapshot.t_ns, make is analysis.snapshot),
         )
 
     def awaiting(self, made: Frame | None, now_s: float) -> Frame | None:
@@ -94,7 +94,7 @@ class FrameMaker:
     def _ahead(self) -> Ahead | None:
         """Made once, when the recording is read."""
         if self._whole is None and self._loader.finished:
-            look = self._eyes.glance or self._eyes.snapshot
+            make = self._analysis.glance or self._analysis.snapshot
             end = look(self._store, None, None)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
@@ -120,7 +120,7 @@ class FrameMaker:
         t1 = t1 if timeline.end_ns is None else min(t1, timeline.end_ns)
         steps = 1 if timeline.columns < _NARROW else 3
         t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * steps)
-        lanes = self._eyes.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
+        lanes = self._analysis.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
         return lanes, t0, t1
 
     def _beside(self, want: Want, t_ns: int, whole: bool) -> Comparison | None:
@@ -129,8 +129,10 @@ class FrameMaker:
         if second is None or not second.source.finished:
             return None
         place = aligned(self._store, t_ns, second.store)
-        look = self._eyes.snapshot if whole or not self._eyes.glance else self._eyes.glance
-        made = look(second.store, place.t_ns, want.pipeline_of)
+        make = (
+            self._analysis.snapshot if whole or not self._analysis.glance else self._analysis.glance
+        )
+        made = make(second.store, place.t_ns, want.pipeline_of)
         detail = schedule_detail(made.pipeline) if want.schedule else None
         return Comparison(second.name, made, place.by, place.note, detail)
 

@@ -18,7 +18,7 @@ LATEST_S: Final = 600.0
 _NEVER: Final = 1 << 30
 
 
-class Collecting:
+class GcPauses:
     """When to collect. The young generations stay Python's own business: they take no time."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Collecting:
         finally:
             gc.set_threshold(young, middle, old)
 
-    def look(self, idle: bool) -> None:
+    def tick(self, idle: bool) -> None:
         """Between two frames; ``idle``: nobody waits for the next one."""
         passed = time.monotonic() - self._last_s
         if passed > (PERIOD_S if idle else LATEST_S):

@@ -20,9 +20,11 @@ LEGEND_ROWS = 30
 class ChromeBars:
     """Paints them from a frame and the message that is being said."""
 
-    def __init__(self, title: str, live: bool, desk: Controller, unit: Callable[[], str]) -> None:
+    def __init__(
+        self, title: str, live: bool, controller: Controller, unit: Callable[[], str]
+    ) -> None:
         """``unit``: what ``,`` and ``.`` move by."""
-        self._title, self._live, self._desk, self._unit = title, live, desk, unit
+        self._title, self._live, self._controller, self._unit = title, live, controller, unit
         self.header = Lines(id="header", ground="bar.header")
         self.banner = Lines(id="banner")
         """What holds ranks up; not there while nothing does."""
@@ -73,7 +75,7 @@ class ChromeBars:
         if self.message[0] or frame is None:
             text, style = self.message
             return (fit(line(" ", Segment(clip(text, cells - 2), style)), cells),)
-        control, under_way = frame.snapshot.control, self._desk.under_way
+        control, under_way = frame.snapshot.control, self._controller.under_way
         if under_way.startswith("until ") and frame.snapshot.step is not None:
             under_way += f" now in step {frame.snapshot.step} (space: pause here)"
         return (chrome.control_line(control, under_way, ("", ""), cells),)
@@ -89,7 +91,7 @@ class ChromeBars:
         bar = [time_bar(frame.snapshot, state, cells)]
         if rows >= LEGEND_ROWS:
             bar.append(legend(frame.snapshot, state, cells))
-        words = self.message if self.message[0] else (self._desk.under_way, "held")
+        words = self.message if self.message[0] else (self._controller.under_way, "held")
         if words[0]:
             bar[-1] = fit(line(" ", Segment(clip(words[0], cells - 2), words[1])), cells)
         return tuple(bar)

@@ -27,8 +27,8 @@ _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, 
 class ControlActions:
     """Sends verbs to the hub and shows what it answers."""
 
-    def __init__(self, view: MainView, desk: Controller) -> None:
-        self._view, self._desk = view, desk
+    def __init__(self, view: MainView, controller: Controller) -> None:
+        self._view, self._controller = view, controller
         self._comparing = False
         self._followed = ""
         """Why ranks were held when the selection last followed."""
@@ -47,8 +47,8 @@ class ControlActions:
             **verbs, **words,
             "toggle": self._toggle,
             "break_here": self._break_here,
-            "take": lambda _: self.refused(self._desk.take()),
-            "leave": lambda _: self.refused(self._desk.leave()),
+            "take": lambda _: self.refused(self._controller.take()),
+            "leave": lambda _: self.refused(self._controller.leave()),
             "frame_up": self._frame_up,
             "frame_down": self._frame_down,
         }  # fmt: skip
@@ -65,12 +65,12 @@ class ControlActions:
             said, args = verb_words(verb, words)
         except ValueError as error:
             raise command_line.CommandError(str(error)) from None
-        self.refused(self._desk.send(verb, said or ranks, **args))
+        self.refused(self._controller.send(verb, said or ranks, **args))
 
     def _toggle(self, _argument: str) -> None:
         frame = self._view.shared.frame
         if frame is not None:
-            self.refused(self._desk.toggle(frame.snapshot.control))
+            self.refused(self._controller.toggle(frame.snapshot.control))
 
     def _break_here(self, _argument: str) -> None:
         """The command is written out, to be changed or just entered."""
@@ -139,7 +139,7 @@ class ControlActions:
     def _debug(self) -> DebugPage:
         debug = self._view.pages["debug"]
         assert isinstance(debug, DebugPage)
-        debug.you = self._desk.you
+        debug.you = self._controller.you
         return debug
 
     # ---------------------------------------------------------------- looking into ranks
@@ -152,19 +152,19 @@ class ControlActions:
             raise command_line.CommandError(str(error)) from None
         self._comparing = word == COMPARE
         ranks = ranks or str(self._view.shared.rank)
-        self.refused(self._desk.send(Verb.INSPECT, ranks, frame=self._frame, **args))
+        self.refused(self._controller.send(Verb.INSPECT, ranks, frame=self._frame, **args))
 
     def on_frame(self, frame: Frame) -> None:
         """Ranks were held somewhere else than before: the page about them needs their stacks."""
         self._follow_hit(frame)
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
-        if self._view.active != "debug" or not self._desk.present or not held:
+        if self._view.active != "debug" or not self._controller.present or not held:
             return
         now = (frame.snapshot.step, *sorted(held.items()))
         if now != self._stacks_of:
             self._stacks_of = now
             self._debug.frame = self._frame = 0
-            self._desk.send(Verb.WHERE)
+            self._controller.send(Verb.WHERE)
 
     def _follow_hit(self, frame: Frame) -> None:
         """Once at each hit of a breakpoint or watch, its rank is the selected one."""
@@ -199,7 +199,7 @@ class ControlActions:
         self._before, self._frame = self._frame, number
         known = self._debug.look_from(number)
         self._view.want_page()
-        if self._desk.present:
+        if self._controller.present:
             self.inspect("list", "")
         elif not known:
             self._frame = self._before

@@ -24,8 +24,8 @@ from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.app_actions import AppActions
 from pardbg.ui.main.chrome_bars import ChromeBars
 from pardbg.ui.main.control_actions import ControlActions
-from pardbg.ui.main.look_actions import LookActions
 from pardbg.ui.main.main_view import NOTE, Callbacks, Handlers
+from pardbg.ui.main.selection_actions import SelectionActions
 from pardbg.ui.main.time_actions import TimeActions
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.collectives import CollectivesPage
@@ -75,7 +75,7 @@ class MainScreen(Screen[None]):
         app: App[Any],
         title: str,
         cursor: TimeCursor,
-        desk: Controller,
+        controller: Controller,
         start_screen: str,
         callbacks: Callbacks,
         history: History | None = None,
@@ -88,17 +88,17 @@ class MainScreen(Screen[None]):
         self._message_number = 0
         self._small = False
         self._cells = self._rows = 0
-        self.shared = Shared(can_control=desk.present)
+        self.shared = Shared(can_control=controller.present)
         self.pages: Mapping[str, Page] = {page.name_: page(self.shared) for page in _PAGES}
         self._active = start_screen if start_screen in self.pages else "overview"
-        self.control = ControlActions(self, desk)
+        self.control = ControlActions(self, controller)
         self._time = TimeActions(self, cursor, callbacks)
-        self._look = LookActions(self, self._time.jump_to)
-        self._bars = ChromeBars(title, self.live, desk, lambda: self._time.moves_by)
+        self._selection = SelectionActions(self, self._time.jump_to)
+        self._bars = ChromeBars(title, self.live, controller, lambda: self._time.moves_by)
         self.handlers: Handlers = {
             **self.control.handlers(),
             **self._time.handlers(),
-            **self._look.handlers(),
+            **self._selection.handlers(),
             **AppActions(self, app, title).handlers(),
         }
         """Action id -> what does it."""
@@ -285,7 +285,7 @@ class MainScreen(Screen[None]):
     def on_prompt_done(self, event: Prompt.Done) -> None:
         self._asking(False)
         if event.kind == "/":
-            self._look.filter(event.text or "")
+            self._selection.filter(event.text or "")
         elif event.kind == NOTE:
             if event.text is not None:
                 self._time.bookmark(event.text)
@@ -310,7 +310,7 @@ class MainScreen(Screen[None]):
         if not self._prompting:
             return
         if event.kind == "/":
-            self._look.filter(event.text)
+            self._selection.filter(event.text)
         elif event.kind == NOTE:
             self._bars.hints.show((note_line(self._cells),))
         else:

@@ -6,7 +6,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
-from pardbg.render.pages.pipeline.tick_page import TickLook, cell_at, tick_page
+from pardbg.render.pages.pipeline.tick_page import TickPageState, cell_at, tick_page
 from pardbg.render.pages.pipeline.whatif import whatif
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared
@@ -46,8 +46,8 @@ class PipelinePage(Page):
         return pipeline(frame.snapshot, cells, rows, look, frame.schedule)
 
     @property
-    def _look(self) -> TickLook:
-        return TickLook(self.shared.rank, self._cell)
+    def _look(self) -> TickPageState:
+        return TickPageState(self.shared.rank, self._cell)
 
     def _by_tick(self, frame: Frame) -> bool:
         held = frame.snapshot.control.mode in HELD_MODES

@@ -23,7 +23,7 @@ from pardbg.render.draw.svg import Svg
 from pardbg.render.pages.pipeline.schedule import token
 from pardbg.render.pages.pipeline.tick_page import (
     NAME,
-    TickLook,
+    TickPageState,
     beyond,
     flight,
     grid_lines,
@@ -76,7 +76,7 @@ def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
         numbers = line(" " * NAME, *ruler(seen, grid.tick, grid.num_ticks).line())
         more = beyond(seen, grid)
         head.append(spread(fit(numbers, cells - line_width(more)), more, cells))
-        ticks = TickLook(look.rank, look.tick)
+        ticks = TickPageState(look.rank, look.tick)
         body, places = grid_lines(grid, seen, ticks, TAIL, row_height((grid,), room), False)
     if len(body) < room:
         body, foot = [*body, (), *foot], []

@@ -40,7 +40,7 @@ _ORDER = {
 
 
 @dataclass(frozen=True, slots=True)
-class TickLook:
+class TickPageState:
     """How the reader looks at the grid."""
 
     selected: int | None = None
@@ -50,10 +50,10 @@ class TickLook:
 
 
 def tick_page(
-    snapshot: Snapshot, ticks: Ticks, cells: int, rows: int, look: TickLook | None = None
+    snapshot: Snapshot, ticks: Ticks, cells: int, rows: int, look: TickPageState | None = None
 ) -> Picture:
     """The page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
-    look = look or TickLook()
+    look = look or TickPageState()
     grids = ticks.grids
     chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
     tail = _tail(snapshot, cells)
@@ -81,7 +81,7 @@ def tick_page(
     return Picture(tuple(head), tuple(body), tuple(foot), focus=focus, rows=tuple(places))
 
 
-def _in_view(grid: TickGrid, look: TickLook) -> int:
+def _in_view(grid: TickGrid, look: TickPageState) -> int:
     """The tick that must be seen."""
     for row in grid.rows:
         for cell in row.cells:
@@ -91,7 +91,7 @@ def _in_view(grid: TickGrid, look: TickLook) -> int:
 
 
 def cell_at(
-    snapshot: Snapshot, ticks: Ticks, cells: int, look: TickLook, rank: int, x: int
+    snapshot: Snapshot, ticks: Ticks, cells: int, look: TickPageState, rank: int, x: int
 ) -> TickCell | None:
     """The action drawn at column ``x`` of a rank's row."""
     grids = ticks.grids
@@ -148,7 +148,12 @@ def row_height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
 
 
 def grid_lines(
-    grid: TickGrid, seen: Window, look: TickLook, tail: int, height: tuple[int, int], named: bool
+    grid: TickGrid,
+    seen: Window,
+    look: TickPageState,
+    tail: int,
+    height: tuple[int, int],
+    named: bool,
 ) -> tuple[list[Line], list[int]]:
     """The lines of a pipeline, and which rank each shows."""
     tall, gap = height
@@ -226,7 +231,7 @@ def words(grid: TickGrid) -> Words:
     return did(f"tick {grid.tick}", ran, waits, coming, grid.many_stages)
 
 
-def _said(ticks: Ticks, grid: TickGrid, look: TickLook, cells: int, rows: int) -> list[Line]:
+def _said(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
     """What the tick did, what is in flight, and the chosen cell."""
     lines: list[Line] = [()] if rows >= 20 else []
     lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)

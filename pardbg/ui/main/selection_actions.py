@@ -12,7 +12,7 @@ from pardbg.ui.commands.command_line import CommandError
 from pardbg.ui.main.main_view import Handlers, MainView
 
 
-class LookActions:
+class SelectionActions:
     """Chooses what is shown; moves nothing in time or in the run."""
 
     def __init__(self, view: MainView, jump_to: Callable[[Evidence], None]) -> None:
