@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse, producer, twin
 
@@ -41,54 +42,73 @@ def overlapped(row: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((pair[0], pair[1]) for pair in entries if len(pair) == 2)
 
 
-def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
-    """Run the plan: an action begins when its rank is free and what it needs is done.
+class Step(NamedTuple):
+    """An action of a plan in an order in which it can run."""
 
-    None for a plan that cannot run: it names an action whose producer never comes.
+    rank: int
+    action: str
+    needs: str | None
+    """The action whose output it takes, as the plan has it; None: its input is there."""
+
+
+def in_order(
+    plan: Plan, num_stages: int, sent_with: Mapping[str, str] | None = None
+) -> list[Step] | None:
+    """Return all actions of a plan, each after what it needs; None for a plan that cannot run.
+
+    Args:
+        sent_with: action -> the later one of its rank with which its output leaves it.
     """
-    planned = {action for row in plan.values() for action in row}
-    done: dict[str, float] = {}
-    rows: dict[int, list[tuple[str, float, float]]] = {rank: [] for rank in plan}
+    owner = {action: rank for rank, row in plan.items() for action in row}
+    taken = dict.fromkeys(plan, 0)
+    made: list[Step] = []
+    done: set[str] = set()
     progress = True
     while progress:
         progress = False
         for rank, row in plan.items():
-            while len(rows[rank]) < len(row):
-                action = row[len(rows[rank])]
-                ready = _ready(action, num_stages, done, planned)
-                if ready is None:
+            while taken[rank] < len(row):
+                action = row[taken[rank]]
+                needed = _needed(action, num_stages, owner)
+                if needed is not None and sent_with and owner[needed] != rank:
+                    needed = sent_with.get(needed, needed)
+                if needed is not None and needed not in done:
                     break
-                free = rows[rank][-1][2] if rows[rank] else 0.0
-                begin = max(free, ready)
-                parsed = parse(action)
-                end = begin + (duration(rank, parsed) if parsed is not None else 0.0)
-                rows[rank].append((action, begin, end))
-                done[action] = end
+                made.append(Step(rank, action, needed))
+                done.add(action)
+                taken[rank] += 1
                 progress = True
-    if any(len(rows[rank]) < len(row) for rank, row in plan.items()):
+    return made if len(made) == sum(map(len, plan.values())) else None
+
+
+def _needed(action: str, num_stages: int, planned: Mapping[str, int]) -> str | None:
+    """The action it waits for, in the form the plan has it; one outside the plan is free."""
+    needed = producer(action, num_stages)
+    if needed is None or needed in planned:
+        return needed
+    other = twin(needed)
+    return other if other is not None and other in planned else None
+
+
+def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
+    """Run the plan: an action begins when its rank is free and what it needs is done. None for a
+    plan that cannot run."""
+    order = in_order(plan, num_stages)
+    if order is None:
         return None
+    done: dict[str, float] = {}
+    rows: dict[int, list[tuple[str, float, float]]] = {rank: [] for rank in plan}
+    for rank, action, needed in order:
+        free = rows[rank][-1][2] if rows[rank] else 0.0
+        begin = max(free, done[needed] if needed is not None else 0.0)
+        parsed = parse(action)
+        done[action] = begin + (duration(rank, parsed) if parsed is not None else 0.0)
+        rows[rank].append((action, begin, done[action]))
     ends = [row[-1][2] for row in rows.values() if row]
     begins = [row[0][1] for row in rows.values() if row]
     busy = sum(end - begin for row in rows.values() for _, begin, end in row)
     makespan = max(ends) - min(begins) if ends else 0.0
     return Simulated({r: tuple(row) for r, row in rows.items()}, makespan, busy)
-
-
-def _ready(
-    action: str, num_stages: int, done: Mapping[str, float], planned: set[str]
-) -> float | None:
-    """When the input of ``action`` is there; None: not yet. Producers outside the plan are free."""
-    needed = producer(action, num_stages)
-    if needed is None:
-        return 0.0
-    other = twin(needed)
-    if needed in done:
-        return done[needed]
-    if other is not None and other in done:
-        return done[other]
-    if needed in planned or (other is not None and other in planned):
-        return None
-    return 0.0
 
 
 def uniform_slots(plan: Plan, num_stages: int) -> dict[int, tuple[str, ...]]:

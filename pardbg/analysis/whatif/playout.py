@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse, producer, twin
-from pardbg.analysis.pipeline.simulate import overlapped
+from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse
+from pardbg.analysis.pipeline.simulate import in_order, overlapped
 from pardbg.analysis.whatif.plans import NoPlan, Plan
 
 ROUNDS: Final = 3
@@ -109,31 +109,18 @@ def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Todo, 
     # torch's runtime sends what an overlapped pair made when both of its parts are done.
     sent = dict(pair for row in rows for pair in overlapped(row))
     counts = _messages(rows, num_stages)
-    rows = tuple(actions(row) for row in rows)
-    owner = {text: rank for rank, row in enumerate(rows) for text in row}
-    at: dict[str, int] = {}
-    taken = [0] * len(rows)
-    made: list[Todo] = []
-    moved = True
-    while moved:
-        moved = False
-        for rank, row in enumerate(rows):
-            while taken[rank] < len(row):
-                text = row[taken[rank]]
-                action = parse(text)
-                needed = _needed(text, num_stages, owner)
-                if needed is not None and owner[needed] != rank:
-                    needed = sent.get(needed, needed)
-                if action is None or (needed is not None and needed not in at):
-                    break
-                place = at[needed] if needed is not None else -1
-                crosses = needed is not None and owner[needed] != rank
-                made.append(Todo(rank, *action, place, crosses, counts[text]))
-                at[text] = len(made) - 1
-                taken[rank] += 1
-                moved = True
-    if len(made) < sum(map(len, rows)):
+    order = in_order({r: actions(row) for r, row in enumerate(rows)}, num_stages, sent)
+    if order is None:
         raise NoPlan("its order cannot run")
+    at = {step.action: place for place, step in enumerate(order)}
+    made: list[Todo] = []
+    for rank, text, needed in order:
+        action = parse(text)
+        if action is None:
+            raise NoPlan(f"{text} is no action of a stage")
+        place = -1 if needed is None else at[needed]
+        crosses = needed is not None and order[place].rank != rank
+        made.append(Todo(rank, *action, place, crosses, counts[text]))
     return tuple(made)
 
 
@@ -152,15 +139,6 @@ def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
                 counts[action.text] = found
             before = unit
     return counts
-
-
-def _needed(text: str, num_stages: int, planned: Mapping[str, int]) -> str | None:
-    """The action it waits for, in the form the plan has it; one outside the plan is free."""
-    needed = producer(text, num_stages)
-    if needed is None or needed in planned:
-        return needed
-    other = twin(needed)
-    return other if other is not None and other in planned else None
 
 
 def run(
