@@ -95,7 +95,7 @@ class FrameMaker:
         """Made once, when the recording is read."""
         if self._whole is None and self._loader.finished:
             make = self._analysis.glance or self._analysis.snapshot
-            end = look(self._store, None, None)
+            end = make(self._store, None, None)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
         return self._whole
