@@ -62,6 +62,8 @@ class ModelDef:
     """Between steps a rank has only its part of the parameters, whatever the level says."""
     start: int | None = None
     """Equal where the parameters were before the first step; None: not looked at."""
+    master_bytes: int = 0
+    """Of the copy of all parameters that the optimizer steps, where it has its own."""
     rpc: bool = False
     """torch.distributed.rpc moves data too, which is not seen."""
 
@@ -184,4 +186,5 @@ def model_def(values: Mapping[Any, Any]) -> ModelDef:
         parameters_sharded=bool(values.get("parameters_sharded")),
         start=fields.integer_or_none(values, "start"),
         rpc=bool(values.get("rpc")),
+        master_bytes=fields.integer(values, "master_bytes", 0),
     )

@@ -24,6 +24,8 @@ class Case:
     microbatches: int = 0
     loss: bool = True
     """The last loss that the program prints is the one shown, to four digits."""
+    memory: tuple[int, ...] = ()
+    """Bytes of parameters, gradients and optimizer state on each rank, and of all as expected."""
     findings: tuple[str, ...] = ()
     """Kinds of warnings and errors that must be found; no others may."""
 
@@ -65,6 +67,19 @@ CASES: Final = (
          schedule="ColossalAI Interleaved1F1B", stages=4, microbatches=8),
     Case("colossalai zero bubble V", "colossal_pp", {"COL": "zbv"}, ("colossalai",),
          schedule="ColossalAI ZBVZeroBubble", stages=4, microbatches=8),
+    # 21,252 parameters, P = 85,008 bytes on 2 ranks. DeepSpeed's optimizer steps a copy of its
+    # half, so O = P/2 for the copy + P for Adam + 4 bytes of its step; it frees the other half of
+    # the gradients at level 1, too, where P + G + O/N expects all of them.
+    Case("deepspeed zero 1", "flat_buffers", {"ZERO": "1"}, ("deepspeed",),
+         memory=(85_008, 42_504, 127_516, 297_528)),
+    Case("deepspeed zero 2", "flat_buffers", {"ZERO": "2"}, ("deepspeed",),
+         memory=(85_008, 42_504, 127_516, 255_024)),
+    Case("deepspeed zero 3", "flat_buffers", {"ZERO": "3"}, ("deepspeed",),
+         memory=(42_504, 42_504, 127_516, 212_520)),
+    # FSDP1 has half of each, and steps its shard itself: O = P + 4.
+    Case("fsdp1", "flat_buffers", {"WRAP": "fsdp"}, memory=(42_504, 42_504, 85_012, 170_016)),
+    Case("fsdp1 grad op", "flat_buffers", {"WRAP": "fsdp", "STRATEGY": "SHARD_GRAD_OP"},
+         memory=(42_504, 42_504, 85_012, 170_016)),
     Case("lightning ddp", "lightning_ddp", needs=("lightning",), loss=False),
     Case("accelerate", "accelerate_loop", needs=("accelerate",), loss=False),
     Case("fairscale oss", "fairscale_dp", needs=("fairscale",), loss=False),

@@ -124,6 +124,11 @@ def _figures(case: Case, out: str, report: dict[str, Any]) -> list[str]:
         shown = [step["loss"] for step in report["steps"] if step["loss"] is not None]
         if not shown or not printed or abs(shown[-1] - float(printed[-1])) > 1e-3:
             wrong.append(f"loss {shown[-1:]}, the program says {printed[-1:]}")
+    names = ("parameters", "gradients", "optimizer", "expected")
+    for row in report["memory"] if case.memory else ():
+        counted = tuple(row[f"{name}_bytes"] for name in names)
+        if counted != case.memory:
+            wrong.append(f"memory of rank {row['rank']}: {counted}, not {case.memory}")
     found = {f["kind"] for f in report["findings"] if f.get("severity") in ("warning", "error")}
     if found - set(case.findings):
         wrong.append(f"false findings: {sorted(found - set(case.findings))}")

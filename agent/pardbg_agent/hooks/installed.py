@@ -21,7 +21,7 @@ from pardbg_agent.hooks.comm import (
     public,
     works,
 )
-from pardbg_agent.hooks.memory import saved_tensors
+from pardbg_agent.hooks.memory import saved_tensors, wrappers
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
 from pardbg_agent.hooks.watch import diverge, probes
@@ -82,6 +82,7 @@ class Installed:
         self._handles += step_phases.install(self._patches, self._late)
         pipeline.install(self._patches, self._late)
         frameworks.install(self._patches, self._late)
+        wrappers.install(self._patches, self._late)
         fsdp.install(self._patches, self._late)
         recompute.install(self._patches, self._late)
         default = c10d._world.default_pg

@@ -216,8 +216,9 @@ def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int |
     states = _STATES_PER_PARAMETER[name]
     if name == "sgd" and optimizer_bytes and optimizer_bytes * 4 * model.shards > parameters:
         states = 1
-    level = 3 if model.parameters_sharded else model.zero
-    return zero_bytes(level, model.shards, parameters, gradients, states * parameters)
+    level = 3 if model.parameters_sharded and model.zero else model.zero
+    optimizer = states * (model.master_bytes or parameters) + model.master_bytes
+    return zero_bytes(level, model.shards, parameters, gradients, optimizer)
 
 
 def zero_bytes(level: int, shards: int, parameters: int, gradients: int, optimizer: int) -> int:

@@ -33,6 +33,12 @@ def _hook_engine(patches: Patches, module: ModuleType) -> None:
     _hook_table(patches, engine)
 
 
+def _hook_backward(patches: Patches, module: ModuleType) -> None:
+    """The loss that is given is divided and scaled inside."""
+    engine, before = module.DeepSpeedEngine, step_phases.before_scale
+    patches.around(engine, "backward", "deepspeed.backward", before, step_phases.after_scale)
+
+
 def _hook_dualpipev(patches: Patches, module: ModuleType) -> None:
     _hook_table(patches, module.DualPipeVEngine)
 
@@ -113,6 +119,7 @@ def _log_loss(c: _core.Core, made: Actions) -> None:
 
 
 MODULES: Final = {
+    "deepspeed.runtime.engine": _hook_backward,
     "deepspeed.runtime.pipe.engine": _hook_engine,
     "deepspeed.runtime.pipe.dualpipev": _hook_dualpipev,
 }

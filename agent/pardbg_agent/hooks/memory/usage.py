@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent import identity
 from pardbg_agent.hooks.context import Context, of
-from pardbg_agent.hooks.memory import memory_limit
+from pardbg_agent.hooks.memory import memory_limit, wrappers
 from pardbg_agent.hooks.tensors import bits_sum, bytes_of
 from pardbg_agent.hooks.watch.probes import window
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
@@ -162,25 +163,41 @@ def _inner(optimizer: Any) -> Any:
 
 def _exact(c: _core.Core, x: Context, t: int) -> None:
     seen: set[int] = set()
-    parameters = gradients = state = whole = 0
-    _, shards = _sharding(x)
+    held = wrappers.held(x)
+    flat = wrappers.Tally()
+    parameters = flat.add(p for one in held for p in one.parameters)
+    whole = sum(one.whole_bytes for one in held)
+    # Where a wrapper has the gradients, what its optimizer steps is a copy of its own.
+    copies = any(one.gradients is not None for one in held)
+    known = x.part(wrappers.Wrappers)
+    gradients = max(known.gradients_bytes, wrappers.Tally().add(
+        g for one in held for g in one.gradients or ()))  # fmt: skip
+    known.gradients_bytes = 0
+    state = master = 0
+    _, shards = _sharding(x, held)
     for optimizer in x.optimizers:
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if id(p) in seen:
                     continue
                 seen.add(id(p))
+                if p.grad is not None and not copies:
+                    gradients += _bytes(p.grad)
+                if held and (not p.numel() or flat.has(p)):
+                    continue
+                if copies:
+                    master += _bytes(p)
+                    continue
                 parameters += _bytes(p)
                 whole += _whole(p, shards)
-                if p.grad is not None:
-                    gradients += _bytes(p.grad)
         for values in _state(optimizer).values():
             if isinstance(values, dict):
                 state += sum(_bytes(v) for v in values.values() if isinstance(v, torch.Tensor))
+    state += master
     for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
         _record(c, name, part, part, t)
         x.part(Usage).parts[name] = part
-    _define_model(c, x, whole)
+    _define_model(c, x, held, whole, master)
 
 
 def _bytes(tensor: Any) -> int:
@@ -197,14 +214,19 @@ def _whole(p: Any, shards: int) -> int:
     return int(p.numel() * p.element_size())
 
 
-def _define_model(c: _core.Core, x: Context, parameters_bytes: int) -> None:
-    """MODEL, when what it says changed."""
+def _define_model(
+    c: _core.Core, x: Context, held: Sequence[wrappers.Held], parameters_bytes: int, master: int
+) -> None:
+    """MODEL, when what it says changed. ``master``: bytes of this rank's copy of the parameters
+    that its optimizer steps, where that has one."""
     known = x.part(Usage)
-    zero, shards = _sharding(x)
+    zero, shards = _sharding(x, held)
     names = sorted({type(_inner(optimizer)).__name__ for optimizer in x.optimizers})
     fields = {
         "zero": zero, "shards": shards, "parameters_bytes": parameters_bytes,
-        "optimizer": ", ".join(names), "parameters_sharded": bool(x.fsdp_groups),
+        "optimizer": ", ".join(names),
+        "parameters_sharded": bool(x.fsdp_groups) or any(one.parameters_sharded for one in held),
+        "master_bytes": master * (shards if zero else 1),
         "start": known.start, "rpc": _rpc_in_use(),
     }  # fmt: skip
     if fields != known.model:
@@ -230,10 +252,12 @@ def _rpc_in_use() -> bool:
     return agents is not None and bool(torch._C._distributed_rpc._is_current_rpc_agent_set())
 
 
-def _sharding(x: Context) -> tuple[int | None, int]:
+def _sharding(x: Context, held: Sequence[wrappers.Held]) -> tuple[int | None, int]:
     """(ZeRO level, shards), as far as the objects say it."""
+    for one in held:
+        return one.level, one.shards
     for optimizer in x.optimizers:
-        if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        if type(optimizer).__name__ in ("ZeroRedundancyOptimizer", "OSS"):
             return 1, int(optimizer.world_size)
     for group in x.fsdp_groups:
         mesh = group.mesh_info

@@ -86,7 +86,7 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
     patches.around(torch.autograd, "backward", "backward", _before_backward, _after_backward)
     scaler = getattr(torch.amp, "GradScaler", None)
-    patches.around(scaler, "scale", "scale", _before_scale, _after_scale)
+    patches.around(scaler, "scale", "scale", before_scale, after_scale)
     patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
     late.when_imported(
         "torch.nn.parallel.distributed",
@@ -220,13 +220,13 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
         log_loss(c, x.loss.add(value, divisor, c.step, local().optimizer))
 
 
-def _before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
+def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
     """``scaler.scale(loss).backward()``: the loss is what it was before."""
-    if is_plain_scalar(outputs):
+    if is_plain_scalar(outputs) and not local().action:
         local().unscaled = outputs.item(), divisor_of(outputs)
 
 
-def _after_scale(*_: Any) -> None:
+def after_scale(*_: Any) -> None:
     """Nothing."""
 
 

@@ -1,0 +1,166 @@
+"""What wrappers keep in flat buffers, where no optimizer shows it: DeepSpeed's ZeRO optimizers,
+FSDP1's flat parameters, Megatron's parameter and gradient buffers."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.context import Context
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.late_imports import LateImports
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one wrapper keeps on this rank."""
+
+    level: int
+    """ZeRO's: 0 to 3."""
+    shards: int
+    parameters: list[Any]
+    whole_bytes: int
+    """Of the parameters, with all shards."""
+    gradients: list[Any] | None = None
+    """None: they are where an optimizer's parameters have theirs."""
+    parameters_sharded: bool = False
+    """Between steps, whatever the level says."""
+
+
+class Wrappers:
+    """All that were made, and which way each is read."""
+
+    def __init__(self) -> None:
+        self.made: Any = weakref.WeakKeyDictionary()
+        self.gradients_bytes = 0
+        """When the wrapper's step began: it frees them before the optimizer that it wraps steps."""
+
+
+def held(x: Context) -> list[Held]:
+    """What is kept now."""
+    return [read(wrapper) for wrapper, read in list(x.part(Wrappers).made.items())]
+
+
+class Tally:
+    """Bytes of tensors, each part of a storage once."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int]] = set()
+        self._storages: set[int] = set()
+
+    def add(self, tensors: Iterable[Any]) -> int:
+        """Count those that were not counted; None among them is nothing."""
+        total = 0
+        for tensor in tensors:
+            if tensor is None:
+                continue
+            local = local_part(tensor)
+            key = local.data_ptr(), local.nbytes
+            if key not in self._seen:
+                self._seen.add(key)
+                self._storages.add(local.untyped_storage().data_ptr())
+                total += local.nbytes
+        return total
+
+    def has(self, tensor: Any) -> bool:
+        """Some of its storage was counted."""
+        return local_part(tensor).untyped_storage().data_ptr() in self._storages
+
+
+def install(patches: Patches, late: LateImports) -> None:
+    """Wait for the wrappers' modules."""
+    for module, (owner, read) in _READ.items():
+        late.when_imported(module, functools.partial(_hook, patches, owner, read))
+
+
+def _hook(
+    patches: Patches, owner: str, read: Callable[[Any], Held], module: ModuleType
+) -> None:  # fmt: skip
+    def itself(c: _core.Core, wrapper: Any, *_: Any, **__: Any) -> Any:
+        return wrapper
+
+    def made(c: _core.Core, wrapper: Any, t1: int, failed: bool) -> None:
+        if not failed:
+            context.of(c).part(Wrappers).made[wrapper] = read
+
+    def steps(c: _core.Core, wrapper: Any, *_: Any, **__: Any) -> None:
+        known = context.of(c).part(Wrappers)
+        if wrapper in known.made:
+            known.gradients_bytes = Tally().add(read(wrapper).gradients or ())
+
+    def nothing(*_: Any) -> None:
+        """``steps`` gives no more to do."""
+
+    kind = getattr(module, owner, None)
+    patches.around(kind, "__init__", "wrapper", itself, made)
+    if owner.startswith("DeepSpeed"):
+        patches.around(kind, "step", "wrapper", steps, nothing)
+
+
+def _nested(value: Any) -> Iterable[Any]:
+    """The tensors in dicts and lists of them."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _nested(each)
+    elif value is not None:
+        yield value
+
+
+def _zero_1_2(wrapper: Any) -> Held:
+    """All parameters in one flat buffer a group; gradients as far as they are kept to the step: of
+    the partition of this rank, and of others those that were not freed."""
+    flat = list(_nested(wrapper.bit16_groups_flat))
+    trained = [p for group in wrapper.bit16_groups for p in group]
+    gradients = [g for p in trained for g in (p.grad, getattr(p, "grad_accum", None))]
+    gradients += _nested(wrapper.averaged_gradients)
+    return Held(
+        2 if wrapper.partition_gradients else 1, max(wrapper.partition_count, default=1), flat,
+        sum(t.nbytes for t in flat), gradients,
+    )  # fmt: skip
+
+
+def _zero_3(wrapper: Any) -> Held:
+    """A shard of each parameter; the optimizer's copy where it is of another type."""
+    parameters = [p for group in wrapper.fp16_groups for p in group]
+    gradients = list(_nested(getattr(wrapper, "grad_partitions_flat_buffer", None)))
+    gradients = gradients or list(_nested(wrapper.averaged_gradients))
+    whole = sum(p.ds_numel * p.ds_tensor.element_size() for p in parameters)
+    shards = int(wrapper.partition_count)
+    return Held(3, shards, [p.ds_tensor for p in parameters], whole, gradients)
+
+
+def _flat_handle(handle: Any) -> Held:
+    """FSDP1: the shard; gradients are the sharded parameter's, or of its views."""
+    flat, strategy = handle.flat_param, handle._sharding_strategy.name
+    local = getattr(flat, "_local_shard", flat)
+    whole = flat._unpadded_unsharded_size.numel() * local.element_size()
+    level = 0 if strategy == "NO_SHARD" else 2 if "GRAD_OP" in strategy else 3
+    return Held(level, int(handle.world_size), [local], whole, None, level > 0)
+
+
+def _megatron_buffer(buffer: Any) -> Held:
+    """Gradients, and with the distributed optimizer the parameters, in a flat buffer each."""
+    parameters = [buffer.param_data] if buffer.param_data is not None else list(buffer.params)
+    sharded = bool(buffer.ddp_config.use_distributed_optimizer)
+    return Held(
+        int(sharded), int(buffer.data_parallel_world_size), parameters,
+        sum(p.nbytes for p in parameters), [buffer.grad_data],
+    )  # fmt: skip
+
+
+_READ: Final[dict[str, tuple[str, Callable[[Any], Held]]]] = {
+    "deepspeed.runtime.zero.stage_1_and_2": ("DeepSpeedZeroOptimizer", _zero_1_2),
+    "deepspeed.runtime.zero.stage3": ("DeepSpeedZeroOptimizer_Stage3", _zero_3),
+    "torch.distributed.fsdp._flat_param": ("FlatParamHandle", _flat_handle),
+    "megatron.core.distributed.param_and_grad_buffer": ("_ParamAndGradBuffer", _megatron_buffer),
+}
+"""Module -> (class, how to read one)."""

@@ -1,0 +1,53 @@
+"""What wrappers keep in flat buffers, read from objects shaped as theirs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Made
+
+import torch
+
+from pardbg.analysis.memory.breakdown import expected_bytes
+from pardbg.store.definitions import ModelDef
+from pardbg_agent.hooks.memory.wrappers import Tally, _megatron_buffer, _zero_1_2
+
+
+def test_a_part_of_a_storage_counts_once() -> None:
+    buffer = torch.zeros(8)
+    tally = Tally()
+    assert tally.add([buffer[:4], buffer[4:], buffer[:4], None]) == 32
+    assert tally.has(buffer[2:3])
+    assert not tally.has(torch.zeros(1))
+
+
+def test_megatrons_buffers_with_and_without_the_distributed_optimizer() -> None:
+    """100 parameters in bfloat16, gradients in float32: 200 and 400 bytes."""
+    trained = [torch.zeros(60, dtype=torch.bfloat16), torch.zeros(40, dtype=torch.bfloat16)]
+    plain = _megatron_buffer(Made(
+        param_data=None, params=trained, grad_data=torch.zeros(100), data_parallel_world_size=4,
+        ddp_config=Made(use_distributed_optimizer=False),
+    ))  # fmt: skip
+    assert (plain.level, plain.whole_bytes, Tally().add(plain.gradients or ())) == (0, 200, 400)
+    flat = _megatron_buffer(Made(
+        param_data=torch.zeros(100, dtype=torch.bfloat16), params=trained,
+        grad_data=torch.zeros(100), data_parallel_world_size=4,
+        ddp_config=Made(use_distributed_optimizer=True),
+    ))  # fmt: skip
+    assert (flat.level, flat.shards, Tally().add(flat.parameters)) == (1, 4, 200)
+
+
+def test_zero_keeps_the_gradients_of_its_partition() -> None:
+    trained = [torch.zeros(4, requires_grad=True), torch.zeros(4, requires_grad=True)]
+    flat = torch.cat([p.detach() for p in trained])
+    held = _zero_1_2(Made(
+        bit16_groups=[trained], bit16_groups_flat=[flat], averaged_gradients={0: [torch.zeros(4)]},
+        partition_gradients=True, partition_count=[2],
+    ))  # fmt: skip
+    assert (held.level, held.shards, held.whole_bytes) == (2, 2, 32)
+    assert Tally().add(held.gradients or ()) == 16
+
+
+def test_a_copy_that_the_optimizer_steps_is_expected_beside_its_states() -> None:
+    """bfloat16 P = G = 200 bytes, a float32 copy of 400 and two states of 400 each over 4 ranks:
+    200 + 200 + 1200 / 4."""
+    model = ModelDef(1, 4, 200, "Adam", master_bytes=400)
+    assert expected_bytes(model, None) == 700
