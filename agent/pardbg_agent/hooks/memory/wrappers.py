@@ -15,7 +15,7 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import Context
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.tensors import local_part
-from pardbg_agent.late_imports import LateImports
+from pardbg_agent.life.late_imports import LateImports
 
 
 @dataclass(frozen=True, slots=True)
