@@ -210,7 +210,7 @@ def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: i
         for rank in shown
     )
     steps = [(HEAT[level], f"heat.{(level + 1) // 2}") for level in (1, 3, 5, 7, 8)]
-    key = line(*(Segment(char, style) for char, style in steps), Segment(
+    key = line("  ", *(Segment(char, style) for char, style in steps), Segment(
         f" up to {words.rate(top)}   · nothing   ╲ itself", "faint"))  # fmt: skip
     lines = [spread(line(Segment("   from │ to  ", "faint"), Segment(header, "dim")), key,
                     min(cells, max(70, 20 + each * len(shown))))]  # fmt: skip
