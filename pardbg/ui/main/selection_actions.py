@@ -95,9 +95,7 @@ class SelectionActions:
 
     def _grid(self, _argument: str) -> None:
         if not self._view.page.grid():
-            self._view.say(
-                "g: ticks on 2 Pipeline, where a pipeline runs; most waiting on 4 Collectives"
-            )
+            self._view.say("g: ticks on 2 Pipeline, most waiting on 4 Collectives")
         self._view.want_page()
         self._view.paint()
 
