@@ -27,12 +27,8 @@ class Spot:
 
     def span(self, lanes: Lanes) -> LaneSpan | None:
         """It as it is drawn now: the last one that begins there or before."""
-        spans = lanes.get(self.rank, {}).get(self.lane, ())
-        return max((s for s in spans if s.t0_ns <= self.t0_ns), key=_begin, default=None)
-
-
-def _begin(span: LaneSpan) -> int:
-    return span.t0_ns
+        begun = (s for s in lanes.get(self.rank, {}).get(self.lane, ()) if s.t0_ns <= self.t0_ns)
+        return max(begun, key=lambda span: span.t0_ns, default=None)
 
 
 @dataclass(frozen=True, slots=True)
