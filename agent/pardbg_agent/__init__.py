@@ -1,6 +1,6 @@
-"""pardbg's agent: what a training program may call. All of it is optional.
+"""pardbg's agent: the optional API for training programs.
 
-Every function does nothing, at the price of one look-up, unless pardbg watches this rank.
+Every function costs one look-up, and does nothing more, unless pardbg watches this rank.
 Importing this package imports neither torch nor zmq.
 """
 
@@ -112,10 +112,10 @@ def plan(
     chunks: int = 1,
     order: Mapping[int, Sequence[str]] | None = None,
 ) -> None:
-    """The schedule that this rank's ``action`` calls follow, said once or in each step:
+    """Announce the schedule that this rank's ``action`` calls follow, once or in each step:
     ``plan("1f1b", ranks=[0, 1, 2, 3], microbatches=8)``. ``ranks``: the pipeline's global ranks in
     its order; ``chunks``: stages per rank. "1f1b", "gpipe" and "interleaved" (Megatron-LM's) are
-    known; of any other schedule say ``order``, ``{rank: ["0F0", "0F1", "0B0", …]}``."""
+    known; for any other give ``order``, ``{rank: ["0F0", "0F1", "0B0", …]}``."""
     core = active.CORE
     if core is None or not core.level:
         return
@@ -127,22 +127,22 @@ def plan(
 
 
 def log(**numbers: Any) -> None:
-    """Numbers of this step: ``log(loss=loss.item(), lr=lr)``. A tensor is read at once."""
+    """Record numbers of this step: ``log(loss=loss.item(), lr=lr)``. Tensors are read at once."""
     core = active.CORE
     if core is not None:
         core.guard.call("log", core.log, numbers)
 
 
 def step(n: int | None = None) -> None:
-    """A training step ended here (its number, if given). From the first call on, pardbg takes
-    step bounds from these calls alone."""
+    """End a training step (number ``n``, if given). From the first call on, only these calls bound
+    steps."""
     core = active.CORE
     if core is not None:
         core.guard.call("step", core.explicit_step, n)
 
 
 def breakpoint(name: str = "") -> None:
-    """A place where a paused rank stops."""
+    """Hold here while the rank is paused, or where a breakpoint asks for ``name``."""
     core = active.CORE
     if core is not None and core.gate.closed:
         from pardbg_agent.wire import Gate

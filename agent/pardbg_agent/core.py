@@ -1,16 +1,16 @@
-"""The agent's heart in a rank: ring, definitions, gate, op table, and the thread that ships them.
+"""The process's one Core: how it is made, parked by detach, left at exit and dropped after fork.
 
-What hooks use. A hook that runs for every process (spans, phases) does::
+A hook that runs in every process (spans, phases) does::
 
     c = core.CURRENT
     if c is None: return            # not a rank (yet): a launcher, a DataLoader worker
 
-and one that proves that this is a rank (a group is formed, an op is issued) does
+and one that proves the process to be a rank (a group is formed, an op is issued) does
 ``c = core.CURRENT or core.ensure()``. Never keep a Core or its ``record`` across calls: after
 ``fork`` the child has none until it forms a group itself.
 
-``ensure`` always gives a usable Core. If the agent is off (no run, files cannot be made, the
-process ends) it is one whose ring is anonymous memory, with ``level`` 0.
+``ensure`` always returns a usable Core. If the agent is off (no run, files cannot be created, the
+process ends), its ring is anonymous memory and its ``level`` 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pardbg_agent.watched_rank import Core as Core
 from pardbg_agent.wire import LEVELS, DefKind
 
 SMALLEST_RING: Final = 1024
-"""Records; below that the agent rather stays off."""
+"""Minimum capacity in records; with less the agent stays off."""
 
 CURRENT: Core | None = None
 """This process's Core, or None: not a rank (yet)."""
@@ -56,7 +56,7 @@ _keep: list[Core] = []
 
 
 def ensure() -> Core:
-    """This process's Core, made now if it has none. Call at the first group or op."""
+    """Return this process's Core, made now if there is none. Call at the first group or op."""
     global CURRENT
     current = CURRENT
     if current is not None:
@@ -120,8 +120,8 @@ def start(run: RunSettings) -> Core:
 
 
 def _make_ring(path: str) -> Ring:
-    """A ring as large as wanted, or smaller where shared memory is short (64 MiB in a container
-    that nobody configured)."""
+    """Make the ring, smaller than asked for where shared memory is short (64 MiB in a container by
+    default)."""
     capacity = capacity_from_env()
     while True:
         try:
@@ -203,8 +203,7 @@ def at_exit() -> None:
 
 
 def _main_thread_ended() -> None:
-    """A process that is gone after this was not killed in its work: a forked child never gets to
-    say BYE."""
+    """Note that the process leaves by itself: a forked child never gets to send BYE."""
     core = CURRENT
     if core is not None and core.run is not None:
         with contextlib.suppress(Exception):
@@ -223,7 +222,7 @@ def _leave() -> None:
 
 
 def flush(timeout_s: float = 0.2) -> None:
-    """Have the agent's thread send what is in the ring now; wait for it, bounded."""
+    """Send what is in the ring now; wait for it at most ``timeout_s``."""
     core = CURRENT
     if core is not None and core.sender is not None:
         with contextlib.suppress(Exception):

@@ -65,7 +65,7 @@ class Defs:
         return self._ops.get(key) or self._new_op(key)
 
     def op_named(self, number: int) -> str:
-        """The op of an id that ``op`` gave."""
+        """Return the op of an id that ``op`` returned."""
         return next((key[0] for key, known in list(self._ops.items()) if known == number), "?")
 
     def group(

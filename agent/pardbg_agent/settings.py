@@ -48,13 +48,13 @@ def load_run(run_dir: str) -> RunSettings:
 
 
 def level_from_env() -> int:
-    """``PARDBG_LEVEL``; full if unset or unknown."""
+    """Return the number of ``PARDBG_LEVEL``; full if unset or unknown."""
     name = os.environ.get(wire.ENV_LEVEL, "full").strip().lower()
     return LEVELS.index(name) if name in LEVELS else FULL
 
 
 def budget_from_env() -> float:
-    """``PARDBG_BUDGET`` (``1%`` or ``0.01``) as a fraction of the step; 0: none."""
+    """Return ``PARDBG_BUDGET`` (``1%`` or ``0.01``) as a fraction of the step; 0: none."""
     text = os.environ.get(ENV_BUDGET, "").strip()
     try:
         value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
@@ -64,7 +64,7 @@ def budget_from_env() -> float:
 
 
 def complain(text: str) -> None:
-    """The agent's one line on stderr."""
+    """Print a line on stderr."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
         sys.stderr.flush()

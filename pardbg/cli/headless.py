@@ -74,7 +74,7 @@ def follow(
             stand_still()
 
     with (
-        attention(handle.run_dir if attentive else None),
+        raised_level(handle.run_dir if attentive else None),
         streams.signals as signals,
         streams.passed_through(handle.run_dir, out) as stand_still,
     ):
@@ -116,7 +116,7 @@ def recorded_words(handle: RunHandle) -> str:
 
 
 @contextmanager
-def attention(run_dir: Path | None) -> Iterator[None]:
+def raised_level(run_dir: Path | None) -> Iterator[None]:
     """While the job runs: full detail for a while where something is wrong (level summary)."""
     if run_dir is None:
         yield

@@ -29,20 +29,20 @@ def ls(json_: bool, dead: bool) -> None:
     tidy()
     for line in refused_roots():
         echo(f"pardbg: {line}", err=True)
-    runs, boxes = list_runs(), list_run_rings()
+    runs, killed = list_runs(), list_run_rings()
     if json_:
-        echo(json.dumps([found.as_dict() for found in (boxes if dead else runs)], indent=2))
+        echo(json.dumps([found.as_dict() for found in (killed if dead else runs)], indent=2))
         return
-    for found in boxes if dead else runs:
+    for found in killed if dead else runs:
         echo(found.line())
-    if dead and not boxes:
+    if dead and not killed:
         echo("no killed run left its rings behind", err=True)
     elif not dead and not runs:
         echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
-    if boxes:
-        last = boxes[-1].run
+    if killed:
+        last = killed[-1].run
         echo(
-            f"{len(boxes)} killed: `pardbg postmortem {last} -o S.mcap`"
+            f"{len(killed)} killed: `pardbg postmortem {last} -o S.mcap`"
             + ("" if dead else ", `pardbg ls --dead` lists them"),
             err=True,
         )

@@ -212,7 +212,7 @@ def _watch_job(
         code = headless.follow_and_report(handle, streams, attentive=how.attentive)
     else:
         handle = _start(argv, how, owner=ends, **more)
-        with headless.attention(handle.run_dir if how.attentive else None):
+        with headless.raised_level(handle.run_dir if how.attentive else None):
             code = _tui_live(handle.run_dir, start_screen, rc, ends)
     if after is not None and handle.ended():
         after(handle.parts()[-1])

@@ -42,7 +42,7 @@ class AutoLevel:
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], int] = {}
 
-    def look(self, view: View) -> str | None:
+    def check(self, view: View) -> str | None:
         """Why everything should be recorded now; None: nothing new is wrong."""
         reasons = [*self._findings(view), *self._slow_steps(view), *self._open_ops(view)]
         fresh = [
@@ -96,7 +96,7 @@ class Watcher:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pardbg-attention", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pardbg-level", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -107,7 +107,7 @@ class Watcher:
 
     def _run(self) -> None:
         source, control = LiveSource(self._run_dir), HubControl(self._run_dir, script=True)
-        store, attention, due = Store(_LIMITS, live=True), AutoLevel(), 0.0
+        store, auto_level, due = Store(_LIMITS, live=True), AutoLevel(), 0.0
         try:
             while not self._ended.wait(POLL_S) and not source.finished:
                 while messages := source.poll(0):
@@ -115,7 +115,7 @@ class Watcher:
                 if time.monotonic() < due:
                     continue
                 spent = time.thread_time()
-                why = attention.look(View(store, None))
+                why = auto_level.check(View(store, None))
                 if why is not None:
                     control.command(Verb.LEVEL, None, 5.0, level="full", for_s=RAISE_S, why=why)
                 due = time.monotonic() + max(PERIOD_S, (time.thread_time() - spent) * SHARE)

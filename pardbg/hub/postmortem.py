@@ -75,20 +75,20 @@ def recover(where: str, output: Path) -> Recovered:
     Raises PostmortemError; OSError where ``output`` cannot be written.
     """
     try:
-        box = find_run_rings(where)
+        dead = find_run_rings(where)
     except RunError as error:
         raise PostmortemError(str(error)) from None
-    return _Recovery(box, output).run()
+    return _Recovery(dead, output).run()
 
 
 class _Recovery:
-    def __init__(self, box: RunRings, output: Path) -> None:
-        self.box = box
+    def __init__(self, dead: RunRings, output: Path) -> None:
+        self.dead = dead
         self.definitions = Definitions()
         self.resumed = Resumed()
-        self.rings = Rings(box.ring_dir, self.definitions)
+        self.rings = Rings(dead.ring_dir, self.definitions)
         self.rings.scan()
-        self.facts = _facts(box.config, box.path, self.rings)
+        self.facts = _facts(dead.config, dead.path, self.rings)
         self.done = Recovered(self.facts.run)
         self.output = output
 
@@ -111,8 +111,8 @@ class _Recovery:
         return self.done
 
     def _nothing_left(self) -> None:
-        told = f"no ring in {self.box.ring_dir}"
-        session = self.box.session
+        told = f"no ring in {self.dead.ring_dir}"
+        session = self.dead.session
         if session is not None and session.exists():
             told += f": nothing beyond {session}; see `pardbg report {session}` or `pardbg repair`"
         elif self.rings.unreadable:
@@ -130,7 +130,7 @@ class _Recovery:
             self._write(message.key, message.payload, message.received_ns)
 
     def _file(self) -> Iterator[Message]:
-        session = self.box.session
+        session = self.dead.session
         if session is None:
             self.done.file_problem = "no session file is known"
             return
@@ -179,7 +179,7 @@ class _Recovery:
     def _define_clock(self, proc: str) -> None:
         """The rings of a directory are of one host; of another boot nothing is known."""
         boot = self.definitions.process(proc).fields.get("boot_id")
-        same = self.box.config is None or boot == self.box.config.boot_id
+        same = self.dead.config is None or boot == self.dead.config.boot_id
         self._define(
             k=DefKind.CLOCK.value, proc=proc, offset_ns=0, error_ns=0 if same else None, t_ns=0
         )
@@ -197,7 +197,7 @@ class _Recovery:
     def _say_output(self, last: int) -> None:
         """Lines of the job that the hub did not come to."""
         for name, stream in ((files.OUT_FILE, "stdout"), (files.ERR_FILE, "stderr")):
-            tail = Tail(self.box.path / name, stream, self.resumed.offsets.get(stream, 0))
+            tail = Tail(self.dead.path / name, stream, self.resumed.offsets.get(stream, 0))
             while lines := tail.read(last, final=True):
                 for line in lines:
                     self._say(
@@ -224,7 +224,7 @@ class _Recovery:
             f"{from_rings} records of {len(rings)} rings"
         )
         self._say(Key.CONTROL, last + 1, event="postmortem", by="", text=text)
-        ended = files.read_json(self.box.path / files.EXIT_FILE) or {}
+        ended = files.read_json(self.dead.path / files.EXIT_FILE) or {}
         code = ended.get("code")
         if len(died) == len(rings) and isinstance(code, int):
             told = ended.get("told") or []

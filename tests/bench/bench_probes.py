@@ -45,8 +45,8 @@ def _figures() -> list[Figure]:
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(50)))
     replica = DistributedDataParallel(model)
     known = context.of(c).part(probes.Probes)
-    each = _us(lambda: probes.look(c, small))
-    large = _us(lambda: probes.look(c, bucket))
+    each = _us(lambda: probes.check_input(c, small))
+    large = _us(lambda: probes.check_input(c, bucket))
     sums = _us(lambda: probes._checksum(c, known, replica))
     step_us = 2 * large + sums / probes.EVERY
     return [

@@ -1,6 +1,6 @@
-"""What ranks must agree on before an op is issued, and what to say of one that does not.
+"""What ranks must agree on before an op is issued, and the message about one that does not.
 
-Pure: posts of the board in, text out. The rules are those of the analysis' verdicts (op, root,
+Pure: posts in, text out. The rules are those of the analysis' verdicts (op, root,
 dtype, size, in this order), with one more: what a rank does not know disagrees with nothing.
 """
 
@@ -18,8 +18,8 @@ _NO_SIZE: Final = ("all_to_all", "barrier", "monitored_barrier")
 
 
 def differs(mine: Post, other: Post) -> str:
-    """What two ranks disagree on: ``op``, ``root``, ``dtype`` or ``size``; empty: on nothing that
-    the two alone can tell."""
+    """Return what two ranks disagree on: ``op``, ``root``, ``dtype`` or ``size``; empty: nothing
+    that the two alone can tell."""
     if mine.op != other.op:
         return "op"
     if mine.reduce != other.reduce and min(mine.reduce, other.reduce) >= 0:
@@ -38,11 +38,11 @@ def differs(mine: Post, other: Post) -> str:
 
 
 def verdict(mine: Post, others: Mapping[int, Post], members: int, where: str) -> str:
-    """What to say of this rank, which comes with something else than the others; empty: nothing.
+    """Return the message about this rank if its op differs from the others'; empty if it does not.
 
-    Whoever comes to an op that a rank is in, or about to issue, with something else, is held: the
-    two must not meet there, whoever of them is right. A rank that is held itself meets nobody, so
-    those that come after it go in to those that they agree with. ``members``: how many ranks the
+    A rank is held if it comes with another op to one that a rank is in, or about to issue: the two
+    must not meet, whichever is right. A held rank meets no other, so those that come after it may
+    join the ones they agree with. ``members``: how many ranks the
     group has. ``where``: ``dp #42``.
     """
     apart = [post for post in others.values() if differs(mine, post)]
@@ -88,7 +88,8 @@ def _largest(apart: Iterable[Post]) -> list[int]:
 
 
 def pair(mine: Post, other: Post, peer: int) -> str:
-    """A send and its receive: bytes and dtype must be equal. ``mine`` is the one that came last."""
+    """Return how a send and its receive differ in bytes or dtype; ``mine`` came last. Empty:
+    equal."""
     other_dtype = bool(mine.dtype and other.dtype and mine.dtype != other.dtype)
     if mine.in_bytes == other.in_bytes and not other_dtype:
         return ""
@@ -130,8 +131,8 @@ def _bytes(post: Post) -> str:
 def late(
     mine: Post, others: Mapping[int, Post], limit_ns: float, where: str, since_ns: int = 0
 ) -> str:
-    """The last one to come: how long the first has waited, if that is more than the limit. Waiting
-    counts from ``since_ns`` on at the earliest."""
+    """Return how long the first rank has waited for this one, the last, if above the limit. Waiting
+    counts from ``since_ns`` at the earliest."""
     if not others:
         return ""
     first = min(others.values(), key=lambda post: (post.t_ns, post.rank))

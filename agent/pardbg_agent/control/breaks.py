@@ -1,8 +1,8 @@
-"""Breakpoints of this rank: conditions on what comes next, looked at before each gate.
+"""Breakpoints of this rank: conditions on what comes next, evaluated before each gate.
 
-The hub sends a tree of known nodes (pardbg.control.language.expr makes it of text). It becomes
-closures here; nothing is evaluated as code. What is not known (a collective has no stage) is None
-and makes a comparison None: no match, under ``not`` too.
+The hub sends a tree of known nodes (pardbg.control.language.expr makes it of text). It is compiled
+to closures; nothing is evaluated as code. An unknown field (a collective has no stage) is None and
+makes a comparison None: no match, not even under ``not``.
 
 Runs on the training's threads: no lock, and one look-up in a table of each field that breakpoints
 of the gate's class want equal to something, before anything else (ten that do not match cost
@@ -88,10 +88,10 @@ class Breaks:
         for one in breaks:
             self.gates |= one.gates
 
-    def look(
+    def first_hit(
         self, gate: int, facts: Callable[[], Facts] | None, base: Callable[[], Facts] = dict
     ) -> Break | None:
-        """The first breakpoint that what comes next matches (and that is not to be ignored).
+        """Return the first breakpoint that matches what comes next and is not ignored.
         ``facts``: what comes next; ``base``: what is known at any gate, asked only if needed."""
         table = self._by_gate.get(gate)
         if table is None:
@@ -111,7 +111,7 @@ class Breaks:
         return {one.number: one.hits for one in self._all if one.hits}
 
     def keep_counts(self, old: Breaks) -> None:
-        """A new list: what is in both goes on counting where it was."""
+        """Continue the counts of the breakpoints that were in the list before."""
         before = {one.number: one for one in old._all}
         for one in self._all:
             was = before.get(one.number)
@@ -157,7 +157,7 @@ def _counts(one: Break, step: int) -> bool:
 
 
 def breaks_of(said: Any) -> Breaks:
-    """``BREAKS.breaks`` as it came. Raises BadTree, KeyError, TypeError or ValueError."""
+    """Parse ``BREAKS.breaks`` as received. Raises BadTree, KeyError, TypeError or ValueError."""
     if not isinstance(said, list) or len(said) > MAX_BREAKS:
         raise BadTree("too many breakpoints")
     return Breaks([_break(one) for one in said])
@@ -175,7 +175,7 @@ def _break(said: Any) -> Break:
 
 
 def compile_tree(tree: Any) -> Evaluate:
-    """Facts in; True, False or None (not known) out. Raises BadTree."""
+    """Return a function of facts to True, False or None (not known). Raises BadTree."""
     budget = [EXPR_MAX_NODES]
     return _compile(tree, budget, 0)
 

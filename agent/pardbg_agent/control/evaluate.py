@@ -52,10 +52,10 @@ From = FrameType | TracebackType | None
 def answer(
     kind: str, expr: str, frame: int, innermost: From, optimizers: Iterable[Any] = ()
 ) -> dict[str, Any]:
-    """What ACK carries: {"text", "frame": [file, line, function]}, for ``hash`` also "hashes", for
-    expressions "number" and "hash", by which ranks are compared. ``optimizers``: those that the
-    program has stepped. Raises Refused; what the evaluated code raises is part of the answer
-    ("raised")."""
+    """Return what ACK carries: {"text", "frame": [file, line, function]}, for ``hash`` also
+    "hashes", for expressions "number" and "hash", by which ranks are compared. ``optimizers``:
+    those that the program has stepped. Raises Refused; what the evaluated code raises is part of
+    the answer ("raised")."""
     at = pick(innermost, frame)
     place = [at.frame.f_code.co_filename, at.line, at.frame.f_code.co_name]
     if kind == "list":
@@ -71,7 +71,8 @@ def answer(
 
 
 def frames(innermost: From) -> list[Place]:
-    """The program's own frames, innermost first: not the agent's, torch's or Python's start."""
+    """Return the program's frames, innermost first, without the agent's, torch's and Python's
+    start."""
     skipped = _torch_dirs()
     own: list[Place] = []
     others: list[Place] = []
@@ -214,7 +215,7 @@ class OwnOutput:
 
     @property
     def text(self) -> str:
-        """What this thread has printed."""
+        """Return what this thread has printed."""
         return self._own.getvalue()
 
     def __getattr__(self, name: str) -> Any:

@@ -159,7 +159,7 @@ class GateControl:
     def _break(self, gate: int, describe: Describe, facts: AskFacts | None) -> None:
         """Close the gate if a breakpoint matches what comes next."""
         try:
-            hit = self.breaks.look(gate, facts, self._facts)
+            hit = self.breaks.first_hit(gate, facts, self._facts)
         except Exception:  # noqa: BLE001 - a condition must not reach the training
             hit = None
         if hit is None:
@@ -170,7 +170,7 @@ class GateControl:
             self._close((hit.number, _text(describe)))
 
     def stop(self, number: int, text: str) -> bool:
-        """A watch matched: hold at the next gate that any thread of this rank comes to. Counts a
+        """Hold at the next gate that any thread of this rank reaches, as a watch matched. Counts a
         match; False: it does not stop there (ignored, ended, deleted, or a hit waits already)."""
         with self._changed:
             if self._ended or self._hit is not None or self._due is not None:
@@ -189,7 +189,7 @@ class GateControl:
             self._due = None
 
     def hold_raised(self, text: str, trace: TracebackType | None) -> None:
-        """An exception that nobody caught ends this thread: hold it first, and the rank's other
+        """Hold this thread before its uncaught exception ends it, and the rank's other
         threads at their next gates, until RUN or the lease's end."""
         with self._changed:
             if self._ended:
@@ -313,7 +313,7 @@ class GateControl:
                 self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
 
     def set_breaks(self, breaks: Breaks, watches: Watches = NO_WATCHES) -> None:
-        """All breakpoints and watches from now on."""
+        """Replace all breakpoints and watches."""
         with self._changed:
             breaks.keep_counts(self.breaks)
             watches.keep_counts(self.watches)
@@ -349,8 +349,8 @@ class GateControl:
             self._open()
 
     def state(self) -> GateState:
-        """A consistent view. A thread that raised comes first, then the main thread, else the
-        oldest."""
+        """Return a consistent view. A thread that raised comes first, then the main thread, else
+        the oldest."""
         with self._changed:
             order = self._in_order()
             told = (self._reply_to, self.holding, self._hit)

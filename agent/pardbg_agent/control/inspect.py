@@ -23,7 +23,7 @@ _OPS: Final = tuple(
 
 
 def is_own(file: str) -> bool:
-    """A file of the agent's: its frames say nothing about the program."""
+    """Return whether a file is the agent's: its frames say nothing about the program."""
     return file.startswith(_OWN)
 
 

@@ -1,7 +1,7 @@
-"""How long a thing usually takes on this rank: a running median of each.
+"""How long things usually take on this rank: a running median of each.
 
-What is short is never slow: on a busy machine everything waits some milliseconds for a core now
-and then. Short is less than LEAST_NS, and less than a tenth of what a step usually takes.
+Short things are never slow, since on a busy machine everything waits some milliseconds for a core
+now and then. Short is less than LEAST_NS, and less than a tenth of a usual step.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Hashable
 from typing import Final
 
 WINDOW: Final = 32
-"""Samples of a thing that its median is of: the newest."""
+"""Number of newest samples in a median."""
 FIRST: Final = 5
-"""With fewer than that there is no median yet."""
+"""Minimum number of samples for a median."""
 LATER: Final = 7
-"""The same for what takes long where another rank is slow: so that the other one, whose own time is
-looked at, is the one that is found."""
+"""The same for what takes long because another rank is slow, so that the other one, judged by its
+own time, is found first."""
 LEAST_NS: Final = 10_000_000
 STEP: Final = "step"
-"""The thing that a whole training step is."""
+"""Key of a whole training step."""
 MAX_THINGS: Final = 1024
-"""Of more, the ones beyond have no median."""
+"""Maximum number of keys; further ones have no median."""
 
 
 class Medians:
@@ -35,8 +35,8 @@ class Medians:
     def add(
         self, thing: Hashable, ns: int, times: float, first: int = FIRST
     ) -> tuple[int, int] | None:
-        """It took so long now. (median, of how many) if that is more than ``times`` the median of
-        those before, of which there must be ``first``."""
+        """Add a duration. Return (median, number of samples) of those before if it exceeds
+        ``times`` their median and there were at least ``first`` of them."""
         known = self._known.get(thing)
         if known is None:
             if len(self._known) >= MAX_THINGS:

@@ -123,7 +123,7 @@ class Post(NamedTuple):
 
 
 def hash64(*parts: object) -> int:
-    """A name's number: equal in all processes, never equal by accident."""
+    """Return a 64-bit hash of a name, equal in all processes."""
     text = "\0".join(map(str, parts)).encode("utf-8", "replace")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -132,7 +132,7 @@ def pack_what(
     op: str, reduce: int, tensors: int, peer: int, in_bytes: int, out_bytes: int, dtype: str,
     shape: str,
 ) -> bytes:  # fmt: skip
-    """The part of a post that ranks compare."""
+    """Pack the part of a post that ranks compare."""
     return WHAT.pack(
         _OP_CODES.get(op, 0), max(-1, min(reduce, 127)), max(0, min(tensors, 65535)), peer,
         in_bytes, out_bytes, dtype.encode("ascii", "replace")[:16],
@@ -251,8 +251,8 @@ class Sums(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Other:
-    """Another process's board, mapped."""
+class Peer:
+    """The posts of another process, mapped."""
 
     path: str
     buffer: mmap.mmap
@@ -265,7 +265,7 @@ class Other:
     started: int = 0
 
     def find(self, what: int, which: int) -> bytes | None:
-        """The slot of this key; None: it is not there (any more), or being written."""
+        """Return the slot of this key; None if it is absent or being written."""
         at = _DATA + _set_of(what, which) * WAYS * SLOT
         for _ in range(_TRIES):
             keys = _KEYS.unpack_from(self.buffer, at)
@@ -281,7 +281,7 @@ class Other:
         return None
 
     def sums(self, what: int, which: int) -> Sums | None:
-        """Its checksums under this key, or None."""
+        """Return its checksums under this key, or None."""
         for area in range(AREAS):
             at = _AREAS + area * AREA
             for _ in range(_TRIES):
@@ -309,11 +309,11 @@ class Other:
         return bool(magic == MAGIC and slot == SLOT)
 
     def alive(self) -> bool:
-        """Does its process run? One that ended and another of the same number do not count."""
+        """Return whether its process runs, and not another one with the same pid."""
         return identity.started(self.pid) == str(self.started)
 
     def gate(self) -> tuple[bool, int]:
-        """(held at a gate, since when it is held or free)."""
+        """Return (held at a gate, since when it is held or free)."""
         if self.ring is None:
             return False, 0
         return gate_of(self.ring)
@@ -324,17 +324,17 @@ class Other:
             self.ring.close()
 
 
-class Others:
-    """The boards of the other processes of this job on this host, as they appear."""
+class PeerPosts:
+    """The posts of the job's other processes on this host, found as they appear."""
 
     def __init__(self, folder: str, own: Posts) -> None:
         self._folder, self._own = folder, own
-        self._known: dict[str, Other] = {}
+        self._known: dict[str, Peer] = {}
         self._foreign: set[str] = set()
         """Boards of other jobs or epochs."""
         self._changed_ns = -1
 
-    def of(self, ranks: Iterable[int], complete: int) -> list[Other]:
+    def of(self, ranks: Iterable[int], complete: int) -> list[Peer]:
         """Boards of these ranks, without our own. With fewer than ``complete`` of them known the
         directory is looked at for new ones."""
         found = self._of(ranks)
@@ -342,11 +342,11 @@ class Others:
             found = self._of(ranks)
         return found
 
-    def _of(self, ranks: Iterable[int]) -> list[Other]:
+    def _of(self, ranks: Iterable[int]) -> list[Peer]:
         return [other for other in self._known.values() if other.rank in ranks]
 
-    def all(self) -> Iterator[Other]:
-        """All that are known."""
+    def all(self) -> Iterator[Peer]:
+        """Iterate over all known peers."""
         yield from list(self._known.values())
 
     def refresh(self) -> None:
@@ -376,14 +376,14 @@ class Others:
     def _meet(self, path: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             buffer = _map(path, SIZE)
-            other = Other(path, buffer, None)
-            if not other.refresh() or other.job != self._own.job or not other.alive():
+            peer = Peer(path, buffer, None)
+            if not peer.refresh() or peer.job != self._own.job or not peer.alive():
                 buffer.close()
                 self._foreign.add(path)
                 return
             with contextlib.suppress(OSError, ValueError):
-                other.ring = _map(path.removesuffix(SUFFIX) + ".ring", wire.RING_DATA_OFFSET)
-            self._known[path] = other
+                peer.ring = _map(path.removesuffix(SUFFIX) + ".ring", wire.RING_DATA_OFFSET)
+            self._known[path] = peer
 
     def close(self) -> None:
         for other in self._known.values():
@@ -392,12 +392,12 @@ class Others:
 
 
 def gate_of(ring: Any) -> tuple[bool, int]:
-    """(held, since when) of a ring's status block."""
+    """Return (held, since when) from a ring's status block."""
     gate, _, since_ns = wire.STATUS_GATE.unpack_from(ring, wire.STATUS_GATE_OFFSET)
     return bool(gate), int(since_ns)
 
 
-def posts(found: Iterable[Other], what: int, which: int) -> dict[int, Post] | None:
+def posts(found: Iterable[Peer], what: int, which: int) -> dict[int, Post] | None:
     """By rank, what these have posted under this key. None: a rank is there twice, so two jobs
     have the same names and nothing can be said."""
     out: dict[int, Post] = {}

@@ -1,4 +1,4 @@
-"""STATE: what the agent tells the hub of itself while control is active."""
+"""STATE: what the agent reports to the hub while control is active."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 REPEAT_NS: Final = 1_000_000_000
-"""STATE is repeated so often while control is active."""
+"""Interval at which an unchanged STATE is repeated."""
 
 
 class ControlState:
@@ -36,7 +36,8 @@ class ControlState:
         self._sent, self.rests = (), False
 
     def next_state(self) -> dict[str, Any] | None:
-        """The STATE message if anything changed since the last one (or it is time for one)."""
+        """Return the STATE message if something changed since the last one, or it is time to repeat
+        it."""
         core, now = self._core, clock.now_ns()
         key = self._key()
         if key == self._sent and now - self._sent_ns < REPEAT_NS:

@@ -1,4 +1,4 @@
-"""Watches of this rank: conditions on what happens in the training, which hooks look at.
+"""Watches of this rank: conditions on what happens in the training, evaluated by the hooks.
 
 A watch has a number of the breakpoints' table, a kind (wire.WATCH_KINDS) and a limit: times the
 median for ``slow``, ns for ``skew``, bytes for ``memory``, 0 for the others. The hub sends all of
@@ -42,11 +42,11 @@ class Watch:
     kind: str
     limit: float
     ignore: int = 0
-    """Matches to be let pass."""
+    """Matches to skip."""
 
 
 class Watches:
-    """All watches of the rank. Of several of one kind the one with the lowest limit counts."""
+    """All watches of the rank. Of several of a kind, the one with the lowest limit counts."""
 
     __slots__ = (
         "_all", "_left", "active", "before_issue", "diverge", "hits", "memory", "mismatch", "nan",
@@ -74,11 +74,11 @@ class Watches:
         return min(found, key=lambda one: (one.limit, one.number), default=None)
 
     def has(self, number: int) -> bool:
-        """Is there a watch of this number?"""
+        """Return whether there is a watch of this number."""
         return number in self._left
 
     def counts(self, number: int) -> bool:
-        """A match: is it one to stop at?"""
+        """Count a match. Return whether to stop at it."""
         left = self._left.get(number)
         if left is None:
             return False
@@ -87,7 +87,7 @@ class Watches:
         return not left
 
     def keep_counts(self, old: Watches) -> None:
-        """A new list: what is in both goes on counting where it was."""
+        """Continue the counts of the watches that were in the list before."""
         before = {one.number: one for one in old._all}
         for one in self._all:
             was = before.get(one.number)

@@ -153,7 +153,7 @@ LOCAL = _Local()
 
 
 def local() -> State:
-    """This thread's state: one look-up, then plain attributes. What runs for every op reads
+    """Return this thread's state: one look-up, then plain attributes. What runs for every op reads
     ``LOCAL.state`` itself."""
     return LOCAL.state
 
@@ -221,7 +221,7 @@ class Context:
     """The pipeline actions of this rank (hooks.training.pipeline_actions), once there is one."""
 
     def part(self, kind: type[T]) -> T:
-        """The state of one hook, of that type: made when it is first asked for."""
+        """Return one hook's state, of type ``kind``; made on first use."""
         found = self.parts.get(kind)
         if found is None:
             found = self.parts.setdefault(kind, kind())
@@ -240,13 +240,13 @@ _next = _Next()
 
 
 def of(c: _core.Core) -> Context:
-    """The context of this Core."""
+    """Return the context of this Core."""
     x: Context | None = c.context
     return _bind(c) if x is None else x
 
 
 def current() -> Context:
-    """The context of this process's Core, or of the one to come."""
+    """Return the context of this process's Core, or of its next one."""
     c = _core.CURRENT
     return _next.context if c is None else of(c)
 
@@ -279,7 +279,7 @@ os.register_at_fork(after_in_child=forget)
 def phase_record(
     c: _core.Core, kind: int, lane: int, flags: int, name: str, t0: int, t1: int
 ) -> None:
-    """A record that has no group, stage or peer."""
+    """Write a record that has no group, stage or peer."""
     c.record(
         kind, lane, flags, c.defs.name(name), t0, t1, c.step, 0, NO_GROUP, NONE, NONE, NONE, 0, 0
     )

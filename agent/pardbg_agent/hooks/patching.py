@@ -125,7 +125,7 @@ def _placed(
 
 
 def unframed(function: Any) -> Any:
-    """A wrapper of ours that leaves no frame in the exceptions that pass it."""
+    """Wrap a function so that our frames do not appear in exceptions that pass it."""
 
     @unseen
     @functools.wraps(function)

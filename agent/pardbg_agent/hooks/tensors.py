@@ -58,7 +58,7 @@ def measure(value: Any) -> dict[str, Any] | None:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Of the bits, the shape and the dtype: equal replicas give equal ones."""
+    """Return a hash of bits, shape and dtype: equal for equal replicas."""
     with torch.no_grad():
         data = tensor.detach().cpu().contiguous()
         body = data.view(torch.uint8) if data.dim() else data.reshape(1).view(torch.uint8)
@@ -120,8 +120,8 @@ def bits_sum(tensor: Any) -> Any:
 
 
 def local_part(value: Any) -> Any:
-    """What holds this rank's bytes: a DTensor's shard, the result of a functional collective that
-    nobody has waited for yet; else the value itself. Calls no collective."""
+    """Return what holds this rank's bytes: a DTensor's shard, the result of a functional collective
+    that nobody has waited for yet; else the value itself. Calls no collective."""
     for inside in ("_local_tensor", "elem"):
         if type(value) is not torch.Tensor:
             value = getattr(value, inside, value)

@@ -67,12 +67,12 @@ class CommandRules:
         everybody = {view.rank for view in self._control.views.values()} <= set(command.ranks)
         wanted = self._control.free & {view.proc for view in self._control.of_ranks(command.ranks)}
         if wanted:  # it held some, now more or all
-            self._control.pins.procs |= wanted
+            self._control.pinned.procs |= wanted
             if everybody:
-                self._control.pins.clear()
+                self._control.pinned.clear()
             self._moves.hold_free(wanted, now)
         if self._control.mode is Mode.HELD:
-            self._control.pins.forever = self._control.pins.forever or bool(
+            self._control.pinned.forever = self._control.pinned.forever or bool(
                 command.args.get("hold")
             )
             self._outbox.ack(command, **self._control.status(now))
@@ -91,8 +91,8 @@ class CommandRules:
             self._control.free = set(self._control.views) - {view.proc for view in chosen}
             for proc in self._control.free:
                 self._outbox.permit(self._control.views[proc], PASS, now)
-            self._control.pins.procs = {view.proc for view in chosen}
-            self._control.pins.forever = bool(command.args.get("hold"))
+            self._control.pinned.procs = {view.proc for view in chosen}
+            self._control.pinned.forever = bool(command.args.get("hold"))
         for view in chosen:
             self._outbox.permit(view, HOLD, now)
 
@@ -113,7 +113,7 @@ class CommandRules:
             self._control.goal = (command.ranks, step_target(states), MAX_ROUNDS)
         self._control.current.append(command)
         self._control.why = ""
-        self._control.pins.procs -= granted.keys()
+        self._control.pinned.procs -= granted.keys()
         self._control.before = self._control.states()
         self._moves.enter(Mode.STEPPING, now)
         self._control.reason = self._count(command)

@@ -224,7 +224,7 @@ class GracePeriod:
         self.grace_ns, self.long_ns = grace_ns, long_ns
         self._first: dict[tuple[str, OpenOp], int] = {}
 
-    def look(self, views: Mapping[str, View], now: int) -> Ripe:
+    def update(self, views: Mapping[str, View], now: int) -> Ripe:
         """Take note of what is open on running ranks at ``now``; what is not is forgotten."""
         seen = {
             (view.proc, op): self._first.get((view.proc, op), now)

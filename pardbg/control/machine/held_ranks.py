@@ -39,7 +39,7 @@ class HeldRanks:
     def clear(self) -> None:
         self.procs, self.forever, self.deadline_ns, self._seen = set(), False, None, {}
 
-    def look(self, found: Settlement, timeouts: Mapping[str, int], now: int) -> bool:
+    def update(self, found: Settlement, timeouts: Mapping[str, int], now: int) -> bool:
         """Take note of who waits; True: it is time to let the pinned ranks go."""
         self._seen = {
             (proc, op): self._seen.get((proc, op), now) for proc, (op, _) in found.waiting.items()

@@ -31,8 +31,8 @@ RENEW_NS = 2_000_000_000
 class Machine:
     """One run's control. Call ``tick`` often (20 ms while ``active``)."""
 
-    def __init__(self, first_id: int = 1, patience: GracePeriod | None = None) -> None:
-        self.control = ControlState(patience)
+    def __init__(self, first_id: int = 1, grace_period: GracePeriod | None = None) -> None:
+        self.control = ControlState(grace_period)
         self._outbox = Outbox(self.control, first_id)
         self._moves = Moves(self.control, self._outbox)
         self._commands = CommandRules(self.control, self._outbox, self._moves)

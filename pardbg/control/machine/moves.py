@@ -27,8 +27,8 @@ class Moves:
             self._control.goal = self._control.again = None
             self._control.why = ""
             self._control.free = set()
-            self._control.pins.clear()
-            self._control.patience.clear()
+            self._control.pinned.clear()
+            self._control.grace_period.clear()
             self._control.settlement = Settlement()
         self._control.mode, self._control.since, self._control.reported = mode, now, 0
 
@@ -108,7 +108,7 @@ class Moves:
             return
         text = self._control.raised.add(view.proc, view.rank, state.next)
         self._control.remember_why(text)
-        self._control.pins.procs.add(view.proc)
+        self._control.pinned.procs.add(view.proc)
         if self._control.mode is Mode.RUNNING:
             self.stop_all(RUN, True, self._control.raised.hold_ns, now)
         elif self._control.free:
@@ -126,7 +126,7 @@ class Moves:
             return
         text = _hit_text(known, view.rank, state)
         self._control.remember_why(text)
-        self._control.pins.procs.add(view.proc)
+        self._control.pinned.procs.add(view.proc)
         if self._control.mode is Mode.RUNNING:
             self.stop_all(known.by, known.keep, known.lease_ns, now)
         elif self._control.free:

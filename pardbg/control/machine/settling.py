@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pardbg.control.machine.cut import Settlement, settle
-from pardbg.control.machine.deeds import told
 from pardbg.control.machine.delivery import Outbox
 from pardbg.control.machine.effects import Command
 from pardbg.control.machine.exceptions import RUN
 from pardbg.control.machine.moves import Moves
+from pardbg.control.machine.outcome import outcome
 from pardbg.control.machine.permits import HOLD, ONE_OP, to_step
 from pardbg.control.machine.state import ControlState, Mode
 from pardbg.words import countdown, ranks_text
@@ -34,9 +34,14 @@ class Settling:
 
     def _apply_rule(self, now: int) -> Settlement:
         control = self._control
-        ripe = control.patience.look(control.views, now)
+        ripe = control.grace_period.update(control.views, now)
         control.settlement = settle(
-            control.views, control.groups, ripe, control.departed, control.pins.procs, control.free
+            control.views,
+            control.groups,
+            ripe,
+            control.departed,
+            control.pinned.procs,
+            control.free,
         )
         return control.settlement
 
@@ -80,7 +85,7 @@ class Settling:
         command, time, times = control.again
         where = f"{time} of {times}" if times > 1 else ""
         pipelines = list(control.pipelines.values())
-        return told(command.verb, control.before, control.states(), pipelines, where)
+        return outcome(command.verb, control.before, control.states(), pipelines, where)
 
     def _once_more(self, now: int) -> bool:
         """The verb was asked for several times, and nothing else stopped the ranks."""
@@ -116,7 +121,7 @@ class Settling:
     def watch_held(self, now: int) -> None:
         """A rank that ran on by itself (its own lease lapsed, the hub was slow) is held again."""
         control = self._control
-        if control.pins.procs:
+        if control.pinned.procs:
             self._apply_rule(now)
             self._watch_pins(now)
         aside = {*control.settlement.stuck, *control.settlement.waiting, *control.free}
@@ -133,12 +138,12 @@ class Settling:
     def _watch_pins(self, now: int) -> None:
         """Let pinned ranks go before somebody's op times out."""
         control = self._control
-        if not control.pins.look(control.settlement, control.timeouts, now):
+        if not control.pinned.update(control.settlement, control.timeouts, now):
             return
-        ranks = [control.views[proc].rank for proc in control.pins.procs if proc in control.views]
-        left = countdown(control.pins.left_ns(now) or 0)
+        ranks = [control.views[proc].rank for proc in control.pinned.procs if proc in control.views]
+        left = countdown(control.pinned.left_ns(now) or 0)
         text = f"{ranks_text(ranks)} let go: {control.nearest()} times out in {left}"
-        procs, control.pins.procs = control.pins.procs, set()
+        procs, control.pinned.procs = control.pinned.procs, set()
         if control.free or control.lease.holder == RUN:  # it alone was held: everything runs on
             self._moves.run_on("released", text, now)
             return

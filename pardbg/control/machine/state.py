@@ -32,7 +32,7 @@ class Mode(str, Enum):
 class ControlState:
     """Which ranks are held, why and for how long; the machine's parts change it."""
 
-    def __init__(self, patience: GracePeriod | None = None) -> None:
+    def __init__(self, grace_period: GracePeriod | None = None) -> None:
         self.mode = Mode.RUNNING
         self.lease = Lease()
         self.views: dict[str, View] = {}
@@ -43,13 +43,13 @@ class ControlState:
         self.timeouts: dict[str, int] = {}
         """group key -> ns until its ops time out."""
         self.breakpoints = Breakpoints()
-        self.pins = HeldRanks()
+        self.pinned = HeldRanks()
         self.raised = UncaughtErrors()
         self.restored = False
         """A hub before this one was killed: agents may have what it told them."""
         self.reason = ""
         self.settlement = Settlement()
-        self.patience = patience or GracePeriod()
+        self.grace_period = grace_period or GracePeriod()
         self.current: list[Command] = []
         self.queue: deque[Command] = deque()
         self.leaving: list[tuple[Command, int]] = []
@@ -101,7 +101,7 @@ class ControlState:
             "pending": self.pending() if self.active else 0,
             "queued": len(self.queue),
             "waiting": self.waiting(),
-            "timeout_ns": self.pins.left_ns(now),
+            "timeout_ns": self.pinned.left_ns(now),
             "breaks": self.breakpoints.as_dicts(),
         }
 

@@ -1,7 +1,7 @@
 """Which runs there are, live and dead, and cleaning up after dead ones.
 
 A run that ended properly leaves nothing that its session file has not: its directory goes after a
-minute. One whose hub was killed as well leaves rings, the black box of its ranks: they are kept
+minute. One whose hub was killed as well leaves rings, the black boxes of its ranks: they are kept
 for ``pardbg postmortem``, within limits.
 """
 
@@ -117,13 +117,13 @@ def tidy() -> None:
     for run_dir in _run_dirs():
         if _look(run_dir) is None:
             _clean(run_dir)
-    _clean_boxes(list_run_rings())
+    _clean_rings(list_run_rings())
 
 
 def list_run_rings() -> list[RunRings]:
     """Dead runs whose rings are still there, the oldest first."""
-    boxes = [_box(run_dir) for run_dir in _run_dirs()]
-    return sorted((box for box in boxes if box is not None), key=lambda box: box.died_s)
+    dead = [_run_rings(run_dir) for run_dir in _run_dirs()]
+    return sorted((rings for rings in dead if rings is not None), key=lambda rings: rings.died_s)
 
 
 def find_run(name: str | None = None) -> Run:
@@ -158,19 +158,19 @@ def find_run_rings(name: str) -> RunRings:
         return _box_in(path)
     if path.exists() or "/" in name:
         raise RunError(f"{name} is no directory: give a run (`pardbg ls --dead`) or its directory")
-    boxes = list_run_rings()
-    fitting = [box for box in boxes if _fits(box, name)]
+    dead = list_run_rings()
+    fitting = [rings for rings in dead if _fits(rings, name)]
     if fitting:
         return fitting[-1]
     if any(name in (run.run, run.name) for run in list_runs()):
         raise RunError(f"{name} is alive: `pardbg report {name}`, or `pardbg watch {name}`")
-    known = ", ".join(box.run for box in boxes) or "none"
+    known = ", ".join(rings.run for rings in dead) or "none"
     raise RunError(f"no dead run {name!r} with rings; there: {known}")
 
 
-def _fits(box: RunRings, name: str) -> bool:
-    called = box.config.name if box.config is not None else box.run
-    return name in (box.run, called) or box.run.startswith(name)
+def _fits(rings: RunRings, name: str) -> bool:
+    called = rings.config.name if rings.config is not None else rings.run
+    return name in (rings.run, called) or rings.run.startswith(name)
 
 
 def _run_dirs() -> list[Path]:
@@ -197,7 +197,7 @@ def _look(run_dir: Path) -> Run | None:
     )  # fmt: skip
 
 
-def _box(run_dir: Path) -> RunRings | None:
+def _run_rings(run_dir: Path) -> RunRings | None:
     """What a dead run left; None for a live one and for one without rings."""
     try:
         handle = RunHandle(run_dir)
@@ -205,17 +205,17 @@ def _box(run_dir: Path) -> RunRings | None:
         return None
     if handle.alive():
         return None
-    box = _rings_in(run_dir, handle.config.ring_dir, handle.config)
-    return box if box.num_rings else None
+    rings = _rings_in(run_dir, handle.config.ring_dir, handle.config)
+    return rings if rings.num_rings else None
 
 
 def _box_in(path: Path) -> RunRings:
     """A run's directory, or one of rings alone (copied from somewhere). Raises RunError."""
     if not (path / RUN_FILE).is_file():
-        box = _rings_in(path, path, None)
-        if not box.num_rings:
+        rings = _rings_in(path, path, None)
+        if not rings.num_rings:
             raise RunError(f"{path} has neither a run.json nor rings: see `pardbg ls --dead`")
-        return box
+        return rings
     try:
         config = files.load(path)
     except ConfigError as error:
@@ -254,20 +254,20 @@ def _has_rings(ring_dir: Path) -> bool:
     return next(ring_dir.glob(f"*{RING}"), None) is not None
 
 
-def _clean_boxes(boxes: list[RunRings]) -> None:
+def _clean_rings(dead: list[RunRings]) -> None:
     """Of the dead runs' rings: what is too old, too many or too large, the oldest first."""
     now, kept_bytes = time.time(), 0
-    for number, box in enumerate(reversed(boxes)):
-        kept_bytes += box.num_bytes
+    for number, rings in enumerate(reversed(dead)):
+        kept_bytes += rings.num_bytes
         too_many = number > 0 and (number >= KEEP_BOXES or kept_bytes > KEEP_BOX_BYTES)
         keep_s = KEEP_S if too_many else KEEP_BOX_S
-        if now - box.died_s > keep_s and not _any_alive(box):
-            _remove(box.path)
+        if now - rings.died_s > keep_s and not _any_alive(rings):
+            _remove(rings.path)
 
 
-def _any_alive(box: RunRings) -> bool:
+def _any_alive(rings: RunRings) -> bool:
     """A rank still writes one of the rings: its launcher died without it."""
-    for path in box.ring_dir.glob(f"*{RING}"):
+    for path in rings.ring_dir.glob(f"*{RING}"):
         with contextlib.suppress(RingError, OSError, ValueError):
             reader = RingReader.open(str(path))
             pid = reader.header.pid

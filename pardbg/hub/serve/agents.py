@@ -36,7 +36,7 @@ class Agents:
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
         """proc -> why: exit, killed or lost."""
-        self.inquiries = Questions()
+        self.questions = Questions()
         self._hub_id, self._boot_id = hub_id, boot_id
         self._router, self._collector, self._definitions = router, collector, definitions
         self._rings, self._machine, self._where = rings, machine, where
@@ -144,7 +144,7 @@ class Agents:
     def _gone(self, procs: list[str], now: int) -> None:
         for proc in procs:
             self._where.gone(proc)
-            self.inquiries.gone(proc)
+            self.questions.gone(proc)
             if proc not in self._byes:
                 self._machine.gone(proc, now, "is gone")
 
@@ -186,13 +186,13 @@ class Agents:
         if isinstance(number, int):
             self._machine.acked(proc, number)
             self._where.answered(number, proc, message)
-            self.inquiries.answered(number, proc, message)
+            self.questions.answered(number, proc, message)
 
     def _on_bye(self, proc: str, message: dict[str, Any], now: int) -> None:
         self._byes[proc] = message
         self._hello.discard(proc)
         self._where.gone(proc)
-        self.inquiries.gone(proc)
+        self.questions.gone(proc)
         self._machine.gone(proc, now, "ended")
         if proc not in self._rings.mapped and self.nodes.node_of(proc) is None:
             self._end(proc, "exit", int(message.get("last_index") or 0),

@@ -58,7 +58,7 @@ class Viewers:
 
     def tick(self, now: int) -> None:
         """Levels that were raised for a while go back; questions nobody answers end."""
-        self._agents.inquiries.tick(now)
+        self._agents.questions.tick(now)
         for viewer in [v for v, until in self._missed.items() if now >= until]:
             del self._missed[viewer]
             if viewer not in self._router.viewers:
@@ -283,7 +283,7 @@ class Viewers:
         }  # fmt: skip
         self._said("inspect", viewer, f"{kind} {expr} on {ranks_text(ranks)}"[:300], now)
         self._machine.renew(viewer, now)
-        self._agents.inquiries.ask(
+        self._agents.questions.ask(
             self._number, procs, lambda data: self._answer(viewer, number, data), now
         )
         for proc in procs:

@@ -13,7 +13,7 @@ import pytest
 
 from pardbg_agent import identity, wire
 from pardbg_agent.control import posts
-from pardbg_agent.control.posts import KINDS, SETS, WAYS, Others, Posts
+from pardbg_agent.control.posts import KINDS, SETS, WAYS, PeerPosts, Posts
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
 
@@ -29,12 +29,12 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.boards: dict[int, Posts] = {}
-        self.others: dict[int, Others] = {}
+        self.others: dict[int, PeerPosts] = {}
 
     def join(self, rank: int, job: int = JOB, name: str = "") -> Posts:
         path = self.folder / f"{name or rank}{posts.SUFFIX}"
         mine = self.boards[rank] = Posts.create(str(path), job, rank)
-        self.others[rank] = Others(str(self.folder), mine)
+        self.others[rank] = PeerPosts(str(self.folder), mine)
         return mine
 
     def seen(self, rank: int, *ranks: int) -> dict[int, posts.Post] | None:

@@ -110,7 +110,7 @@ class Rank:
             self.at += 1
             return True
         gate = GATES.get(word, Gate.ACTION)
-        found = self.breaks.look(gate, self._facts)
+        found = self.breaks.first_hit(gate, self._facts)
         if self.due is not None or found is not None:
             number, self.hit_text = self.due or (found.number if found else 0, "")
             self.hit, self.closed, self.due = number, True, None

@@ -159,22 +159,22 @@ def test_a_restarted_rank_is_not_its_dead_predecessor() -> None:
 
 def test_patience_gives_an_op_a_moment_and_a_computing_rank_more() -> None:
     """15 ms for an op seen open; 2 s while an action runs that began after the op was issued."""
-    patience = GracePeriod(grace_ns=15, long_ns=2000)
+    grace_period = GracePeriod(grace_ns=15, long_ns=2000)
     waiting = view(0, 0, (recv(1, 0),))
     both = views(waiting, view(1, Gate.SEND))
-    assert settle(both, {}, patience.look(both, 100)).release == ()
-    assert settle(both, {}, patience.look(both, 114)).release == ()
-    assert settle(both, {}, patience.look(both, 115)).release == ("0.n0.1",)
+    assert settle(both, {}, grace_period.update(both, 100)).release == ()
+    assert settle(both, {}, grace_period.update(both, 114)).release == ()
+    assert settle(both, {}, grace_period.update(both, 115)).release == ("0.n0.1",)
     waiting.computing_since_ns = 7
-    assert settle(both, {}, patience.look(both, 115)).release == ()
-    assert settle(both, {}, patience.look(both, 2100)).release == ("0.n0.1",)
+    assert settle(both, {}, grace_period.update(both, 115)).release == ()
+    assert settle(both, {}, grace_period.update(both, 2100)).release == ("0.n0.1",)
 
 
 def test_an_op_issued_inside_the_action_is_not_given_more_time() -> None:
     """Tensor parallel: the collective belongs to the action that runs."""
-    patience = GracePeriod(grace_ns=15, long_ns=2000)
+    grace_period = GracePeriod(grace_ns=15, long_ns=2000)
     inside = view(0, 0, (all_reduce(0),), issued=1)
     inside.computing_since_ns = 7
     both = views(inside, view(1, Gate.COLLECTIVE))
-    patience.look(both, 100)
-    assert settle(both, GROUPS, patience.look(both, 120)).release == ("0.n0.1",)
+    grace_period.update(both, 100)
+    assert settle(both, GROUPS, grace_period.update(both, 120)).release == ("0.n0.1",)

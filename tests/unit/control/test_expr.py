@@ -165,7 +165,7 @@ def _break(text: str, number: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def _hits(breaks: Breaks, gate: Gate, facts: list[dict[str, Any]]) -> list[bool]:
-    return [breaks.look(gate, lambda known=known: known) is not None for known in facts]
+    return [breaks.first_hit(gate, lambda known=known: known) is not None for known in facts]
 
 
 def test_a_step_alone_matches_once_per_step_and_an_event_each_time() -> None:

@@ -143,7 +143,7 @@ def test_who_is_held_there_is_in_nobodys_way(c: core.Core, peers: dict[int, Peer
     assert hits(c, sum_of()) == []
     peers[0].comes(1, "broadcast", root=0)
     peers[2].comes(1, held=True)
-    seen = posts.Others(str(Path(c.ring.path or "").parent), peers[0].board)
+    seen = posts.PeerPosts(str(Path(c.ring.path or "").parent), peers[0].board)
     what = posts.hash64("op", peers[0]._group)
     assert held(seen, what, 0) == [False]
     ((text, _),) = hits(c, sum_of())
@@ -152,7 +152,7 @@ def test_who_is_held_there_is_in_nobodys_way(c: core.Core, peers: dict[int, Peer
     seen.close()
 
 
-def held(seen: posts.Others, what: int, seq: int) -> list[bool]:
+def held(seen: posts.PeerPosts, what: int, seq: int) -> list[bool]:
     """Was this rank stopped there, as the others see it?"""
     return [post.held for post in (posts.posts(seen.of((1,), 1), what, seq) or {}).values()]
 
@@ -171,7 +171,7 @@ def test_others_see_what_this_rank_wants(c: core.Core, peers: dict[int, Peer]) -
     watch(c, "mismatch")
     before = clock.now_ns()
     assert hits(c, lambda: dist.broadcast(torch.zeros(2, 3, dtype=torch.int64), 2)) == []
-    seen = posts.Others(str(Path(c.ring.path or "").parent), peers[0].board)
+    seen = posts.PeerPosts(str(Path(c.ring.path or "").parent), peers[0].board)
     found = posts.posts(seen.of((1,), 1), posts.hash64("op", peers[0]._group), 0)
     assert found is not None
     assert found[1]._replace(t_ns=0) == posts.Post(
@@ -251,7 +251,7 @@ def test_nobody_waits_for_a_rank_that_does_not_watch_any_more(
     peers[2].board.identify(2, 0)
     peers[3].board.identify(3, posts.KINDS["mismatch"])
     assert len(hits(c, sum_of())) == 1
-    seen = posts.Others(str(Path(c.ring.path or "").parent), peers[0].board)
+    seen = posts.PeerPosts(str(Path(c.ring.path or "").parent), peers[0].board)
     (mine,) = seen.of((1,), 1)
     assert mine.kinds == posts.KINDS["skew"]
     c.watches = NO_WATCHES

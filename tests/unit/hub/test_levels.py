@@ -72,13 +72,13 @@ def run(slow: int | None = None) -> Trace:
 
 def test_a_slow_step_is_worth_a_look_once() -> None:
     store = run(slow=39).store()
-    attention = AutoLevel()
-    assert attention.look(View(run().store(), None)) is None, "nothing is wrong"
-    said = attention.look(View(store, None))
+    auto_level = AutoLevel()
+    assert auto_level.check(View(run().store(), None)) is None, "nothing is wrong"
+    said = auto_level.check(View(store, None))
     assert said == "step 39 of rank 0 took 5.0 times as long as usual"
-    assert attention.look(View(store, None)) is None, "said already"
-    attention._seen = {key: t - AGAIN_NS for key, t in attention._seen.items()}
-    assert attention.look(View(store, None)) is not None, "after a long while again"
+    assert auto_level.check(View(store, None)) is None, "said already"
+    auto_level._seen = {key: t - AGAIN_NS for key, t in auto_level._seen.items()}
+    assert auto_level.check(View(store, None)) is not None, "after a long while again"
 
 
 def test_an_op_that_stays_open_is_worth_a_look() -> None:
@@ -89,7 +89,7 @@ def test_an_op_that_stays_open_is_worth_a_look() -> None:
         "rank": 1, "step": 40, "open_op": "recv from 0", "open_since_ns": 1_000_000 * 10**6
         + 4000 * 10**6, "heartbeat_ns": 1_000_000 * 10**6 + 7000 * 10**6,
     }})  # fmt: skip
-    said = AutoLevel().look(View(trace.store(), None))
+    said = AutoLevel().check(View(trace.store(), None))
     assert said is not None and "recv from 0" in said
 
 

@@ -26,14 +26,15 @@ _new_op = tuple.__new__
 
 
 def lost(c: _core.Core, hook: str, error: BaseException) -> None:
-    """An op's hook failed and is off: from now on this rank's ops are not all in its records."""
+    """Report that an op's hook failed and is off: from now on records of this rank's ops are
+    incomplete."""
     c.guard.failed(hook, error)
     c.guard.call("unrecorded", c.unrecorded.begins, now_ns(), True)
 
 
 def make_count(spec: Spec) -> Any:
-    """What is left of an op's hook at level off, or when it failed: the numbers of this rank stay
-    those of the others."""
+    """Return the hook for level off, and after a failure: it only counts, so that this rank's
+    sequence numbers stay equal to the others'."""
     tensors_of, group_at, peer_at, tag_at = spec.tensors, spec.group, spec.root, spec.tag
 
     def number(c: _core.Core, args: Args, state: State) -> None:
@@ -56,7 +57,7 @@ def make_count(spec: Spec) -> Any:
 
 
 def make_begin(spec: Spec) -> Any:
-    """What happens before the op goes to the backend. Gives its Op, or None for one that is not
+    """Return what runs before the op enters the backend. It returns the Op, or None if that is not
     real (a fake tensor)."""
     begin = _begin(spec)
     return begin if spec.parts is None else _with_parts(spec.parts, spec.group, begin)
@@ -119,7 +120,7 @@ def _begin(spec: Spec) -> Any:
             at_gate(Coming(
                 c, spec, group, args, tensor, dtype, a, b, peer, reduce, label, stage, mb
             ))  # fmt: skip
-        bad = probes.look(c, tensor) if probed and on_cpu and a >= _PROBED else None
+        bad = probes.check_input(c, tensor) if probed and on_cpu and a >= _PROBED else None
         flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
         flags |= state.thread
         seq = next_seq()
@@ -137,7 +138,7 @@ def _begin(spec: Spec) -> Any:
 
 
 def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> None:
-    """How much of an op goes to whom."""
+    """Record the bytes that an op sends to each peer."""
     if c.level < 2 or len(parts) != len(group.ranks) or len(parts) > MAX_PARTS:
         return
     for peer, num_bytes in zip(group.ranks, parts, strict=True):
@@ -151,7 +152,7 @@ def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> Non
 def _sign(
     x: Context, spec: Spec, key: Any, pg: Any, dtype: Any, reduce: Any, peer: int, tag: int
 ) -> Signature:
-    """Meet this kind of op on this group. ``peer``: root or peer, by its rank in the group."""
+    """Return what ops of this kind on this group share. ``peer``: root or peer, as a group rank."""
     group = groups.group_of(x, pg)
     if peer >= 0:
         peer = group.ranks[peer]
@@ -168,7 +169,7 @@ def _sign(
 
 
 def failed(c: _core.Core, op: Op) -> None:
-    """The backend refused the op."""
+    """Record that the backend refused the op."""
     c.ops.completed(op.token)
     if c.level > 1:
         c.record(

@@ -26,7 +26,7 @@ from pardbg_agent.hooks.patching import unseen
 from pardbg_agent.wire import Kind, Lane
 
 KERNEL_NS = 4_500
-"""What the way through a Python kernel costs by itself (boxing, unboxing), measured with
+"""Cost of an empty Python kernel (boxing, unboxing), measured with
 tests/bench/bench_collective.py: added to the hooks' own cost, which cannot see it."""
 
 _ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
@@ -34,7 +34,7 @@ _AFTER = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect
 
 
 class Dispatcher:
-    """The registration: the only way before torch 2.14, and the other one from there on."""
+    """Kernels of our own for the c10d ops: the only way before torch 2.14."""
 
     name = "dispatcher"
 
@@ -59,7 +59,7 @@ class Dispatcher:
 
 
 def make_kernel(spec: Spec, redispatch: Any) -> Any:
-    """The kernel of one op. Whatever the hook does, the op is issued exactly once."""
+    """Return the kernel of one op. Whatever the hook does, it issues the op exactly once."""
     begin, count, ends = make_begin(spec), make_count(spec), _ends(spec)
     hook, below = f"c10d.{spec.torch_name}", _below
 
@@ -135,7 +135,7 @@ def _ends(spec: Spec) -> Any:
 
 
 def watch_waits() -> Any:
-    """The registration for wait_tensor alone, which no hook of torch tells of."""
+    """Register a kernel for wait_tensor, for which torch has no hook."""
     library = Library("_c10d_functional", "IMPL")
     op = torch.ops._c10d_functional.wait_tensor.default
     library.impl(

@@ -34,7 +34,7 @@ PROCESS: Final = _Process()
 
 
 def group_of(x: Context, pg: Any) -> Group:
-    """The group's facts; a dict look-up from the second time on."""
+    """Return the group's facts; a dict look-up after the first time."""
     known = x.groups.get(id(pg))
     if known is not None and known.ref() is pg:
         return known
@@ -42,7 +42,7 @@ def group_of(x: Context, pg: Any) -> Group:
 
 
 def default_made(pg: Any) -> None:
-    """The default group was set: the rank exists from now on, even before its first op."""
+    """Register the rank when the default group is set, before its first op."""
     if pg is None:
         return
     PROCESS.generation += 1

@@ -50,7 +50,7 @@ def num_bytes(tensors: Tensors) -> int:
 
 
 def whatever(args: Args) -> tuple[Any, int, int]:
-    """(one tensor, bytes in, bytes out) of an op whose tensors have no single storage."""
+    """Return (one tensor, bytes in, bytes out) of an op whose tensors have no single storage."""
     found = [t for arg in args for t in (arg if isinstance(arg, (list, tuple)) else (arg,))
              if isinstance(t, torch.Tensor)]  # fmt: skip
     total = sum(map(bytes_of, found))
@@ -92,7 +92,7 @@ def _parts_of_one(args: Args, num_ranks: int) -> Sequence[int]:
 
 
 def parts_of(tensor: Any, rows: Sequence[int], num_ranks: int) -> Sequence[int]:
-    """A tensor cut along its first dimension; equally where no numbers of rows are given."""
+    """Return the bytes of a tensor's parts along its first dimension: equal without ``rows``."""
     if not rows:
         return [tensor.nbytes // num_ranks] * num_ranks
     row = tensor.nbytes // max(1, tensor.shape[0])
@@ -104,7 +104,7 @@ def _barrier(args: Args) -> tuple[Any, int, int]:
 
 
 def inputs(spec: Spec, args: Args) -> Tensors:
-    """All tensors that this rank gives to the op; their values matter (a barrier's do not)."""
+    """Return the tensors whose values this rank gives to the op (none for a barrier)."""
     place = _INPUTS.get(spec.tensors)
     given = args[place] if place is not None else ()
     if not isinstance(given, (list, tuple)):
@@ -115,7 +115,7 @@ def inputs(spec: Spec, args: Args) -> Tensors:
 
 
 def given(args: Args) -> tuple[Any, int, int]:
-    """What ``public`` puts in the places of its own Specs: (inputs, a tensor, bytes in, out)."""
+    """Return (a tensor, bytes in, bytes out) from the argument places of ``public``'s Specs."""
     return args[1], args[2], args[3]
 
 

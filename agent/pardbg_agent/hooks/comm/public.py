@@ -70,15 +70,15 @@ _process: Final = _Process()
 
 
 def available() -> bool:
-    """Has this torch public hooks, and only for ops that we know? 2.15 renamed some: a later one
-    that does it again would have us miss them, and the dispatcher does not."""
+    """Return whether this torch has public hooks, for ops that we all know. 2.15 renamed some: a
+    later one that does it again would have us miss them, and the dispatcher does not."""
     if not (hasattr(_PG, "register_pre_hook") and hasattr(_PG, "register_post_hook")):
         return False
     return bool(_KINDS) and all(n in _BY_NAME or n in _NO_OPS for n in _NAMES)
 
 
 def installable() -> bool:
-    """Can the groups that exist get their hooks without a race? Without any: yes."""
+    """Return whether the existing groups can get their hooks without a race."""
     return _alone() or all(_is_watched(pg) for pg in list(c10d._world.pg_map))
 
 
@@ -360,7 +360,7 @@ def _drop_refused(issuing: list[Any], watch: Watch) -> None:
 
 
 def raised(c: _core.Core) -> None:
-    """The Python method that runs raised: what it had begun is not issued."""
+    """Drop the ops that the raising Python method had begun: they are not issued."""
     issuing = LOCAL.state.issuing
     while issuing:
         _refused(c, issuing.pop())

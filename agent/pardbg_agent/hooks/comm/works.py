@@ -55,7 +55,7 @@ METHODS: Final = (
 )  # fmt: skip
 """Methods of ProcessGroup that issue an op and return its Work."""
 NO_FUTURE: Final = ("reduce_scatter", "_reduce_scatter", "send", "recv")
-"""Whose Works have no future on CPU backends (see ops.Spec.future)."""
+"""Ops whose Works have no future on CPU backends (see op_arguments.Spec.future)."""
 
 
 _ref = weakref.ref
@@ -63,7 +63,7 @@ _Work: Any = torch._C._distributed_c10d.Work
 
 
 def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
-    """The op is complete; the first one to see it writes the record."""
+    """Record the op's completion; the first caller writes the record."""
     token, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
     if not c.ops.completed(token):
         return
@@ -79,7 +79,7 @@ def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
 
 
 def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
-    """The host waited for the op, t0..t1."""
+    """Record the host's wait for the op, t0..t1."""
     if c.watches.slow is not None:
         LOCAL.state.own_ns = t1
     if c.level > 1 and (t1 - t0 >= SHORT_NS or failed):
@@ -166,7 +166,7 @@ def poll() -> None:
 
 
 def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
-    """A functional collective: its wait will come for one of these output tensors."""
+    """Remember a functional collective by its output tensors, for which a wait will come."""
     known = of(c).works.tensors
     if len(known) >= MAX_TENSORS:
         with contextlib.suppress(StopIteration, RuntimeError, KeyError):
@@ -176,7 +176,7 @@ def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
 
 
 def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
-    """The Work that Python got of an asynchronous op (or on a device) belongs to this op."""
+    """Tie the op to its Work, which Python got from an asynchronous op (or one on a device)."""
     if not op.host_waits:
         _poll_later(c, op, work)
         told = True
@@ -303,7 +303,7 @@ def _came(c: _core.Core, op: Op, work: Any) -> Op:
 
 
 def wait_tensor(x: Context, tensor: Any) -> Op | None:
-    """The op whose output this is, if one is open."""
+    """Return the open op whose output this is, or None."""
     if type(tensor) is not torch.Tensor or tensor.is_meta:
         return None  # a fake one, while a graph is traced
     return x.works.tensors.pop(tensor.data_ptr(), None)

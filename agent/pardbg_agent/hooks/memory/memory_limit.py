@@ -81,7 +81,7 @@ def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int,
 
 
 def used_bytes(version: int, directory: str) -> int:
-    """What the kernel cannot simply give up."""
+    """Return the bytes that the kernel cannot reclaim."""
     _, use, inactive = _NAMES[version]
     lines = read_text(os.path.join(directory, "memory.stat")).splitlines()
     given_up = next((_number(x.split()[1]) for x in lines if x.split()[:1] == [inactive]), 0)

@@ -103,7 +103,7 @@ def _unpack(packed: Any) -> Any:
 
 
 def due(step: int) -> bool:
-    """Is this a sampled step?"""
+    """Return whether this is a sampled step."""
     return FIRST <= step <= FIRST + 1 or (step >= EVERY and step % EVERY <= 1)
 
 
@@ -177,7 +177,7 @@ def _is_on_top(count: Count) -> bool:
 
 
 def storages(parameters: Iterable[Any]) -> dict[int, StorageWeakRef]:
-    """The parameters' storages by address."""
+    """Return the parameters' storages by address."""
     found = (local_part(p).untyped_storage() for p in parameters)
     return {storage.data_ptr(): StorageWeakRef(storage) for storage in found}
 

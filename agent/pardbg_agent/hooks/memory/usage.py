@@ -1,4 +1,4 @@
-"""Memory of a rank by what it is for: exact bytes of parameters, gradients, optimizer state."""
+"""Memory of a rank by purpose: exact bytes of parameters, gradients and optimizer state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
 from pardbg_agent.words import binary_size
 
 EVERY: Final = 50
-"""Steps between two countings of parameters, gradients and optimizer state."""
+"""Steps between counts of parameters, gradients and optimizer state."""
 MAX_START: Final = 256
-"""Parameters looked at before the first step."""
+"""Maximum number of parameters read before the first step."""
 _PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
 TOTAL_EVERY_NS: Final = 50_000_000
-"""Least time between two readings of the process's (or device's) total."""
+"""Minimum time between readings of the process's (or device's) total."""
 
 _MEMORY, _COUNTER = int(Kind.MEMORY), int(Lane.COUNTER)
 

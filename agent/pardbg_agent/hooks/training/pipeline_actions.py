@@ -83,11 +83,11 @@ class Actions:
         return plan.row(self._c.identity.rank)
 
     def intend(self, plan: Plan) -> None:
-        """The plan of all actions that come outside a schedule's run."""
+        """Set the plan of all actions outside a schedule's run."""
         self._own = (self._own[0], self.define(plan))
 
     def run_begins(self, planned: list[str]) -> None:
-        """A schedule begins to run. ``planned``: this rank's actions."""
+        """Begin a schedule's run. ``planned``: this rank's actions."""
         c, x = self._c, self._x
         x.labels.clear()
         step_phases.schedule_begins(c, x)
@@ -97,7 +97,7 @@ class Actions:
         local().pipeline += 1
 
     def run_ended(self, t1: int, failed: bool) -> None:
-        """It ended."""
+        """End the schedule's run."""
         self.flush()
         local().pipeline -= 1
         self.phase_pauses(t1, failed)
@@ -228,7 +228,7 @@ class Actions:
         return None if self._pending is None else self._pending[0]
 
     def loss_computed(self, t1: int) -> None:
-        """The loss is there: the forward ends now."""
+        """End the forward, whose loss has been computed."""
         if self._pending is not None:
             self._pending[1][5] = t1
         self.flush()
@@ -241,7 +241,7 @@ class Actions:
 
 
 def of(c: _core.Core) -> Actions:
-    """This Core's actions."""
+    """Return this Core's actions."""
     x = context.of(c)
     if x.actions is None:
         x.actions = Actions(c, x)
@@ -258,7 +258,7 @@ def _group_of(ranks: tuple[int, ...]) -> str:
 
 
 def group_key(pg: Any) -> str:
-    """How records call a pipeline's process group (None: the default one)."""
+    """Return the key in records of a pipeline's process group (None: the default one)."""
     c = _core.CURRENT or _core.ensure()
     pg = pg or c10d._get_default_group()
     if pg is not c10d._world.default_pg:

@@ -74,7 +74,7 @@ def _end(c: _core.Core, action: Any, t1: int, failed: bool) -> None:
 
 
 def action(verb: Any, stage: Any, mb: Any, module: Any) -> ProgramAction | None:
-    """The action, or None where the arguments are none; that is said once."""
+    """Return the action, or None for invalid arguments, reported once."""
     if verb not in VERBS:
         _refuse(f"action({verb!r}): it is one of {', '.join(VERBS)}")
         return None
@@ -87,7 +87,7 @@ def action(verb: Any, stage: Any, mb: Any, module: Any) -> ProgramAction | None:
 def plan(
     c: _core.Core, schedule: Any, ranks: Any, microbatches: Any, chunks: Any, order: Any
 ) -> None:
-    """The plan that the program's actions follow."""
+    """Set the plan that the program's actions follow."""
     try:
         made = _plan(str(schedule), [int(r) for r in ranks], int(microbatches), int(chunks), order)
     except (TypeError, ValueError, AttributeError) as error:

@@ -50,7 +50,7 @@ class Cycle:
         """Optimizers made that have not stepped."""
 
     def stepped(self, optimizer: Any) -> bool:
-        """An optimizer stepped; True if that ends the training step."""
+        """Note an optimizer's step. Return whether it ends the training step."""
         first = self._first() if self._first is not None else None
         self.to_come.discard(optimizer)
         if first is None:
@@ -116,7 +116,7 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
 
 
 def phase_begins(c: _core.Core, x: Context, name: str, t0: int) -> None:
-    """The main loop enters a phase."""
+    """Enter a phase of the main loop."""
     if not x.begun:
         x.begun = True
         if c.step == 0:
@@ -128,7 +128,7 @@ def phase_begins(c: _core.Core, x: Context, name: str, t0: int) -> None:
 def phase_ends(
     c: _core.Core, x: Context, name: str, t0: int, t1: int, failed: bool = False
 ) -> None:
-    """The main loop leaves a phase."""
+    """Leave a phase of the main loop."""
     context.phase_record(c, _PHASE, _LANE, _FAILED if failed else 0, name, t0, t1)
     x.phase = 0
     c.status.now(c.step, 0, 0, NONE, NONE, t1)
@@ -276,7 +276,7 @@ def _take_off(c: _core.Core, x: Context, t: int) -> None:
 
 
 def is_plain_scalar(tensor: Any) -> bool:
-    """One number in host memory: reading it waits for nothing."""
+    """Return whether it is one number in host memory, which can be read without waiting."""
     return type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
 
 
@@ -381,7 +381,8 @@ def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
 
 
 def step_ended(c: _core.Core, x: Context) -> None:
-    """A training step is over: its record, and its gate. The program's own step() goes first."""
+    """End a training step: write its record, pass its gate. The program's own step() has
+    precedence."""
     x.part(Steps).of_schedules = 0
     if c.explicit_steps:
         return

@@ -26,7 +26,8 @@ def texts(actions: Any) -> list[str]:
 
 
 def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
-    """(planned actions by pipeline rank, source) of a schedule object; empty if it has none."""
+    """Return (planned actions by pipeline rank, source) of a schedule object; empty if it has
+    none."""
     num_microbatches = int(schedule._n_microbatches)
     if not schedule._has_backward:
         return {}, "schedule"
@@ -44,13 +45,13 @@ def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
 
 
 def stages_of(schedule: Any) -> list[Any]:
-    """The schedule's stages on this rank."""
+    """Return the schedule's stages on this rank."""
     stages = getattr(schedule, "_stages", None)
     return list(stages) if stages else [schedule._stage]
 
 
 def definition(schedule: Any, group_key: str) -> Plan:
-    """A schedule object's plan."""
+    """Return a schedule object's plan."""
     stage = stages_of(schedule)[0]
     group = stage.group or c10d._get_default_group()
     ranks = tuple(c10d.get_process_group_ranks(group))
@@ -68,7 +69,7 @@ def definition(schedule: Any, group_key: str) -> Plan:
 
 
 def is_paced(module: Any) -> bool:
-    """Does a layer sleep to pace compute (pardbg.recipes does)?"""
+    """Return whether a layer sleeps to pace compute (as in pardbg.recipes)."""
     return any(
         getattr(m, "pardbg_paced", False) or type(m).__name__ == "Paced" for m in module.modules()
     )

@@ -82,7 +82,7 @@ def before_issue(c: _core.Core, op: Coming) -> None:
     fails does not take the others with it."""
     watches = c.watches
     if watches.mismatch is not None or watches.skew is not None:
-        c.guard.call("watch mismatch", mismatch.look, c, op)
+        c.guard.call("watch mismatch", mismatch.check, c, op)
     if watches.slow is not None:
         key = (op.spec.torch_name, op.group.group_id, op.in_bytes)
         c.guard.call("watch slow", slow.comes, c, key, op.text)

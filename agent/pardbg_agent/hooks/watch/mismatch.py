@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control import agreement, posts
-from pardbg_agent.control.posts import Other, Others, Post, Posts
+from pardbg_agent.control.posts import Peer, PeerPosts, Post, Posts
 from pardbg_agent.control.watches import Watches
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import Group
@@ -42,7 +42,7 @@ class Comparing:
             path.removesuffix(".ring") + posts.SUFFIX, posts.hash64(who.epoch, job_name()), who.rank
         )
         folder = c.run.ring_dir if c.run is not None else ""
-        self.others = Others(folder, self.own)
+        self.others = PeerPosts(folder, self.own)
         self._hashes: dict[Any, int] = {}
         self._packed: dict[Any, bytes] = {}
         c.watches_changed = self.tell
@@ -61,7 +61,7 @@ class Comparing:
         return known
 
     def pack(self, op: Any) -> bytes:
-        """What the others see of this op."""
+        """Return this op as other ranks see it."""
         tensor = op.tensor
         shape = None if tensor is None else tensor.shape
         key = (op.spec.op, op.reduce, op.peer, op.dtype, shape, op.in_bytes, op.out_bytes)
@@ -78,7 +78,7 @@ class Comparing:
 
 
 def of(c: _core.Core) -> Comparing:
-    """This Core's. Raises OSError where there is no room for a board."""
+    """Return this Core's comparison. Raises OSError without room for its posts."""
     parts = context.of(c).parts
     found: Comparing | None = parts.get(Comparing)
     if found is None:
@@ -87,7 +87,7 @@ def of(c: _core.Core) -> Comparing:
 
 
 def kinds_of(watches: Watches) -> int:
-    """What a process watches, as its board says it."""
+    """Return what a process watches, as a mask."""
     return sum(bit for kind, bit in posts.KINDS.items() if getattr(watches, kind) is not None)
 
 
@@ -103,7 +103,7 @@ def _num_tensors(op: Any) -> int:
     return next((n // one for n in (op.in_bytes, op.out_bytes) if n and n % one == 0), 0)
 
 
-def look(c: _core.Core, op: Any) -> None:
+def check(c: _core.Core, op: Any) -> None:
     """Post an op (``before_op.Coming``), compare it; ``gate.stop`` if it disagrees or is late."""
     group, watches = op.group, c.watches
     if not comparable(c) or group.key.startswith("ProcessGroup@"):
@@ -142,7 +142,7 @@ class _Here(NamedTuple):
     seq: int
     t_ns: int
     packed: bytes
-    found: list[Other]
+    found: list[Peer]
     """Boards of the group's other ranks."""
 
     @property

@@ -44,7 +44,7 @@ class Found:
 
 
 def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
-    """An op comes next (``before_op.Coming``): what does this rank put into it?"""
+    """Check what this rank puts into the op that comes next (``before_op.Coming``)."""
     spec = op.spec
     if spec.op in ("recv", "barrier") or not _due(c, watch):
         return
@@ -67,7 +67,7 @@ def loss(c: _core.Core, value: float) -> None:
 
 
 def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
-    """The optimizer's gate."""
+    """Check the gradients at the optimizer's gate."""
     if not _due(c, watch):
         return
     there = [(at, p) for at, p in enumerate(_parameters(optimizer)) if p.grad is not None]

@@ -97,14 +97,14 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
 
 
 def probed(spec: Spec) -> bool:
-    """Does this op spread what its input holds? The input must be what ``spec.tensors`` gives:
-    the one of ``reduce_scatter_`` is its output, and nobody has written to that."""
+    """Return whether this op spreads what its input holds. The input must be what ``spec.tensors``
+    gives: the one of ``reduce_scatter_`` is its output, and nobody has written to that."""
     return (spec.reduces and spec.torch_name != "reduce_scatter_") or spec.send
 
 
-def look(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
-    """(values that are not finite, place of the first) of an op's input; None: all are, or it was
-    not looked at. Never raises."""
+def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
+    """Return (number of values that are not finite, place of the first) of an op's input; None: all
+    are, or it was not checked. Never raises."""
     known = context.of(c).part(Probes)
     if c.level < 2 or not known.on or known.told >= MAX_TOLD or not known.affordable:
         return None
@@ -117,7 +117,8 @@ def look(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
 
 
 def not_finite(tensor: Any) -> tuple[int, int] | None:
-    """(values that are not finite, place of the first) of a tensor in host memory, or None."""
+    """Return (number of values that are not finite, place of the first) of a tensor in host
+    memory."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     if torch._C._len_torch_dispatch_stack():
@@ -264,7 +265,7 @@ def _part_name(part: list[tuple[Any, str]]) -> str:
 
 
 def window(tensor: Any, turn: int) -> Any:
-    """All of a small tensor; of a large one a part, another one each ``turn``."""
+    """Return a small tensor flat, or MAX_ELEMENTS of a large one, another part each ``turn``."""
     flat = tensor.detach().contiguous().view(-1)
     begin = turn % max(1, -(-flat.numel() // MAX_ELEMENTS)) * MAX_ELEMENTS
     return flat[begin : begin + MAX_ELEMENTS]

@@ -31,7 +31,7 @@ class First(dict[int, tuple[int, int]]):
 
 
 def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
-    """An op or an action comes next: how long has this thread worked by itself for it?"""
+    """Check how long this thread has worked by itself towards the op or action that comes next."""
     watch = c.watches.slow
     if watch is None:
         return
@@ -50,7 +50,7 @@ def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
 
 
 def op_ended(c: _core.Core, op: Op, t1: int) -> None:
-    """An op is complete. Any thread."""
+    """Check a complete op's duration. Any thread."""
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(op.t0):
         return
@@ -68,7 +68,7 @@ def op_ended(c: _core.Core, op: Op, t1: int) -> None:
 def action_ended(
     c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: int
 ) -> None:  # fmt: skip
-    """A pipeline action ended."""
+    """Check a pipeline action's duration."""
     LOCAL.state.own_ns = t1
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(t0):

@@ -19,7 +19,7 @@ States = Mapping[int, AgentState]
 """rank -> what it said."""
 
 
-def told(
+def outcome(
     verb: Verb, before: States, after: States, pipelines: Sequence[Sequence[int]], where: str = ""
 ) -> str:
     """One line. ``pipelines``: the ranks of each; ``where``: which of several such verbs it was,
