@@ -1,4 +1,4 @@
-"""What the commands share."""
+"""Shared parts of the commands."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UserError(click.ClickException):
-    """Something the user can put right: one line, exit code 2."""
+    """An error that the user can correct: one line, exit code 2."""
 
     exit_code = USAGE_EXIT
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Print lines on stdout or stderr: whatever a job or a file had in them is plain."""
+    """Print lines on stdout or stderr, without control characters from jobs or files."""
     click.echo(plain_lines(text), err=err)
 
 
 def session_path(text: str) -> tuple[Path, bool]:
-    """A session file, or the one that a live run is writing; and whether it still grows."""
+    """Return a session file, or the one a live run is writing; and whether it still grows."""
     from pardbg.hub.run.runs import list_runs
 
     path, runs = Path(text), list_runs()
@@ -46,7 +46,7 @@ def session_path(text: str) -> tuple[Path, bool]:
 
 
 def load_session(text: str) -> Store:
-    """A session file, or what a live run has recorded so far, in a store."""
+    """Load a session file, or what a live run has recorded so far. Raises UserError."""
     from pardbg.session.reader import SessionError, load
 
     path, growing = session_path(text)
@@ -58,8 +58,7 @@ def load_session(text: str) -> Store:
 
 @contextmanager
 def new_file(path: Path, force: bool) -> Iterator[Path]:
-    """A file to write beside ``path``, which takes its place at the end and leaves nothing behind
-    where something fails."""
+    """Yield a file beside ``path`` that replaces it at the end, or is removed on failure."""
     _check_target(path, force)
     if path.is_dir():
         raise UserError(f"{path} is a directory; -o takes a file name")
@@ -79,7 +78,7 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path, force: bool) -> Iterator[Path]:
-    """The same for a folder of files; with ``force`` files of the same names are replaced."""
+    """Yield a folder as ``new_file`` does; with ``force`` files of the same names are replaced."""
     if path.exists() and not path.is_dir():
         raise UserError(
             f"{path} is a file, and this format writes a folder of tables; choose another -o"
@@ -142,12 +141,12 @@ def writes(what: str) -> Callable[[F], F]:
 
 
 def has_terminal() -> bool:
-    """Keys come from a terminal and there is one to draw on."""
+    """Return whether there is a terminal for keys and screens."""
     return sys.stdin.isatty() and sys.stdout.isatty() and not cannot_draw()
 
 
 def cannot_draw() -> str:
-    """Why the terminal that is there cannot show screens; empty: it can."""
+    """Return why the terminal cannot show screens; empty: it can."""
     term = os.environ.get("TERM", "")
     if term in ("", "dumb", "unknown"):
         return f"TERM={term}: this terminal cannot show screens" if term else "TERM is not set"
@@ -155,7 +154,7 @@ def cannot_draw() -> str:
 
 
 def need_terminal(what: str, instead: str = "pardbg ctl ranks") -> None:
-    """Raises UserError where nothing can be drawn."""
+    """Raise UserError without a usable terminal."""
     if has_terminal():
         return
     why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "there is none"

@@ -11,12 +11,12 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def items(words: Iterable[str], typed: str) -> list[CompletionItem]:
-    """Those of the words that what was typed may become."""
+    """Return the words that complete what was typed."""
     return [CompletionItem(word) for word in words if word.startswith(typed)]
 
 
 def recipes(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Names of the built-in recipes, each with what it is."""
+    """Complete recipes, with their summaries."""
     from pardbg.recipes.catalogue import RECIPES
 
     return [
@@ -26,19 +26,19 @@ def recipes(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[Co
 
 
 def runs(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Live runs."""
+    """Complete live runs."""
     from pardbg.hub.run.runs import list_runs
 
     return items((run.run for run in list_runs()), typed)
 
 
 def sessions(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Live runs, and files."""
+    """Complete live runs and files."""
     return [*runs(ctx, param, typed), CompletionItem(typed, type="file")]
 
 
 def ctl_words(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """A live run or a verb; after these what may follow the verb."""
+    """Complete a live run or verb, then the verb's arguments."""
     from pardbg.control.language.arguments import INSPECT
     from pardbg.ui.commands.actions import ctl_help
     from pardbg.ui.commands.completion import complete

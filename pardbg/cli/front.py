@@ -1,4 +1,4 @@
-"""What ``pardbg`` alone shows, ``pardbg help TOPIC``, and where a job's command begins."""
+"""The help of ``pardbg``, ``pardbg help TOPIC``, and the begin of a job's command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STARTS: Final = ("watch", "run")
 
 
 class Front(click.Group):
-    """The group of all commands; its help is laid out by what one starts with."""
+    """The group of all commands; its help lists those to start with first."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rest = sorted(self.commands.keys() - FIRST.keys() - MORE.keys())
@@ -54,7 +54,7 @@ class Front(click.Group):
                 formatter.write_dl([(n, text) for n, text in rows.items() if n in self.commands])
 
     def job_start(self, args: Sequence[str]) -> int | None:
-        """Where the job's command begins in ``watch -o S.mcap torchrun … train.py``."""
+        """Return the index of the job's command in ``watch -o S.mcap torchrun … train.py``."""
         command = self.commands.get(args[0]) if args and args[0] in STARTS else None
         if command is None:
             return None

@@ -1,4 +1,4 @@
-"""What the command line does without a screen: follow a job, report on it, control it."""
+"""Following, reporting on and controlling a job without a screen."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def default_session_path(name: str) -> Path:
 
 
 def history_path() -> Path:
-    """Where the console's lines are kept: ``<user state>/pardbg/history``."""
+    """Return the file of the console's history: ``<user state>/pardbg/history``."""
     import platformdirs
 
     return platformdirs.user_state_path("pardbg") / "history"
 
 
 def run_facts(run_dir: Path) -> RunConfig:
-    """A run's facts (name, session, argv) as its run.json has them."""
+    """Return a run's facts (name, session, argv) from its run.json."""
     from pardbg.hub.run import config
 
     return config.load(run_dir)
@@ -89,7 +89,7 @@ def follow(
 
 
 def recorded_words(handle: RunHandle) -> str:
-    """What there is of the recording, and what it lacks. One line."""
+    """Return one line on what was recorded, and what is missing."""
     if handle.config.is_relay:
         return f"recorded by the hub at {handle.config.hub}"
     parts = handle.parts()
@@ -149,7 +149,7 @@ def control(
     run_dir: Path, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float,
     args: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
-    """One control command; its answer on stdout. 0 acknowledged, 1 refused, 2 a wrong rank set."""
+    """Send one control command; print the answer. Return 0 acknowledged, 1 refused, 2 bad usage."""
     from pardbg.hub.client import HubControl
 
     port = HubControl(run_dir, script=True)

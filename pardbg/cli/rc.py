@@ -28,7 +28,7 @@ from pardbg.ui.commands.startup import Rc, RcLine, run_rc
 NAME: Final = ".pardbgrc"
 MAX_BYTES: Final = 64 << 10
 HEADLESS: Final = (*EDITS, Verb.LEVEL, Verb.MARK)
-"""What makes sense before anything runs and with nobody there."""
+"""Verbs that make sense before the job runs and unattended."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -44,7 +44,7 @@ def rc_options(command: F) -> F:
 
 
 def for_viewer(rc_file: Path | None, no_rc: bool) -> Rc:
-    """The commands a viewer begins with. Raises UserError for a file that was named."""
+    """Return the commands a viewer starts with. Raises UserError for a named file."""
     home, here = Path.home() / NAME, Path.cwd() / NAME
     found, problems = [], []
     for path, shown in () if no_rc else ((home, f"~/{NAME}"), (here, NAME)):
@@ -60,7 +60,7 @@ def for_viewer(rc_file: Path | None, no_rc: bool) -> Rc:
 
 
 def named(rc_file: Path | None) -> Rc:
-    """The commands of the file that was named. Raises UserError."""
+    """Return the commands of a named file. Raises UserError."""
     if rc_file is None:
         return Rc()
     try:
@@ -88,8 +88,8 @@ def _lines(path: Path, shown: str, *, own: bool) -> list[RcLine]:
 
 
 def apply(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
-    """Give the commands to a run that nobody watches, as a script would. A breakpoint of theirs
-    that is hit holds the job for HOLD_S; who follows it is told."""
+    """Give the commands to an unattended run, as a script would. A hit of their breakpoints holds
+    the job for HOLD_S, and the user is told."""
     from pardbg.hub.client import HubControl
 
     if not rc.lines:

@@ -55,7 +55,7 @@ class Recording:
         return level.strip().lower() == "summary"
 
     def env(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The job's environment: ``env``, or this process's own, with the level in it."""
+        """Return the job's environment: ``env``, or this process's own, with the level."""
         made = dict(os.environ if env is None else env)
         if self.level is not None:
             made[wire.ENV_LEVEL] = self.level

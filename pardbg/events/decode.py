@@ -47,7 +47,7 @@ class Head:
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
-    """A message key as (wire.Key byte, process id or "")."""
+    """Split a message key into (wire.Key byte, process id or "")."""
     if not key or len(key) > MAX_PROC_ID:
         raise Malformed("key")
     try:
@@ -93,7 +93,7 @@ def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def decode_map(payload: bytes) -> dict[str, Any]:
-    """One msgpack map with text keys, sizes bounded; anything else is Malformed."""
+    """Decode one msgpack map with text keys, sizes bounded. Raises Malformed."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise Malformed("message size")
     try:

@@ -45,7 +45,7 @@ class Bytes:
         return self._data[self._at - count : self._at]
 
     def column(self, count: int) -> Ints:
-        """The numbers that ``planes`` stored."""
+        """Return the numbers that ``planes`` stored."""
         width = self.take(1)[0]
         if width > 8:
             raise ValueError("a column of more than 8 bytes")
@@ -77,7 +77,7 @@ def changes(values: NDArray[Any]) -> Ints:
 
 
 def summed(differences: Ints) -> Ints:
-    """What ``changes`` was given."""
+    """Undo ``changes``."""
     total: Ints = np.cumsum(differences, dtype=np.int64)
     return total
 
@@ -106,7 +106,7 @@ def pack(records: NDArray[Any], procs: NDArray[Any]) -> bytes:
 
 
 def unpack(data: Bytes, procs: NDArray[Any]) -> NDArray[Any]:
-    """The records that ``pack`` was given. Raises ValueError."""
+    """Undo ``pack``. Raises ValueError."""
     count = len(procs)
     kinds = np.frombuffer(data.take(count), np.uint8)
     records = np.empty(count, DTYPE)

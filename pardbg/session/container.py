@@ -46,7 +46,7 @@ def begin(file: BinaryIO, profile: str, library: str) -> Summary:
 
 
 def write_metadata(file: BinaryIO, summary: Summary, name: str, said: dict[str, str]) -> None:
-    """A metadata record and its entry in the index."""
+    """Write a metadata record; return its index entry."""
     out, offset = RecordBuilder(), file.tell()
     Metadata(name=name, metadata=said).write(out)
     summary.metadata.append(MetadataIndex(offset=offset, length=out.count, name=name))
@@ -59,8 +59,8 @@ def write_chunk(
     file: BinaryIO, summary: Summary, plain: bytes, counts: Mapping[int, int], begin_ns: int,
     end_ns: int,
 ) -> None:  # fmt: skip
-    """A chunk of whole records: ``counts`` messages by channel, ``begin_ns`` to ``end_ns`` on the
-    wall clock."""
+    """Write a chunk of whole records: ``counts`` messages by channel, ``begin_ns`` to ``end_ns`` on
+    the wall clock."""
     level = SMALL_LEVEL if len(plain) < SMALL_BYTES else LEVEL
     packed = zstandard.ZstdCompressor(level).compress(plain)
     out, start = RecordBuilder(), file.tell()
@@ -92,7 +92,7 @@ def _count(summary: Summary, counts: Mapping[int, int], begin_ns: int, end_ns: i
 
 
 def write_summary(file: BinaryIO, summary: Summary) -> None:
-    """The end of the data, the summary, and the file's end."""
+    """Write the end of the data, the summary and the footer."""
     out = RecordBuilder()
     DataEnd(0).write(out)  # 0: no CRC over all data; each chunk has its own
     file.write(built(out))
@@ -123,5 +123,5 @@ def _footer(start: int, offsets_start: int, crc: int) -> bytes:
 
 
 def built(builder: RecordBuilder) -> bytes:
-    """What was written to it; it is empty then."""
+    """Return what was written to it, and empty it."""
     return bytes(builder.end())  # type: ignore[no-untyped-call]

@@ -34,7 +34,7 @@ assert _FRAME_DTYPE.itemsize == _FRAME
 
 
 def pack(messages: Sequence[Message]) -> bytes:
-    """One payload for MAX_MESSAGES messages at most."""
+    """Pack at most MAX_MESSAGES messages as one payload."""
     keys = sorted({message.key for message in messages})
     number = {key: i for i, key in enumerate(keys)}
     which = np.fromiter((number[m.key] for m in messages), "<u2", len(messages))
@@ -58,7 +58,7 @@ def pack(messages: Sequence[Message]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Message]:
-    """The messages that were packed. Raises ValueError."""
+    """Return the packed messages. Raises ValueError."""
     left = Bytes(data)
     num, num_records, table = _HEAD.unpack(left.take(_HEAD.size))
     if num > MAX_MESSAGES or num_records * _RECORD > MAX_UNPACKED_BYTES:

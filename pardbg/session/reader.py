@@ -94,7 +94,7 @@ class SessionSource:
 
     @property
     def progress(self) -> float:
-        """How much of the file has been read, 0..1."""
+        """Fraction of the file that has been read."""
         if self._finished or not self.num_bytes:
             return 1.0
         return min(1.0, self._file.tell() / self.num_bytes)
@@ -216,7 +216,7 @@ def load(path: str | Path, limits: Limits | None = None, *, growing: bool = Fals
 
 
 def messages_of(records: list[Any], keys: dict[int, bytes]) -> Iterator[Message]:
-    """The messages of a chunk's MCAP records; ``keys``, by channel, learns of those in it."""
+    """Return the messages of a chunk's MCAP records, adding its channels to ``keys``."""
     packs = 0
     for record in records:
         if isinstance(record, Channel):
@@ -247,7 +247,7 @@ def _check_magic(path: Path, file: BinaryIO) -> None:
 
 
 def unpack_chunk(chunk: Chunk) -> list[Any]:
-    """The records of a chunk, its size checked before it is unpacked and its CRC after."""
+    """Return a chunk's records; checks its size before unpacking, its CRC after."""
     if chunk.uncompressed_size > MAX_CHUNK_BYTES:
         raise ValueError("chunk too large")
     if chunk.compression == "zstd":

@@ -66,7 +66,7 @@ class Repaired:
         return sum(end - begin for begin, end in self.lost)
 
     def text(self) -> str:
-        """One line for people."""
+        """Return it as one line for users."""
         kept = f"kept {self.num_messages:,} messages in {self.num_chunks:,} chunks"
         said = []
         if self.expected_messages is not None and self.expected_messages > self.num_messages:

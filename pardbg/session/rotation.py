@@ -43,7 +43,7 @@ class Parts:
 
     @property
     def path(self) -> Path:
-        """The part that is being written."""
+        """Path of the part being written."""
         return self._writer.path
 
     @property

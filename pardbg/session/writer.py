@@ -68,7 +68,7 @@ class RunFacts:
     """… and the same on the wall clock, epoch ns."""
 
     def metadata(self) -> dict[str, str]:
-        """The ``pardbg.run`` metadata record."""
+        """Return the ``pardbg.run`` metadata."""
         return {
             "format": str(FORMAT), "wire": str(wire.PROTOCOL_VERSION), "version": __version__,
             "run": self.run, "name": self.name, "host": self.host, "argv": json.dumps(self.argv),

@@ -47,5 +47,5 @@ class Bookmarks:
             self._texts[mark.t_ns] = " ".join(mark.text.split())[:MAX_TEXT]
 
     def all(self) -> tuple[Bookmark, ...]:
-        """By time: bookmark 1 is the first."""
+        """Return all by time; bookmark 1 is the first."""
         return tuple(sorted(Bookmark(t, text) for t, text in self._texts.items()))

@@ -49,14 +49,14 @@ class Clocks:
         return self._told[-1] if self._told else UNKNOWN
 
     def at(self, t_ns: int) -> Reading:
-        """What held at hub time ``t_ns``; before the first reading, that one."""
+        """Return the reading valid at hub time ``t_ns``, or the first one before that."""
         if not self._told:
             return UNKNOWN
         found = bisect_right(self._told, t_ns, key=lambda reading: reading.t_ns)
         return self._told[max(found - 1, 0)]
 
     def tell(self, reading: Reading) -> None:
-        """A newer reading. One that no drift explains is a jump."""
+        """Add a reading; one that drift does not explain is a jump."""
         if self._told and reading.t_ns < self._told[-1].t_ns:
             reading = Reading(self._told[-1].t_ns, reading.offset_ns, reading.error_ns)
         before = self._told[-1] if self._told else None

@@ -92,7 +92,7 @@ class Failure:
 
 
 def frames_of(value: Any) -> tuple[Frame, ...]:
-    """A stack as it travels, [[file, line, function], ...]; odd frames are left out."""
+    """Parse a stack, [[file, line, function], ...]; malformed frames are left out."""
     if not isinstance(value, (list, tuple)):
         return ()
     return tuple(
@@ -114,7 +114,7 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
 
 
 def told_pairs(value: Any) -> list[tuple[int, int]]:
-    """(t_ns, signal) of what the launcher was asked to pass on, oldest first."""
+    """Return (t_ns, signal) of the signals that the launcher forwarded, oldest first."""
     pairs = value if isinstance(value, list) else []
     return [
         (pair[0], pair[1])
@@ -149,7 +149,7 @@ def group_def(values: Mapping[Any, Any], epoch: int) -> GroupDef:
 
 
 def plan_def(values: Mapping[Any, Any], older: PlanDef | None) -> PlanDef:
-    """A plan; ranks may each send their own row, so rows of an equal older plan are kept."""
+    """Parse a plan; ranks may send a row each, so rows of an equal older plan are kept."""
     order: dict[int, tuple[str, ...]] = {}
     for rank, _ in fields.mapping(values, "order").items():
         number = whole(str(rank))

@@ -70,7 +70,7 @@ class History:
         return self._times[index], self._values[index]
 
     def last(self, t_ns: int | None, number: int) -> list[tuple[int, Any]]:
-        """The last ``number`` values as of ``t_ns``, oldest first."""
+        """Return the last ``number`` values as of ``t_ns``, oldest first."""
         end = self.count(t_ns)
         start = max(0, end - number)
         return list(zip(self._times[start:end], self._values[start:end], strict=True))

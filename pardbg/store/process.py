@@ -133,7 +133,7 @@ class Process:
 
     @property
     def offset_ns(self) -> int:
-        """Its clock + this = the hub's clock, as told last."""
+        """Newest offset: its clock plus this is the hub's clock."""
         return self.clocks.newest.offset_ns
 
     @property
@@ -211,7 +211,7 @@ class Process:
         return moved
 
     def new_ring(self) -> None:
-        """The process attached again: its indices start over."""
+        """Start record indices over: the process attached again."""
         self.settle()
         self._next = None
 

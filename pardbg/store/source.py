@@ -23,7 +23,7 @@ class Source(Protocol):
 
     @property
     def live(self) -> bool:
-        """True while more can come by itself (a live run), False for a file."""
+        """Whether more data may come (a live run, not a file)."""
         ...
 
     def poll(self, timeout_ms: int) -> list[Message]:

@@ -53,12 +53,12 @@ class Limits:
 
     @staticmethod
     def live() -> Limits:
-        """A viewer that may stay for days: at most about 40 MiB per process."""
+        """Return the limits for a live viewer, which may run for days: about 40 MiB per process."""
         return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000)
 
     @staticmethod
     def file() -> Limits:
-        """A file is kept whole up to 50 M records (about 3 GiB)."""
+        """Return the limits for a file: kept whole up to 50 M records (about 3 GiB)."""
         return Limits(None, 50_000_000, 2_000_000, 500_000, 500_000)
 
 

@@ -57,7 +57,7 @@ class Table:
         return self._hi - self._lo
 
     def col(self, name: str) -> Array:
-        """One column, oldest row first. Do not write to it."""
+        """Return one column, oldest row first. Do not write to it."""
         return self._cols[name][self._lo : self._hi]
 
     @property

@@ -56,7 +56,7 @@ class Totals:
         return len(self._keys) > _MAX_CODES
 
     def as_of(self, visible: int) -> list[tuple[OpKey, int, int]]:
-        """(key, number, bytes) over the run's rows up to ``visible`` of the table."""
+        """Return (key, number, bytes) over the run's rows up to ``visible`` of the table."""
         self._forget_rewritten()
         row = self._table.base + visible
         mark = self._mark_before(row)
@@ -136,7 +136,7 @@ class Totals:
 
 
 def pack(table: Table, lo: int, hi: int) -> NDArray[np.int64]:
-    """One integer per row for (name, group, peer, send)."""
+    """Return one integer per row for (name, group, peer, send)."""
     name = table.col("name_id")[lo:hi].astype(np.int64) & _NAME_MASK
     group = table.col("group_id")[lo:hi].astype(np.int64)
     peer = table.col("peer")[lo:hi].astype(np.int64) & 0xFFFF

@@ -91,7 +91,7 @@ def stopping(ctl: Ask) -> None:
     assert ctl("break action==B and mb==3 and stage==1")["text"].startswith("breakpoint 1:")
     wait_until(lambda: ctl("status")["mode"] == "held", 20, "the breakpoint")
     assert ctl("status")["held"]["1"] == "1B3"
-    assert ctl("ignore 1 1000000")["text"] == "breakpoint 1: the next 1000000 matches pass"
+    assert ctl("ignore 1 1000000")["text"] == "breakpoint 1: skips the next 1000000 matches"
     assert ctl("condition 1 step==999999")["text"] == "breakpoint 1: step==999999"
     assert ctl("watch nan")["text"] == "watch 2: nan"
     (first, second) = ctl("breaks")["breaks"]
@@ -104,7 +104,7 @@ def stopping(ctl: Ask) -> None:
     assert [one["number"] for one in ctl("b")["breaks"]] == [1, 2]
     assert ctl("delete 2")["text"] == "watch 2 deleted"
     assert ctl("delete")["text"] == "breakpoint 1 deleted"
-    assert "later by 5 ms" in ctl("delay 1 5ms")["text"]
+    assert "delayed by 5 ms" in ctl("delay 1 5ms")["text"]
     assert ctl("delay 1 0ms")["ok"]
 
 

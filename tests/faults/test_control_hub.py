@@ -100,7 +100,7 @@ def test_a_killed_hubs_breakpoints_are_set_again(rig: Rig) -> None:
     said = dict(audit(rig))
     assert said["hit"].startswith("breakpoint 3: rank 0 before all_reduce dp #7")
     assert said["delete"] == "breakpoint 3: view-1 is gone"
-    assert said["lapsed"] == "the lease of view-1 lapsed: everything runs on"
+    assert said["lapsed"] == "the lease of view-1 lapsed: all ranks run on"
 
 
 def test_a_viewer_that_comes_back_keeps_its_breakpoints(rig: Rig) -> None:
@@ -163,7 +163,7 @@ def test_a_command_that_comes_twice_is_obeyed_once(rig: Rig) -> None:
     rig.until(lambda: rig.hub._router.malformed == 2, "both to be refused")
     assert sum(m["t"] == "permit" for m in agent.messages) == 1
     rig.finish()
-    assert audit(rig).count(("refused", f"request {request} came again: dropped")) == 2
+    assert audit(rig).count(("refused", f"request {request} was repeated: dropped")) == 2
 
 
 # ------------------------------------------------------------------ who may what
@@ -186,7 +186,7 @@ def test_control_is_taken_over_and_the_ranks_stay_held(rig: Rig) -> None:
     said = audit(rig)
     assert ("take", "taken over from view-1") in said
     assert [text for event, text in said if event == "leave"] == [
-        "view-2 is gone: everything runs on"
+        "view-2 disconnected: all ranks run on"
     ]
 
 
@@ -271,9 +271,9 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
         looker = Keyed(rig, "view-2", keys, "viewer")
         assert looker.command("status")["data"]["mode"] == "held"
         for verb in ("pause", "continue", "step", "break", "delay", "inspect", "level", "mark"):
-            assert looker.command(verb)["error"] == "this key may look, not command"
-        assert looker.ask("take")["error"] == "this key may look, not command"
-        assert looker.command("kill", confirm=True)["error"] == "this key may look, not command"
+            assert looker.command(verb)["error"] == "this key permits viewing only"
+        assert looker.ask("take")["error"] == "this key permits viewing only"
+        assert looker.command("kill", confirm=True)["error"] == "this key permits viewing only"
         looker.send("leave")
         before = rig.hub._router.malformed
         Keyed(rig, "view-3", keys, "agent").send("command", id=1, verb="continue", args={})
@@ -294,7 +294,7 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
         impostor = Keyed(rig, "view-1", keys, "viewer")  # takes the controller's place ...
         impostor.send("lease")
         impostor.send("leave")
-        assert impostor.command("continue")["error"] == "this key may look, not command"
+        assert impostor.command("continue")["error"] == "this key permits viewing only"
         mode = looker.command("status")["data"]["mode"]
         assert mode == "held", "... and may not do more than look"
         assert not any(m["t"] == "run" for m in agent.messages)

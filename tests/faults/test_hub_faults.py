@@ -56,7 +56,7 @@ def test_a_viewer_killed_while_it_holds_lets_the_ranks_run_on(tmp_path: Path) ->
         assert handle.wait(40) == 0
         messages = session_of(handle)
     left = [event for event in maps(messages, b"C") if event["event"] == "leave"]
-    assert "is gone: everything runs on" in left[0]["text"]
+    assert "disconnected: all ranks run on" in left[0]["text"]
 
 
 def plain_output(steps: int) -> list[str]:

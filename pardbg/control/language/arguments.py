@@ -1,4 +1,4 @@
-"""The words after a verb, as people and scripts write them: ``break op==send on 0-1``,
+"""The arguments of verbs, as users and scripts write them: ``break op==send on 0-1``,
 ``delay 2 50ms``, ``pause 2 hold``. The ``:`` line and ``pardbg ctl`` read them here."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _Said = tuple[str | None, dict[str, Any]]
 
 
 def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
-    """(rank set, the verb's other arguments). Raises ValueError, one line for the user."""
+    """Return (rank set, the verb's other arguments). Raises ValueError, one line for the user."""
     if verb in (Verb.LEVEL, Verb.MARK):
         return recording_words(verb, words)
     if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):

@@ -55,7 +55,7 @@ class _Token:
 
 
 def parse(text: str) -> Tree:
-    """The condition's tree. Raises ExprError."""
+    """Parse a condition to its tree. Raises ExprError."""
     if len(text) > MAX_TEXT:
         raise ExprError(f"the condition is longer than {MAX_TEXT} characters")
     parser = _Parser(_tokens(text))
@@ -67,7 +67,7 @@ def parse(text: str) -> Tree:
 
 
 def gates(tree: Tree) -> int:
-    """The gate classes (wire.Gate) at which the condition can become true."""
+    """Return the gate classes (wire.Gate) at which the condition can become true."""
     names = fields(tree)
     if "name" in names:
         return int(Gate.BREAK)
@@ -82,7 +82,7 @@ def gates(tree: Tree) -> int:
 
 
 def fields(tree: Tree) -> set[str]:
-    """Names of the fields it asks for."""
+    """Return the names of the fields it uses."""
     if tree[0] == "field":
         return {str(tree[1])}
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""What one says of the recording itself: ``level full 0-3 30s`` and ``mark NOTE``."""
+"""Arguments of verbs about the recording: ``level full 0-3 30s`` and ``mark NOTE``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ USAGE: Final = "off|summary|full [RANKS] [30s]"
 
 
 def recording_words(verb: Verb, words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-    """(rank set, arguments) of the words after ``level`` or ``mark``. Raises ValueError, one line
-    for the user."""
+    """Return (rank set, arguments) from the words after ``level`` or ``mark``. Raises ValueError,
+    one line for the user."""
     if verb is Verb.MARK:
         return None, {"text": " ".join(words)}
     if not words or words[0] not in LEVELS:

@@ -131,11 +131,12 @@ MANUAL: Final[dict[str, tuple[str, ...]]] = {word: _made(text) for word, text in
 
 
 def word_of(text: str) -> str:
-    """A word or pdb's abbreviation of it -> the word."""
+    """Return the verb for a word or pdb's abbreviation of it."""
     word = text.strip().lower()
     return PDB.get(word, word)
 
 
 def manual(text: str) -> tuple[str, ...]:
-    """What a word (or pdb's abbreviation of it) means, and examples; nothing: no more to say."""
+    """Return the help of a verb (or pdb's abbreviation of it) and examples; empty: there is
+    none."""
     return MANUAL.get(word_of(text), ())

@@ -21,7 +21,7 @@ class ControlPort(Protocol):
 
     @property
     def name(self) -> str:
-        """What the audit trail calls this viewer."""
+        """Name of this viewer in the audit trail."""
         ...
 
     def command(

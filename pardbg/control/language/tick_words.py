@@ -1,4 +1,4 @@
-"""What a tick did, in words: the same on every screen and in ``pardbg ctl``."""
+"""The report of a tick: the same on every screen and in ``pardbg ctl``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.words import rank_set
 
 _MOST = 4
-"""Actions of a rank that are told one by one."""
+"""Maximum number of actions of a rank that are listed."""
 Words = list[tuple[str, str]]
 """(text, style token) in order."""
 
@@ -44,7 +44,7 @@ def did(
 
 
 def _list(actions: Mapping[int, Sequence[str]], many_stages: bool, style: str) -> Words:
-    """Ranks that do the same stand together: ``r0,4 F3``."""
+    """Merge ranks that do the same: ``r0,4 F3``."""
     same: dict[str, list[int]] = {}
     for rank, row in sorted(actions.items()):
         if row:
@@ -58,7 +58,7 @@ def _list(actions: Mapping[int, Sequence[str]], many_stages: bool, style: str) -
 
 
 def _few(row: Sequence[str]) -> Sequence[str]:
-    """A whole step is not told action by action."""
+    """Abbreviate a long row of actions."""
     return row if len(row) <= _MOST else [row[0], "…", row[-1]]
 
 
@@ -71,5 +71,5 @@ def grouped(texts: Mapping[int, str], before: str = "") -> str:
 
 
 def text_of(words: Words) -> str:
-    """The words alone."""
+    """Return the text without styles."""
     return "".join(text for text, _ in words)

@@ -26,12 +26,12 @@ def _units() -> dict[str, dict[str, float]]:
 
 
 def parse_watch(text: str) -> tuple[str, float]:
-    """(kind, limit in the kind's own unit: times, ns, bytes). Raises ExprError, one line."""
+    """Return (kind, limit in the kind's unit: times, ns, bytes). Raises ExprError, one line."""
     said = text.strip()
     match = _TEXT.fullmatch(said)
     if match is None or match["kind"] not in WATCH_KINDS:
         raise ExprError(f"cannot watch {said[:30]!r}: {_EXAMPLES}" if said else
-                        f"what to watch for: {_EXAMPLES}")  # fmt: skip
+                        f"watch what? {_EXAMPLES}")  # fmt: skip
     kind = match["kind"]
     units = _units().get(kind)
     if units is None:

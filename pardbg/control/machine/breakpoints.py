@@ -1,4 +1,4 @@
-"""The run's breakpoints and watches: one table, and what each rank has to know of it."""
+"""The run's breakpoints and watches: one table, and each rank's part of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EDITS: Final = (
     Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.DELETE, Verb.BREAKS,
     Verb.DELAY, Verb.WATCH,
 )  # fmt: skip
-"""Verbs that hold nobody by themselves."""
+"""Verbs that hold no rank by themselves."""
 
 
 class BreakpointError(ValueError):
@@ -26,18 +26,18 @@ class BreakpointError(ValueError):
 
 @dataclass(slots=True)
 class Breakpoint:
-    """One condition, or one thing to watch for, on some ranks or all."""
+    """One condition or watch, on some ranks or all."""
 
     number: int
     text: str
     tree: Tree
     """Of a watch: empty."""
     ranks: tuple[int, ...] | None
-    """None: all, also those that are still to come."""
+    """None: all, including those still to come."""
     by: str
-    """Viewer that set it; it takes control on a hit if nobody has it."""
+    """Viewer that set it; takes control on a hit if it is free."""
     keep: bool
-    """``by`` is a script, which does not stay."""
+    """Whether ``by`` is a script, which does not stay."""
     lease_ns: int
     once: bool = False
     kind: str = ""
@@ -55,7 +55,7 @@ class Breakpoint:
 
     @property
     def num_hits(self) -> int:
-        """Matches over all ranks, those that were ignored too."""
+        """Matches on all ranks, including ignored ones."""
         return sum(self.hits.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Breakpoints:
         return self._known.get(number)
 
     def all(self) -> list[Breakpoint]:
-        """By number."""
+        """Return all, by number."""
         return list(self._known.values())
 
     def add(
@@ -114,7 +114,7 @@ class Breakpoints:
         return made
 
     def restore(self, said: Mapping[str, Any]) -> None:
-        """One as ``as_dict`` said it to the recording: as it was, under its number. Raises
+        """Restore one from its ``as_dict`` in the recording, under its number. Raises
         ExprError or BreakpointError."""
         try:
             number, words = int(said["number"]), str(said["ranks"])
@@ -133,7 +133,7 @@ class Breakpoints:
         made.ignore, made.once = ignore, said.get("once") is True
 
     def skip(self, number: int) -> None:
-        """Numbers up to this one were given before."""
+        """Continue numbering after ``number``."""
         self._number = max(self._number, number)
 
     def change(self, number: int, condition: str) -> Breakpoint:
@@ -147,13 +147,13 @@ class Breakpoints:
         return found
 
     def ignore(self, number: int, count: int) -> Breakpoint:
-        """Let its next ``count`` matches (on each rank) pass. Raises BreakpointError."""
+        """Skip its next ``count`` matches on each rank. Raises BreakpointError."""
         found = self._need(number)
         found.ignore = max(0, count)
         return found
 
     def delete(self, numbers: Iterable[int]) -> list[int]:
-        """Those that were there; none named: all. Raises BreakpointError."""
+        """Delete these, or all if none is named. Return their numbers. Raises BreakpointError."""
         chosen = list(numbers) or list(self._known)
         for number in chosen:
             self._need(number)
@@ -162,14 +162,14 @@ class Breakpoints:
         return chosen
 
     def forget(self, by: str) -> list[int]:
-        """Who set them has left: a hit would hold a job that nobody looks at."""
+        """Delete those of a viewer that has left: a hit would hold an unattended job."""
         gone = [number for number, one in self._known.items() if one.by == by and not one.keep]
         for number in gone:
             del self._known[number]
         return gone
 
     def count(self, proc: str, hits: dict[int, int]) -> None:
-        """A rank's own counts, as its STATE says."""
+        """Take over a rank's counts, from its STATE."""
         for number, matches in hits.items():
             if number in self._known:
                 self._known[number].hits[proc] = matches
@@ -206,7 +206,7 @@ class Breakpoints:
 
 
 def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str:
-    """Do what a verb of EDITS says; in words what was done. Raises ExprError, BreakpointError."""
+    """Carry out a verb of EDITS. Return what was done. Raises ExprError, BreakpointError."""
     args, verb = command.args, command.verb
     if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
         ranks = command.ranks if command.text not in ("", "all") else None
@@ -224,17 +224,17 @@ def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str
         return f"{changed.what}: {changed.text}"
     if verb is Verb.IGNORE:
         changed = table.ignore(_number(args, "number"), _number(args, "count"))
-        return f"{changed.what}: the next {changed.ignore} matches pass"
+        return f"{changed.what}: skips the next {changed.ignore} matches"
     if verb is Verb.DELETE:
         numbers = args.get("numbers") or []
         if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
-            raise BreakpointError("delete takes numbers of breakpoints, or nothing for all")
+            raise BreakpointError("delete takes breakpoint numbers, or nothing for all")
         named = {one.number: one.what for one in table.all()}
         gone = table.delete(numbers)
         return f"{', '.join(named[n] for n in gone)} deleted" if gone else "none is set"
     if verb is Verb.DELAY:
         late = duration(_number(args, "ns"))
-        return f"{ranks_text(command.ranks)} later by {late} in each step"
+        return f"{ranks_text(command.ranks)} delayed by {late} in each step"
     return f"{len(table.as_dicts())} breakpoints"
 
 

@@ -146,7 +146,8 @@ class CommandRules:
             self._control.lease.drop()  # a script does not stay to give control back
 
     def edit(self, command: Command, now: int, keep: bool, lease_ns: int) -> str | None:
-        """A verb about breakpoints or delays: done at once. What is wrong with it, or None."""
+        """Carry out a verb about breakpoints or delays at once. Return what is wrong with it, or
+        None."""
         try:
             text = edit(self._control.breakpoints, command, keep, lease_ns)
         except (ExprError, BreakpointError) as error:
@@ -193,7 +194,7 @@ class CommandRules:
                 self._outbox.ack(command, error, **self._control.status(now))
 
     def end_until(self, text: str, now: int) -> None:
-        """What was waited for can come no more."""
+        """End an ``until`` that can no longer be reached."""
         for command in self._control.until:
             self._outbox.ack(command, text, **self._control.status(now))
         self._control.until = []

@@ -41,7 +41,7 @@ class View:
 
     @property
     def fresh(self) -> bool:
-        """Its state follows everything it was asked."""
+        """Whether its state follows everything it was asked."""
         state = self.state
         return state is not None and (self.asked == 0 or (state.reply_to or 0) >= self.asked)
 
@@ -67,7 +67,7 @@ class Settlement:
 
     @property
     def reached(self) -> bool:
-        """The cut: nobody is under way."""
+        """Whether the cut is reached: no rank is moving."""
         return not self.under_way and not self.release
 
 
@@ -83,7 +83,7 @@ def settle(
     pinned: Collection[str] = (),
     free: Collection[str] = (),
 ) -> Settlement:
-    """One application of the rule. ``departed``: ranks that were there and are gone; a rank that
+    """Apply the rule once. ``departed``: ranks that were there and are gone; a rank that
     was never seen may still come. ``pinned``: procs that stay where they are. ``free``: procs
     that are not to be held at all."""
     release: set[str] = set()
@@ -146,7 +146,7 @@ def _waits_for(
 def missing(
     view: View, op: OpenOp, views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[View], list[int]]:
-    """(processes that have not issued their part of the op, ranks of it without a process)."""
+    """Return (processes that have not issued their part of the op, its ranks without a process)."""
     if op.peer is not None and op.peer < 0:
         return _nobody_yet(view, op, views, groups)
     behind: list[View] = []

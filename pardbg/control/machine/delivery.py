@@ -50,19 +50,19 @@ class Deliveries:
         return ToAgent(proc, message)
 
     def state(self, proc: str, reply_to: int | None) -> None:
-        """The process's STATE follows that PERMIT or RUN."""
+        """Note that the process's STATE follows that PERMIT or RUN."""
         told = self._told.get(proc, {}).get("gate")
         if told is not None and reply_to is not None and reply_to >= told.message["id"]:
             del self._told[proc]["gate"]
 
     def acked(self, proc: str, number: int) -> None:
-        """The process answered a message."""
+        """Note that the process answered a message."""
         told = self._told.get(proc, {})
         for kind in [kind for kind, one in told.items() if one.message["id"] == number]:
             del told[kind]
 
     def gone(self, proc: str) -> None:
-        """The process answers nobody any more."""
+        """Forget a process that has ended."""
         self._told.pop(proc, None)
 
     def due(self, now: int) -> list[tuple[ToAgent, bool]]:
@@ -94,7 +94,7 @@ class Outbox:
         return out
 
     def put(self, effect: Effect) -> None:
-        """One more thing to be done."""
+        """Queue an effect."""
         self._out.append(effect)
 
     def ack(self, command: Command, error: str | None = None, **data: Any) -> None:
@@ -102,7 +102,7 @@ class Outbox:
         self._out.append(Ack(command.viewer, command.re, error is None, error, data))
 
     def next_id(self) -> int:
-        """Of a message that wants an answer; rises."""
+        """Return the id of a message that wants an answer; ids increase."""
         self._next_id += 1
         return self._next_id
 
@@ -126,7 +126,7 @@ class Outbox:
         self._out.append(self.deliveries.told(view.proc, message))
 
     def tell_breaks(self, views: Iterable[View]) -> None:
-        """All breakpoints and watches that are on these ranks."""
+        """Send these ranks all their breakpoints and watches."""
         for view in views:
             breaks = self._control.breakpoints.for_rank(view.rank)
             watches = self._control.breakpoints.watches_for_rank(view.rank)

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 RUN: Final = "--on-exception hold"
-"""Holds control by itself; everybody may command instead."""
+"""Holder of control in the run's own name; any viewer may command instead."""
 HOLD_S: Final = 600.0
-"""How long, unless the option says another time."""
+"""Default time."""
 MAX_HOLD_S: Final = 3600.0
 FOLLOWS_NS: Final = 60_000_000_000
-"""An exception so soon after a rank was let die follows from that."""
+"""An exception within this time after a rank was let die is a consequence."""
 _PREFIX: Final = "exception "
 
 
@@ -30,14 +30,14 @@ class UncaughtErrors:
     """Which processes are at their exception."""
 
     hold_ns: int = 0
-    """How long they wait for somebody; 0: exceptions are not held at all."""
+    """How long they are held unattended; 0: exceptions are not held at all."""
     procs: dict[str, str] = field(default_factory=dict)
     """proc -> ``ValueError: no labels`` (or `` in thread …``)."""
     _let_die: dict[str, int] = field(default_factory=dict)
     """epoch (one start of the job's ranks) -> when one was let die, hub ns."""
 
     def refusal(self, proc: str, now: int) -> str:
-        """Why this one is not held; empty: it is."""
+        """Return why this one is not held; empty if it is."""
         if not self.hold_ns:
             return "exceptions are not held in this run"
         died = self._let_die.get(_epoch(proc))
@@ -46,12 +46,12 @@ class UncaughtErrors:
         return ""
 
     def add(self, proc: str, rank: int, coming: str) -> str:
-        """Hold it; in words why everybody stops. ``coming``: what comes next there, as it says."""
+        """Hold it. Return why all ranks stop. ``coming``: what comes next there, as it reports."""
         self.procs[proc] = coming.removeprefix(_PREFIX)
         return f"rank {rank} raised {self.procs[proc]}: continue lets it die"
 
     def let_die(self, proc: str, now: int) -> None:
-        """It goes on to its end."""
+        """Let it die."""
         if self.procs.pop(proc, None) is not None:
             self._let_die[_epoch(proc)] = now
 

@@ -27,21 +27,21 @@ class Lease:
         self.until_ns = now + self.period_ns
 
     def renew(self, holder: str, now: int) -> bool:
-        """True if ``holder`` has control: its lease starts again. One that is over stays so: the
-        ranks run on by then."""
+        """Restart the lease if ``holder`` has control. False if it does not, or the lease has
+        lapsed: the ranks run on by then."""
         if self.holder != holder or self.lapsed(now):
             return False
         self.until_ns = now + self.period_ns
         return True
 
     def left_ns(self, now: int) -> int | None:
-        """None where nobody holds control."""
+        """Return the time left; None if control is free."""
         return None if self.holder is None else max(0, self.until_ns - now)
 
     def lapsed(self, now: int) -> bool:
-        """There is a holder and its time is over."""
+        """Return whether there is a holder whose time is over."""
         return self.holder is not None and now >= self.until_ns
 
     def drop(self) -> None:
-        """Nobody holds control."""
+        """Free control."""
         self.holder, self.keep = None, False

@@ -74,7 +74,7 @@ class Machine:
 
     @property
     def settling(self) -> bool:
-        """A cut is being made: look often."""
+        """Whether a cut is being made, which needs frequent ticks."""
         return self.control.settling
 
     def held(self) -> dict[int, str]:
@@ -82,7 +82,7 @@ class Machine:
         return self.control.held()
 
     def status(self, now: int) -> dict[str, Any]:
-        """The fields of ControlView."""
+        """Return the fields of ControlView."""
         return self.control.status(now)
 
     def drain(self) -> list[Effect]:
@@ -90,7 +90,7 @@ class Machine:
         return self._outbox.drain()
 
     def acked(self, proc: str, number: int) -> None:
-        """A process answered the message of that number."""
+        """Note that a process answered the message of that number."""
         self._outbox.deliveries.acked(proc, number)
 
     def learned(
@@ -99,14 +99,14 @@ class Machine:
         timeouts: dict[str, int],
         pipelines: dict[str, tuple[int, ...]],
     ) -> None:
-        """What definitions say: members and timeout (ns) of groups, ranks of pipelines."""
+        """Take members and timeouts (ns) of groups and ranks of pipelines from definitions."""
         control = self.control
         control.groups, control.timeouts, control.pipelines = groups, timeouts, pipelines
 
     # -- agents
 
     def joined(self, proc: str, rank: int, now: int) -> None:
-        """A process said hello (again), or its rank became known."""
+        """Add a process that said hello (again), or whose rank became known."""
         known = self.views.get(proc)
         if known is not None:
             self._rank_known(known, rank)
@@ -132,7 +132,7 @@ class Machine:
         )
 
     def gone(self, proc: str, now: int, why: str = "ended") -> None:
-        """A process ended, was lost or killed."""
+        """Remove a process that ended, was lost or killed."""
         view = self.control.views.pop(proc, None)
         if view is None:
             return
@@ -150,7 +150,7 @@ class Machine:
         self.tick(now)
 
     def state(self, state: AgentState, now: int) -> None:
-        """An agent's STATE; older ones than the newest are ignored. What follows of it comes with
+        """Take an agent's STATE, unless a newer one is known. What follows of it comes with
         the next ``tick``, once for all states that came by then."""
         view = self.views.get(state.proc)
         if view is None or (view.state is not None and state.serial <= view.state.serial):
@@ -170,7 +170,7 @@ class Machine:
     # -- viewers
 
     def command(self, command: Command, now: int, *, keep: bool = False, lease_ns: int = 0) -> None:
-        """A control verb. Answered now or later through ``drain``."""
+        """Start a control verb. The answer comes through ``drain``, now or later."""
         refusal = self._commands.refusal(command, now)
         if refusal is None and command.verb in EDITS:
             refusal = self._commands.edit(command, now, keep, lease_ns)
@@ -202,8 +202,8 @@ class Machine:
         self._outbox.event("take", now, by=viewer, text=text)
         self._outbox.put(Ack(viewer, re, True, data=self.control.status(now)))
 
-    def leave(self, viewer: str, now: int, text: str = "left: everything runs on") -> None:
-        """The holder gives control up (or is unreachable): everything runs on."""
+    def leave(self, viewer: str, now: int, text: str = "left: all ranks run on") -> None:
+        """Free control, as its holder leaves (or is unreachable): all ranks run on."""
         if self.lease.holder != viewer:
             return
         self.lease.drop()
@@ -211,7 +211,7 @@ class Machine:
         self._moves.run_on("leave", f"{viewer} {text}" if held else "", now, by=viewer)
 
     def forget(self, viewer: str, now: int) -> None:
-        """A viewer is gone, and its breakpoints with it."""
+        """Delete the breakpoints of a viewer that is gone."""
         gone = self.breakpoints.forget(viewer)
         if gone:
             self._outbox.tell_breaks(self.views.values())
@@ -221,7 +221,7 @@ class Machine:
             )
 
     def renew(self, viewer: str, now: int) -> bool:
-        """The holder is still there; or somebody is, while the run itself holds a rank."""
+        """Renew the lease for its holder; or for any viewer, while the run itself holds a rank."""
         if not self.lease.renew(RUN if self.lease.holder == RUN else viewer, now):
             return False
         self._outbox.pass_lease_on(now)
@@ -250,7 +250,7 @@ class Machine:
         self._commands.expire(now)
 
     def _lapse(self, now: int) -> None:
-        text = f"the lease of {self.lease.holder} lapsed: everything runs on"
+        text = f"the lease of {self.lease.holder} lapsed: all ranks run on"
         self.lease.drop()
         if self.mode is not Mode.RUNNING:
             self._moves.run_on("lapsed", text, now)

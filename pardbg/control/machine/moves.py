@@ -98,7 +98,7 @@ class Moves:
         self._outbox.event("silent", now, text=text)
 
     def at_exception(self, view: View, state: AgentState, now: int) -> None:
-        """A rank is at an exception that nobody caught: hold the others too, and it there."""
+        """Hold a rank at its uncaught exception, and the others too."""
         if self._control.acted_on(view, state.held_since_ns):
             return
         refusal = self._control.raised.refusal(view.proc, now)
@@ -116,7 +116,7 @@ class Moves:
         self._outbox.event("exception", now, by=self._control.lease.holder or "", text=text)
 
     def at_breakpoint(self, view: View, state: AgentState, number: int, now: int) -> None:
-        """A rank stopped at a breakpoint: hold the others too, and it where it stands."""
+        """Hold a rank at its breakpoint, and the others too."""
         known = self._control.breakpoints.get(number)
         if self._control.acted_on(view, state.held_since_ns):
             return
@@ -137,7 +137,7 @@ class Moves:
             self._outbox.tell_breaks(self._control.views.values())
 
     def stray(self, view: View, text: str, now: int) -> None:
-        """It holds itself for a reason that nobody here knows: it does what the others do."""
+        """Have a rank that holds itself for an unknown reason do what the others do."""
         runs = self._control.mode is Mode.RUNNING
         if runs:
             self._outbox.run(view, now)

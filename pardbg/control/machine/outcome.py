@@ -1,6 +1,6 @@
 """What a verb did, in words: ``tick 7 ran r1 B0 · r2 F2; r0 waits for 2B0; next r1 F3``.
 
-Told from what the agents say of themselves before the verb and at the cut after it.
+Derived from what the agents reported before the verb and at the cut after it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ States = Mapping[int, AgentState]
 def outcome(
     verb: Verb, before: States, after: States, pipelines: Sequence[Sequence[int]], where: str = ""
 ) -> str:
-    """One line. ``pipelines``: the ranks of each; ``where``: which of several such verbs it was,
+    """Return one line. ``pipelines``: the ranks of each; ``where``: which of several verbs it was,
     ``3 of 5``."""
     ran = {rank: actions_ran(before[rank], after[rank]) for rank in before if rank in after}
     head = f"{verb.value}{f' ({where})' if where else ''}"

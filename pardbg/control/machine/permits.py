@@ -66,7 +66,7 @@ def parse_action(text: str) -> Action | None:
 
 
 def next_action(state: AgentState) -> Action | None:
-    """The first planned compute action that is not done; None at the end or without a plan."""
+    """Return the first planned compute action not yet done; None at the end or without a plan."""
     done = {parse_action(text) for text in state.done}
     for text in state.plan:
         action = parse_action(text)
@@ -180,7 +180,7 @@ def to_step(states: Sequence[AgentState], target: int) -> dict[str, Permit]:
 def permits(
     verb: Verb, chosen: Sequence[AgentState], pipelines: Sequence[Sequence[AgentState]]
 ) -> dict[str, Permit]:
-    """What the verb means for the chosen (held) ranks; for a tick, pipeline by pipeline."""
+    """Return the permits of a verb for the chosen (held) ranks; for a tick, by pipeline."""
     if verb is Verb.STEP:
         return {state.proc: ONE_GATE for state in chosen}
     if verb is Verb.NEXT:

@@ -119,7 +119,7 @@ class Settling:
         return True
 
     def watch_held(self, now: int) -> None:
-        """A rank that ran on by itself (its own lease lapsed, the hub was slow) is held again."""
+        """Hold a rank again that ran on by itself (its lease lapsed, the hub was slow)."""
         control = self._control
         if control.pinned.procs:
             self._apply_rule(now)
@@ -136,7 +136,7 @@ class Settling:
             self._outbox.permit(view, HOLD, now)
 
     def _watch_pins(self, now: int) -> None:
-        """Let pinned ranks go before somebody's op times out."""
+        """Release pinned ranks before a peer's op times out."""
         control = self._control
         if not control.pinned.update(control.settlement, control.timeouts, now):
             return
@@ -144,7 +144,7 @@ class Settling:
         left = countdown(control.pinned.left_ns(now) or 0)
         text = f"{ranks_text(ranks)} let go: {control.nearest()} times out in {left}"
         procs, control.pinned.procs = control.pinned.procs, set()
-        if control.free or control.lease.holder == RUN:  # it alone was held: everything runs on
+        if control.free or control.lease.holder == RUN:  # it alone was held: all ranks run on
             self._moves.run_on("released", text, now)
             return
         for proc in procs & control.views.keys():

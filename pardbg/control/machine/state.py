@@ -78,7 +78,7 @@ class ControlState:
 
     @property
     def settling(self) -> bool:
-        """A cut is being made: look often."""
+        """Whether a cut is being made, which needs frequent ticks."""
         return self.mode in (Mode.PAUSING, Mode.STEPPING)
 
     def held(self) -> dict[int, str]:
@@ -91,7 +91,7 @@ class ControlState:
         return sum(len(view.state.open) for view in self.views.values() if view.state)
 
     def status(self, now: int) -> dict[str, Any]:
-        """The fields of ControlView."""
+        """Return the fields of ControlView."""
         return {
             "mode": self.mode.value,
             "controller": self.lease.holder,
@@ -145,7 +145,7 @@ class ControlState:
         return f"{ranks_text(ranks)} not at a gate yet"
 
     def remember_why(self, text: str) -> None:
-        """One more thing stopped the ranks."""
+        """Add a reason for which the ranks stopped."""
         self.why = "; ".join(filter(None, [self.why, text]))
 
     def acted_on(self, view: View, since: int) -> bool:

@@ -134,7 +134,7 @@ class RunConfig:
 
     @property
     def ring_dir(self) -> Path:
-        """Where this host's ranks keep their rings: derived, so that no file can name another."""
+        """Return the directory of this host's rings: derived, so that no file can name another."""
         inside = self.dir / RINGS_DIR
         return inside if inside.is_dir() else shm_root() / self.run
 
@@ -150,7 +150,7 @@ class RunConfig:
 
     @property
     def facts(self) -> RunFacts:
-        """What the session file says of the run."""
+        """Return the session file's facts about the run."""
         from pardbg.session.writer import RunFacts  # slow to import; the hub alone writes
 
         return RunFacts(
@@ -239,7 +239,7 @@ def make(
 
 
 def roots() -> list[Path]:
-    """Where run directories may lie, whether they are there and ours or not. Raises ConfigError."""
+    """Return the places for run directories, existing and ours or not. Raises ConfigError."""
     # platformdirs.user_runtime_dir says the same, but warns where the variable is not set.
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
     found = [runtime / "pardbg"] if runtime.is_absolute() and _is_ours(runtime) else []
@@ -249,12 +249,12 @@ def roots() -> list[Path]:
 
 
 def refused_roots() -> list[str]:
-    """A line for each root that is somebody else's."""
+    """Return a line for each root owned by another user."""
     return [why for root in roots() if (why := refusal(root))]
 
 
 def shm_root() -> Path:
-    """Where the rings of this user's runs lie."""
+    """Return the directory of the rings of this user's runs."""
     return Path(f"/dev/shm/pardbg-{os.getuid()}")
 
 
@@ -347,7 +347,7 @@ def _reserve_of(path: Path) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A small JSON object; None if it is not there (yet)."""
+    """Read a small JSON object; None if the file does not exist (yet)."""
     with contextlib.suppress(OSError, ValueError):
         value = json.loads(path.read_text(encoding="utf-8"))
         return value if isinstance(value, dict) else None

@@ -26,20 +26,20 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def is_alive(said: dict[str, Any] | None, pid: str, start: str) -> bool:
-    """The process that a file of the run names in these fields is there."""
+    """Return whether the process that a file of the run names in these fields exists."""
     found = said or {}
     number = found.get(pid)
     return isinstance(number, int) and start_time(number) == found.get(start, "") != ""
 
 
 def job_pid(run_dir: Path) -> int | None:
-    """The job's first process, which leads its session; None if it has ended."""
+    """Return the pid of the job's first process, its session leader; None if it has ended."""
     launch = files.read_json(run_dir / files.LAUNCH_FILE)
     return int((launch or {})["job"]) if is_alive(launch, "job", "job_start") else None
 
 
 def send(run_dir: Path, number: int, group: bool) -> bool:
-    """A signal to the job, and a note of it for those who read how the job ended. False: no job."""
+    """Signal the job, and note it for the account of how the job ended. False: no job."""
     pid = job_pid(run_dir)
     if pid is None:
         return False
@@ -158,7 +158,7 @@ def adopt_orphans() -> None:
 
 
 def noted(run_dir: Path) -> int | None:
-    """The pid of the job's first process, whether it runs or has ended; None: not started."""
+    """Return the pid of the job's first process, running or ended; None: not started."""
     pid = (files.read_json(run_dir / files.LAUNCH_FILE) or {}).get("job")
     return pid if isinstance(pid, int) else None
 
@@ -175,7 +175,7 @@ def reap(run_dir: Path) -> None:
 
 
 def last_seen(run_dir: Path) -> int | None:
-    """How the job ended, of which nobody has taken note yet (None: too late)."""
+    """Return how the job ended, if that is not recorded yet (None: too late)."""
     launch = files.read_json(run_dir / files.LAUNCH_FILE) or {}
     pid = launch.get("job")
     return exit_code(pid, str(launch.get("job_start"))) if isinstance(pid, int) else None

@@ -234,7 +234,7 @@ def _take_terminal() -> None:
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
-    """What makes every Python process of the job load the agent, and nothing else."""
+    """Return the environment that makes every Python process of the job load the agent."""
     path = env.get("PYTHONPATH")
     boot = str(Path(pardbg_agent.__file__).parent / "boot")
     env["PYTHONPATH"] = os.pathsep.join([boot, *([path] if path else [])])

@@ -37,7 +37,7 @@ _GONE: Final = select.POLLERR | select.POLLNVAL
 
 
 def kept_bytes(folder: Path) -> int:
-    """How much of each stream to keep there: 8 MiB, or an eighth of what is free."""
+    """Return the bytes to keep of each stream: 8 MiB, or an eighth of the free space."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -71,11 +71,11 @@ class RingFile:
 
     @property
     def end(self) -> int:
-        """How much of the stream it has seen."""
+        """Bytes of the stream seen so far."""
         return self._end
 
     def skip_to(self, end: int) -> None:
-        """What comes before is lost: a hole."""
+        """Give up what comes before: it becomes a hole."""
         self._end = max(self._end, _up(end))
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Pump:
             thread.start()
 
     def finish(self) -> None:
-        """The job has ended: pass on what it had written before."""
+        """Pass on the rest after the job's end."""
         self._over = True
         for thread in self._threads:
             thread.join()
@@ -221,7 +221,7 @@ class Copier:
         self._thread.start()
 
     def finish(self) -> None:
-        """The job has ended: copy what it had written before."""
+        """Copy the rest after the job's end."""
         self._over.set()
         self._thread.join()
 

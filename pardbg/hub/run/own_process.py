@@ -10,7 +10,7 @@ import sys
 
 
 def argv(module: str, *args: str) -> list[str]:
-    """The command line that runs ``main`` of one of our modules in a process of its own."""
+    """Return the command line that runs ``main`` of one of our modules in its own process."""
     names = ("pardbg", "pardbg_agent", "msgpack")  # the last: where what we depend on lies
     roots = [os.path.dirname(os.path.dirname(_file(name))) for name in names]
     return [sys.executable, "-I", os.path.abspath(__file__), os.pathsep.join(roots), module, *args]

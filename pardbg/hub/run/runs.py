@@ -57,7 +57,7 @@ class Run:
         }  # fmt: skip
 
     def line(self) -> str:
-        """One line for people."""
+        """Return it as one line for users."""
         age = max(0, time.time_ns() - self.started_ns) // 1_000_000_000
         gone = ("" if self.launcher_alive else "  (no launcher)") + (
             "" if self.hub_alive else "  (no hub)"
@@ -84,7 +84,7 @@ class RunRings:
 
     @property
     def session(self) -> Path | None:
-        """The file it was recorded in, the newest part of it."""
+        """The newest part of its recording."""
         if self.config is None:
             return None
         part = (files.read_json(self.path / files.PART_FILE) or {}).get("part", 1)
@@ -99,7 +99,7 @@ class RunRings:
         }  # fmt: skip
 
     def line(self) -> str:
-        """One line for people."""
+        """Return it as one line for users."""
         age = max(0, round(time.time() - self.died_s))
         argv = " ".join(self.config.argv) if self.config is not None else ""
         what = f"{self.num_rings} rings, {binary_size(self.num_bytes)}"
@@ -127,7 +127,8 @@ def list_run_rings() -> list[RunRings]:
 
 
 def find_run(name: str | None = None) -> Run:
-    """By id, the id's beginning, its name or its directory; None: the newest. Raises RunError."""
+    """Return a run by id, prefix of the id, name or directory; None: the newest. Raises
+    RunError."""
     if name is not None and (Path(name) / RUN_FILE).is_file():
         if not marked(Path(name)):
             raise RunError(
@@ -151,7 +152,7 @@ def find_run(name: str | None = None) -> Run:
 
 
 def find_run_rings(name: str) -> RunRings:
-    """A dead run by id, the id's beginning, its name or its directory; or a directory of rings.
+    """Return a dead run by id, prefix of the id, name or directory; or a directory of rings.
     Raises RunError."""
     path = Path(name)
     if path.is_dir():

@@ -50,26 +50,26 @@ class RunHandle:
 
     @property
     def session(self) -> Path:
-        """The file it is recorded in."""
+        """The session file."""
         return Path(self.config.session)
 
     def parts(self) -> list[Path]:
-        """The recording's files that are there, oldest first: one, unless it was cut in parts."""
+        """Return the existing files of the recording, oldest first: one, unless it is in parts."""
         found = files.read_json(self.run_dir / files.PART_FILE) or {}
         every = [part_path(self.session, n) for n in range(1, int(found.get("part", 1)) + 1)]
         return [path for path in every if path.exists()] or [self.session]
 
     def recorded(self) -> dict[str, Any] | None:
-        """What the hub said of the recording when it closed it; None if it never did."""
+        """Return what the hub reported of the recording on closing it; None if it never did."""
         return files.read_json(self.run_dir / files.RECORDED_FILE)
 
     def ended_s(self) -> float:
-        """When the job ended (or now), on the wall clock, in seconds."""
+        """Return when the job ended (or now), in seconds of the wall clock."""
         wall = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("wall_ns")
         return wall / 1e9 if isinstance(wall, int) else time.time()
 
     def ended(self) -> bool:
-        """The job has ended (its recording may still be closed)."""
+        """Return whether the job has ended (its recording may still be open)."""
         if not self.launcher_alive():
             jobs.reap(self.run_dir)
         return (self.run_dir / files.EXIT_FILE).exists() or not self.alive()
@@ -94,7 +94,7 @@ class RunHandle:
         return jobs.is_alive(files.read_json(self.run_dir / files.HUB_FILE), "pid", "start")
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The job's exit code once everything is written. Raises TimeoutError."""
+        """Return the job's exit code once everything is written. Raises TimeoutError."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self.alive():
             if deadline is not None and time.monotonic() > deadline:
@@ -105,7 +105,7 @@ class RunHandle:
         return self.exit_code(default=1)
 
     def wait_recorded(self, timeout_s: float) -> bool:
-        """The job has ended and its session is closed; False if that takes longer."""
+        """Wait until the job has ended and its session is closed; False if that takes longer."""
         try:
             self.wait(timeout_s)
         except TimeoutError:
@@ -113,12 +113,12 @@ class RunHandle:
         return True
 
     def exit_code(self, default: int = 1) -> int:
-        """What the job ended with (128 + signal, as a shell says it)."""
+        """Return the job's exit code (128 + signal, as in a shell)."""
         code = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("code")
         return code if isinstance(code, int) else default
 
     def signal(self, number: int, group: bool = True) -> None:
-        """A signal to the job: to all of its process group, or to its first process."""
+        """Signal the job: its whole process group, or its first process."""
         jobs.send(self.run_dir, number, group)
 
     def kill(self) -> None:

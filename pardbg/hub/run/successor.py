@@ -49,7 +49,7 @@ class Successor:
         return False
 
     def finish(self) -> None:
-        """The run is over: what the job wrote last is to be read."""
+        """Read what the job wrote last."""
         if self._copier is not None:
             self._copier.finish()
         self._killing.finish()

@@ -22,9 +22,9 @@ from pardbg_agent.wire import DefKind, Key, Msg
 
 SCAN_NS: Final = 250_000_000
 SETTLE_NS: Final = 150_000_000
-"""After a process died its last messages may still be on their way through the sockets."""
+"""Time for a dead process's last messages to arrive through the sockets."""
 LOST_NS: Final = 15_000_000_000
-"""A process on another host that is silent for so long is lost."""
+"""Silence after which a process on another host counts as lost."""
 
 
 class Agents:
@@ -66,16 +66,16 @@ class Agents:
         return elsewhere | self._rings.computing()
 
     def offset_ns(self, proc: str) -> int:
-        """Its clock + this = ours, as far as it is known."""
+        """Return the offset to add to its clock for ours; 0 if not known."""
         clock = self._clocks.get(proc)
         return clock.offset.offset_ns if clock is not None and clock.offset is not None else 0
 
     def pid(self, proc: str) -> int:
-        """Its process id (on its own host)."""
+        """Return its process id (on its own host)."""
         return int(proc.rpartition(".")[2])
 
     def defined(self, proc: str, fields: dict[str, Any]) -> None:
-        """A definition came: what control has to know of it."""
+        """Tell control what a definition says."""
         kind = fields.get("k")
         if kind == DefKind.PROCESS and proc in self._machine.views:
             self._machine.joined(proc, self._rank(proc), self._collector.clock())
@@ -84,7 +84,7 @@ class Agents:
             self._machine.learned(known.groups, known.timeouts, known.pipelines)
 
     def message(self, proc: str, message: dict[str, Any], now: int) -> None:
-        """One CTRL message of an agent. Raises Malformed."""
+        """Handle one CTRL message of an agent. Raises Malformed."""
         handlers: dict[str, Callable[[str, dict[str, Any], int], None]] = {
             Msg.HELLO.value: self._on_hello,
             Msg.STATE.value: self._on_state,
@@ -133,7 +133,7 @@ class Agents:
         self.nodes.forget(proc)
 
     def finish(self, now: int) -> None:
-        """The job is over: whatever is left in the rings, whoever may still be there."""
+        """Take what is left in the rings after the end of the job."""
         self._rings.scan()
         for proc in list(self._rings.mapped):
             if proc not in self.ended:

@@ -47,17 +47,18 @@ class ClockEstimate:
     _next_ns: int = 0
 
     def due(self, now: int) -> bool:
-        """Is it time for another ping? (Quickly at first.)"""
+        """Return whether the next ping is due (at short intervals at first)."""
         return now >= self._next_ns
 
     def sent(self, ping: int, now: int) -> None:
-        """A ping left at hub time ``now``."""
+        """Note a ping sent at hub time ``now``."""
         self._sent = {i: t for i, t in self._sent.items() if now - t < LOST_NS}
         self._sent[ping] = now
         self._next_ns = now + (PING_NS if len(self._samples) >= WINDOW // 2 else PING_NS // 10)
 
     def answered(self, ping: int, their_ns: int, now: int) -> Offset | None:
-        """The answer came. A new estimate if the old one may no longer hold, or is much wider."""
+        """Take the answer. Return a new estimate if the old one may no longer hold, or is much
+        wider."""
         sent = self._sent.pop(ping, None)
         if sent is None or now < sent:
             return None

@@ -51,7 +51,7 @@ class Heads:
     """Found since somebody last emptied the list."""
 
     def saw(self, proc: bytes, first: int, count: int) -> None:
-        """A batch came."""
+        """Note a batch."""
         expected = self.next.get(proc, 0)
         if first > expected:
             self.gaps.append(Gap(proc.decode("ascii"), first - expected))
@@ -120,24 +120,24 @@ class Collector:
             pass  # XPUB drops for slow viewers by itself; this is a full pipe to all of them
 
     def say(self, key: Key, **fields: Any) -> None:
-        """A message of the hub's own: OUTPUT, CONTROL or STATE."""
+        """Record and publish a message of the hub: OUTPUT, CONTROL or STATE."""
         self.number += 1
         fields = {"n": self.number, "t_ns": self._now(), **fields}
         self.accept(key.value, msgpack.packb(fields))
 
     def define(self, **fields: Any) -> None:
-        """A definition of the hub's own."""
+        """Record and publish a definition of the hub."""
         self.accept(Key.DEFINITION.value, msgpack.packb(fields, default=str))
 
     def records(self, proc: str, payload: bytes, first: int, count: int) -> None:
-        """A batch the hub itself took from a ring."""
+        """Record and publish a batch that the hub took from a ring."""
         name = proc.encode("ascii")
         self.heads.saw(name, first, count)
         self.counters.records += count
         self.accept(Key.RECORDS.value + name, payload)
 
     def stop_recording(self, error: OSError) -> None:
-        """The file cannot be written any more: keep what is in it, go on without."""
+        """Stop recording, as the file cannot be written; keep what is in it."""
         self.write_error = f"recording stopped: {error.strerror or error}"
         if self.writer is not None:
             self.missing += self.writer.num_messages - self.writer.num_written

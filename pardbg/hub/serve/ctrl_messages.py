@@ -15,7 +15,7 @@ _MAX_HIT: Final = 300
 
 
 def notice(event: dict[str, Any], run: str) -> str:
-    """A control event in one line for who started the run; empty: it does not concern them."""
+    """Return a control event as one line for the user of the job; empty if not of interest."""
     kind, text = event.get("event"), str(event.get("text") or "")
     if kind in ("exception", "hit") and event.get("mode") != "running":
         held = f" (nobody comes: in {countdown(event['lease_ns'])})" if event["lease_ns"] else ""
@@ -24,14 +24,14 @@ def notice(event: dict[str, Any], run: str) -> str:
 
 
 def unpack(raw: bytes) -> dict[str, Any]:
-    """One CTRL message. Raises Malformed."""
+    """Unpack one CTRL message. Raises Malformed."""
     if len(raw) > MAX_CTRL_BYTES:
         raise Malformed("control message size")
     return decode_map(raw)
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """One CTRL message for the wire."""
+    """Pack one CTRL message."""
     return bytes(msgpack.packb({"v": 1, **message}))
 
 

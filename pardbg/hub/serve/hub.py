@@ -45,14 +45,14 @@ MS: Final = 1_000_000
 OUTPUT_NS: Final = 50 * MS
 QUIET_NS: Final = 200 * MS
 DRAIN_NS: Final = 5_000 * MS
-"""After the job's end: how long its processes and their last messages may take."""
+"""Time for processes and their last messages after the job's end."""
 NODES_NS: Final = 60_000 * MS
-"""The same where the job goes on on other nodes: torchrun's agents end one after another."""
+"""The same while the job continues on other nodes: torchrun's agents end one after another."""
 GRACE_NS: Final = 2_000 * MS
-"""After everything is written: how long a late viewer's history may take."""
+"""Time for a late viewer's history after everything is written."""
 GAP_NS: Final = 1_000 * MS
 _NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""What a field of the wrong type or size leads to; infinity is no integer."""
+"""Errors caused by fields of a wrong type or size."""
 
 
 class Hub:
@@ -63,7 +63,7 @@ class Hub:
         self._successor = Successor(config, list(sources))
         self.id = uuid.uuid4().hex[:12]
         self.stopping = False
-        """Flush, close the session, end."""
+        """Set to flush, close the session and end."""
         self.code: int | None = None
         """The job's exit code, once it has ended and if it is known."""
         self._keys = load_keys(config.dir)
@@ -74,7 +74,8 @@ class Hub:
     # -- life
 
     def open(self) -> None:
-        """Sockets, session, then ``hub.pid``: from here on agents and viewers find us."""
+        """Open sockets and session, then write ``hub.pid``, by which agents and viewers find the
+        hub."""
         self._sockets = sockets = Sockets(self.config, self._keys)
         self._definitions, self._recent = Definitions(), Recent()
         writer, resumed, problem = open_writer(self.config, self._definitions, self._recent)
@@ -95,7 +96,7 @@ class Hub:
         })  # fmt: skip
 
     def run(self) -> None:
-        """Until the job is over and everything is written, or ``stopping``."""
+        """Run until the job is over and everything is written, or until ``stopping``."""
         while not self.stopping and not self._turn():
             pass
         self._close_session()
@@ -105,7 +106,7 @@ class Hub:
         self.close()
 
     def close(self) -> None:
-        """Sockets and mappings; the session if it is still open."""
+        """Close sockets, mappings and the session."""
         self._close_session()
         self._agents.nodes.tell_all(Node.END)
         self._rings.close(remove=self.over)
@@ -114,7 +115,7 @@ class Hub:
 
     @property
     def over(self) -> bool:
-        """The job has ended."""
+        """Whether the job has ended."""
         return self._exit_ns > 0
 
     # -- setting up
@@ -199,7 +200,7 @@ class Hub:
         return self._is_over(now)
 
     def _turn_after_end(self) -> None:
-        """Viewers fetch what is left; nothing new is recorded."""
+        """Serve viewers that fetch what is left; record nothing new."""
         self._sockets.wait(20)
         if self._sockets.subscribed():  # say the state at once: nothing is missed
             self._state.force = True
@@ -226,7 +227,7 @@ class Hub:
             raise Malformed(f"{viewer}: {error!r}") from error
 
     def _carry_out(self) -> None:
-        """What the control machine wants done."""
+        """Carry out the control machine's effects."""
         for effect in self._machine.drain():
             if isinstance(effect, ToAgent):
                 self._router.send(effect.proc, effect.message)
@@ -241,7 +242,7 @@ class Hub:
                 self._router.send(effect.viewer, answer)
 
     def _notice(self, event: dict[str, Any]) -> None:
-        """Who follows the job without a screen learns that it stands still, and what to do."""
+        """Tell a user without a screen that the job is held, and what to do."""
         text = notice(event, self.config.run)
         if text:
             with (
@@ -364,7 +365,7 @@ class Hub:
         self._say_recorded(now)
 
     def _say_recorded(self, now: int) -> None:
-        """For those who tell the user what there is of the recording."""
+        """Write what there is of the recording, for the command line to report."""
         collector = self._collector
         if collector.write_error:
             print(collector.write_error, flush=True)
@@ -383,7 +384,7 @@ class Hub:
     """What exit.json says of signals that the job was given."""
 
     def _signal_job(self, number: int | None) -> str | None:
-        """Pass a signal on to the job's group, or (None) have it ended; None if that went well."""
+        """Send a signal to the job's group, or (None) end the job. Return an error, or None."""
         self._agents.nodes.tell_all(Node.SIGNAL, number=number)
         if jobs.job_pid(self.config.dir) is None:
             return None if self._agents.nodes.running else "the job has ended"

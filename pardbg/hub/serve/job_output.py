@@ -12,11 +12,11 @@ from typing import Final
 from pardbg.hub.run.config import ERR_FILE, OUT_FILE
 
 MAX_LINE: Final = 16 << 10
-"""A longer line is cut into several."""
+"""Maximum bytes of a line; longer ones are split."""
 READ_BYTES: Final = 256 << 10
-"""Read at most so much per turn and stream: a job that floods its output cannot stall the hub."""
+"""Maximum bytes read per turn and stream, so that flooded output cannot stall the hub."""
 PARTIAL_NS: Final = 500_000_000
-"""A line without an end is shown as it is after this long."""
+"""Time after which a line without an end is shown."""
 _PREFIX: Final = re.compile(r"\[(?:rank|default)(\d{1,6})\]:? ?")
 _END: Final = re.compile(rb"\r\n|[\r\n]")
 
@@ -44,7 +44,7 @@ class Tail:
         self._rest_ns = 0
         self._fd = -1
         self.num_lost = 0
-        """Bytes that came faster than they were read, or for which there was no room."""
+        """Bytes given up because they came too fast or found no room."""
         self._num_told = 0
 
     def read(self, now: int, *, final: bool = False) -> list[Line]:
@@ -66,12 +66,12 @@ class Tail:
 
     @property
     def offset(self) -> int:
-        """Of the first byte not yet given out."""
+        """Offset of the first byte not yet returned."""
         return self._at
 
     @property
     def at_end(self) -> bool:
-        """Everything in the file has been given out."""
+        """Whether the whole file has been returned."""
         try:
             return not self._rest and self._at >= os.stat(self._path).st_size
         except OSError:
@@ -130,7 +130,7 @@ class Tail:
 
 
 class JobOutput:
-    """Both streams of a job. ``offsets``: how far each has been given out before."""
+    """Both output streams of a job, from ``offsets`` on."""
 
     def __init__(self, run_dir: Path, offsets: Mapping[str, int]) -> None:
         self._tails = {
@@ -144,12 +144,12 @@ class JobOutput:
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where each stream's first byte not yet given out is."""
+        """Offset of each stream's first byte not yet returned."""
         return {stream: tail.offset for stream, tail in self._tails.items()}
 
     @property
     def at_end(self) -> bool:
-        """Everything has been given out."""
+        """Whether everything has been returned."""
         return all(tail.at_end for tail in self._tails.values())
 
     def close(self) -> None:

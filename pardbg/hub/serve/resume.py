@@ -45,7 +45,7 @@ class Resumed:
     """Ranks were held, or about to be."""
 
     def saw(self, message: Message) -> None:
-        """One message that was kept."""
+        """Note one message that was kept."""
         self.num_messages += 1
         kind, proc = message.key[:1], message.key[1:]
         try:
@@ -87,8 +87,8 @@ class Resumed:
 def open_writer(
     config: RunConfig, definitions: Definitions, recent: Recent
 ) -> tuple[SessionWriter | Parts | None, Resumed, str | None]:
-    """(writer, what came before, why nothing can be recorded). A hub was here before us if there
-    is a ``hub.pid``."""
+    """Return (writer, what came before, why nothing can be recorded). A hub was here before if
+    there is a ``hub.pid``."""
     resumed = Resumed()
     number = int((files.read_json(config.dir / files.PART_FILE) or {}).get("part", 1))
     path = part_path(Path(config.session), number)

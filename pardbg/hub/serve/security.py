@@ -27,7 +27,7 @@ _MAY: Final[dict[str, tuple[Role, ...]]] = {
 
 
 def make_keys() -> dict[str, Any]:
-    """Fresh CURVE keys (Z85 text) for one run."""
+    """Make CURVE keys (Z85 text) for one run."""
     pairs = {}
     for who in ("server", *ROLES):
         public, secret = zmq.curve_keypair()
@@ -36,7 +36,7 @@ def make_keys() -> dict[str, Any]:
 
 
 def for_agents(keys: dict[str, Any]) -> dict[str, Any]:
-    """run.json's ``keys``: what a job's processes need, and nothing that commands."""
+    """Return run.json's ``keys``: what agents need, without the right to command."""
     return {"server": keys["server"]["public"], "agent": keys["agent"]}
 
 
@@ -106,7 +106,7 @@ class ServerSecurity:
 
 
 def load_keys(run_dir: Path) -> dict[str, Any] | None:
-    """The run's keys; None where it has none. Raises ConfigError."""
+    """Return the run's keys; None if it has none. Raises ConfigError."""
     path = run_dir / KEYS_FILE
     if not path.exists():
         return None

@@ -34,7 +34,7 @@ RECORDING: Final = (Verb.MARK, Verb.LEVEL)
 SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM}
 MAX_EXPR: Final = 2_000
 SCRIPT: Final = "ctl"
-"""Name of the controller when each command is a process of its own."""
+"""Name of the controller if each command is a process of its own."""
 
 
 class Viewers:
@@ -57,7 +57,7 @@ class Viewers:
         """Viewers of the hub before, whose breakpoints are set: when they have to be back."""
 
     def tick(self, now: int) -> None:
-        """Levels that were raised for a while go back; questions nobody answers end."""
+        """Restore temporarily raised levels; end unanswered questions."""
         self._agents.questions.tick(now)
         for viewer in [v for v, until in self._missed.items() if now >= until]:
             del self._missed[viewer]
@@ -67,7 +67,7 @@ class Viewers:
             self._said("level", "", f"back to {LEVELS[level]}", now)
 
     def message(self, viewer: str, message: dict[str, Any], role: Role, now: int) -> None:
-        """One message of a viewer. Raises Malformed."""
+        """Handle one message of a viewer. Raises Malformed."""
         kind, number = str(message.get("t")), message.get("id")
         if kind == Msg.LEASE:
             if role == "control":
@@ -81,7 +81,7 @@ class Viewers:
         if not isinstance(number, int):
             raise Malformed("request without id")
         if number <= self._last.get((viewer, role), -1):
-            self._said("refused", viewer, f"request {number} came again: dropped", now)
+            self._said("refused", viewer, f"request {number} was repeated: dropped", now)
             raise Malformed("request came again")
         self._last[viewer, role] = number
         if kind == Msg.JOIN:
@@ -95,14 +95,14 @@ class Viewers:
             raise Malformed("viewer message")
 
     def left(self, viewer: str, now: int) -> None:
-        """A viewer cannot be reached any more: what it held runs on."""
+        """Release what a viewer held that can no longer be reached."""
         self._last = {key: number for key, number in self._last.items() if key[0] != viewer}
-        self._machine.leave(viewer, now, "is gone: everything runs on")
+        self._machine.leave(viewer, now, "disconnected: all ranks run on")
         self._machine.forget(viewer, now)
 
     def restore(self, breaks: Sequence[Mapping[str, Any]], number: int) -> list[str]:
-        """Set the breakpoints of the hub before again; in words, for the audit trail. Those of a
-        viewer that does not come back go as when it leaves."""
+        """Restore the previous hub's breakpoints; return text for the audit trail. Those of a
+        viewer that does not return are deleted."""
         table, lost = self._machine.breakpoints, []
         table.skip(number)
         self._machine.control.restored = True
@@ -185,7 +185,7 @@ class Viewers:
         if word == "signal":
             chosen: int | None = SIGNALS.get(str(args.get("signal")))
             if owner is None or args.get("pid") != owner:
-                self._refuse(viewer, number, "only who owns the job passes signals on: use kill")
+                self._refuse(viewer, number, "only the job's owner can send signals: use kill")
                 return
             if chosen is None:
                 self._refuse(viewer, number, "signal is INT or TERM")
@@ -193,7 +193,7 @@ class Viewers:
         else:
             chosen = None
             if args.get("confirm") is not True:
-                self._refuse(viewer, number, "kill ends the job: confirm it")
+                self._refuse(viewer, number, "kill ends the job: it needs confirmation")
                 return
         self._collector.say(
             Key.CONTROL, event=word, by=viewer, text=f"{word} the job", **self._machine.status(now)
@@ -208,7 +208,7 @@ class Viewers:
         self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], args: dict[str, Any],
         now: int,
     ) -> None:  # fmt: skip
-        """A bookmark, or how much is recorded: nobody is held, so nobody needs control."""
+        """Set a bookmark or the level: holds no rank, so needs no control."""
         if verb is Verb.MARK:
             at, text = args.get("at_ns"), str(args.get("text") or "")[:MAX_TEXT]
             event = UNMARK if not text and at is not None else BOOKMARK
@@ -271,8 +271,7 @@ class Viewers:
     def _inspect(
         self, viewer: str, number: int, ranks: tuple[int, ...], args: dict[str, Any], now: int
     ) -> None:
-        """Something to be looked at in the ranks' own frames: said in the audit trail, as it may
-        change them."""
+        """Evaluate in the ranks' own frames; in the audit trail, as it may change them."""
         kind, expr = str(args.get("kind", ""))[:20], str(args.get("expr") or "")[:MAX_EXPR]
         frame = args.get("frame")
         procs = {p: r for p, r in self._agents.known().items() if r in ranks}
@@ -323,7 +322,7 @@ class Viewers:
     def _may(self, viewer: str, number: int, role: Role) -> bool:
         if role == "control":
             return True
-        self._refuse(viewer, number, "this key may look, not command")
+        self._refuse(viewer, number, "this key permits viewing only")
         return False
 
     def _refuse(self, viewer: str, number: int, error: str, *, usage: bool = False) -> None:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 MAX_ROWS = 16
-"""More than so many at a time share the last row."""
+"""Maximum number of rows; further slices share the last."""
 
 
 def nesting_rows(begins: Array, ends: Array) -> tuple[Array, list[int]]:
-    """(order by begin, the row of each in that order).
+    """Return (order by begin, the row of each in that order).
 
     In one row a slice begins after the one before it has ended, or lies whole within it.
     """

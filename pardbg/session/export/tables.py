@@ -33,7 +33,7 @@ class Values:
     texts: tuple[str, ...] = ()
 
     def cells(self) -> list[Any]:
-        """As Python values, None for unknown."""
+        """Return Python values, None for unknown."""
         if self.column.type == "text":
             found: list[Any] = np.array([*self.texts, ""], dtype=object)[self.data].tolist()
         else:

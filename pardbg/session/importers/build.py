@@ -91,7 +91,7 @@ class RankBuild:
         return self._groups[key]
 
     def span(self, kind: Kind, name: str, t0: int, t1: int, step: int = 0, flags: int = 0) -> None:
-        """A STEP, PHASE or SPAN."""
+        """Add a STEP, PHASE or SPAN record."""
         lane = {Kind.STEP: Lane.STEP, Kind.PHASE: Lane.PHASE}.get(kind, Lane.USER)
         name_id = 0 if kind is Kind.STEP else self.name(name)
         self._record(kind, lane, flags, name_id, t0, t1, step)

@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 def events_of(content: Any) -> list[Event] | None:
-    """The events, if this is a Chrome trace."""
+    """Return the events if this is a Chrome trace."""
     found = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(found, list):
         return None
@@ -37,7 +37,7 @@ def events_of(content: Any) -> list[Event] | None:
 
 
 def rank_of(content: Any) -> int | None:
-    """What the trace says of its rank."""
+    """Return the rank that the trace names."""
     info = content.get("distributedInfo") if isinstance(content, dict) else None
     return fields.integer_or_none(info, "rank") if isinstance(info, dict) else None
 

@@ -73,7 +73,7 @@ def duration_ns(text: str) -> int:
 
 
 def wall_near(run: Mapping[str, Any], target: Target, begin_ns: int, end_ns: int) -> int:
-    """A time of day, local, as hub ns: the first one in the run, else the nearest to it."""
+    """Return a local time of day as hub ns: its first occurrence in the run, else the nearest."""
     to_wall = fields.integer(run, "wall_ns", 0) - fields.integer(run, "t_ns", begin_ns)
     if to_wall <= 0:
         raise TravelError("this session does not say what time of day it was")

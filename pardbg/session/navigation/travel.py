@@ -35,15 +35,15 @@ class Found:
 
 
 def since_ns(finding: Finding) -> int:
-    """When a finding begins to be so."""
+    """Time at which the finding becomes true."""
     return finding.first_ns if finding.first_ns is not None else finding.t_ns
 
 
 def beside(
     store: Store, t_ns: int, unit: str, by: int, rank: int, findings: Sequence[Finding]
 ) -> Found:
-    """The nearest ``unit`` after (``by`` > 0) or before ``t_ns``. Actions and ops are those of
-    ``rank``; a step is the moment when it has ended. Raises TravelError."""
+    """Return the nearest ``unit`` after (``by`` > 0) or before ``t_ns``. Actions and ops are those
+    of ``rank``; a step is the moment when it has ended. Raises TravelError."""
     store.settle()
     if unit == "finding":
         places: Iterable[Found] = (Found(since_ns(f), _finding_text(f)) for f in findings)
@@ -73,7 +73,7 @@ def find(
     store: Store, t_ns: int, target: Target, begin_ns: int, end_ns: int,
     findings: Sequence[Finding], step: int | None,
 ) -> Found:  # fmt: skip
-    """Where ``target`` is, seen from ``t_ns`` in ``step``. Raises TravelError."""
+    """Return the time of ``target``, seen from ``t_ns`` in ``step``. Raises TravelError."""
     store.settle()
     kind, number = target.kind, target.number
     if kind == "time":

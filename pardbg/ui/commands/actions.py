@@ -113,7 +113,7 @@ ACTIONS: tuple[Action, ...] = (
     _control(Verb.DELETE, (), "", "Remove breakpoints and watches; without N all.",
              usage=USAGE[Verb.DELETE]),
     _control(Verb.BREAKS, (), "", "List breakpoints and watches, how often each matched."),
-    _control(Verb.DELAY, (), "", "Make RANKS later by TIME in each step: a straggler.",
+    _control(Verb.DELAY, (), "", "Delay RANKS by TIME in each step: a straggler.",
              usage=USAGE[Verb.DELAY]),
     *(_inspect(word, help_) for word, help_ in INSPECTIONS),
     Action("frame_up", (), "", "up", "The caller's frame, for p, list, args and locals.",

@@ -76,7 +76,7 @@ def test_what_to_watch_for(text: str, expected: tuple[str, float]) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "what to watch for: nan"), ("nan nan", "cannot watch 'nan nan'"),
+        ("", "watch what? nan"), ("nan nan", "cannot watch 'nan nan'"),
         ("nan>1", "nan has no limit: watch nan"), ("slow", "as in `watch slow>5`"),
         ("slow<5", "as in `watch slow>5`"), ("slow>-1", "as in `watch slow>5`"),
         ("skew>20", "a unit is missing in 'skew>20': ns, us"),

@@ -157,7 +157,7 @@ def test_a_lease_that_is_over_cannot_be_renewed() -> None:
     world.machine.tick(world.now)
     assert world.machine.mode is Mode.RUNNING
     world._deliver()
-    assert texts(world, "lapsed") == ["the lease of view-a lapsed: everything runs on"]
+    assert texts(world, "lapsed") == ["the lease of view-a lapsed: all ranks run on"]
 
 
 def test_ranks_whose_leases_end_one_after_the_other_are_all_held_again() -> None:

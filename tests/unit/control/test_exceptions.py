@@ -176,7 +176,7 @@ def test_a_viewer_that_is_there_keeps_it_and_the_time_is_over_without_one() -> N
     assert machine.mode is Mode.HELD
     wait(world, 1)
     assert machine.mode is Mode.RUNNING and machine.lease.holder is None
-    assert machine.reason == f"the lease of {RUN} lapsed: everything runs on"
+    assert machine.reason == f"the lease of {RUN} lapsed: all ranks run on"
 
 
 def test_it_is_let_die_before_another_ranks_timeout() -> None:

@@ -167,8 +167,8 @@ def test_a_second_viewer_looks_until_it_takes_over(rig: Rig) -> None:
     [
         ("pause", None, {}, "no rank yet"),
         ("dance", None, {}, "no verb 'dance'; verbs: pause"),
-        ("kill", None, {}, "confirm it"),
-        ("signal", None, {"signal": "INT"}, "only who owns the job"),
+        ("kill", None, {}, "confirmation"),
+        ("signal", None, {"signal": "INT"}, "only the job's owner"),
     ],
 )
 def test_refused_in_one_line(
@@ -330,7 +330,7 @@ def test_over_tcp_each_key_may_what_it_may(run_dir: Path) -> None:
     stranger.send("join", id=1)
     assert viewer.ask("join")["ok"]
     assert viewer.command("status")["ok"]
-    assert viewer.command("pause")["error"] == "this key may look, not command"
+    assert viewer.command("pause")["error"] == "this key permits viewing only"
     assert control.command("pause")["error"].startswith("no rank yet")
     stranger.take()
     assert stranger.messages == []

@@ -67,7 +67,7 @@ def test_a_hub_records_in_parts_and_a_new_one_goes_on_with_the_last(tmp_path: Pa
     while not part_path(tmp_path / "s.mcap", 3).exists():
         rig.hub._turn()
         line = Line("stdout", f"line {said}", None, (said + 1) * 8)
-        rig.hub._say_line(line)
+        rig.hub._say_lines([line])
         said += 1
     number = rig.hub._collector.number
     rig.close()
