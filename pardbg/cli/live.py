@@ -269,7 +269,7 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     path = path.resolve()
     _refuse_if_written(path)
     if path.exists() and path.stat().st_size and not force:
-        raise UserError(f"{path} exists: give another -o, or --force to replace it")
+        raise UserError(f"{path} exists: choose another -o, or --force to replace it")
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o600))
     except OSError as error:
