@@ -72,11 +72,10 @@ def run(seconds: int) -> tuple[int, list[str], float]:
 
 
 def _grown(watched: dict[str, psutil.Process], seconds: int) -> list[str]:
-    rows: list[tuple[float, dict[str, int]]] = []
-    files = {name: process.num_fds() for name, process in watched.items()}
+    rows: list[tuple[float, dict[str, int], dict[str, int]]] = []
     begun = time.monotonic()
     while (at := time.monotonic() - begun) < seconds:
-        rows.append((at, _sizes(watched)))
+        rows.append((at, _sizes(watched), {name: p.num_fds() for name, p in watched.items()}))
         time.sleep(min(EVERY_S, seconds / 12))
     early, late = rows[len(rows) // 2], rows[-1]
     minutes = (late[0] - early[0]) / 60
@@ -84,11 +83,10 @@ def _grown(watched: dict[str, psutil.Process], seconds: int) -> list[str]:
     for name in watched:
         rate = (late[1][name] - early[1][name]) / minutes
         line = f"{name}: {late[1][name] / 2**20:.0f} MiB, {rate / 2**20:+.2f} MiB a minute"
-        line += f", {watched[name].num_fds()} open files"
+        line += f", {late[2][name]} open files"
         print(f"soak: {line}", flush=True)
-        num = watched[name].num_fds()
-        if num > files[name] + MORE_FILES:
-            bad.append(f"{name}: {files[name]} open files, then {num}")
+        if late[2][name] > early[2][name] + MORE_FILES:
+            bad.append(f"{name}: {early[2][name]} open files, then {late[2][name]}")
         full = early[0] >= FILL_S
         if (full and rate > GROWTH) or late[1][name] > LIMITS[name]:
             bad.append(line)
