@@ -21,11 +21,9 @@ struct Owner {  // of one Core's state; both live until the process ends
   py::object fallback;  // ring.Ring.record, for values that fit no record
 };
 
-State* made = nullptr;  // of the newest Core, for `record`
-PyObject* clamp = nullptr;
-
 // ring.Ring.record, called as that one. What does not fit goes to Python's, which makes it fit.
-PyObject* record(PyObject*, PyObject* const* args, Py_ssize_t num) {
+PyObject* record(PyObject* self, PyObject* const* args, Py_ssize_t num) {
+  Owner& owner = *static_cast<Owner*>(PyCapsule_GetPointer(self, nullptr));
   static const int64_t low[] = {0, 0, 0, 0, INT64_MIN, INT64_MIN, 0, 0, 0, -32768, -32768, -32768,
                                 INT64_MIN, INT64_MIN};
   static const int64_t high[] = {255, 255, 65535, UINT32_MAX, INT64_MAX, INT64_MAX, UINT32_MAX,
@@ -39,12 +37,12 @@ PyObject* record(PyObject*, PyObject* const* args, Py_ssize_t num) {
     v[i] = PyLong_AsLongLongAndOverflow(args[i], &overflow);
     fits = overflow == 0 && v[i] >= low[i] && v[i] <= high[i];
   }
-  if (!fits) return PyObject_Vectorcall(clamp, args, num, nullptr);
+  if (!fits) return PyObject_Vectorcall(owner.fallback.ptr(), args, num, nullptr);
   Record r{};
   r.kind = v[0], r.lane = v[1], r.flags = v[2], r.name_id = v[3], r.t0 = v[4], r.t1 = v[5];
   r.step = v[6], r.seq = v[7], r.group_id = v[8], r.stage = v[9], r.mb = v[10], r.peer = v[11];
   r.a = v[12], r.b = v[13];
-  made->ring.write(r);
+  owner.state->ring.write(r);
   Py_RETURN_NONE;
 }
 
@@ -86,13 +84,14 @@ PYBIND11_MODULE(_hotpath, m) {
       // From here on this Core's ops are ours, and the ring's indices. Python's writer is switched
       // over in one go: it may be writing in other threads.
       .def("adopt", [](Owner& o, py::object ring) {
-        clamp = o.fallback.inc_ref().ptr();
+        py::cast(&o).inc_ref();  // `record` may be called as long as the process lives
         auto take = py::cpp_function([s = o.state] { return s->ring.take(); });
         auto old = ring.attr("take");
         o.state->ring.start(old().cast<uint64_t>());
         ring.attr("take") = take;
-        made = o.state, current = o.state, passing = false;
-        return py::reinterpret_steal<py::object>(PyCFunction_New(&record_def, nullptr));
+        current = o.state, passing = false;
+        const py::capsule self(&o);
+        return py::reinterpret_steal<py::object>(PyCFunction_New(&record_def, self.ptr()));
       })
       .def("set", [](Owner& o, int level, uint32_t step, bool closed, bool slow, bool probes) {
         State& s = *o.state;

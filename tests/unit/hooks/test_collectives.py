@@ -235,6 +235,25 @@ def test_ctrl_c_at_a_gate_is_the_programs(watched: Path, monkeypatch: pytest.Mon
     assert c.ops.num_open == 0 and c.guard.errors == 0
 
 
+def test_a_thread_that_was_interrupted_puts_nothing_back(way: str, watched: Path) -> None:
+    """The gate closes while another thread is telling C++ of a new step."""
+    if way != "native":
+        pytest.skip("Python's hooks read it themselves")
+    c = core.CURRENT
+    assert c is not None
+    said: list[tuple[Any, ...]] = []
+
+    class Table:
+        def set(self, *facts: Any) -> None:
+            c.gate.closed = True
+            said.append(facts)
+
+    native, c.native = c.native, type("Native", (), {"table": Table(), "cost": c.native.cost})()
+    c.changed()
+    c.native, c.gate.closed = native, False
+    assert [facts[2] for facts in said] == [False, True]
+
+
 def test_level_off_records_nothing_and_counts_on(watched: Path) -> None:
     """Two collectives and a send while it is off: what comes next has the numbers of the other
     ranks, who recorded them all. And it is said when nothing was recorded."""

@@ -122,9 +122,17 @@ def _adopt(c: _core.Core) -> None:
 
 
 def _tell(c: _core.Core) -> None:
-    """What C++ goes by: after each change of the step, the level, the gate or the watches."""
+    """What C++ goes by: after each change of the step, the level, the gate or the watches. Any
+    thread; one that was interrupted in between must not put back what another has changed."""
+    said = None
+    while (known := _facts(c)) != said:
+        c.native.table.set(*known)
+        said = known
+
+
+def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool]:
     known = context.of(c).part(probes.Probes)
-    c.native.table.set(
+    return (
         c.level, c.step, c.gate.closed, c.watches.slow is not None,
         known.on and known.told < probes.MAX_TOLD,
     )  # fmt: skip
