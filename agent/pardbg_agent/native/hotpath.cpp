@@ -59,6 +59,10 @@ std::atomic<bool> passing{false};      // the agent is off in this process
 py::object* asks = nullptr;            // hooks.comm.native.ask, and what watch slow wants of a wait
 py::object* slow_waited = nullptr;
 
+// Flag.OTHER_THREAD of this thread's ops, as Python said it of the first one.
+thread_local bool thread_known = false;
+thread_local uint16_t thread_flag = 0;
+
 struct Tensors {  // of an op, added up
   int64_t bytes = 0;
   const at::Tensor* first = nullptr;
@@ -112,6 +116,7 @@ void ask(int n, const IValue* args, size_t num, Key key, bool learn, Coming& c) 
   c.group = s->table.group(op[13].cast<std::string>());
   if (c.group->ranks.empty()) c.group->ranks = op[14].cast<std::vector<int16_t>>();
   c.state = s;
+  thread_known = true, thread_flag = r.flags & kOtherThread;
   if (!learn || !c.host_waits) return;
   Edge* edge = spec.p2p ? s->table.edge(c.group, r.peer, key.tag, spec.send) : nullptr;
   s->keep(key, Signature{c.group, edge, r.group_id, r.name_id, r.peer});
@@ -150,7 +155,7 @@ void begin(int n, const IValue* args, size_t num, Coming& c) {
     if (at != s->labels.end()) label = at->second, key.reduce = label.letter;
   }
   Signature known;
-  const bool simple = s != nullptr && in.plain && !spec.python;
+  const bool simple = s != nullptr && in.plain && !spec.python && (thread_known || level == 0);
   const bool found = simple && s->find(key, known);
   if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
       (level > 1 && ((spec.reduce >= 0 && n != 8) || spec.send) && in.first != nullptr &&
@@ -173,6 +178,7 @@ void begin(int n, const IValue* args, size_t num, Coming& c) {
   r.step = s->step.load(std::memory_order_relaxed);
   r.flags = spec.p2p ? (spec.send ? kP2P | kSend | kAsync : kP2P | kAsync)
                      : args[spec.async_op].toBool() ? kAsync : 0;
+  r.flags |= thread_flag;
   r.t0 = now_ns();
   c.token = s->table.issued(Open{known.group, r.group_id, spec.op, r.seq, spec.p2p, spec.send,
                                  r.peer, key.tag, -1, r.name_id, r.t0}, known.edge);

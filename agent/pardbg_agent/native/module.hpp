@@ -56,7 +56,6 @@ py::tuple row(const Open& o) {
 
 PYBIND11_MODULE(_hotpath, m) {
   using namespace pardbg;
-  m.attr("TORCH") = TORCH_BUILT_FOR;
   m.def("install", &install);
   m.def("uninstall", &uninstall);
   m.def("knows_torch", [] {  // torch's classes are ours too: the same pybind11 on both sides
@@ -67,7 +66,7 @@ PYBIND11_MODULE(_hotpath, m) {
     asks = new py::object(std::move(ask)), slow_waited = new py::object(std::move(waited));
   });
   m.def("pass_all", [](bool on) { passing = on; });
-  m.def("forked", [] { current = nullptr, passing = false; });
+  m.def("forked", [] { current = nullptr, passing = thread_known = false; });
   m.def("wait_of", [](py::object original) {
     auto f = py::reinterpret_steal<py::object>(PyCFunction_New(&wait_def, original.ptr()));
     return py::reinterpret_steal<py::object>(PyInstanceMethod_New(f.ptr()));

@@ -35,7 +35,7 @@ static_assert(sizeof(Record) == 64);
 
 constexpr uint8_t kIssue = 2, kDone = 3, kWait = 4, kLaneComm = 3, kLaneWait = 4;
 constexpr uint16_t kP2P = 2, kSend = 4, kCompleted = 8, kWaited = 16, kPolled = 32, kFailed = 128,
-                   kAsync = 256;
+                   kAsync = 256, kOtherThread = 4096;
 constexpr uint16_t kNoGroup = 0xFFFF;
 
 inline int64_t now_ns() {  // time.monotonic_ns
