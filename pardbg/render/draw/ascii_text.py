@@ -31,7 +31,7 @@ def ascii_of(text: str) -> str:
 def _one(sign: str) -> str:
     if sign.isascii():
         return sign
-    if "\u2800" < sign <= "\u28ff":  # the dots of a chart of many points
+    if 0x2800 < ord(sign) <= 0x28FF:  # the dots of a chart of many points
         return "."
     found = TABLE.get(sign) or unicodedata.normalize("NFKD", sign)[0]
     return found if found.isascii() else "?"
