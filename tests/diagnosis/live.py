@@ -135,3 +135,5 @@ def _started(case: Case, folder: Path) -> Iterator[RunHandle]:
             except TimeoutError:
                 assert handle._launcher is not None
                 end_tree(handle._launcher.pid)
+        if handle._launcher is not None:
+            handle._launcher.wait(15)  # one that ended by itself is reaped, too
