@@ -130,7 +130,7 @@ def test_missing_rank() -> None:
     trace = Trace(3)
     for proc in trace.ranks[:2]:
         proc.collective("world", "all_reduce", 1, None)
-    trace.ranks[2].phase("data", 0, 4000)  # rank 2 loads data for 4 s
+    trace.ranks[2].phase("data", 0, 6000)  # rank 2 loads data for 6 s
     early = only(trace, 500)
     assert (early.verdict, early.missing, early.skew_ns) == ("incomplete", (2,), None)
     late = only(trace, 4000)
