@@ -14,7 +14,6 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
-	@$(BIN)/pardbg native build || true
 	$(BIN)/pardbg demo
 
 test: $(STAMP) native
