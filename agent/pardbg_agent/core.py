@@ -217,8 +217,13 @@ def _main_thread_ended() -> None:
 def _leave() -> None:
     global _ended
     _ended = True
+    core, hooks = CURRENT, sys.modules.get("pardbg_agent.hooks")
+    followed = hooks.left(core) if core is not None and hooks is not None else None
     with contextlib.suppress(Exception):
         shutdown()
+    if followed and hooks is not None:
+        with contextlib.suppress(Exception, KeyboardInterrupt):
+            hooks.outlive(followed)
 
 
 def flush(timeout_s: float = 0.2) -> None:

@@ -64,7 +64,8 @@ def test_who_disagrees_is_held_before_it_issues(tmp_path: Path) -> None:
         job.do(Verb.DELAY, "1", ns=1_500_000_000)  # in each step; there is only one yet
         data = job.held("watch 1: rank 1 step 0, skew>500ms: last to broadcast int64[1] root 0 on")
         assert " s after rank " in data["reason"]
-        assert list(data["held"]) == [1] and sorted(data["waiting"]) == [0, 2]
+        # rank 2 may have its part of the broadcast already, and be held at what comes next
+        assert 1 in data["held"] and sorted({*data["held"], *data["waiting"]}) == [0, 1, 2]
         job.do(Verb.DELAY, "1", ns=0)
         job.do(Verb.DELETE, numbers=[1])
         job.do(Verb.WATCH, expr="mismatch")

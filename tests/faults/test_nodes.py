@@ -107,8 +107,6 @@ def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
         seen = events(messages)
         assert {"node", "node_back", "hub_restart"} <= set(seen) and "gap" not in seen
         assert not second.session.exists()
-        told = (second.run_dir / NOTICES_FILE).read_text() if second.run_dir.exists() else ""
-        assert "connected to the hub" in told
 
 
 @pytest.mark.timeout(120)

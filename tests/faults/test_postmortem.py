@@ -33,7 +33,7 @@ os.environ.update(RANK=str(rank), WORLD_SIZE="2")
 agent = core.ensure()
 group = agent.defs.group("g", "dp", None, [0, 1], "fake")
 op = agent.defs.op("all_reduce", "float32", "sum")
-now = time.monotonic_ns() - 5 * 10**9  # as if it had waited for 5 s already
+now = time.monotonic_ns() - 15 * 10**9  # as if it had waited for 15 s already
 if rank == 0:
     agent.ring.record(2, 3, 0, op, now, now, 7, 3, group, -1, -1, -1, 4096, 4096)
     agent.status.op(op, 3, group, -1, 0, now, 1)

@@ -35,7 +35,8 @@ def test_another_user() -> None:
 @pytest.mark.timeout(120)
 def test_exit_codes_are_the_programs_own() -> None:
     """A small draw of ``tests.bench.exit_hazard``: 2 ranks of torch, plain and watched."""
-    argv = [sys.executable, "-m", "tests.bench.exit_hazard", "--runs", "1", "raise", "_exit"]
+    words = ["--runs", "1", "raise in an op", "_exit"]
+    argv = [sys.executable, "-m", "tests.bench.exit_hazard", *words]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=True)
     rows = [line for line in done.stdout.splitlines() if " odd " in line]
     assert len(rows) == 4 and all(" 0 odd " in row for row in rows), done.stdout

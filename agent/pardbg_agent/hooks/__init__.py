@@ -7,12 +7,13 @@ process. A hook that fails is switched off and reported; nothing of it reaches t
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 
 _installed: Any = None
+OUTLIVE_NS: Final = 60_000_000_000
 QUIET_S = 0.05
 """How long gloo's worker may need, after the last completion, to drop what it holds."""
 
@@ -54,3 +55,23 @@ def quiesce(deadline_s: float) -> None:
     while core.ops.num_open and now_ns() < until - quiet:
         time.sleep(0.002)
     time.sleep(max(0.0, min(quiet, until - now_ns()) / 1e9))
+
+
+def left(core: _core.Core) -> set[int]:
+    """Return the ops that are under way, as a set that empties as they complete."""
+    followed: set[int] = core.context.works.followed if core.context is not None else set()
+    return followed
+
+
+def outlive(followed: set[int]) -> None:
+    """At exit, the rest sent: wait for ops that were left under way, as the program itself would.
+
+    Their process group's destructor waits for them (gloo), so this takes no time that the exit
+    would not take without us; but in there the interpreter is finalizing, and a future that calls
+    into Python then ends the process by SIGABRT in place of its own exit code.
+    """
+    begun = now_ns()
+    while followed and (waited := now_ns() - begun) < OUTLIVE_NS:
+        time.sleep(0.002 if waited < 1_000_000_000 else 0.05)
+    if now_ns() - begun > QUIET_S * 1e9:
+        time.sleep(QUIET_S)

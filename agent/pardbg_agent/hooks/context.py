@@ -169,6 +169,8 @@ class OpenWorks:
     """data_ptr of an output -> op, for wait_tensor."""
     polled: deque[tuple[Op, Any]] = field(default_factory=deque)
     """Ops on a device, with their Works."""
+    followed: set[int] = field(default_factory=set)
+    """Tokens of ops whose future will call into Python."""
     no_future: set[tuple[int, int]] = field(default_factory=set)
     """(group id, op) whose Works turned out to have no future."""
     gone: Any = None

@@ -152,7 +152,8 @@ def waits_for_rank_1(*, defined: bool) -> list[Finding]:
     for proc in trace.ranks:
         proc.collective("world", "all_reduce", 1, 2)
     trace.ranks[0].collective("world", "all_reduce", 3, None)
-    trace.ranks[1].phase("forward", 3, 4000)
+    trace.ranks[1].phase("forward", 3, 2500)
+    trace.ranks[0].metric("loss", 4000, 1.0)
     trace.flush()
     if not defined:
         proc = trace.ranks[1].proc

@@ -105,7 +105,8 @@ def follow(c: _core.Core, op: Op, result: Any) -> None:
 
 def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
     """Have the Work's future tell. False: it has none."""
-    no_future = of(c).works.no_future
+    works = of(c).works
+    no_future, followed = works.no_future, works.followed
     if no_future and (op.group_id, op.name_id) in no_future:
         return False
     try:
@@ -113,7 +114,8 @@ def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
     except (RuntimeError, NotImplementedError):
         no_future.add((op.group_id, op.name_id))
         return False
-    future.add_done_callback(partial(_complete, c, op))
+    followed.add(op.token)
+    future.add_done_callback(partial(_complete, c, op, followed))
     state = LOCAL.state
     if state.backward:
         state.futures.append((op, future))
@@ -121,9 +123,10 @@ def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
 
 
 @unseen
-def _complete(c: _core.Core, op: Op, _: Any) -> None:
+def _complete(c: _core.Core, op: Op, followed: set[int], _: Any) -> None:
     """The future's callback, on the backend's worker."""
     t1 = now_ns()
+    followed.discard(op.token)
     try:
         done(c, op, t1, COMPLETED)
     except Exception as error:  # noqa: BLE001 - the guard; a call less for each op
