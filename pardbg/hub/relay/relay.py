@@ -32,6 +32,8 @@ from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES
 from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES, pack, unpack
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.security import load_keys
+from pardbg.hub.serve.sockets import listen
+from pardbg.hub.serve.state_feed import VOLATILE
 from pardbg.plain_text import plain
 from pardbg.words import duration
 from pardbg_agent.wire import Key, Msg
@@ -50,7 +52,6 @@ PULL_HWM: Final = 64
 MAX_LINES: Final = 500
 TOLD_FILE: Final = "relay.json"
 """How far the job's output has been passed on, for a relay that comes after us."""
-_TIMES: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 
 
 class Relay:
@@ -65,7 +66,6 @@ class Relay:
         self._gone: dict[str, tuple[int, int | None]] = {}
         self._pending: deque[tuple[bytes, bytes]] = deque()
         """Taken from an agent, not yet from us."""
-        self._hub = ""
         self._found: deque[tuple[int, str, Any]] = deque()
         """Stacks read from outside, by other threads."""
         self._rows: dict[str, Any] = {}
@@ -90,6 +90,11 @@ class Relay:
         self._pull = self._bind(zmq.PULL, self.config.data, MAX_MESSAGE_BYTES)
         self._agents = self._bind(zmq.ROUTER, self.config.ctrl, MAX_CTRL_BYTES)
         self._up = Uplink(self._context, self.config.upstream, keys, self.config.node)
+        self._poller, self._without_data = zmq.Poller(), zmq.Poller()
+        self._poller.register(self._pull, zmq.POLLIN)
+        for socket in (self._agents, *self._up.sockets()):
+            self._poller.register(socket, zmq.POLLIN)
+            self._without_data.register(socket, zmq.POLLIN)
         files.write_json(self.config.dir / files.HUB_FILE, {
             "pid": os.getpid(), "start": start_time(os.getpid()), "hub": "relay",
         })  # fmt: skip
@@ -102,10 +107,7 @@ class Relay:
             socket.setsockopt(zmq.RCVHWM, PULL_HWM)
         else:
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        try:
-            socket.bind(endpoint)
-        except zmq.ZMQError as error:
-            raise files.ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None
+        listen(socket, endpoint)
         return socket
 
     def run(self) -> None:
@@ -141,16 +143,11 @@ class Relay:
         return self._is_over(now)
 
     def _wait(self) -> None:
-        poller = zmq.Poller()
-        for socket in (self._agents, *self._up.sockets()):
-            poller.register(socket, zmq.POLLIN)
-        if (
-            self._pending or self._turns.full or not self._up.up
-        ):  # agents keep theirs while the hub takes nothing
-            poller.poll(5 if self._up.up else 50)
+        if self._pending or self._turns.full or not self._up.up:
+            # Agents keep their records while the hub takes nothing.
+            self._without_data.poll(5 if self._up.up else 50)
         else:
-            poller.register(self._pull, zmq.POLLIN)
-            poller.poll(25)
+            self._poller.poll(25)
 
     def _pass_data(self) -> None:
         if self._up.num_links != self._link:
@@ -216,7 +213,7 @@ class Relay:
     def _own(self, message: dict[str, Any]) -> None:
         kind, proc = message.get("t"), str(message.get("proc") or "")
         if kind == Node.KNOWN.value:
-            self._hub, self._rows_ns = str(message.get("hub")), 0
+            self._rows_ns = 0
         elif kind == Node.REFUSED.value:
             self._up.problem = plain(str(message.get("why")))
         elif kind == Node.RESCUE.value and proc in self._rings.mapped:
@@ -274,7 +271,7 @@ class Relay:
             return
         rows = self._rings.rows(now)
         seen = {
-            proc: {k: v for k, v in row.items() if k not in _TIMES} for proc, row in rows.items()
+            proc: {k: v for k, v in row.items() if k not in VOLATILE} for proc, row in rows.items()
         }
         if seen == self._rows and waited < ROWS_IDLE_NS:
             return

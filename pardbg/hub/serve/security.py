@@ -6,6 +6,7 @@ and commands). ZAP tells them apart per socket; CTRL sees the role of each messa
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -95,7 +96,7 @@ class ServerSecurity:
         try:
             user = str(frame.get("User-Id"))
         except zmq.ZMQError:
-            return "control"  # came over ipc
+            return "viewer" if _over_tcp(frame) else "control"  # ipc: in a directory of ours
         found = self._roles.get(user.encode())
         return found if found is not None else "viewer"
 
@@ -103,6 +104,15 @@ class ServerSecurity:
         if self._auth is not None:
             self._auth.stop()
             self._auth = None
+
+
+def _over_tcp(frame: zmq.Frame) -> bool:
+    """Whether a message came from an internet address; over ipc libzmq tells uid and pid."""
+    try:
+        ipaddress.ip_address(str(frame.get("Peer-Address")).partition("%")[0])
+    except (zmq.ZMQError, ValueError):
+        return False
+    return True
 
 
 def load_keys(run_dir: Path) -> dict[str, Any] | None:

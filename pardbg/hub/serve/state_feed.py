@@ -16,7 +16,8 @@ STATE_PER_RANK_NS: Final = 500_000
 """Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
 STATE_IDLE_NS: Final = 1_000_000_000
 _TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
-_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
+VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
+"""Fields of a row whose change alone is no news."""
 
 
 class StateFeed:
@@ -42,7 +43,7 @@ class StateFeed:
         rows = self._agents.rows(now)
         self._watch_standstill(self._on_our_clock(rows), now)
         seen = {
-            proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
+            proc: {k: v for k, v in row.items() if k not in VOLATILE} for proc, row in rows.items()
         }
         if not self.force and seen == self._told and waited < STATE_IDLE_NS:
             return
