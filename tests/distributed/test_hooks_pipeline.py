@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from torch.distributed.pipelining.schedules import _Action
 
-from pardbg_agent.hooks.training.torch_plan import texts
+from pardbg_agent.hooks.training.pipeline import texts
 from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
 from pardbg_agent.wire import Flag, Kind
 from tests.distributed.programs.watched import Rank, Record, issued_ops, run_watched

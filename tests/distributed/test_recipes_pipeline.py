@@ -15,7 +15,7 @@ from pardbg.analysis.pipeline.layout import layouts
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
 from pardbg.recipes.catalogue.tables import zb_h1
 from pardbg.recipes.pipeline import loop, one_each, v_shape
-from pardbg_agent.hooks.training.torch_plan import texts
+from pardbg_agent.hooks.training.pipeline import texts
 from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
 from tests.distributed.recorded import Recorded, recorded
 

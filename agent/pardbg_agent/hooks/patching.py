@@ -26,6 +26,10 @@ After = Callable[[Any, Any, int, bool], None]
 _ABSENT = object()
 
 
+def nothing(*_: Any) -> None:
+    """What comes after a call of which only the begin is watched."""
+
+
 class Patches:
     """Attributes we replaced, and how to put them back."""
 
@@ -38,7 +42,9 @@ class Patches:
         setattr(owner, name, new)
         self._undo.append((owner, name, old, new))
 
-    def around(self, owner: Any, name: str, hook: str, before: Before, after: After) -> None:
+    def around(
+        self, owner: Any, name: str, hook: str, before: Before, after: After = nothing
+    ) -> None:
         """Replace a function or method by one that calls ``before`` and ``after`` around it."""
         if hasattr(owner, name):
             self.set(owner, name, around(getattr(owner, name), hook, before, after))

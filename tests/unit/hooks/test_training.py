@@ -18,7 +18,7 @@ from pardbg_agent import core, hooks, identity, schedule_orders
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, around
-from pardbg_agent.hooks.training import step_phases, torch_plan
+from pardbg_agent.hooks.training import pipeline, step_phases
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import Rank, make_run, read_rank
 
@@ -334,7 +334,7 @@ def test_plan_texts_are_compute_actions_and_a_pair_is_one_entry_until_taken_apar
     from torch.distributed.pipelining.schedules import _Action
 
     actions = [_Action.from_str(s) for s in ("0UNSHARD", "0F1", "(0F2;3B0)OVERLAP_F_B", "1SEND_F0")]
-    texts = torch_plan.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")])
+    texts = pipeline.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")])
     assert texts == ["0F1", "(0F2;3B0)OVERLAP_F_B"]
     assert schedule_orders.one_by_one(texts) == ["0F1", "0F2", "3B0"]
 

@@ -11,7 +11,7 @@ from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 from pardbg.analysis.pipeline.dependencies import Action
 from pardbg.analysis.pipeline.simulate import compute_plan, simulate
-from pardbg_agent.hooks.training.torch_plan import texts
+from pardbg_agent.hooks.training.pipeline import texts
 from pardbg_agent.schedule_orders import one_f_one_b
 
 RANKS, MICROBATCHES = 4, 8

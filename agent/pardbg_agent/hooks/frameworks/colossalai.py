@@ -6,55 +6,39 @@ compute: the action is the compute inside. The others' are counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run, report_loss
+from pardbg_agent.hooks.frameworks import seam
+from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.training import pipeline_actions, step_phases
-from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
-from pardbg_agent.schedule_orders import Plan, by_rank, interleaved, one_f_one_b
+from pardbg_agent.hooks.training import pipeline_actions
+from pardbg_agent.hooks.training.pipeline_actions import Actions
+from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 
-
-@dataclass(slots=True)
-class _Run:
-    stage: int
-    num_stages: int
-    is_v: bool = False
-    node: Any = None
-    """The zero-bubble schedule's node that is being run."""
-    splits: bool = False
-    """Backward is split: an I and a W."""
-    num_chunks: int = 1
-    losses: list[float] = field(default_factory=list)
-    """Of the last stage's microbatches, each divided by their number."""
+_VERBS: Final = {"F": "F", "B": "I", "W": "W"}
+"""The zero-bubble table's B is the gradient of the input alone."""
 
 
 def _hook_plain(patches: Patches, module: ModuleType) -> None:
-    schedule = module.OneForwardOneBackwardSchedule
-    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _plain, _log_loss)
-    _hook_steps(patches, schedule, "backward_step")
+    _hook(patches, module.OneForwardOneBackwardSchedule, _plain, "backward_step")
 
 
 def _hook_interleaved(patches: Patches, module: ModuleType) -> None:
-    schedule = module.InterleavedSchedule
-    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _interleaved, _log_loss)
-    _hook_steps(patches, schedule, "backward_step")
+    _hook(patches, module.InterleavedSchedule, _interleaved, "backward_step")
 
 
 def _hook_zero_bubble(patches: Patches, module: ModuleType) -> None:
     schedule = module.ZeroBubbleVPipeScheduler
-    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", _zero_bubble, _log_loss)
-    _hook_steps(patches, schedule, "backward_b_step")
+    _hook(patches, schedule, _zero_bubble, "backward_b_step")
     for name in ("schedule_f", "schedule_b"):
-        patches.around(schedule, name, "colossalai.node", _before_node, _nothing)
+        patches.around(schedule, name, "colossalai.node", _before_node)
     hook_action(patches, schedule, "schedule_w", "colossalai.weight", _weight)
 
 
-def _hook_steps(patches: Patches, schedule: Any, backward: str) -> None:
+def _hook(patches: Patches, schedule: Any, begins: Any, backward: str) -> None:
+    hook_run(patches, schedule, "forward_backward_step", "colossalai.run", begins, seam.report_sum)
     hook_action(patches, schedule, "forward_step", "colossalai.forward", _forward)
     hook_action(patches, schedule, backward, "colossalai.backward", _backward)
 
@@ -62,58 +46,42 @@ def _hook_steps(patches: Patches, schedule: Any, backward: str) -> None:
 # -- runs
 
 
-def _begin(made: Actions, given: Given) -> tuple[Any, tuple[int, ...]]:
-    """(pipeline group, its ranks) of a run that begins."""
+def _begin(made: Actions, given: Given) -> Any:
+    """The pipeline group of a run that begins."""
     manager = given["self"].stage_manager
     group = manager.pg_mesh.get_group_along_axis(manager.pipeline_axis)
-    ranks = ranks_of(group)
-    made.of_run = _Run(int(manager.stage), len(ranks))
-    return group, ranks
+    seam.begin(made, group, manager.stage)
+    return group
 
 
 def _plain(c: _core.Core, made: Actions, given: Given) -> Plan:
-    group, ranks = _begin(made, given)
     number = _number(given["self"], "num_microbatches")
-    order = by_rank(ranks, lambda stage: one_f_one_b(stage, len(ranks), number))
-    order = order if _trains(given) and number else {}
-    return Plan("ColossalAI 1F1B", ranks, len(ranks), number, order, group=group_key(group))
+    row = one_f_one_b if _trains(given) else None
+    return seam.plan_on(_begin(made, given), "ColossalAI 1F1B", number, row)
 
 
 def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan:
-    group, ranks = _begin(made, given)
     number, chunks = _number(given["self"], "num_microbatch"), int(given["self"].num_model_chunks)
-    made.of_run.num_chunks = chunks
-    order = by_rank(ranks, lambda rank: interleaved(rank, len(ranks), number, chunks))
-    order = order if _trains(given) and number else {}
-    name, stages = "ColossalAI Interleaved1F1B", len(ranks) * chunks
-    return Plan(name, ranks, stages, number, order, group=group_key(group))
+
+    def row(at: int, size: int, number: int) -> list[str]:
+        return interleaved(at, size, number, chunks)
+
+    name = "ColossalAI Interleaved1F1B"
+    group = _begin(made, given)
+    return seam.plan_on(group, name, number, row if _trains(given) else None, chunks)
 
 
 def _zero_bubble(c: _core.Core, made: Actions, given: Given) -> Plan:
-    group, ranks = _begin(made, given)
-    made.of_run.is_v = True
+    group = _begin(made, given)
     number, tables = _number(given["self"], "num_microbatch"), given["self"].schedules
-    order = {}
-    if _trains(given) and len(tables) == len(ranks):
-        made.of_run.splits = any(node.type == "W" for node in tables[made.of_run.stage])
-        order = by_rank(ranks, lambda stage: _nodes(tables[stage], stage, len(ranks)))
-    return Plan("ColossalAI ZBVZeroBubble", ranks, 2 * len(ranks), number, order,
-                group=group_key(group))  # fmt: skip
 
+    def row(at: int, size: int, number: int) -> list[str]:
+        run = seam.Run(at, size)
+        nodes = (node for node in tables[at] if node.type in _VERBS)
+        return [f"{run.at(node.chunk)}{_VERBS[node.type]}{node.minibatch}" for node in nodes]
 
-def _nodes(table: Sequence[Any], stage: int, num_stages: int) -> list[str]:
-    """A stage's own table; its B is the gradient of the input alone."""
-    verbs = {"F": "F", "B": "I", "W": "W"}
-    return [
-        f"{_virtual(node.chunk, stage, num_stages)}{verbs[node.type]}{node.minibatch}"
-        for node in table
-        if node.type in verbs
-    ]
-
-
-def _virtual(chunk: int, stage: int, num_stages: int) -> int:
-    """The second chunk runs back through the ranks."""
-    return 2 * num_stages - 1 - stage if chunk else stage
+    known = _trains(given) and len(tables) == made.of_run.num_ranks
+    return seam.plan_on(group, "ColossalAI ZBVZeroBubble", number, row if known else None, 2)
 
 
 def _number(schedule: Any, name: str) -> int:
@@ -131,50 +99,38 @@ def _trains(given: Given) -> bool:
 def _before_node(c: _core.Core, *_: Any, scheduled_node: Any = None, **__: Any) -> None:
     run = pipeline_actions.of(c).of_run
     if run is not None:
-        run.node = scheduled_node
-
-
-def _nothing(*_: Any) -> None:
-    """Never comes."""
+        run.of_framework = scheduled_node
 
 
 def _of_node(made: Actions, verb: str) -> What:
-    run = made.of_run
-    stage = _virtual(run.node.chunk, run.stage, run.num_stages)
-    return verb, stage, int(run.node.minibatch), None
+    node = made.of_run.of_framework
+    return verb, made.of_run.at(node.chunk), int(node.minibatch), None
 
 
 def _forward(made: Actions, given: Given) -> What:
     run = made.of_run
-    if run.is_v and run.node is not None:
+    if run.of_framework is not None:
         return _of_node(made, "F")
-    stage = int(given.get("model_chunk_id") or 0) * run.num_stages + run.stage
+    stage = int(given.get("model_chunk_id") or 0) * run.num_ranks + run.stage
     return "F", stage, made.next_mb("F", stage), None
 
 
 def _backward(made: Actions, given: Given) -> What | None:
     run = made.of_run
-    loss: Any = given.get("output_obj")
-    if step_phases.is_plain_scalar(loss):
-        run.losses.append(loss.item())
-    if run.is_v and run.node is not None:
-        return _of_node(made, "I" if run.splits else "B")
+    seam.keep_loss(made, given.get("output_obj"))
+    if run.of_framework is not None:
+        splits = any(node.type == "W" for node in given["self"].schedules[run.stage])
+        return _of_node(made, "I" if splits else "B")
     planned = made.next_planned("B")
-    if planned is None and run.num_chunks > 1:
+    if planned is None and int(getattr(given.get("self"), "num_model_chunks", 1)) > 1:
         return None  # nothing says whose it is
     stage, mb = planned or (run.stage, made.next_mb("B", run.stage))
     return "B", stage, mb, None
 
 
 def _weight(made: Actions, given: Given) -> What | None:
-    made.of_run.node = given.get("scheduled_node")
-    return None if made.of_run.node is None else _of_node(made, "W")
-
-
-def _log_loss(c: _core.Core, made: Actions) -> None:
-    """The mean over the microbatches, where the last stage is."""
-    if made.of_run.losses:
-        report_loss(c, made, sum(made.of_run.losses))
+    made.of_run.of_framework = given.get("scheduled_node")
+    return None if made.of_run.of_framework is None else _of_node(made, "W")
 
 
 MODULES: Final = {

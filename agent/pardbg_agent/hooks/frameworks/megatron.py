@@ -9,25 +9,15 @@ backward, calls neither and is not seen.)
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks.frameworks import seam
 from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run, report_loss
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
-from pardbg_agent.schedule_orders import Plan, by_rank, interleaved, one_f_one_b
-
-
-@dataclass(slots=True)
-class _Run:
-    """What the actions of a run need."""
-
-    pp_rank: int
-    pp_size: int
-    losses: Any = None
-    """The schedule's list of what each microbatch's loss function reports."""
+from pardbg_agent.hooks.training.pipeline_actions import Actions
+from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 
 
 def _hook(patches: Patches, module: ModuleType) -> None:
@@ -41,38 +31,40 @@ def _hook(patches: Patches, module: ModuleType) -> None:
     hook_action(patches, module, "backward_step", "megatron.backward", _backward)
 
 
-def _begin(made: Actions, given: Given) -> tuple[Any, int]:
-    """(pipeline group, its size) of a run that begins."""
+def _begin(made: Actions, given: Given) -> Any:
+    """The pipeline group of a run that begins."""
     communicator = given.get("p2p_communicator")
     state: Any = sys.modules["megatron.core.parallel_state"]
     group = getattr(communicator, "pp_group", None) or state.get_pipeline_model_parallel_group()
-    made.of_run = _Run(group.rank(), group.size())
-    return group, group.size()
+    seam.begin(made, group)
+    return group
 
 
 def _plain(c: _core.Core, made: Actions, given: Given) -> Plan:
-    group, size = _begin(made, given)
-    ranks, number = ranks_of(group), int(given["num_microbatches"])
-    order = by_rank(ranks, lambda stage: one_f_one_b(stage, size, number))
-    order = {} if given.get("forward_only") else order
-    return Plan("Megatron 1F1B", ranks, size, number, order, group=group_key(group))
+    row = None if given.get("forward_only") else one_f_one_b
+    number = int(given["num_microbatches"])
+    return seam.plan_on(_begin(made, given), "Megatron 1F1B", number, row)
 
 
 def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan:
-    group, size = _begin(made, given)
-    ranks, number, chunks = ranks_of(group), int(given["num_microbatches"]), len(given["model"])
+    chunks = len(given["model"])
     config = _config(given["model"][0])
-    together = int(getattr(config, "microbatch_group_size_per_vp_stage", 0) or size)
-    order = by_rank(ranks, lambda rank: interleaved(rank, size, number, chunks, together))
-    if given.get("forward_only") or getattr(config, "overlap_moe_expert_parallel_comm", False):
-        order = {}
-    name, stages = "Megatron Interleaved1F1B", size * chunks
-    return Plan(name, ranks, stages, number, order, group=group_key(group))
+    together = int(getattr(config, "microbatch_group_size_per_vp_stage", 0) or 0)
+
+    def row(at: int, size: int, number: int) -> list[str]:
+        return interleaved(at, size, number, chunks, together)
+
+    known = not given.get("forward_only")
+    known = known and not getattr(config, "overlap_moe_expert_parallel_comm", False)
+    return seam.plan_on(
+        _begin(made, given), "Megatron Interleaved1F1B", int(given["num_microbatches"]),
+        row if known else None, chunks,
+    )  # fmt: skip
 
 
 def _unpiped(c: _core.Core, made: Actions, given: Given) -> None:
     """Gradient accumulation: forward and backward are phases of the step, not actions."""
-    made.of_run = _Run(0, 1)
+    made.of_run = seam.Run(0, 1)
 
 
 def _config(model: Any) -> Any:
@@ -83,8 +75,8 @@ def _config(model: Any) -> Any:
 
 def _forward(made: Actions, given: Given) -> What:
     run = made.of_run
-    run.losses = given.get("forward_data_store")
-    stage = (given.get("vp_stage") or 0) * run.pp_size + run.pp_rank
+    run.of_framework = given.get("forward_data_store")
+    stage = (given.get("vp_stage") or 0) * run.num_ranks + run.stage
     mb = given.get("current_microbatch")
     mb = made.next_mb("F", stage) if mb is None else int(mb)
     return "F", stage, mb, given.get("model")
@@ -93,14 +85,14 @@ def _forward(made: Actions, given: Given) -> What:
 def _backward(made: Actions, given: Given) -> What:
     run = made.of_run
     planned = made.next_planned("B")
-    stage, mb = planned or (run.pp_rank, made.next_mb("B", run.pp_rank))
+    stage, mb = planned or (run.stage, made.next_mb("B", run.stage))
     return "B", stage, mb, None
 
 
 def _log_loss(c: _core.Core, made: Actions) -> None:
     """The mean over the microbatches of what the loss function reports first: a number each, or
     a sum and a count of tokens. Where the last stage is; never waits for a device."""
-    reported = made.of_run.losses or ()
+    reported = made.of_run.of_framework or ()
     firsts = [next(iter(each.values())) for each in reported if isinstance(each, dict) and each]
     values = [_numbers(first) for first in firsts]
     if not values or not all(values):

@@ -4,18 +4,76 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.patching import Patches, around
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
-from pardbg_agent.hooks.training.pipeline_actions import Actions
-from pardbg_agent.schedule_orders import Plan
+from pardbg_agent.hooks.training.pipeline_actions import Actions, group_key, ranks_of
+from pardbg_agent.schedule_orders import Plan, by_rank
 
 Given = dict[str, Any]
 """A call's arguments by their names."""
 What = tuple[str, int, int, Any]
 """(verb, stage, microbatch, module or None) of an action."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What the actions of a schedule's run need to know of it."""
+
+    stage: int
+    """Of this rank in the pipeline's group."""
+    num_ranks: int
+    losses: list[float] = field(default_factory=list)
+    """Of the last stage's microbatches."""
+    of_framework: Any = None
+    """The framework's own object: an engine, or the node that runs."""
+
+    def at(self, second_half: bool) -> int:
+        """The virtual stage where the second chunk runs back through the ranks (V)."""
+        return 2 * self.num_ranks - 1 - self.stage if second_half else self.stage
+
+
+def begin(made: Actions, group: Any, stage: int | None = None) -> Run:
+    """A run on the pipeline's process group begins; ``stage``: this rank in it."""
+    ranks = ranks_of(group)
+    made.of_run = run = Run(group.rank() if stage is None else int(stage), len(ranks))
+    return run
+
+
+def plan_on(
+    group: Any,
+    name: str,
+    number: int,
+    row: Callable[[int, int, int], list[str]] | None,
+    chunks: int = 1,
+) -> Plan:
+    """The plan of a run of ``number`` microbatches on a process group. ``row(rank in the group,
+    its size, number)`` are the actions of one of its ranks; None: not known."""
+    ranks = ranks_of(group)
+    size = len(ranks)
+    order = by_rank(ranks, lambda at: row(at, size, number)) if row and number else {}
+    return Plan(name, ranks, size * chunks, number, order, group=group_key(group))
+
+
+def keep_loss(made: Actions, loss: Any) -> None:
+    """Keep what backward begins from, where it is one number on the host."""
+    if made.of_run is not None and step_phases.is_plain_scalar(loss):
+        made.of_run.losses.append(loss.item())
+
+
+def report_sum(c: _core.Core, made: Actions) -> None:
+    """Report the loss of a run whose microbatches' losses were divided by their number."""
+    if made.of_run.losses:
+        report_loss(c, made, sum(made.of_run.losses))
+
+
+def report_mean(c: _core.Core, made: Actions) -> None:
+    """Report the loss of a run whose microbatches' losses were not divided."""
+    if made.of_run.losses:
+        report_loss(c, made, sum(made.of_run.losses) / len(made.of_run.losses))
 
 
 def names_of(function: Any) -> Callable[[tuple[Any, ...], Given], Given]:

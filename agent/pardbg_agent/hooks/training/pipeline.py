@@ -14,8 +14,9 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.patching import Patches, spend, unframed
-from pardbg_agent.hooks.training import pipeline_actions, step_phases, torch_plan
+from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.life.late_imports import LateImports
+from pardbg_agent.schedule_orders import COMPUTE, Plan, one_f_one_b
 from pardbg_agent.wire import NONE, DefKind
 
 _LABELS: Final = "pipeline.labels"
@@ -54,7 +55,7 @@ def _hook_schedules(patches: Patches, module: ModuleType) -> None:
         patches.around(owner, "step", "pipeline.step", _before_step, _after_step)
     base = module._PipelineSchedule
     patches.around(base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss)
-    patches.around(base, "_update_losses", "pipeline.losses", _before_losses, _after_losses)
+    patches.around(base, "_update_losses", "pipeline.losses", _before_losses)
 
 
 # -- actions
@@ -156,8 +157,8 @@ def _after_step(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
 
 def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
     """PLAN and STAGE definitions, once per schedule object."""
-    stages = torch_plan.stages_of(schedule)
-    plan = torch_plan.definition(schedule, pipeline_actions.group_key(stages[0].group))
+    stages = stages_of(schedule)
+    plan = definition(schedule, pipeline_actions.group_key(stages[0].group))
     planned = pipeline_actions.of(c).define(plan) if plan.order else []
     for stage in stages:
         c.defs.put(
@@ -169,13 +170,76 @@ def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
     return planned
 
 
-def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
+def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
     """The mean over the microbatches, where the last stage is; never waits for a device."""
     losses = schedule._internal_losses
     if losses and all(step_phases.is_plain_scalar(loss) for loss in losses):
         step_phases.log_loss(c, sum(loss.item() for loss in losses) / len(losses), c.step)
-    return None
 
 
-def _after_losses(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-    return None
+# -- a schedule's plan as text, from torch's own tables
+
+
+def texts(actions: Any) -> list[str]:
+    """Compute actions of one rank in order, text form; an overlapped pair stays one entry,
+    ``(0F7;7B3)OVERLAP_F_B``."""
+    out: list[str] = []
+    for action in actions or ():
+        if action is None:
+            continue
+        if action.sub_actions is not None:
+            parts = texts(action.sub_actions)
+            out.append(f"({';'.join(parts)}){action.computation_type.value}")
+        elif action.computation_type.value in COMPUTE:
+            out.append(f"{action.stage_index}{action.computation_type.value}"
+                       f"{action.microbatch_index}")  # fmt: skip
+    return out
+
+
+def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
+    """Return (planned actions by pipeline rank, source) of a schedule object; empty if it has
+    none."""
+    num_microbatches = int(schedule._n_microbatches)
+    if not schedule._has_backward:
+        return {}, "schedule"
+    # What the runtime really walks through, after lowering (it may merge I and W into B).
+    table = getattr(schedule, "pipeline_order_with_comms", None)
+    table = table or getattr(schedule, "pipeline_order", None)
+    if not table and hasattr(schedule, "_get_pipeline_order"):
+        table = schedule._get_pipeline_order()
+    order = {int(rank): texts(actions) for rank, actions in (table or {}).items()}
+    if type(schedule).__name__ == "Schedule1F1B":
+        count = int(schedule._num_stages)
+        right = {s: one_f_one_b(s, count, num_microbatches) for s in range(count)}
+        return right, "schedule" if right == order else "corrected"
+    return order, "schedule"
+
+
+def stages_of(schedule: Any) -> list[Any]:
+    """Return the schedule's stages on this rank."""
+    stages = getattr(schedule, "_stages", None)
+    return list(stages) if stages else [schedule._stage]
+
+
+def definition(schedule: Any, group_key: str) -> Plan:
+    """Return a schedule object's plan."""
+    stage = stages_of(schedule)[0]
+    ranks = pipeline_actions.ranks_of(stage.group)
+    order, source = plan_of(schedule)
+    return Plan(
+        schedule=type(schedule).__name__,
+        ranks=ranks,
+        num_stages=int(stage.num_stages),
+        num_microbatches=int(schedule._n_microbatches),
+        order={ranks[r]: actions for r, actions in order.items() if r < len(ranks)},
+        source=source,
+        group=group_key,
+        paced=any(is_paced(s.submod) for s in stages_of(schedule)),
+    )
+
+
+def is_paced(module: Any) -> bool:
+    """Return whether a layer sleeps to pace compute (as in pardbg.recipes)."""
+    return any(
+        getattr(m, "pardbg_paced", False) or type(m).__name__ == "Paced" for m in module.modules()
+    )

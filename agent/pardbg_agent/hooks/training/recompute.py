@@ -30,13 +30,9 @@ def _hook(patches: Patches, module: ModuleType) -> None:
     region = getattr(module, "_recomputation_hook", None)
     if region is None:
         return
-    patches.around(region, "__init__", NAME, _made, _nothing)
-    patches.around(region, "__enter__", NAME, _begins, _nothing)
-    patches.around(region, "__exit__", NAME, _ends, _nothing)
-
-
-def _nothing(*_: Any) -> None:
-    """``around`` never comes here: the hooks below have nothing to do afterwards."""
+    patches.around(region, "__init__", NAME, _made)
+    patches.around(region, "__enter__", NAME, _begins)
+    patches.around(region, "__exit__", NAME, _ends)
 
 
 def _made(c: _core.Core, region: Any, frame: Any, gid: Any) -> None:

@@ -86,7 +86,7 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
     patches.around(torch.autograd, "backward", "backward", _before_backward, _after_backward)
     scaler = getattr(torch.amp, "GradScaler", None)
-    patches.around(scaler, "scale", "scale", before_scale, after_scale)
+    patches.around(scaler, "scale", "scale", before_scale)
     patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
     late.when_imported(
         "torch.nn.parallel.distributed",
@@ -224,10 +224,6 @@ def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -
     """``scaler.scale(loss).backward()``: the loss is what it was before."""
     if is_plain_scalar(outputs) and not local().action:
         local().unscaled = outputs.item(), divisor_of(outputs)
-
-
-def after_scale(*_: Any) -> None:
-    """Nothing."""
 
 
 def _anchor(c: _core.Core, x: Context, t: int) -> None:
