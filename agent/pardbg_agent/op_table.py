@@ -197,7 +197,7 @@ class OpTable:
 
 
 def as_state(op: Issued) -> list[Any]:
-    """The fields of pardbg.control.language.agent_state.OpenOp, in its order."""
+    """The fields of pardbg.control.machine.cut.OpenOp, in its order."""
     peer, order = (op.peer, op.order) if op.p2p else (None, 0)
     return [op.group, op.op, op.seq, peer, op.send, op.tag, order, op.since_ns]
 

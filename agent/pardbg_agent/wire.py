@@ -320,7 +320,7 @@ class Msg(str, enum.Enum):
     """The PROCESS definition's fields, and "ring", "defs": paths of the shared files."""
     STATE = "state"
     """While control is active: {"sn", "re", "held", "step", "open", "issued", "p2p", "done",
-    "next"}; see AgentState in pardbg.control.language.agent_state. Sent at each change, polled
+    "next"}; see AgentState in pardbg.control.machine.cut. Sent at each change, polled
     every 5 ms. Also "rank", "held_since_ns", "plan", "closed" (the gate), "t_ns". Shapes: "open":
     [OpenOp's fields as an array, in order], "issued": {group key: n},
     "p2p": [[group key, peer, tag, send, n], ...]."""

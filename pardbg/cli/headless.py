@@ -17,8 +17,7 @@ from pardbg.cli.common import echo, talk
 from pardbg.words import duration
 
 if TYPE_CHECKING:
-    from pardbg.control.language.port import Reply
-    from pardbg.control.language.verbs import Verb
+    from pardbg.control.language.verbs import Reply, Verb
     from pardbg.hub.run.config import RunConfig
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams

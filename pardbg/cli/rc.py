@@ -18,10 +18,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from pardbg.cli.common import UserError
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.control.machine.breakpoints import EDITS
-from pardbg.control.machine.exceptions import HOLD_S
+from pardbg.control.machine.holding import HOLD_S
 from pardbg.ui.commands.command_line import Command
 from pardbg.ui.commands.startup import Rc, RcLine, run_rc
 

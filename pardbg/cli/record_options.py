@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from pardbg.control.machine.exceptions import HOLD_S, MAX_HOLD_S
+from pardbg.control.machine.holding import HOLD_S, MAX_HOLD_S
 from pardbg.words import parse_duration, parse_size
 from pardbg_agent import wire
 from pardbg_agent.wire import LEVELS

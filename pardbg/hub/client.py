@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import zmq
 
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.events.decode import Malformed
 from pardbg.hub.run.start import RunHandle
 from pardbg.hub.serve.ctrl_messages import pack, unpack

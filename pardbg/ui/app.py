@@ -10,8 +10,7 @@ from textual import constants, events
 from textual.app import App
 from textual.binding import BindingType
 
-from pardbg.control.language.port import ControlPort, Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import ControlPort, Reply, Verb
 from pardbg.render.draw.plots import preload
 from pardbg.session.append_bookmark import add_bookmarks
 from pardbg.session.navigation.replay import ReplayClock

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.exceptions import RUN
+from pardbg.control.machine.holding import RUN
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle
 from pardbg.session.reader import load

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pardbg.control.language.arguments import inspect_words, verb_meant, verb_words
+from pardbg.control.language.arguments import inspect_words, parse_watch, verb_meant, verb_words
 from pardbg.control.language.expr import parse
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.control.language.verbs import Verb
-from pardbg.control.language.watch_expr import parse_watch
 from pardbg.session.navigation import goto
 from pardbg.words import parse_duration, parse_size
 from tests.siege.stores import where

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.store.bookmarks import Bookmarks
 from pardbg.store.history import History
 from pardbg.store.source import Message

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.control.language.port import Reply
+from pardbg.control.language.verbs import Reply
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode
 from tests.ui import sample

@@ -1,5 +1,7 @@
 """The arguments of verbs, as users and scripts write them: ``break op==send on 0-1``,
-``delay 2 50ms``, ``pause 2 hold``. The ``:`` line and ``pardbg ctl`` read them here."""
+``delay 2 50ms``, ``watch slow>5``, ``level full 0-3 30s``. The ``:`` line and ``pardbg ctl`` read
+them here; the agents look for what is watched (pardbg_agent.control.watches).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,23 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pardbg.control.language.expr import ExprError, parse
-from pardbg.control.language.level import recording_words
 from pardbg.control.language.verbs import Verb
-from pardbg.control.language.watch_expr import WATCH_USAGE, parse_watch
-from pardbg.words import parse_duration, whole
-from pardbg_agent.wire import WATCH_KINDS
+from pardbg.words import SIZE_UNITS, TIME_UNITS, parse_duration, whole
+from pardbg_agent.wire import LEVELS, WATCH_KINDS
 
+_EXAMPLES: Final = "nan, mismatch, diverge, slow>5, skew>20ms, memory>2GiB"
+_LIMITS: Final = {
+    "slow": dict.fromkeys(("", "x", "×", "xmedian", "×median"), 1.0),
+    "skew": TIME_UNITS,
+    "memory": SIZE_UNITS,
+}
+"""Kinds of watches that have a limit: unit -> what the number is multiplied by."""
+_WATCH: Final = re.compile(
+    r"(?P<kind>[a-z]+)\s*(?:(?P<op>[<>=]+)\s*(?P<number>\d+\.?\d*|\.\d+)?\s*(?P<unit>\S*))?"
+)
+_MOST: Final = 1e18
+_Said = tuple[str | None, dict[str, Any]]
+_WHILE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m)")
 MOVES: Final = (Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP)
 """They move held ranks, and may be asked for several times at once: ``tick x5``."""
 USAGE: Final[dict[Verb, str]] = {
@@ -22,7 +35,8 @@ USAGE: Final[dict[Verb, str]] = {
     Verb.BREAK: "EXPR [on RANKS]",
     Verb.TBREAK: "EXPR [on RANKS]",
     Verb.UNTIL: "EXPR [on RANKS]",
-    Verb.WATCH: WATCH_USAGE,
+    Verb.WATCH: "nan|mismatch|diverge|slow>K|skew>T|memory>X [on RANKS]",
+    Verb.LEVEL: "off|summary|full [RANKS] [30s]",
     Verb.CONDITION: "N EXPR",
     Verb.IGNORE: "N COUNT",
     Verb.DELETE: "[N …]",
@@ -42,13 +56,14 @@ PDB: Final = {
 }  # fmt: skip
 """pdb's own abbreviations."""
 MAX_DELAY_NS: Final = 60 * 10**9
-_Said = tuple[str | None, dict[str, Any]]
 
 
 def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
     """Return (rank set, the verb's other arguments). Raises ValueError, one line for the user."""
-    if verb in (Verb.LEVEL, Verb.MARK):
-        return recording_words(verb, words)
+    if verb is Verb.MARK:
+        return None, {"text": " ".join(words)}
+    if verb is Verb.LEVEL:
+        return _level(words)
     if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
         return _condition(verb, words)
     if verb is Verb.CONDITION:
@@ -155,3 +170,42 @@ def _time(text: str) -> int:
     if delay_ns > MAX_DELAY_NS:
         raise ValueError(f"a delay is 50ms or 0.2s, at most 60s; got {text!r}")
     return delay_ns
+
+
+def parse_watch(text: str) -> tuple[str, float]:
+    """Return (kind, limit in the kind's unit: times, ns, bytes). Raises ExprError, one line."""
+    said = text.strip()
+    match = _WATCH.fullmatch(said)
+    if match is None or match["kind"] not in WATCH_KINDS:
+        raise ExprError(f"cannot watch {said[:30]!r}: {_EXAMPLES}" if said else
+                        f"watch what? {_EXAMPLES}")  # fmt: skip
+    kind = match["kind"]
+    units = _LIMITS.get(kind)
+    if units is None:
+        if match["op"]:
+            raise ExprError(f"{kind} has no limit: watch {kind}")
+        return kind, 0.0
+    if match["op"] != ">" or match["number"] is None:
+        example = next(word for word in _EXAMPLES.split(", ") if word.startswith(kind))
+        raise ExprError(f"{kind} needs a limit, as in `watch {example}`")
+    if match["unit"] not in units:
+        fits = ", ".join(filter(None, units))
+        what = f"no unit {match['unit'][:12]!r}" if match["unit"] else "a unit is missing"
+        raise ExprError(f"{what} in {said[:30]!r}: {fits}")
+    limit = float(match["number"]) * units[match["unit"]]
+    if not limit < _MOST:
+        raise ExprError(f"{said[:30]!r} is out of range")
+    return kind, limit
+
+
+def _level(words: Sequence[str]) -> _Said:
+    if not words or words[0] not in LEVELS:
+        raise ValueError(f"level is {', '.join(LEVELS)}, as in `level full 0-3 30s`")
+    args: dict[str, Any] = {"level": words[0]}
+    rest = list(words[1:])
+    if rest and (match := _WHILE.fullmatch(rest[-1])):
+        args["for_s"] = float(match[1]) * (60 if match[2] == "m" else 1)
+        rest.pop()
+    if len(rest) > 1:
+        raise ValueError(f"level takes one rank set and a time, not {' '.join(rest)!r}")
+    return (rest[0] if rest else None), args

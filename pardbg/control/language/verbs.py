@@ -1,8 +1,12 @@
-"""The verbs of control: what keys, the console and ``pardbg ctl`` ask of the hub."""
+"""The verbs of control, and the port through which keys, the console and ``pardbg ctl`` ask them of
+a live hub.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Protocol
 
 
 class Verb(str, Enum):
@@ -53,3 +57,32 @@ class Verb(str, Enum):
     given. Needs no control, as no rank is held."""
     KILL = "kill"
     """End the job: SIGTERM, then SIGKILL to what is left. Needs ``confirm=True``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    ok: bool
+    error: str | None
+    """One line: what, and what to do."""
+    data: dict[str, Any]
+
+
+class ControlPort(Protocol):
+    """What the TUI, the console and ``pardbg ctl`` need of a live hub."""
+
+    @property
+    def name(self) -> str:
+        """Name of this viewer in the audit trail."""
+        ...
+
+    def command(
+        self, verb: Verb, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
+    ) -> Reply:
+        """Send and wait for the acknowledgement. Call from a worker thread."""
+        ...
+
+    def take(self) -> Reply: ...
+
+    def leave(self) -> None:
+        """Give control up; every rank runs on."""
+        ...

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pardbg.control.language.arguments import parse_watch
 from pardbg.control.language.expr import Tree, gates, parse
 from pardbg.control.language.verbs import Verb
-from pardbg.control.language.watch_expr import parse_watch
-from pardbg.control.machine.effects import Command
-from pardbg.words import duration, parse_rank_set, rank_set, ranks_text
+from pardbg.words import parse_rank_set, rank_set
 from pardbg_agent.wire import MAX_BREAKS
 
 EDITS: Final = (
@@ -81,36 +80,19 @@ class Breakpoints:
     def get(self, number: int) -> Breakpoint | None:
         return self._known.get(number)
 
-    def all(self) -> list[Breakpoint]:
-        """Return all, by number."""
-        return list(self._known.values())
-
     def add(
         self, text: str, ranks: tuple[int, ...] | None, by: str, *, keep: bool = False,
-        lease_ns: int = 0, once: bool = False,
+        lease_ns: int = 0, once: bool = False, watch: bool = False,
     ) -> Breakpoint:  # fmt: skip
         """Raises ExprError or BreakpointError."""
-        return self._put(text, parse(text), ranks, by, keep, lease_ns, once)
-
-    def watch(
-        self, text: str, ranks: tuple[int, ...] | None, by: str, *, keep: bool = False,
-        lease_ns: int = 0,
-    ) -> Breakpoint:  # fmt: skip
-        """Raises ExprError or BreakpointError."""
-        kind, limit = parse_watch(text)
-        made = self._put(text, (), ranks, by, keep, lease_ns, False)
-        made.kind, made.limit = kind, limit
-        return made
-
-    def _put(
-        self, text: str, tree: Tree, ranks: tuple[int, ...] | None, by: str, keep: bool,
-        lease_ns: int, once: bool,
-    ) -> Breakpoint:  # fmt: skip
+        kind, limit = parse_watch(text) if watch else ("", 0.0)
+        tree = () if watch else parse(text)
         if len(self._known) >= MAX_BREAKS:
             raise BreakpointError(f"{MAX_BREAKS} breakpoints are set: delete one first")
         self._number += 1
-        made = Breakpoint(self._number, text.strip(), tree, ranks, by, keep, lease_ns, once)
-        self._known[made.number] = made
+        made = self._known[self._number] = Breakpoint(
+            self._number, text.strip(), tree, ranks, by, keep, lease_ns, once, kind, limit
+        )
         return made
 
     def restore(self, said: Mapping[str, Any]) -> None:
@@ -124,9 +106,9 @@ class Breakpoints:
             raise BreakpointError(f"not as a hub says it: {error!r}") from None
         highest, self._number = self._number, number - 1
         try:
-            made = (self.watch if said.get("kind") else self.add)(
+            made = self.add(
                 str(said.get("condition")), ranks, str(said.get("by")),
-                keep=said.get("keep") is True, lease_ns=lease_ns,
+                keep=said.get("keep") is True, lease_ns=lease_ns, watch=bool(said.get("kind")),
             )  # fmt: skip
         finally:
             self._number = max(highest, number)
@@ -152,13 +134,11 @@ class Breakpoints:
         found.ignore = max(0, count)
         return found
 
-    def delete(self, numbers: Iterable[int]) -> list[int]:
-        """Delete these, or all if none is named. Return their numbers. Raises BreakpointError."""
-        chosen = list(numbers) or list(self._known)
-        for number in chosen:
-            self._need(number)
-        for number in chosen:
-            self._known.pop(number, None)
+    def delete(self, numbers: Iterable[int]) -> list[Breakpoint]:
+        """Delete these, or all if none is named, and return them. Raises BreakpointError."""
+        chosen = [self._need(number) for number in list(numbers) or list(self._known)]
+        for one in chosen:
+            self._known.pop(one.number, None)
         return chosen
 
     def forget(self, by: str) -> list[int]:
@@ -203,51 +183,3 @@ class Breakpoints:
             there = ", ".join(map(str, self._known)) or "none is set"
             raise BreakpointError(f"no breakpoint {number}; there are: {there}")
         return found
-
-
-def edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str:
-    """Carry out a verb of EDITS. Return what was done. Raises ExprError, BreakpointError."""
-    args, verb = command.args, command.verb
-    if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
-        ranks = command.ranks if command.text not in ("", "all") else None
-        expr = str(args.get("expr", ""))
-        if verb is Verb.WATCH:
-            made = table.watch(expr, ranks, command.by, keep=keep, lease_ns=lease_ns)
-        else:
-            made = table.add(
-                expr, ranks, command.by, keep=keep, lease_ns=lease_ns, once=verb is not Verb.BREAK
-            )
-        where = "" if ranks is None else f" on {ranks_text(ranks)}"
-        return f"{made.what}: {made.text}{where}"
-    if verb is Verb.CONDITION:
-        changed = table.change(_number(args, "number"), str(args.get("expr", "")))
-        return f"{changed.what}: {changed.text}"
-    if verb is Verb.IGNORE:
-        changed = table.ignore(_number(args, "number"), _number(args, "count"))
-        return f"{changed.what}: skips the next {changed.ignore} matches"
-    if verb is Verb.DELETE:
-        numbers = args.get("numbers") or []
-        if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
-            raise BreakpointError("delete takes breakpoint numbers, or nothing for all")
-        named = {one.number: one.what for one in table.all()}
-        gone = table.delete(numbers)
-        return f"{', '.join(named[n] for n in gone)} deleted" if gone else "none is set"
-    if verb is Verb.DELAY:
-        late = duration(_number(args, "ns"))
-        return f"{ranks_text(command.ranks)} delayed by {late} in each step"
-    return f"{len(table.as_dicts())} breakpoints"
-
-
-def words_of(command: Command) -> str:
-    """``pause 0-1``, ``until step==100``: as the user wrote it."""
-    count = command.args.get("count")
-    times = f"x{count}" if isinstance(count, int) and count > 1 else ""
-    parts = (command.verb.value, str(command.args.get("expr", "")), command.text, times)
-    return " ".join(filter(None, parts))
-
-
-def _number(args: dict[str, Any], name: str) -> int:
-    value = args.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-        raise BreakpointError(f"{name} is a number, not {str(value)[:20]!r}")
-    return value

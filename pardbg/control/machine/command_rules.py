@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pardbg.control.language.expr import ExprError
 from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.breakpoints import EDITS, BreakpointError, edit, words_of
+from pardbg.control.machine.breakpoints import EDITS, BreakpointError, Breakpoints
 from pardbg.control.machine.delivery import Outbox
-from pardbg.control.machine.effects import Command
-from pardbg.control.machine.exceptions import RUN
+from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.moves import Moves
 from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
-from pardbg.control.machine.state import ControlState, Mode
-from pardbg.words import countdown, ranks_text, whole
+from pardbg.control.machine.state import Command, ControlState, Mode
+from pardbg.words import countdown, duration, ranks_text, whole
 from pardbg_agent.wire import Msg
 
 MAX_QUEUE = 8
@@ -149,7 +150,7 @@ class CommandRules:
         """Carry out a verb about breakpoints or delays at once. Return what is wrong with it, or
         None."""
         try:
-            text = edit(self._control.breakpoints, command, keep, lease_ns)
+            text = _edit(self._control.breakpoints, command, keep, lease_ns)
         except (ExprError, BreakpointError) as error:
             return str(error)
         if command.verb is Verb.DELAY:
@@ -198,3 +199,48 @@ class CommandRules:
         for command in self._control.until:
             self._outbox.ack(command, text, **self._control.status(now))
         self._control.until = []
+
+
+def _edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str:
+    """Carry out a verb of EDITS. Return what was done. Raises ExprError, BreakpointError."""
+    args, verb = command.args, command.verb
+    if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
+        ranks = command.ranks if command.text not in ("", "all") else None
+        expr = str(args.get("expr", ""))
+        made = table.add(
+            expr, ranks, command.by, keep=keep, lease_ns=lease_ns,
+            once=verb in (Verb.TBREAK, Verb.UNTIL), watch=verb is Verb.WATCH,
+        )  # fmt: skip
+        where = "" if ranks is None else f" on {ranks_text(ranks)}"
+        return f"{made.what}: {made.text}{where}"
+    if verb is Verb.CONDITION:
+        changed = table.change(_number(args, "number"), str(args.get("expr", "")))
+        return f"{changed.what}: {changed.text}"
+    if verb is Verb.IGNORE:
+        changed = table.ignore(_number(args, "number"), _number(args, "count"))
+        return f"{changed.what}: skips the next {changed.ignore} matches"
+    if verb is Verb.DELETE:
+        numbers = args.get("numbers") or []
+        if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
+            raise BreakpointError("delete takes breakpoint numbers, or nothing for all")
+        gone = table.delete(numbers)
+        return f"{', '.join(one.what for one in gone)} deleted" if gone else "none is set"
+    if verb is Verb.DELAY:
+        late = duration(_number(args, "ns"))
+        return f"{ranks_text(command.ranks)} delayed by {late} in each step"
+    return f"{len(table.as_dicts())} breakpoints"
+
+
+def words_of(command: Command) -> str:
+    """``pause 0-1``, ``until step==100``: as the user wrote it."""
+    count = command.args.get("count")
+    times = f"x{count}" if isinstance(count, int) and count > 1 else ""
+    parts = (command.verb.value, str(command.args.get("expr", "")), command.text, times)
+    return " ".join(filter(None, parts))
+
+
+def _number(args: dict[str, Any], name: str) -> int:
+    value = args.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
+        raise BreakpointError(f"{name} is a number, not {str(value)[:20]!r}")
+    return value

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.control.machine.cut import View
-from pardbg.control.machine.effects import Ack, Command, Effect, Event, ToAgent
 from pardbg.control.machine.permits import Permit
-from pardbg.control.machine.state import ControlState, Mode
+from pardbg.control.machine.state import Ack, Command, ControlState, Effect, Event, Mode, ToAgent
 from pardbg.words import duration, ranks_text
 from pardbg_agent.wire import LEASE_NS, Msg
 

@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pardbg.control.language.agent_state import AgentState
 from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.breakpoints import EDITS, Breakpoints, words_of
-from pardbg.control.machine.command_rules import CommandRules
-from pardbg.control.machine.cut import GracePeriod, View
+from pardbg.control.machine.breakpoints import EDITS, Breakpoints
+from pardbg.control.machine.command_rules import CommandRules, words_of
+from pardbg.control.machine.cut import AgentState, GracePeriod, View
 from pardbg.control.machine.delivery import Outbox
-from pardbg.control.machine.effects import Ack, Command, Effect
-from pardbg.control.machine.exceptions import RUN, UncaughtErrors
-from pardbg.control.machine.lease import Lease
-from pardbg.control.machine.moves import Moves
+from pardbg.control.machine.holding import RUN, Lease, UncaughtErrors
+from pardbg.control.machine.moves import Moves, Settling
 from pardbg.control.machine.permits import HOLD, PASS
-from pardbg.control.machine.settling import Settling
-from pardbg.control.machine.state import ControlState, Mode
+from pardbg.control.machine.state import Ack, Command, ControlState, Effect, Mode
 from pardbg_agent.wire import Gate
 
 RENEW_NS = 2_000_000_000

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pardbg.control.language.agent_state import AgentState
 from pardbg.control.language.verbs import Verb
+from pardbg.control.machine.cut import AgentState
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, Gate
 
 # Without INSIDE: a tick runs an action whatever collectives it has.

@@ -1,21 +1,67 @@
-"""The state of control, shared by the parts of ``pardbg.control.machine.machine``, and what can be
-read from it."""
+"""The state of control, which the machine's parts share; and as values for the hub, the commands
+that come in and what is to be done."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from pardbg.control.language.agent_state import AgentState
+from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import Breakpoints
-from pardbg.control.machine.cut import GracePeriod, Settlement, View
-from pardbg.control.machine.effects import Command
-from pardbg.control.machine.exceptions import UncaughtErrors
-from pardbg.control.machine.held_ranks import HeldRanks
-from pardbg.control.machine.lease import Lease
+from pardbg.control.machine.cut import AgentState, GracePeriod, Settlement, View
+from pardbg.control.machine.holding import HeldRanks, Lease, UncaughtErrors
 from pardbg.words import ranks_text
+
+
+@dataclass(frozen=True, slots=True)
+class ToAgent:
+    """A CTRL message to one process (``t`` and fields of wire.Msg)."""
+
+    proc: str
+    message: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The answer to a viewer's request."""
+
+    viewer: str
+    re: int
+    ok: bool
+    error: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A CONTROL message, without ``n`` and ``t_ns``."""
+
+    fields: dict[str, Any]
+
+
+Effect = ToAgent | Ack | Event
+
+
+@dataclass(slots=True)
+class Command:
+    """A viewer's command while it is under way."""
+
+    viewer: str
+    """Where the answer goes."""
+    by: str
+    """Viewer that takes control by it."""
+    re: int
+    verb: Verb
+    ranks: tuple[int, ...]
+    text: str = ""
+    """The rank set as the user wrote it."""
+    deadline_ns: int = 0
+    """When its sender wants an answer at the latest; 0: whenever."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """What else the verb needs; see Verb."""
 
 
 class Mode(str, Enum):

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgpack
 
-from pardbg.control.language.agent_state import AgentState, OpenOp
+from pardbg.control.machine.cut import AgentState, OpenOp
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.words import countdown
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgpack
 
 from pardbg import __version__
-from pardbg.control.machine.effects import Ack, Event, ToAgent
 from pardbg.control.machine.machine import Machine
+from pardbg.control.machine.state import Ack, Event, ToAgent
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.node_messages import Node

@@ -13,8 +13,8 @@ from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, res
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import BreakpointError
 from pardbg.control.machine.cut import View
-from pardbg.control.machine.effects import Command
 from pardbg.control.machine.machine import Machine
+from pardbg.control.machine.state import Command
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ranks.rings import Rings

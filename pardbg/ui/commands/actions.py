@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pardbg.control.language.arguments import USAGE
-from pardbg.control.language.level import USAGE as LEVEL_USAGE
 from pardbg.control.language.verbs import Verb
 
 Context = Literal["any", "live", "replay"]
@@ -132,7 +131,7 @@ ACTIONS: tuple[Action, ...] = (
     _control(Verb.RANKS, (), "", "Where each rank is."),
     _control(Verb.STATUS, (), "", "Who holds control, the lease, what is pending."),
     _control(Verb.LEVEL, (), "", "How much ranks record; for a while if a time is given.",
-             usage=LEVEL_USAGE),
+             usage=USAGE[Verb.LEVEL]),
     _control(Verb.KILL, (), "", "End the job. It asks for `kill yes`; q only leaves.", usage="yes"),
     Action("take", (), "", "take", "Take control over from another viewer.", "control", "live",
            "take"),

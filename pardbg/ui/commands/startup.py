@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.control.language.arguments import inspect_words, verb_meant, verb_words
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import Action
 from pardbg.ui.commands.command_line import Command, CommandError

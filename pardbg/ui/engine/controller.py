@@ -12,8 +12,7 @@ from typing import Any
 
 from pardbg.analysis.base.control import ControlView
 from pardbg.control.language.arguments import MOVES
-from pardbg.control.language.port import ControlPort, Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import ControlPort, Reply, Verb
 
 _UNDER_WAY = {
     Verb.PAUSE: "pausing…", Verb.CONTINUE: "letting every rank run on…", Verb.STEP: "stepping…",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.ui.engine.feed import Frame
 
 

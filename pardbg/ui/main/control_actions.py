@@ -6,8 +6,7 @@ import re
 from functools import partial
 
 from pardbg.control.language.arguments import COMPARE, MOVES, inspect_words, verb_meant, verb_words
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.render.reports.rank_answers import answers
 from pardbg.render.reports.replies import breakpoints
 from pardbg.ui.commands import command_line

@@ -14,8 +14,7 @@ from pardbg.cli.common import UserError
 from pardbg.cli.ctl import _ctl_words, ctl
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
 from pardbg.control.language.manual import MANUAL, manual
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.ui.commands.actions import ACTIONS
 from pardbg.ui.commands.command_line import parse
 from pardbg.ui.commands.completion import complete

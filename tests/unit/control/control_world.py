@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pardbg.control.language.agent_state import AgentState, OpenOp
 from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.effects import Ack, Command, Event, ToAgent
+from pardbg.control.machine.cut import AgentState, OpenOp
 from pardbg.control.machine.machine import Machine
+from pardbg.control.machine.state import Ack, Command, Event, ToAgent
 from pardbg_agent.control.breaks import Breaks, breaks_of
 from pardbg_agent.control.watches import NO_WATCHES, Watches, watches_of
 from pardbg_agent.wire import GATE_ALL, Gate

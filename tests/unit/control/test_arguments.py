@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pardbg.control.language.arguments import inspect_words, verb_words
+from pardbg.control.language.arguments import inspect_words, parse_watch, verb_words
 from pardbg.control.language.expr import ExprError
 from pardbg.control.language.verbs import Verb
-from pardbg.control.language.watch_expr import parse_watch
 from pardbg.hub.ranks.questions import WAIT_NS, Questions
 from pardbg.render.reports.rank_answers import answers
 

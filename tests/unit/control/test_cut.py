@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.control.language.agent_state import AgentState, OpenOp
-from pardbg.control.machine.cut import GracePeriod, View, settle
+from pardbg.control.machine.cut import AgentState, GracePeriod, OpenOp, View, settle
 from pardbg_agent.wire import Gate
 
 GROUPS = {"dp": (0, 1, 2)}

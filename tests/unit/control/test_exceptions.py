@@ -13,7 +13,7 @@ import click
 import pytest
 
 from pardbg.cli.record_options import ON_EXCEPTION
-from pardbg.control.machine.exceptions import FOLLOWS_NS, RUN
+from pardbg.control.machine.holding import FOLLOWS_NS, RUN
 from pardbg.control.machine.state import Mode
 from pardbg.hub.run.config import NOTICES_FILE
 from pardbg.hub.serve.ctrl_messages import notice

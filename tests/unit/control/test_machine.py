@@ -6,8 +6,7 @@ import pytest
 
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.command_rules import MAX_QUEUE
-from pardbg.control.machine.effects import Ack, Command, ToAgent
-from pardbg.control.machine.state import Mode
+from pardbg.control.machine.state import Ack, Command, Mode, ToAgent
 from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from pardbg.control.language.port import Reply
-from pardbg.control.language.verbs import Verb
+from pardbg.control.language.verbs import Reply, Verb
 from pardbg.hub import client
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.start import RunHandle

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.control.language.level import recording_words
+from pardbg.control.language.arguments import verb_words
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.auto_level import AGAIN_NS, AutoLevel
 from pardbg.hub.serve.levels import Levels, number_of
@@ -49,13 +49,13 @@ def test_a_level_set_for_good_ends_a_while() -> None:
     ],
 )
 def test_words_of_a_level(text: str, expected: object) -> None:
-    assert recording_words(Verb.LEVEL, text.split()) == expected
+    assert verb_words(Verb.LEVEL, text.split()) == expected
 
 
 @pytest.mark.parametrize("text", ["", "loud", "full 0 1", "full 0 1 30s"])
 def test_words_that_are_no_level(text: str) -> None:
     with pytest.raises(ValueError, match="level"):
-        recording_words(Verb.LEVEL, text.split())
+        verb_words(Verb.LEVEL, text.split())
     assert number_of("loud") is None and number_of("full") == 2 and number_of(7) is None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks, Transfer
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
-from pardbg.control.language.tick_words import Words, did, short
+from pardbg.control.machine.outcome import Words, did, short
 from pardbg.render.draw.cells import (
     Line,
     Picture,

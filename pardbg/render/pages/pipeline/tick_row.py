@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
-from pardbg.control.language.tick_words import short
+from pardbg.control.machine.outcome import short
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line, line_width
 from pardbg.render.pages.pipeline.schedule import HELD, short_next, token
 
