@@ -27,7 +27,7 @@ from typing import Final
 from pardbg_agent import active, clock, identity, wire
 from pardbg_agent.control.watches import NO_WATCHES
 from pardbg_agent.defs import Defs
-from pardbg_agent.life import moments
+from pardbg_agent.life import calls
 from pardbg_agent.life.failures import UncaughtErrors
 from pardbg_agent.ring import Ring, capacity_from_env
 from pardbg_agent.settings import RunSettings, complain, load_run
@@ -165,7 +165,7 @@ def shutdown(deadline_s: float = 0.9) -> None:
     until = clock.now_ns() + int(deadline_s * 1e9)
     core = CURRENT
     if core is not None:
-        moments.exited(core)
+        calls.exited(core)
     hooks = sys.modules.get("pardbg_agent.hooks")
     quiesce = getattr(hooks, "quiesce", None)
     if core is not None:
@@ -210,7 +210,7 @@ def _main_thread_ended() -> None:
             core.defs.put(
                 DefKind.NOTE, key=wire.NOTE_LEAVING, value=core.identity.proc, t_ns=clock.now_ns()
             )
-        moments.watch_exit(core)
+        calls.watch_exit(core)
     flush()
 
 

@@ -10,8 +10,7 @@ from typing import Any, Final, SupportsIndex
 
 from pardbg_agent import clock, identity, wire
 from pardbg_agent.control.gate import GateControl, nothing
-from pardbg_agent.control.medians import LATER, STEP, Medians
-from pardbg_agent.control.watches import NO_WATCHES, Watch, Watches
+from pardbg_agent.control.watches import LATER, NO_WATCHES, STEP, Medians, Watch, Watches
 from pardbg_agent.defs import Defs
 from pardbg_agent.guard import Guard
 from pardbg_agent.life import calls
@@ -95,7 +94,7 @@ class Core:
         """Gives the optimizers that have stepped. Set by the hooks."""
         self.sender: Any = None
         self.starting = False
-        """In no group yet, and known before that (life.moments)."""
+        """In no group yet, and known before that (life.calls)."""
         self.exiting: calls.Call | None = None
         """The main thread has ended: threads and exit handlers run."""
         self.sums = Sums()

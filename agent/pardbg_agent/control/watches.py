@@ -10,7 +10,7 @@ How a hook uses it:
   ``if c.watches.memory is not None: ...``. ``c.watches.active`` says whether there is any.
 - A kind of BEFORE_ISSUE looks at an op before it is issued. ``c.gate.closed`` is True while there
   is one, so the open gate costs what it always did: hooks look inside ``if c.gate.closed:`` and
-  before ``wait_gate``, through ``hooks.watch.before_op.before_issue``.
+  before ``wait_gate``, through ``hooks.watch.op_watches.before_issue``.
 - ``c.gate.stop(number, text)``: this thread's rank holds at its next gate, which for a stop before
   ``wait_gate`` of an op is that op's own. ``text`` (what, where, number against limit; not the
   rank, which the hub says) goes to the hub as STATE's ``hit``. It counts a match, lets ``ignore``
@@ -23,7 +23,8 @@ Runs on the training's threads: plain attributes, no lock but the gate's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,3 +120,53 @@ def _watch(said: Any) -> Watch:
     if not math.isfinite(limit) or limit < 0:
         raise ValueError(f"limit {limit} of a watch")
     return Watch(int(said["n"]), str(said["kind"]), limit, max(0, int(said.get("ignore") or 0)))
+
+
+# -- what is usual. Short things are never slow, since on a busy machine everything waits some
+# milliseconds for a core: less than LEAST_NS, and less than a tenth of a usual step.
+
+WINDOW: Final = 32
+"""Number of newest samples in a median."""
+FIRST: Final = 5
+"""Minimum number of samples for a median."""
+LATER: Final = 7
+"""The same for what takes long because another rank is slow, so that the other one, judged by its
+own time, is found first."""
+LEAST_NS: Final = 10_000_000
+STEP: Final = "step"
+"""Key of a whole training step."""
+MAX_THINGS: Final = 1024
+"""Maximum number of keys; further ones have no median."""
+
+
+class Medians:
+    """thing -> its newest durations. Any thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, deque[int]] = {}
+        self.least_ns = LEAST_NS
+        """What takes less is not slow."""
+
+    def add(
+        self, thing: Hashable, ns: int, times: float, first: int = FIRST
+    ) -> tuple[int, int] | None:
+        """Add a duration. Return (median, number of samples) of those before if it exceeds
+        ``times`` their median and there were at least ``first`` of them."""
+        known = self._known.get(thing)
+        if known is None:
+            if len(self._known) >= MAX_THINGS:
+                return None
+            known = self._known.setdefault(thing, deque(maxlen=WINDOW))
+        found = None
+        if ns >= self.least_ns and len(known) >= first:
+            median = _median(known)
+            if ns > times * median:
+                found = median, len(known)
+        known.append(ns)
+        if thing == STEP:
+            self.least_ns = max(LEAST_NS, _median(known) // 10)
+        return found
+
+
+def _median(known: deque[int]) -> int:
+    return sorted(known)[len(known) // 2]

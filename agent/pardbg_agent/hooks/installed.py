@@ -17,7 +17,6 @@ from pardbg_agent.hooks.comm import (
     groups,
     host_calls,
     hotpath,
-    monitored_barrier,
     public,
     works,
 )
@@ -69,7 +68,7 @@ class Installed:
         group = c10d.ProcessGroup
         if hasattr(group, "monitored_barrier"):
             self._patches.set(
-                group, "monitored_barrier", monitored_barrier.monitored(group.monitored_barrier)
+                group, "monitored_barrier", dispatcher.monitored(group.monitored_barrier)
             )
         self._patches.set(c10d, "_update_default_pg", _then(
             c10d._update_default_pg, groups.default_made))  # fmt: skip

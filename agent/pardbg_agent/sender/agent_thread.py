@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from pardbg_agent import clock, wire
-from pardbg_agent.control.state_message import ControlState
 from pardbg_agent.control.watches import NO_WATCHES
 from pardbg_agent.ring import RingReader
 from pardbg_agent.sender.link import Link
-from pardbg_agent.sender.requests import Requests
+from pardbg_agent.sender.requests import ControlState, Requests
 from pardbg_agent.wire import Key, Msg
 
 if TYPE_CHECKING:

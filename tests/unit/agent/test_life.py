@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pardbg_agent import core, wire
-from pardbg_agent.life import calls, early
+from pardbg_agent import autostart, core, wire
+from pardbg_agent.life import calls
 from pardbg_agent.ring import RingReader
 from pardbg_agent.settings import load_run
 
@@ -32,7 +32,7 @@ BOOT = ROOT / "agent" / "pardbg_agent" / "boot"
     ],
 )  # fmt: skip
 def test_whose_command_line_is_no_ranks(command: str, is_no_rank: bool) -> None:
-    assert early._is_no_rank([word.replace("|", " ") for word in command.split()]) == is_no_rank
+    assert autostart._is_no_rank([word.replace("|", " ") for word in command.split()]) == is_no_rank
 
 
 def rings_of(run_dir: Path, program: str, **env: str) -> list[str]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pardbg_agent.control.time_limit import TimeLimit
+from pardbg_agent.control.evaluate import TimeLimit
 
 
 class Checked:

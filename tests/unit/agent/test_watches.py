@@ -9,8 +9,17 @@ import pytest
 
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.gate import GateControl
-from pardbg_agent.control.medians import FIRST, LEAST_NS, MAX_THINGS, STEP, WINDOW, Medians
-from pardbg_agent.control.watches import NO_WATCHES, Watches, watches_of
+from pardbg_agent.control.watches import (
+    FIRST,
+    LEAST_NS,
+    MAX_THINGS,
+    NO_WATCHES,
+    STEP,
+    WINDOW,
+    Medians,
+    Watches,
+    watches_of,
+)
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, MAX_BREAKS, Gate
 from pardbg_agent.words import times_median, took
 from tests.unit.agent.test_gate import World, until

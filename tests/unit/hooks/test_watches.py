@@ -20,7 +20,7 @@ from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.watches import watches_of
 from pardbg_agent.hooks.context import Op
 from pardbg_agent.hooks.memory import usage
-from pardbg_agent.hooks.watch import not_finite, slow
+from pardbg_agent.hooks.watch import not_finite, op_watches
 from tests.distributed.programs.watched import make_run
 
 NAN, INF = float("nan"), float("inf")
@@ -247,7 +247,7 @@ def test_a_slow_op_and_a_slow_action(c: core.Core) -> None:
 
     def ended(seq: int, step: int, ms: int) -> None:
         op = Op(0, name, 0, step, seq, group, 0, -1, -1, -1, 8, 8, True)
-        slow.op_ended(c, op, ms * MS)
+        op_watches.op_ended(c, op, ms * MS)
 
     for step in range(7):  # two in each step: the first takes 10 times as long, always
         ended(2 * step, step, 200)
@@ -260,8 +260,8 @@ def test_a_slow_op_and_a_slow_action(c: core.Core) -> None:
     assert c.gate._due is None
     watch(c, "slow", 3.0)
     for mb in range(6):
-        slow.action_ended(c, 2, "F", f"2F{mb}", 0, 15 * MS)
-    slow.action_ended(c, 2, "F", "2F6", 0, 60 * MS)
+        op_watches.action_ended(c, 2, "F", f"2F{mb}", 0, 15 * MS)
+    op_watches.action_ended(c, 2, "F", "2F6", 0, 60 * MS)
     assert c.gate._due == (1, "2F6 took 60 ms, 4 × the median 15 ms of 6")
 
 

@@ -14,7 +14,7 @@ from pardbg_agent.hooks.comm import groups, op_arguments
 from pardbg_agent.hooks.comm.op_arguments import Args, Parts, Spec
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
 from pardbg_agent.hooks.watch import probes
-from pardbg_agent.hooks.watch.before_op import Coming, at_gate
+from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
 from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
 
 _ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)

@@ -11,7 +11,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import Context, Group, of
-from pardbg_agent.life import moments
+from pardbg_agent.life import calls
 
 _MAX_AXES = 4096
 _AXES = frozenset(("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep"))
@@ -47,7 +47,7 @@ def default_made(pg: Any) -> None:
         return
     PROCESS.generation += 1
     c = _core.ensure()
-    if moments.group_formed(c):  # the program may have set its own hooks meanwhile
+    if calls.group_formed(c):  # the program may have set its own hooks meanwhile
         c.guard.call("excepthook", _core.UNCAUGHT.install)
     if c.level:
         c.guard.call("groups", _meet_default, c, pg)

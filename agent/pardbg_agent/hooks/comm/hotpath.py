@@ -21,7 +21,7 @@ from pardbg_agent.hooks.comm import collectives, groups
 from pardbg_agent.hooks.comm.op_arguments import SPECS
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import unseen
-from pardbg_agent.hooks.watch import probes, slow
+from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import Issued, as_state
 from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_OP_OFFSET
@@ -190,7 +190,7 @@ class NativeTable:
             return
         for name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, t1 in self.table.poll():
             op = Op(0, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, True)
-            c.guard.call("watch slow", slow.op_ended, c, op, t1)
+            c.guard.call("watch slow", op_watches.op_ended, c, op, t1)
         if self.table.errors():
             c.guard.failed("native", RuntimeError(f"{self.table.errors()} errors in C++"))
 

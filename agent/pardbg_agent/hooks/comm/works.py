@@ -31,7 +31,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
 from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
-from pardbg_agent.hooks.watch import slow
+from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.wire import Flag, Kind, Lane
 
 MAX_POLLED: Final = 256
@@ -68,7 +68,7 @@ def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
     if not c.ops.completed(token):
         return
     if c.watches.slow is not None:
-        c.guard.call("watch slow", slow.op_ended, c, op, t1)
+        c.guard.call("watch slow", op_watches.op_ended, c, op, t1)
     if c.level > 1:
         c.record(
             _DONE, _COMM, flags | source, name_id, t0, t1, step, seq, group_id, stage, mb, peer,

@@ -21,7 +21,7 @@ from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.hooks.training import step_phases
-from pardbg_agent.hooks.watch import slow
+from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.schedule_orders import COMPUTE, Plan, parse, text
 from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
 
@@ -163,7 +163,7 @@ class Actions:
         coming = text(stage, verb, mb)
         look = None
         if c.watches.slow is not None:
-            look = functools.partial(slow.comes, c, (stage, verb), lambda: coming)
+            look = functools.partial(op_watches.comes, c, (stage, verb), lambda: coming)
         wait_gate(c, Gate.ACTION, coming, lambda: known, look)
 
     def compute_begins(self) -> None:
@@ -204,7 +204,7 @@ class Actions:
         if c.watches.memory is not None and not failed:
             usage.chunk(c, stage, verb)
         if c.watches.slow is not None:
-            slow.action_ended(c, stage, verb, said, action.t0, t1)
+            op_watches.action_ended(c, stage, verb, said, action.t0, t1)
         if failed:
             return
         self.counts[verb, stage] = self.counts.get((verb, stage), 0) + 1

@@ -2,7 +2,7 @@
 is issued (``pardbg_agent.control.posts``: how; ``pardbg_agent.control.agreement``: what must be
 equal).
 
-Called from ``before_op.before_issue``, so only while such a watch is set. The op's own gate comes
+Called from ``op_watches.before_issue``, so only while such a watch is set. The op's own gate comes
 right after, and holds a rank that disagrees: it has not issued, and those inside go on waiting.
 
 Left alone, as two ranks may rightly count them differently: ops of groups without a name (made by
@@ -104,7 +104,7 @@ def _num_tensors(op: Any) -> int:
 
 
 def check(c: _core.Core, op: Any) -> None:
-    """Post an op (``before_op.Coming``), compare it; ``gate.stop`` if it disagrees or is late."""
+    """Post an op (``op_watches.Coming``), compare it; ``gate.stop`` if it disagrees or is late."""
     group, watches = op.group, c.watches
     if not comparable(c) or group.key.startswith("ProcessGroup@"):
         return

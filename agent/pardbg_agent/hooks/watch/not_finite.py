@@ -44,7 +44,7 @@ class Found:
 
 
 def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
-    """Check what this rank puts into the op that comes next (``before_op.Coming``)."""
+    """Check what this rank puts into the op that comes next (``op_watches.Coming``)."""
     spec = op.spec
     if spec.op in ("recv", "barrier") or not _due(c, watch):
         return

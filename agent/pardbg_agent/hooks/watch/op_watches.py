@@ -1,0 +1,167 @@
+"""The op that comes next, at a closed gate: in words, field by field for breakpoints, and for the
+watches that look at an op before it is issued (``pardbg_agent.control.watches``). And
+``watch slow>K``: what takes more than K times this rank's own median of the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.control.watches import LATER
+from pardbg_agent.hooks.comm.op_arguments import Args, Spec
+from pardbg_agent.hooks.context import LOCAL, Group, Op, of
+from pardbg_agent.hooks.patching import wait_gate
+from pardbg_agent.hooks.watch import mismatch, not_finite
+from pardbg_agent.wire import Flag, Gate
+from pardbg_agent.words import duration, times_median, took
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """The op that is about to be issued."""
+
+    core: _core.Core
+    spec: Spec
+    group: Group
+    args: Args
+    """As the Spec knows them (``op_arguments.inputs``)."""
+    tensor: Any
+    """One tensor of it (its input, where it has one), or None."""
+    dtype: Any
+    in_bytes: int
+    out_bytes: int
+    peer: int
+    """Global rank of the root or of the peer, or NONE."""
+    reduce: int
+    """The reduce op's number, or NONE where it is not known (ops that C++ issues)."""
+    label: str
+    """F or B of a p2p op that a pipeline stage prepared; empty: another op."""
+    stage: int
+    mb: int
+
+    def text(self) -> str:
+        """Return it in words: ``all_reduce dp #42``, ``SEND_F 2→3 mb4``."""
+        spec, group = self.spec, self.group
+        if not spec.p2p:
+            return f"{spec.op} {group.name} #{self.core.ops.num_issued(group.key)}"
+        me, other = self.core.identity.rank, "?" if self.peer < 0 else str(self.peer)
+        ends = f"{me}→{other}" if spec.send else f"{other}→{me}"
+        return f"{self._action()} {ends} mb{self.mb}" if self.label else f"{spec.op} {ends}"
+
+    def _action(self) -> str:
+        return f"{self.spec.op.upper()}_{self.label}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return it field by field, for breakpoints; what is not known is None."""
+        spec, group = self.spec, self.group
+        return {
+            "op": spec.op,
+            "pg": group.name,
+            "axis": group.axis,
+            "seq": None if spec.p2p else self.core.ops.num_issued(group.key),
+            "bytes": max(self.in_bytes, self.out_bytes),
+            "dtype": None if self.dtype is None else str(self.dtype).removeprefix("torch."),
+            "peer": None if self.peer < 0 else self.peer,
+            "action": self._action() if self.label else None,
+            "stage": None if self.stage < 0 else self.stage,
+            "mb": None if self.mb < 0 else self.mb,
+        }
+
+
+def at_gate(op: Coming) -> None:
+    """Pass the op's gate, which is closed."""
+    c, gate = op.core, Gate.COLLECTIVE
+    if op.spec.p2p:
+        gate = Gate.SEND if op.spec.send else Gate.RECV
+    look = partial(before_issue, c, op) if c.watches.before_issue else None
+    wait_gate(c, int(gate), op.text, op.facts, look)
+
+
+def before_issue(c: _core.Core, op: Coming) -> None:
+    """A watch of BEFORE_ISSUE is set. The op's gate comes right after this: a watch that matches
+    says ``c.gate.stop(...)``, and the gate holds. Each kind is its own hook to the guard: one that
+    fails does not take the others with it."""
+    watches = c.watches
+    if watches.mismatch is not None or watches.skew is not None:
+        c.guard.call("watch mismatch", mismatch.check, c, op)
+    if watches.slow is not None:
+        key = (op.spec.torch_name, op.group.group_id, op.in_bytes)
+        c.guard.call("watch slow", comes, c, key, op.text)
+    if watches.nan is not None:
+        c.guard.call("watch nan", not_finite.before_issue, c, watches.nan, op)
+
+
+# -- watch slow: an op, from its issue to its completion, where that is seen; the same verb of the
+# same stage of a pipeline; a training step; and the time of its own that a rank takes before an op
+# or an action, since it last waited for anybody or passed a gate. That is looked at when the rank
+# comes to the gate: so the rank that is late is found before those that wait for it find that op
+# slow. An op and an own time are compared with those at the same place of earlier steps, as what
+# comes at the begin of a step usually takes longer than the rest. Holds do not count.
+
+_P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
+
+
+class First(dict[int, tuple[int, int]]):
+    """group id -> (step, seq of the first op that completed in it)."""
+
+
+def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
+    """Check how long this thread has worked by itself towards the op or action that comes next."""
+    watch = c.watches.slow
+    if watch is None:
+        return
+    state, now = LOCAL.state, now_ns()
+    since, state.own_ns = state.own_ns, now
+    if state.own_step != c.step:
+        state.own_step, state.own_at = c.step, 0
+    state.own_at += 1
+    if not since or not c.gate.free_since(since):
+        return
+    slow = c.usual.add(("own", state.own_at, key), now - since, watch.limit)
+    if slow is not None:
+        took_ns = now - since
+        c.gate.stop(watch.number, f"{duration(took_ns)} of its own before {text()}, "
+                                  f"{times_median(took_ns, slow)}")  # fmt: skip
+
+
+def op_ended(c: _core.Core, op: Op, t1: int) -> None:
+    """Check a complete op's duration. Any thread."""
+    watch = c.watches.slow
+    if watch is None or not c.gate.free_since(op.t0):
+        return
+    known = of(c).part(First)
+    first = known.get(op.group_id)
+    if first is None or first[0] < op.step:
+        first = known[op.group_id] = op.step, op.seq
+    place = op.seq - first[1]
+    thing = ("op", op.group_id, op.name_id, op.peer, op.a, place)
+    slow = c.usual.add(thing, t1 - op.t0, watch.limit, LATER)
+    if slow is not None:
+        c.gate.stop(watch.number, took(_name(c, op), t1 - op.t0, slow))
+
+
+def action_ended(
+    c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: int
+) -> None:  # fmt: skip
+    """Check a pipeline action's duration."""
+    LOCAL.state.own_ns = t1
+    watch = c.watches.slow
+    if watch is None or not c.gate.free_since(t0):
+        return
+    slow = c.usual.add(("action", stage, verb), t1 - t0, watch.limit)
+    if slow is not None:
+        c.gate.stop(watch.number, took(text, t1 - t0, slow))
+
+
+def _name(c: _core.Core, op: Op) -> str:
+    """``all_reduce dp #42``, ``recv 0→1``"""
+    name = c.defs.op_named(op.name_id)
+    if op.flags & _P2P:
+        me, other = c.identity.rank, "?" if op.peer < 0 else str(op.peer)
+        return f"{name} {me}→{other}" if op.flags & _SEND else f"{name} {other}→{me}"
+    groups = list(of(c).groups.values())
+    return f"{name} {next((g.name for g in groups if g.group_id == op.group_id), '?')} #{op.seq}"
