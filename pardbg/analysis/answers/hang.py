@@ -8,9 +8,8 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.findings.hangs import hangs
-from pardbg.analysis.findings.mismatches import mismatches
+from pardbg.analysis.findings.mismatches import messages, mismatches
 from pardbg.analysis.findings.shared import Finding, Severity, bad_ends
-from pardbg.analysis.findings.sides import messages
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen, stall_stacks
 from pardbg.analysis.hangs.waitgraph import wait_graph

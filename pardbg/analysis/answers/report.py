@@ -13,8 +13,14 @@ from importlib import resources
 from typing import Any, Final
 
 from pardbg.analysis.answers.ranks import RankNow, agent_overhead, rank_rows
-from pardbg.analysis.answers.report_pipeline import PipelineReport, pipeline_report
-from pardbg.analysis.answers.report_tables import Bandwidth, RankOverlap, bandwidths, rank_overlaps
+from pardbg.analysis.answers.report_pipeline import (
+    Bandwidth,
+    PipelineReport,
+    RankOverlap,
+    bandwidths,
+    pipeline_report,
+    rank_overlaps,
+)
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import (

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from pardbg.analysis.answers.report_tables import StageTime, stage_times, usual_path
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
-from pardbg.analysis.pipeline.critical_path import CriticalPath
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.comm.overlap import ops_by_rank, overlap
+from pardbg.analysis.findings.speed.windows import rows_by_step, window
+from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
+from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import CAUSES, Cause, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak, microbatch_waits, peaks
@@ -133,3 +136,182 @@ def _use(steps: list[PipelineStep]) -> tuple[RankUse, ...]:
         )
         for rank, rows in by_rank.items()
     )
+
+
+LAST: Final = 64
+"""Newest complete steps that stage times are taken over."""
+MAX_RANKS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """Time of one kind of action of a stage."""
+
+    stage: int
+    kind: str
+    rank: int
+    number: int
+    median_ns: int
+    low_ns: int
+    """A tenth of them took no longer than this."""
+    high_ns: int
+    """Nine tenths took no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOverlap:
+    """A rank's collectives in a usual step (medians over the last steps), ns."""
+
+    rank: int
+    exposed_ns: int
+    """Data moved and the rank stood still."""
+    hidden_ns: int
+    """Data moved behind compute."""
+    waiting_ns: int
+    """It stood still for ranks that had still to come."""
+    waited_for_ns: int
+    """The others, summed, stood still for it: it came last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Collectives of one kind and size class."""
+
+    group: str
+    op: str
+    up_to_bytes: int
+    """The class: more than half of it, up to it."""
+    number: int
+    transfer_ns: int
+    """Median, last completion - last arrival."""
+    busbw_gbps: float | None
+
+
+def stage_times(steps: Sequence[PipelineStep]) -> tuple[StageTime, ...]:
+    """Of each stage and kind, over the last of these steps."""
+    taken: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+    for step in steps[-LAST:]:
+        for row in step.ranks:
+            for action in row.actions:
+                if action.kind in COMPUTE and action.t1_ns is not None:
+                    taken[action.stage, action.kind, row.rank].append(action.t1_ns - action.t0_ns)
+    return tuple(
+        StageTime(stage, kind, rank, len(times), *_spread(times))
+        for (stage, kind, rank), times in sorted(taken.items())
+    )
+
+
+def _spread(times: list[int]) -> tuple[int, int, int]:
+    """(median, 10th, 90th percentile)"""
+    times = sorted(times)
+    last = len(times) - 1
+    return round(median(times)), times[last // 10], times[last - last // 10]
+
+
+def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath | None:
+    """The critical path of the step in the middle by length, of the last ones."""
+    recent = sorted(steps[-LAST:], key=lambda step: (step.t1_ns - step.t0_ns, step.step))
+    return critical_path(recent[(len(recent) - 1) // 2], num_stages) if recent else None
+
+
+def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
+    """By rank, over the last steps that all ranks ended; empty while there are too few."""
+    looked_at = window(view)
+    if looked_at is None:
+        return ()
+    rows = rows_by_step(view, looked_at)
+    ops = {step: ops_by_rank(rows.get(step, ())) for step in looked_at.steps}
+    caused = {step: _caused(rows.get(step, ())) for step in looked_at.steps}
+    made = []
+    for rank in sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]:
+        parts = [
+            overlap(view, rank, step, looked_at.spans[step][rank], ops[step])
+            for step in looked_at.steps if rank in looked_at.spans[step]
+        ]  # fmt: skip
+        made.append(
+            RankOverlap(
+                rank=rank,
+                exposed_ns=round(median(p.exposed_ns for p in parts)),
+                hidden_ns=round(median(p.hidden_ns for p in parts)),
+                waiting_ns=round(median(p.waiting_ns for p in parts)),
+                waited_for_ns=round(median(caused[step].get(rank, 0) for step in caused)),
+            )
+        )
+    return tuple(made)
+
+
+def _caused(rows: Iterable[CollectiveRow]) -> dict[int, int]:
+    """rank -> ns that others waited for it as the last to come"""
+    found: dict[int, int] = defaultdict(int)
+    for row in rows:
+        if row.last_rank is not None:
+            found[row.last_rank] += row.wait_ns or 0
+    return found
+
+
+def bandwidths(rows: Iterable[CollectiveRow]) -> tuple[Bandwidth, ...]:
+    """By group, op and power of two of the bytes."""
+    classes: dict[tuple[str, str, int], list[CollectiveRow]] = defaultdict(list)
+    for row in rows:
+        if row.verdict == "matched" and row.transfer_ns is not None and row.bytes > 0:
+            classes[row.group, row.op, 1 << (row.bytes - 1).bit_length()].append(row)
+    made = []
+    for (group, op, up_to), members in sorted(classes.items()):
+        rates = [row.busbw_gbps for row in members if row.busbw_gbps is not None]
+        transfer = round(median(row.transfer_ns or 0 for row in members))
+        made.append(Bandwidth(group, op, up_to, len(members), transfer,
+                              median(rates) if rates else None))  # fmt: skip
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Medians over collectives of one group and op, or over the messages of one edge."""
+
+    name: tuple[str, str]
+    """(group, op); (source, destination)"""
+    number: int
+    bytes: int | float
+    total_bytes: int
+    skew_ns: float | None
+    wait_ns: float | None
+    transfer_ns: float | None
+    busbw_gbps: float | None
+    num_odd: int
+    """Not matched."""
+
+
+def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
+    """Per group and op, the most frequent first."""
+    found: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
+    for row in rows:
+        found[row.group, row.op].append(row)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        _messages(name, ops, _middle(op.skew_ns for op in ops), _middle(op.wait_ns for op in ops),
+                  _middle(op.busbw_gbps for op in ops))
+        for name, ops in ordered
+    ]  # fmt: skip
+
+
+def by_edge(rows: Iterable[P2PRow]) -> list[Messages]:
+    """Per source and destination, by number."""
+    found: dict[tuple[int, int], list[P2PRow]] = defaultdict(list)
+    for row in rows:
+        found[row.src, row.dst].append(row)
+    return [_messages((str(a), str(b)), ops) for (a, b), ops in sorted(found.items())]
+
+
+def _messages(
+    name: tuple[str, str], ops: Sequence[CollectiveRow] | Sequence[P2PRow],
+    skew: float | None = None, wait: float | None = None, busbw: float | None = None,
+) -> Messages:  # fmt: skip
+    return Messages(
+        name, len(ops), median(op.bytes for op in ops), sum(op.bytes for op in ops), skew, wait,
+        _middle(op.transfer_ns for op in ops), busbw, sum(op.verdict != "matched" for op in ops),
+    )  # fmt: skip
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

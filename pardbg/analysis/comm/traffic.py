@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.comm.algorithms import RingStep, ring_step
 from pardbg.analysis.comm.matching import collectives
-from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.comm.p2p import RingStep, p2p_rows, ring_step
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.totals import OTHER

@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.base.output import lines
+from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import Evidence, Finding, is_transport

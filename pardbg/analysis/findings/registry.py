@@ -7,7 +7,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.findings.ends import ends
-from pardbg.analysis.findings.hangs import hangs
+from pardbg.analysis.findings.hangs import hangs, late
 from pardbg.analysis.findings.health import (
     begun_late,
     clocks,
@@ -22,15 +22,13 @@ from pardbg.analysis.findings.health import (
     unreadable,
     unseen_ranks,
 )
-from pardbg.analysis.findings.late import late
 from pardbg.analysis.findings.memory import memory
-from pardbg.analysis.findings.mismatches import mismatches, thread_order
+from pardbg.analysis.findings.mismatches import messages, mismatches, thread_order
 from pardbg.analysis.findings.numbers import divergence, nan_origin, unaveraged
 from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.findings.sides import messages
-from pardbg.analysis.findings.speed.communication import exposed, slow_links, small_messages
+from pardbg.analysis.findings.speed.communication import exposed, small_messages
+from pardbg.analysis.findings.speed.links import slow_groups, slow_links
 from pardbg.analysis.findings.speed.pipeline import pipelines
-from pardbg.analysis.findings.speed.slow_groups import slow_groups
 from pardbg.analysis.findings.speed.slow_steps import slow_steps
 from pardbg.analysis.findings.speed.stragglers import stragglers
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.waited_for import Lanes
+from pardbg.analysis.answers.timeline import Lanes
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.render.draw.cells import (
     Line,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.output import OutputLine
+from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, selected
 from pardbg.render.frame.empty import empty
 

@@ -10,7 +10,7 @@ from statistics import median
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.output import OutputLine
+from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.bars import (
     Bar,
     Column,

@@ -9,8 +9,7 @@ from statistics import median
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import LaneSpan
-from pardbg.analysis.answers.waited_for import Lanes, Spot, WaitedFor
+from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.cells import (

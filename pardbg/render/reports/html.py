@@ -10,8 +10,7 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.answers.report import Report
-from pardbg.analysis.answers.report_pipeline import PipelineReport
-from pardbg.analysis.answers.report_tables import by_edge, by_op
+from pardbg.analysis.answers.report_pipeline import PipelineReport, by_edge, by_op
 from pardbg.analysis.pipeline.observed import CAUSES
 from pardbg.render.draw.svg import escape
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Final
 
 from pardbg.analysis.answers.report import Report
-from pardbg.analysis.answers.report_tables import Bandwidth, RankOverlap, StageTime
+from pardbg.analysis.answers.report_pipeline import Bandwidth, RankOverlap, StageTime
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak

@@ -9,8 +9,7 @@ from textwrap import wrap
 from typing import Final
 
 from pardbg.analysis.answers.report import Report
-from pardbg.analysis.answers.report_pipeline import RankUse
-from pardbg.analysis.answers.report_tables import by_edge, by_op
+from pardbg.analysis.answers.report_pipeline import RankUse, by_edge, by_op
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.mesh import PipelineSummary

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.waited_for import Lanes as Lanes
-from pardbg.analysis.answers.waited_for import Spot, WaitedFor
-from pardbg.analysis.base.output import OutputLine
+from pardbg.analysis.answers.timeline import Lanes as Lanes
+from pardbg.analysis.answers.timeline import Spot, WaitedFor
+from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.analysis.pipeline.planned import ScheduleDetail
@@ -148,7 +148,7 @@ class Analysis:
         from pardbg.analysis.answers.snapshot import snapshot
         from pardbg.analysis.answers.timeline import lanes
         from pardbg.analysis.base.asof import View
-        from pardbg.analysis.base.output import lines
+        from pardbg.analysis.base.run import lines
         from pardbg.analysis.findings import findings
         from pardbg.analysis.pipeline.ticks.cell import ticks_shown
         from pardbg.analysis.whatif.answer import kept_whatif

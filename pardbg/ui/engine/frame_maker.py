@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.waited_for import Spot, WaitedFor, waited_for
-from pardbg.analysis.base.output import OutputLine
+from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
+from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.peaks import Peak, peaks
 from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.render.pages.overview import Ahead

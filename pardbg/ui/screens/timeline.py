@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import LaneSpan
-from pardbg.analysis.answers.waited_for import Lanes, Spot
+from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.timeline import Window, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.updates import updates
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.memory import growth
+from pardbg.analysis.findings.numbers import updates
 from pardbg.analysis.findings.shared import Finding
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane

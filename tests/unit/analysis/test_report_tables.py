@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from pardbg.analysis.answers.report import as_json, report, schema
-from pardbg.analysis.answers.report_tables import bandwidths, rank_overlaps, stage_times
+from pardbg.analysis.answers.report_pipeline import bandwidths, rank_overlaps, stage_times
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import ops_by_rank, overlap

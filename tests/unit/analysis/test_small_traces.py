@@ -10,10 +10,9 @@ import pytest
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.report import as_json, report, schema
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.answers.timeline import lanes
-from pardbg.analysis.answers.waited_for import Spot, waited_for
+from pardbg.analysis.answers.timeline import Spot, lanes, waited_for
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
-from pardbg.analysis.base.output import lines
+from pardbg.analysis.base.run import lines
 from pardbg.analysis.memory.breakdown import zero_bytes
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
 from pardbg.render.reports.text import WIDTH, text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.answers.waited_for import Spot, WaitedFor
+from pardbg.analysis.answers.timeline import Spot, WaitedFor
 from pardbg.render.draw.ascii_text import ascii_of
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.memory.page import memory

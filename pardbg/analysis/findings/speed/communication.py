@@ -1,24 +1,19 @@
-"""Communication that costs steps: exposed, in small pieces, or over a slow link."""
+"""Communication that costs steps: exposed, or in small pieces."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
 
-import numpy as np
-
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.intervals import Interval, clip, total, union
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
-from pardbg.analysis.comm.overlap import Overlap, ops_by_rank, overlap, records
-from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.base.intervals import Interval, total, union
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.comm.overlap import Overlap, ops_by_rank, overlap
 from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import Window, often, per_window, rows_by_step
-from pardbg.words import duration, percent, ranks_text, rate, size
-from pardbg_agent import wire
+from pardbg.words import duration, percent, size
 
 Group = tuple[int, str]
 """(epoch, key)"""
@@ -39,18 +34,6 @@ SMALL_GAP: Final = 1.0
 """Between two of a run there is at most so much of the op's own time: no compute to speak of."""
 SMALL_OF_STEP: Final = 0.05
 SMALL_LOUD: Final = 0.15
-SLOW: Final = 3.0
-"""Times slower than the median of the other links."""
-SLOW_NS: Final = 1_000_000
-MAX_MESSAGES: Final = 480
-"""Newest ones that are looked at."""
-SLOW_OF_STEP: Final = 0.05
-"""It costs at least so much of a step."""
-AWAITED: Final = 0.8
-SLOW_LEAST: Final = 12
-"""Messages on a link."""
-FAST, MOST, CLEARLY = 20, 80, 1.5
-"""The slow link's 20th percentile is that many times the others' 80th."""
 
 
 @per_window
@@ -190,122 +173,3 @@ def _saved(run: Sequence[CollectiveRow]) -> int:
          for parts in by_rank.values()),
         default=0,
     )  # fmt: skip
-
-
-# -- links
-
-
-@per_window
-def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
-    """A link over which messages take longer than over the others."""
-    by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
-    waits = _Waits(view, looked_at.begin_ns)
-    for row in p2p_rows(view, _how_many(view, looked_at.begin_ns)):
-        if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):
-            by_size[row.bytes.bit_length()][row.src, row.dst].append(row)
-    worst: dict[tuple[int, int], Finding] = {}
-    for links in by_size.values():
-        taken = {
-            link: median(_moving(row) for row in rows)
-            for link, rows in links.items() if len(rows) >= SLOW_LEAST
-        }  # fmt: skip
-        for link, own in taken.items():
-            others = [ns for other, ns in taken.items() if other != link]
-            if len(others) < 2 or own < SLOW_NS or own < SLOW * max(median(others), 1):
-                continue
-            if not _clearly(links, link, taken):
-                continue
-            found = _link(looked_at, link, links[link], own, median(others))
-            if (found.cost_ns_per_step or 0) < SLOW_OF_STEP * looked_at.step_ns:
-                continue
-            if link not in worst or (found.cost_ns_per_step or 0) > (
-                worst[link].cost_ns_per_step or 0
-            ):
-                worst[link] = found
-    yield from worst.values()
-
-
-def _link(
-    looked_at: Window, link: tuple[int, int], rows: Sequence[P2PRow], own: float, usual: float
-) -> Finding:
-    src, dst = link
-    sent = median(row.bytes for row in rows)
-    per_step = len(rows) / len(looked_at.steps)
-    newest = rows[-1]
-    begun = newest.send_ns or newest.recv_ns or 0
-    return Finding(
-        kind="slow-link",
-        severity="warning",
-        ranks=(src, dst),
-        culprits=(src, dst),
-        group=newest.group,
-        t_ns=begun,
-        first_ns=looked_at.begin_ns,
-        text=f"the link from rank {src} to rank {dst} is slow: messages of {size(sent)} take "
-        f"{duration(own)} ({_rate(sent, own)}) once both sides are there, "
-        f"{duration(usual)} ({_rate(sent, usual)}) over the other links.",
-        advice=f"Look at the path between the hosts of {ranks_text(link)}: cable, switch port, "
-        f"adapter, another program's traffic; or put neighbours of the ring on one host.",
-        cost_ns_per_step=round((own - usual) * per_step),
-        evidence=Evidence(begun, dst, "traffic", op=f"{src}→{dst}"),
-    )
-
-
-def _clearly(
-    links: Mapping[tuple[int, int], Sequence[P2PRow]],
-    link: tuple[int, int],
-    taken: Mapping[tuple[int, int], float],
-) -> bool:
-    """Its fast messages, too, take longer than most over the others, in most steps: what a busy
-    host does to a message is not that."""
-    fast = float(np.percentile([_moving(row) for row in links[link]], FAST))
-    others = [_moving(row) for other in taken if other != link for row in links[other]]
-    return fast >= CLEARLY * float(np.percentile(others, MOST))
-
-
-def _moving(row: P2PRow) -> int:
-    """From when both sides were there to completion."""
-    return row.transfer_ns or 0
-
-
-class _Waits:
-    """When each receiver stood in a wait for p2p ops."""
-
-    def __init__(self, view: View, since_ns: int) -> None:
-        self._view, self._since = view, since_ns
-        self._by_rank: dict[int, list[Interval]] = {}
-
-    def covered(self, row: P2PRow) -> bool:
-        """Did the receiver wait while the message travelled? Else its completion was seen when
-        somebody looked, and says nothing of the link."""
-        moving = _moving(row)
-        if moving <= 0 or row.done_ns is None or row.dst not in self._view.ranks:
-            return False
-        span = (row.done_ns - moving, row.done_ns)
-        waits = self._of(row.dst)
-        at = bisect_left(waits, span[0], key=lambda wait: wait[1])
-        near = waits[at : at + 8]
-        return total(clip(near, *span)) >= AWAITED * moving
-
-    def _of(self, rank: int) -> list[Interval]:
-        if rank not in self._by_rank:
-            span = (self._since, self._view.t_ns)
-            self._by_rank[rank] = union(
-                (t0, t1)
-                for t0, t1, flags in records(self._view, self._view.ranks[rank], "wait", span)
-                if flags & wire.Flag.P2P
-            )
-        return self._by_rank[rank]
-
-
-def _rate(num_bytes: float, ns: float) -> str:
-    return rate(num_bytes / ns * 1e9 if ns > 0 else None)
-
-
-def _how_many(view: View, since_ns: int) -> int:
-    """Pairs since then, about: each has two issues."""
-    issued = 0
-    for process in view.ranks.values():
-        table, visible = view.rows(process, "issue_p2p")
-        issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-    return min(issued // 2 + 1, MAX_MESSAGES)

@@ -19,8 +19,7 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.phases import named_in, phases_in
-from pardbg.analysis.findings.speed.windows import Window, per_window
+from pardbg.analysis.findings.speed.windows import Window, named_in, per_window, phases_in
 from pardbg.words import duration, rank_set, ranks_text, size
 
 LAST: Final = 256

@@ -11,8 +11,14 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.findings.shared import Evidence, Finding, first
-from pardbg.analysis.findings.speed.phases import COMPUTE, phases_in
-from pardbg.analysis.findings.speed.windows import Window, often, per_window, rows_by_step
+from pardbg.analysis.findings.speed.windows import (
+    COMPUTE,
+    Window,
+    often,
+    per_window,
+    phases_in,
+    rows_by_step,
+)
 from pardbg.words import duration, ranks_text
 
 Group = tuple[int, str]

@@ -14,7 +14,7 @@ from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.comm.algorithms import RingStep
+from pardbg.analysis.comm.p2p import RingStep
 from pardbg.analysis.comm.traffic import BINS, Edge, TrafficView
 from pardbg.render.draw.bars import Column, choose, headings, rule, table_row
 from pardbg.render.draw.cells import (

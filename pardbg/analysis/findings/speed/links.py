@@ -1,0 +1,228 @@
+"""Links over which messages take longer than over the others, and groups whose collectives take
+longer than those of their siblings: other ranks, the same op, the same size, the same number of
+ranks, as the data-parallel groups of a pipeline's stages are.
+
+Within one group no link can be told from another: each rank's op ends when the slowest has. So a
+group without siblings is not looked at, and of a group of three or more no link is named.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import Interval, clip, total, union
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.comm.overlap import records
+from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
+from pardbg.analysis.findings.speed.windows import Window, per_window, rows_by_step
+from pardbg.words import duration, ranks_text, rate, size
+from pardbg_agent import wire
+
+SLOW: Final = 3.0
+"""Times slower than the median of the siblings, or of the other links."""
+SLOW_NS: Final = 1_000_000
+SLOW_OF_STEP: Final = 0.05
+"""It costs at least so much of a step."""
+LEAST: Final = 12
+"""Ops of a group, or messages on a link, that must have been seen."""
+SIBLINGS: Final = 2
+MAX_MESSAGES: Final = 480
+"""Newest ones that are looked at."""
+AWAITED: Final = 0.8
+FAST, MOST, CLEARLY = 20, 80, 1.5
+"""The slow link's 20th percentile is that many times the others' 80th."""
+_TRUE_ENDS: Final = ("completed", "device")
+"""Where an end is only known from a wait, it says when somebody looked, not when it was."""
+Ranks = tuple[int, ...]
+Kind = tuple[str, int, int]
+"""(op, size class, number of ranks)"""
+
+
+@per_window
+def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
+    """One per group that is slower than its siblings, by what costs most."""
+    worst: dict[Ranks, Finding] = {}
+    for groups in _by_kind(rows_by_step(view, looked_at)).values():
+        taken = {
+            ranks: median(row.transfer_ns or 0 for row in rows)
+            for ranks, rows in groups.items() if len(rows) >= LEAST
+        }  # fmt: skip
+        for ranks, own in taken.items():
+            siblings = [ns for other, ns in taken.items() if not set(other) & set(ranks)]
+            if len(siblings) < SIBLINGS or own < max(SLOW_NS, SLOW * median(siblings)):
+                continue
+            found = _finding(looked_at, ranks, groups[ranks], own, median(siblings), len(siblings))
+            cost = found.cost_ns_per_step or 0
+            if cost < SLOW_OF_STEP * looked_at.step_ns:
+                continue
+            if ranks not in worst or cost > (worst[ranks].cost_ns_per_step or 0):
+                worst[ranks] = found
+    yield from worst.values()
+
+
+def _by_kind(
+    steps: Mapping[int, Sequence[CollectiveRow]],
+) -> dict[Kind, dict[Ranks, list[CollectiveRow]]]:
+    found: dict[Kind, dict[Ranks, list[CollectiveRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in (row for rows in steps.values() for row in rows):
+        if row.transfer_ns is None or row.bytes <= 0 or row.op == "barrier":
+            continue
+        if any(arrival.source not in _TRUE_ENDS for arrival in row.arrivals):
+            continue
+        ranks = tuple(sorted(arrival.rank for arrival in row.arrivals))
+        found[row.op, row.bytes.bit_length(), len(ranks)][ranks].append(row)
+    return found
+
+
+def _finding(
+    looked_at: Window, ranks: Ranks, rows: Sequence[CollectiveRow], own: float, usual: float,
+    siblings: int,
+) -> Finding:  # fmt: skip
+    newest = rows[-1]
+    sent = size(median(row.bytes for row in rows))
+    which = "" if len(ranks) == 2 else " Which of its links it is cannot be told from that."
+    name = f"the link between {ranks_text(ranks)}" if len(ranks) == 2 else "a link in the group"
+    of = f"{newest.group} ({ranks_text(ranks)})"
+    return Finding(
+        kind="slow-link",
+        severity="warning",
+        ranks=ranks,
+        culprits=ranks,
+        group=newest.group,
+        seq=newest.seq,
+        t_ns=first(newest),
+        first_ns=looked_at.begin_ns,
+        text=f"{name} is slow: {newest.op} of {sent} in {of} takes {duration(own)} once all are "
+        f"there, {duration(usual)} in the {siblings} groups like it.{which}",
+        advice=f"Look at the hosts of {ranks_text(ranks)} and the path between them: cable, switch "
+        f"port, adapter, another program's traffic.",
+        cost_ns_per_step=round((own - usual) * len(rows) / len(looked_at.steps)),
+        evidence=at_row(newest, ranks[0]),
+    )
+
+
+# -- messages
+
+
+@per_window
+def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
+    """A link over which messages take longer than over the others."""
+    by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
+    waits = _Waits(view, looked_at.begin_ns)
+    for row in p2p_rows(view, _how_many(view, looked_at.begin_ns)):
+        if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):
+            by_size[row.bytes.bit_length()][row.src, row.dst].append(row)
+    worst: dict[tuple[int, int], Finding] = {}
+    for links in by_size.values():
+        taken = {
+            link: median(_moving(row) for row in rows)
+            for link, rows in links.items() if len(rows) >= LEAST
+        }  # fmt: skip
+        for link, own in taken.items():
+            others = [ns for other, ns in taken.items() if other != link]
+            if len(others) < 2 or own < SLOW_NS or own < SLOW * max(median(others), 1):
+                continue
+            if not _clearly(links, link, taken):
+                continue
+            found = _link(looked_at, link, links[link], own, median(others))
+            if (found.cost_ns_per_step or 0) < SLOW_OF_STEP * looked_at.step_ns:
+                continue
+            if link not in worst or (found.cost_ns_per_step or 0) > (
+                worst[link].cost_ns_per_step or 0
+            ):
+                worst[link] = found
+    yield from worst.values()
+
+
+def _link(
+    looked_at: Window, link: tuple[int, int], rows: Sequence[P2PRow], own: float, usual: float
+) -> Finding:
+    src, dst = link
+    sent = median(row.bytes for row in rows)
+    per_step = len(rows) / len(looked_at.steps)
+    newest = rows[-1]
+    begun = newest.send_ns or newest.recv_ns or 0
+    return Finding(
+        kind="slow-link",
+        severity="warning",
+        ranks=(src, dst),
+        culprits=(src, dst),
+        group=newest.group,
+        t_ns=begun,
+        first_ns=looked_at.begin_ns,
+        text=f"the link from rank {src} to rank {dst} is slow: messages of {size(sent)} take "
+        f"{duration(own)} ({_rate(sent, own)}) once both sides are there, "
+        f"{duration(usual)} ({_rate(sent, usual)}) over the other links.",
+        advice=f"Look at the path between the hosts of {ranks_text(link)}: cable, switch port, "
+        f"adapter, another program's traffic; or put neighbours of the ring on one host.",
+        cost_ns_per_step=round((own - usual) * per_step),
+        evidence=Evidence(begun, dst, "traffic", op=f"{src}→{dst}"),
+    )
+
+
+def _clearly(
+    links: Mapping[tuple[int, int], Sequence[P2PRow]],
+    link: tuple[int, int],
+    taken: Mapping[tuple[int, int], float],
+) -> bool:
+    """Its fast messages, too, take longer than most over the others, in most steps: what a busy
+    host does to a message is not that."""
+    fast = float(np.percentile([_moving(row) for row in links[link]], FAST))
+    others = [_moving(row) for other in taken if other != link for row in links[other]]
+    return fast >= CLEARLY * float(np.percentile(others, MOST))
+
+
+def _moving(row: P2PRow) -> int:
+    """From when both sides were there to completion."""
+    return row.transfer_ns or 0
+
+
+class _Waits:
+    """When each receiver stood in a wait for p2p ops."""
+
+    def __init__(self, view: View, since_ns: int) -> None:
+        self._view, self._since = view, since_ns
+        self._by_rank: dict[int, list[Interval]] = {}
+
+    def covered(self, row: P2PRow) -> bool:
+        """Did the receiver wait while the message travelled? Else its completion was seen when
+        somebody looked, and says nothing of the link."""
+        moving = _moving(row)
+        if moving <= 0 or row.done_ns is None or row.dst not in self._view.ranks:
+            return False
+        span = (row.done_ns - moving, row.done_ns)
+        waits = self._of(row.dst)
+        at = bisect_left(waits, span[0], key=lambda wait: wait[1])
+        near = waits[at : at + 8]
+        return total(clip(near, *span)) >= AWAITED * moving
+
+    def _of(self, rank: int) -> list[Interval]:
+        if rank not in self._by_rank:
+            span = (self._since, self._view.t_ns)
+            self._by_rank[rank] = union(
+                (t0, t1)
+                for t0, t1, flags in records(self._view, self._view.ranks[rank], "wait", span)
+                if flags & wire.Flag.P2P
+            )
+        return self._by_rank[rank]
+
+
+def _rate(num_bytes: float, ns: float) -> str:
+    return rate(num_bytes / ns * 1e9 if ns > 0 else None)
+
+
+def _how_many(view: View, since_ns: int) -> int:
+    """Pairs since then, about: each has two issues."""
+    issued = 0
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "issue_p2p")
+        issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
+    return min(issued // 2 + 1, MAX_MESSAGES)
