@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.events.limits import (
+from pardbg.events.fields import (
     MAX_MAP_ITEMS,
     MAX_NUMBER,
     MAX_PAYLOAD_BYTES,

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from pardbg.hub.relay.relay import Relay
+from pardbg.hub.relay import Relay
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.serve.hub import Hub

@@ -17,9 +17,9 @@ import zmq
 
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.events.decode import Malformed
+from pardbg.hub.ctrl_messages import pack, unpack
 from pardbg.hub.run.start import RunHandle
-from pardbg.hub.serve.ctrl_messages import pack, unpack
-from pardbg.hub.serve.security import Role, load_keys, secure_client
+from pardbg.hub.serve.sockets import Role, load_keys, secure_client
 from pardbg.store.source import Message
 from pardbg.words import duration
 from pardbg_agent.wire import Key, Msg

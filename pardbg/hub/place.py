@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, write_json
-from pardbg.hub.serve.security import check_keys, make_keys
+from pardbg.hub.serve.sockets import check_keys, make_keys
 
 ENV_HUB, ENV_KEY, ENV_SHARED = "PARDBG_HUB", "PARDBG_KEY", "PARDBG_SHARED"
 WAIT_S: Final = 300.0

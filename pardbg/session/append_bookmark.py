@@ -25,7 +25,7 @@ from mcap.records import Message as McapMessage
 from pardbg.session import container
 from pardbg.session.reader import SessionError
 from pardbg.session.summary import Summary, read_summary
-from pardbg.store.bookmarks import BOOKMARK, UNMARK, Bookmark
+from pardbg.store.history import BOOKMARK, UNMARK, Bookmark
 from pardbg_agent.wire import Key
 
 TOPIC: Final = "control"

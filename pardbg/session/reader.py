@@ -23,7 +23,7 @@ from mcap.records import Channel, Chunk, Footer, Header, Metadata
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import StreamReader
 
-from pardbg.events.limits import MAX_NUMBER
+from pardbg.events.fields import MAX_NUMBER
 from pardbg.session import pack
 from pardbg.session.summary import read_summary
 from pardbg.store.source import Message

@@ -1,15 +1,23 @@
-"""A process's clock against the hub's, as told over time."""
+"""A process's clock against the hub's: estimated by ping, and as told over time."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 DRIFT: Final = 100e-6
 """How far two quartz clocks may run apart per second, with room (they are good to 50 ppm)."""
 _MAX_TOLD: Final = 4096
 _MAX_JUMPS: Final = 64
+WINDOW: Final = 16
+"""Pings looked at; the one whose bound is tightest by now decides."""
+HOLDS_NS: Final = 2_000_000_000
+"""An offset is told with the error that it will have after so long."""
+PING_NS: Final = 1_000_000_000
+LOST_NS: Final = 5_000_000_000
+"""A ping without an answer for so long is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +78,75 @@ class Clocks:
         if len(self._told) >= _MAX_TOLD:
             del self._told[1 : _MAX_TOLD // 2 : 2]  # far back every second one will do
         self._told.append(reading)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """rank clock + offset_ns = hub clock, give or take error_ns."""
+
+    offset_ns: int
+    error_ns: int
+
+
+SAME: Final = Offset(0, 0)
+"""CLOCK_MONOTONIC is one clock per boot, for all processes (but not across time namespaces)."""
+
+
+@dataclass(slots=True)
+class ClockEstimate:
+    """One remote process's clock. ``offset`` is None before the first answer.
+
+    A sample bounds the offset when it is taken; from then on the clocks drift apart, so its bound
+    widens. The offset told last stays true within its error as long as the present bound lies in
+    it; where it does not any more, a new one is told. A sample that no drift brings together with
+    those before says that the clock jumped: those are worth nothing any more.
+    """
+
+    offset: Offset | None = None
+    """As told last."""
+    _sent: dict[int, int] = field(default_factory=dict)
+    _samples: deque[tuple[int, Offset]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """(when, what it said)"""
+    _next_ns: int = 0
+
+    def due(self, now: int) -> bool:
+        """Return whether the next ping is due (at short intervals at first)."""
+        return now >= self._next_ns
+
+    def sent(self, ping: int, now: int) -> None:
+        """Note a ping sent at hub time ``now``."""
+        self._sent = {i: t for i, t in self._sent.items() if now - t < LOST_NS}
+        self._sent[ping] = now
+        self._next_ns = now + (PING_NS if len(self._samples) >= WINDOW // 2 else PING_NS // 10)
+
+    def answered(self, ping: int, their_ns: int, now: int) -> Offset | None:
+        """Take the answer. Return a new estimate if the old one may no longer hold, or is much
+        wider."""
+        sent = self._sent.pop(ping, None)
+        if sent is None or now < sent:
+            return None
+        # Their clock was read somewhere between sending and receiving: in the middle, give or
+        # take half the round trip.
+        sample = Offset((sent + now) // 2 - their_ns, (now - sent + 1) // 2)
+        if any(not _agree(_aged(s, now - t), sample) for t, s in self._samples):
+            self._samples.clear()  # the clock went ahead by itself: a suspended machine
+        self._samples.append((now, sample))
+        best = min((_aged(s, now - t) for t, s in self._samples), key=lambda s: s.error_ns)
+        told = _aged(best, HOLDS_NS)
+        old, until_next = self.offset, _aged(best, PING_NS)
+        if old is not None and told.error_ns >= 0.5 * old.error_ns:
+            furthest = abs(best.offset_ns - old.offset_ns) + until_next.error_ns
+            if furthest <= old.error_ns:
+                return None
+        self.offset = told
+        return told
+
+
+def _agree(one: Offset, other: Offset) -> bool:
+    """Some one offset can be the truth of both."""
+    return abs(one.offset_ns - other.offset_ns) <= one.error_ns + other.error_ns
+
+
+def _aged(sample: Offset, age_ns: int) -> Offset:
+    """What a sample says so long after."""
+    return Offset(sample.offset_ns, sample.error_ns + round(DRIFT * age_ns))

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pardbg.events.decode import KNOWN_KINDS, Head, records_from, taken, usable
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
-from pardbg.store.table import Table
-from pardbg.store.totals import Totals
+from pardbg.store.table import Table, Totals
 from pardbg.words import whole
 from pardbg_agent import wire
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.events.decode import Malformed, decode_map, frame_head, split_key
-from pardbg.events.limits import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
-from pardbg.store.bookmarks import Bookmarks
+from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.store.clocks import Reading
 from pardbg.store.definitions import (
     GroupDef,
@@ -21,7 +20,7 @@ from pardbg.store.definitions import (
     plan_def,
     told_pairs,
 )
-from pardbg.store.history import History, StateHistory
+from pardbg.store.history import Bookmarks, History, StateHistory
 from pardbg.store.process import Process
 from pardbg.store.source import Message
 from pardbg_agent import wire

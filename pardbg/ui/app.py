@@ -15,7 +15,7 @@ from pardbg.render.draw.plots import preload
 from pardbg.session.append_bookmark import add_bookmarks
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import SessionError
-from pardbg.store.bookmarks import Bookmark
+from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
 from pardbg.ui.commands.prompt_history import History

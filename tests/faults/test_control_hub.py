@@ -13,7 +13,7 @@ import msgpack
 import pytest
 import zmq
 
-from pardbg.hub.serve.security import Role, make_keys, save_keys, secure_client
+from pardbg.hub.serve.sockets import Role, make_keys, save_keys, secure_client
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig

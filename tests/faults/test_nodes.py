@@ -16,7 +16,7 @@ import pytest
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.config import NOTICES_FILE, Place
 from pardbg.hub.run.start import RunHandle
-from pardbg.hub.serve.security import make_keys
+from pardbg.hub.serve.sockets import make_keys
 from tests.distributed.runs import coverage, events, hub_pid, maps, session_of, started
 from tests.processes import rank_env, wait_until
 

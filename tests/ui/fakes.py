@@ -9,8 +9,7 @@ from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.control.language.verbs import Reply, Verb
-from pardbg.store.bookmarks import Bookmarks
-from pardbg.store.history import History
+from pardbg.store.history import Bookmarks, History
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.engine.feed import Analysis

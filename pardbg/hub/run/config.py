@@ -59,7 +59,7 @@ class Place:
     node: int
     nnodes: int
     keys: Mapping[str, Any]
-    """Those of the run: see ``pardbg.hub.serve.security``."""
+    """Those of the run: see ``pardbg.hub.serve.sockets``."""
 
 
 @dataclass(frozen=True, slots=True)

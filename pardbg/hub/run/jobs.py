@@ -1,4 +1,9 @@
-"""The job's processes: what runs, ending it on purpose, and an exit code whose parent is gone."""
+"""The job's processes: what runs, ending it on purpose, and what happens without its launcher.
+
+Only a parent learns how a process ended, and who started the run may have left by then. So the
+launcher's own parent waits, and becomes the parent of a job whose launcher was killed
+(``stay_behind``); the hub does the launcher's other work then (``Successor``).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,16 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg.hub.ranks import processes
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.run import config as files
+from pardbg.hub.run import signals
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.output import Copier
 
 if TYPE_CHECKING:
     import psutil
@@ -23,6 +32,9 @@ MAX_TOLD: Final = 8
 STOP_S: Final = 0.3
 UNKNOWN: Final = "the launcher was killed: how the job ended is not known"
 _PR_SET_CHILD_SUBREAPER: Final = 36
+LOOK_S: Final = 0.1
+REAP_S: Final = 1.0
+"""How long whoever became the job's parent may take to write down how it ended."""
 
 
 def is_alive(said: dict[str, Any] | None, pid: str, start: str) -> bool:
@@ -179,3 +191,92 @@ def last_seen(run_dir: Path) -> int | None:
     launch = files.read_json(run_dir / files.LAUNCH_FILE) or {}
     pid = launch.get("job")
     return exit_code(pid, str(launch.get("job_start"))) if isinstance(pid, int) else None
+
+
+def stay_behind(run_dir: Path, fds: Iterable[int]) -> None:
+    """Return in a new process, the launcher to be. This one keeps none of ``fds`` and waits."""
+    adopt_orphans()
+    signals.tell(signals.LAUNCHER, -1)
+    launcher = os.fork()
+    if launcher == 0:
+        return
+    for fd in fds:
+        os.close(fd)
+    try:
+        _wait(run_dir, launcher)
+    finally:
+        os._exit(0)
+
+
+def _wait(run_dir: Path, launcher: int) -> None:
+    """Until the launcher has ended; if it left its job, until that has, and say how."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+        ended[pid] = status
+        if launcher not in ended:
+            continue
+        if (run_dir / files.EXIT_FILE).exists():
+            return
+        job = noted(run_dir)
+        if job in ended:
+            write_exit(run_dir, os.waitstatus_to_exitcode(ended[job]))
+            return
+
+
+class Successor:
+    """Looks whether the launcher is there; from when it is not, copies the job's output (if nobody
+    else reads it), ends the job where that was asked for, and says that it has ended."""
+
+    def __init__(self, config: RunConfig, sources: list[int]) -> None:
+        self._dir = config.dir
+        self._sources = sources
+        """The job's stdout and stderr in memory; empty: its owner reads them."""
+        self._killing = Killing(config.dir, config.owner_pid)
+        self._launch = files.read_json(config.dir / files.LAUNCH_FILE)
+        self._copier: Copier | None = None
+        self._look_at = 0.0
+        self._ended_at = 0.0
+        self._code: int | None = None
+        self.took_over = False
+
+    def tick(self) -> bool:
+        """Look, and do what is due. True if the launcher was just found to be gone."""
+        now = time.monotonic()
+        if self._launch is None or now < self._look_at:
+            return False
+        self._look_at = now + LOOK_S
+        if not self.took_over:
+            if is_alive(self._launch, "pid", "start"):
+                return False
+            if (self._dir / files.EXIT_FILE).exists():
+                return False
+            self._take_over()
+            return True
+        self._killing.tick()
+        self._see_end(now)
+        return False
+
+    def finish(self) -> None:
+        """Read what the job wrote last."""
+        if self._copier is not None:
+            self._copier.finish()
+        self._killing.finish()
+
+    def _take_over(self) -> None:
+        self.took_over = True
+        if self._sources:
+            self._copier = Copier(self._dir, self._sources)
+
+    def _see_end(self, now: float) -> None:
+        if (self._dir / files.EXIT_FILE).exists() or job_pid(self._dir) is not None:
+            return
+        if self._code is None:
+            self._code = last_seen(self._dir)
+        self._ended_at = self._ended_at or now
+        if now - self._ended_at >= REAP_S:
+            error = UNKNOWN if self._code is None else ""
+            write_exit(self._dir, self._code, error=error)

@@ -24,8 +24,7 @@ from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.run.config import ConfigError, RunConfig
-from pardbg.hub.run.guardian import stay_behind
-from pardbg.hub.run.jobs import Killing, write_exit
+from pardbg.hub.run.jobs import Killing, stay_behind, write_exit
 from pardbg.hub.run.output import Copier, memory_files
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import TerminalModes

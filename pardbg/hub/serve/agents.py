@@ -8,14 +8,14 @@ from typing import Any, Final
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ranks.questions import Questions
+from pardbg.hub.ctrl_messages import agent_state
 from pardbg.hub.ranks.rings import SALVAGED, Rescued, Rings
 from pardbg.hub.ranks.where import Where
-from pardbg.hub.serve.clock_sync import SAME, ClockEstimate, Offset
 from pardbg.hub.serve.collector import Collector
-from pardbg.hub.serve.ctrl_messages import agent_state
 from pardbg.hub.serve.nodes import Nodes
+from pardbg.hub.serve.questions import Questions
 from pardbg.hub.serve.router import Router
+from pardbg.store.clocks import SAME, ClockEstimate, Offset
 from pardbg.words import whole
 from pardbg_agent import wire
 from pardbg_agent.wire import DefKind, Key, Msg

@@ -17,7 +17,6 @@ from pardbg.session.rotation import Parts
 from pardbg.session.writer import SessionWriter
 from pardbg_agent.wire import Key
 
-MAX_MESSAGE_BYTES: Final = 16 << 20
 TURN_NS: Final = 20_000_000
 """Longest drain before the other sockets get their turn."""
 _PROC: Final = re.compile(rb"[A-Za-z0-9_-]{1,20}\.[A-Za-z0-9_.-]{1,100}\.[0-9]{1,20}")

@@ -17,22 +17,20 @@ from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Ack, Event, ToAgent
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent, Wire
-from pardbg.hub.node_messages import Node
+from pardbg.hub.ctrl_messages import Node, notice
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.successor import Successor
+from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
-from pardbg.hub.serve.ctrl_messages import notice
 from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.resume import Resumed, open_writer
 from pardbg.hub.serve.router import Router
-from pardbg.hub.serve.security import Role, check_endpoints, load_keys
-from pardbg.hub.serve.sockets import Sockets
+from pardbg.hub.serve.sockets import Role, Sockets, check_endpoints, load_keys
 from pardbg.hub.serve.state_feed import StateFeed
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg.events.decode import Malformed
-from pardbg.hub.node_messages import VERSION, Node
+from pardbg.hub.ctrl_messages import VERSION, Node
 from pardbg.hub.ranks.rings import Rescued
 from pardbg.hub.serve.router import Router
 from pardbg.words import duration, ranks_text

@@ -11,9 +11,8 @@ import zmq
 
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Wire
-from pardbg.hub.node_messages import RELAY
-from pardbg.hub.serve.ctrl_messages import pack, unpack
-from pardbg.hub.serve.security import Role, ServerSecurity
+from pardbg.hub.ctrl_messages import RELAY, pack, unpack
+from pardbg.hub.serve.sockets import Role, ServerSecurity
 from pardbg_agent.wire import Msg
 
 VIEWER: Final = b"view-"

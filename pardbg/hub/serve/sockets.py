@@ -1,20 +1,155 @@
-"""The hub's three sockets: DATA in, what is published out, CTRL both ways."""
+"""The hub's three sockets, and who may use them.
+
+DATA in, what is published out, CTRL both ways. Local sockets lie in a 0700 directory; TCP is CURVE
+or nothing. Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`` (looks),
+``control`` (looks and commands). ZAP tells them apart per socket; CTRL sees each message's role.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import zmq
 
-from pardbg.hub.run.config import ConfigError, RunConfig
-from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES
-from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES
-from pardbg.hub.serve.security import ServerSecurity
+from pardbg.hub.ctrl_messages import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
+from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json, write_json
 
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
+
+Role = Literal["agent", "viewer", "control"]
+ROLES: Final[tuple[Role, ...]] = ("agent", "viewer", "control")
+_MAY: Final[dict[str, tuple[Role, ...]]] = {
+    "data": ("agent",),
+    "pub": ("viewer", "control"),
+    "ctrl": ROLES,
+}
 PULL_HWM: Final = 256
 PUB_HWM: Final = 2_000
 LINGER_MS: Final = 1_000
 """How long viewers may take to fetch what is in their queues."""
+
+
+def make_keys() -> dict[str, Any]:
+    """Make CURVE keys (Z85 text) for one run."""
+    pairs = {}
+    for who in ("server", *ROLES):
+        public, secret = zmq.curve_keypair()
+        pairs[who] = {"public": public.decode(), "secret": secret.decode()}
+    return pairs
+
+
+def for_agents(keys: dict[str, Any]) -> dict[str, Any]:
+    """Return run.json's ``keys``: what agents need, without the right to command."""
+    return {"server": keys["server"]["public"], "agent": keys["agent"]}
+
+
+def save_keys(run_dir: Path, keys: dict[str, Any]) -> None:
+    """Write them beside run.json."""
+    write_json(run_dir / KEYS_FILE, keys)
+
+
+def check_endpoints(config: RunConfig, keys: dict[str, Any] | None) -> None:
+    """Refuse a TCP endpoint without keys, loopback or not. Raises ConfigError."""
+    for endpoint in (config.data, config.pub, config.ctrl):
+        scheme = endpoint.partition("://")[0]
+        if scheme == "ipc":
+            continue
+        if scheme != "tcp":
+            raise ConfigError(f"{endpoint}: only ipc:// and tcp:// endpoints are served")
+        if not keys:
+            raise ConfigError(f"{endpoint}: TCP needs CURVE keys; there is no {KEYS_FILE}")
+
+
+@dataclass
+class ServerSecurity:
+    """CURVE and ZAP on the hub's sockets; does nothing without keys."""
+
+    context: zmq.Context[Any]
+    keys: dict[str, Any] | None
+    _auth: ThreadAuthenticator | None = None
+
+    def start(self) -> None:
+        """Before any bind."""
+        if self.keys is None:
+            return
+        self._roles = {self.keys[role]["public"].encode(): role for role in ROLES}
+        from zmq.auth.thread import ThreadAuthenticator  # all of asyncio: for TCP only
+
+        self._auth = ThreadAuthenticator(self.context)
+        self._auth.start()
+        for domain in _MAY:
+            self._auth.configure_curve_callback(domain=domain, credentials_provider=self)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """ZAP: may the holder of this key use this socket?"""
+        return self._roles.get(key) in _MAY.get(domain, ())
+
+    def secure(self, socket: zmq.Socket[bytes], domain: str) -> None:
+        """What is bound from here on is a CURVE server's."""
+        if self.keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self.keys["server"]["secret"].encode())
+            socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
+
+    def role(self, frame: zmq.Frame) -> Role:
+        """Whose message this is; on local sockets whoever reaches them may do everything."""
+        if self.keys is None:
+            return "control"
+        try:
+            user = str(frame.get("User-Id"))
+        except zmq.ZMQError:
+            return "viewer" if _over_tcp(frame) else "control"  # ipc: in a directory of ours
+        found = self._roles.get(user.encode())
+        return found if found is not None else "viewer"
+
+    def stop(self) -> None:
+        if self._auth is not None:
+            self._auth.stop()
+            self._auth = None
+
+
+def _over_tcp(frame: zmq.Frame) -> bool:
+    """Whether a message came from an internet address; over ipc libzmq tells uid and pid."""
+    try:
+        ipaddress.ip_address(str(frame.get("Peer-Address")).partition("%")[0])
+    except (zmq.ZMQError, ValueError):
+        return False
+    return True
+
+
+def load_keys(run_dir: Path) -> dict[str, Any] | None:
+    """Return the run's keys; None if it has none. Raises ConfigError."""
+    path = run_dir / KEYS_FILE
+    if not path.exists():
+        return None
+    return check_keys(read_json(path), str(path))
+
+
+def check_keys(keys: Any, name: str) -> dict[str, Any]:
+    """Keys as ``make_keys`` makes them. Raises ConfigError."""
+    try:
+        for who in ("server", *ROLES):
+            if any(len(keys[who][half]) != 40 for half in ("public", "secret")):
+                raise ValueError(who)
+    except (TypeError, LookupError, ValueError):
+        raise ConfigError(f"{name} is damaged: it does not hold a run's keys") from None
+    return dict(keys)
+
+
+def secure_client(socket: zmq.Socket[bytes], keys: dict[str, Any] | None, role: Role) -> None:
+    """Make a socket a CURVE client of that role (or of ``viewer`` if that is all there is)."""
+    if keys is None:
+        return
+    pair = keys.get(role) or keys["viewer"]
+    server = keys["server"]
+    public = server["public"] if isinstance(server, dict) else server
+    socket.setsockopt(zmq.CURVE_SERVERKEY, public.encode())
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, pair["public"].encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair["secret"].encode())
 
 
 def listen(socket: zmq.Socket[bytes], endpoint: str) -> None:

@@ -1,14 +1,23 @@
-"""STATE: where each rank is, said to viewers some times a second; and who stands still."""
+"""STATE: where each rank is, said to viewers some times a second; and who stands still.
+
+A rank stands still when its status block does not change. While somebody waits in an op for
+STALL_NS, each rank that stands still is asked for its stack, once per standstill, so that a
+recording has the place in the code too; who does not answer (its GIL is held, it is stopped) is
+looked at from outside. Nothing is asked of ranks that run on, nor while the debugger holds any.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg.hub.ranks.stacks_on_stall import Standstill, ask
-from pardbg.hub.ranks.where import Where
+from pardbg.analysis.hangs.stacks import kept
+from pardbg.hub.ranks.where import Where, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.router import Router
+from pardbg.words import ranks_text
 from pardbg_agent.wire import Key, Msg
 
 STATE_NS: Final = 100_000_000
@@ -18,6 +27,18 @@ STATE_IDLE_NS: Final = 1_000_000_000
 _TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
 VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 """Fields of a row whose change alone is no news."""
+STALL_NS: Final = 2_000_000_000
+"""Somebody waits so long in one op."""
+STILL_NS: Final = 1_000_000_000
+"""A rank that has not moved for so long is asked for its stack."""
+SILENT_NS: Final = 700_000_000
+"""The agent's thread beats every 50 ms: silent for so long, something holds its GIL."""
+MAX_RANKS: Final = 256
+"""Stacks taken at a time."""
+MAX_DEPTH: Final = 48
+MAX_THREADS: Final = 6
+_CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open", "open_op",
+                   "open_since_ns")  # fmt: skip
 
 
 class StateFeed:
@@ -71,3 +92,96 @@ class StateFeed:
             now)  # fmt: skip
         for proc in due:
             self._router.send(proc, {"t": Msg.WHERE.value, "id": number})
+
+
+@dataclass(slots=True)
+class _Still:
+    """One rank's status and since when it is that."""
+
+    status: tuple[Any, ...]
+    since_ns: int
+    asked: bool = False
+
+
+class Standstill:
+    """Watches the status rows; tells whom to ask."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, _Still] = {}
+
+    def due(self, rows: Mapping[str, Mapping[str, Any]], now: int) -> list[str]:
+        """Processes whose stacks are wanted now."""
+        living = {proc: row for proc, row in rows.items() if row["alive"] and row["rank"] >= 0}
+        for proc, row in living.items():
+            status = tuple(row[name] for name in _CHANGES)
+            known = self._ranks.get(proc)
+            if known is None or known.status != status:
+                self._ranks[proc] = _Still(status, now)
+        for proc in self._ranks.keys() - living.keys():
+            del self._ranks[proc]
+        if any(row["held"] for row in living.values()) or not self._stalled(living, now):
+            return []
+        due = [p for p, s in self._ranks.items() if not s.asked and now - s.since_ns >= STILL_NS]
+        for proc in due[:MAX_RANKS]:
+            self._ranks[proc].asked = True
+        return due[:MAX_RANKS]
+
+    def _stalled(self, rows: Mapping[str, Mapping[str, Any]], now: int) -> bool:
+        return any(
+            row["open"] and now - max(row["open_since_ns"], self._ranks[proc].since_ns) >= STALL_NS
+            for proc, row in rows.items()
+        )
+
+
+def silent(rows: Mapping[str, Mapping[str, Any]], procs: list[str], now: int) -> list[str]:
+    """Of these, whose agents will not answer."""
+    return [
+        proc
+        for proc in procs
+        if now - rows[proc]["heartbeat_ns"] >= SILENT_NS or rows[proc]["os"] in ("T", "t")
+    ]
+
+
+def ask(
+    where: Where,
+    number: int,
+    rows: Mapping[str, Mapping[str, Any]],
+    pids: Mapping[str, int],
+    say: Callable[[dict[str, Any]], None],
+    now: int,
+) -> None:
+    """Have stacks taken; ``say`` gets the fields of the CONTROL message "stall"."""
+    procs = {proc: (int(rows[proc]["rank"]), pid) for proc, pid in pids.items()}
+    ranks = sorted(rank for rank, _ in procs.values())
+
+    def answer(data: dict[str, Any]) -> None:
+        say(
+            {
+                "event": "stall",
+                "text": f"no progress for 2 s; stacks of {ranks_text(ranks)}",
+                "since_ns": now,
+                "stacks": [_part(part, data["stacks"]) for part in data["tree"]],
+                "source": {str(rank): word for rank, word in data["source"].items()},
+            }
+        )
+
+    where.ask(number, procs, answer, now, silent(rows, list(procs), now))
+
+
+def _part(part: Mapping[str, Any], stacks: Mapping[int, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Ranks that stand in one place: {"ranks", "frames", "inside": {rank: what of}, "threads":
+    {rank: [[name, frames], …]}}; threads where one beside the main one says something."""
+    inside, threads = {}, {}
+    for rank in part["ranks"]:
+        one = speaking(stacks.get(rank, ()))
+        if one.get("inside"):
+            inside[str(rank)] = str(one["inside"])
+        others = [t for t in stacks.get(rank, ()) if t is not one and telling(t)]
+        if others or not one.get("main", True):
+            threads[str(rank)] = [
+                [str(t.get("thread")), list(kept(t["frames"], MAX_DEPTH // 4))]
+                for t in [one, *others][:MAX_THREADS]
+            ]
+    frames = list(kept(part["frames"], MAX_DEPTH))
+    said = {"ranks": part["ranks"], "frames": frames, "inside": inside}
+    return said | {"threads": threads} if threads else said

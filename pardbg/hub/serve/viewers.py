@@ -22,10 +22,10 @@ from pardbg.hub.ranks.where import Where
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
-from pardbg.hub.serve.levels import Levels, number_of
+from pardbg.hub.serve.questions import Levels, number_of
 from pardbg.hub.serve.router import Router
-from pardbg.hub.serve.security import Role
-from pardbg.store.bookmarks import BOOKMARK, MAX_TEXT, UNMARK
+from pardbg.hub.serve.sockets import Role
+from pardbg.store.history import BOOKMARK, MAX_TEXT, UNMARK
 from pardbg.words import duration, plural, ranks_text
 from pardbg_agent.wire import LEASE_NS, LEVELS, Key, Msg
 

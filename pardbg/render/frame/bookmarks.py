@@ -8,7 +8,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Line, Picture, Segment, clip, left, line, right
 from pardbg.render.frame.empty import empty
-from pardbg.store.bookmarks import Bookmark
+from pardbg.store.history import Bookmark
 
 
 def bookmark_list(

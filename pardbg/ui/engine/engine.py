@@ -15,7 +15,7 @@ from typing import Any
 
 from pardbg.session.navigation.goto import TravelError
 from pardbg.session.navigation.travel import first_step_end
-from pardbg.store.bookmarks import Bookmark
+from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording, Want

@@ -19,7 +19,7 @@ from pardbg.analysis.whatif.answer import WhatIf
 from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
-from pardbg.store.bookmarks import Bookmark
+from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
 

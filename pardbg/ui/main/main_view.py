@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pardbg.analysis.findings.shared import Finding
-from pardbg.store.bookmarks import Bookmark
+from pardbg.store.history import Bookmark
 from pardbg.ui.engine.feed import Want
 from pardbg.ui.engine.landmarks import Journey
 from pardbg.ui.screens.base import Page, Shared

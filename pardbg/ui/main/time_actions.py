@@ -8,7 +8,7 @@ from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.bookmarks import bookmark_list
 from pardbg.session.navigation.travel import UNITS
-from pardbg.store.bookmarks import Bookmark
+from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Frame

@@ -9,7 +9,7 @@ import pytest
 from pardbg.control.language.arguments import inspect_words, parse_watch, verb_words
 from pardbg.control.language.expr import ExprError
 from pardbg.control.language.verbs import Verb
-from pardbg.hub.ranks.questions import WAIT_NS, Questions
+from pardbg.hub.serve.questions import WAIT_NS, Questions
 from pardbg.render.reports.rank_answers import answers
 
 

@@ -15,8 +15,8 @@ import pytest
 from pardbg.cli.record_options import ON_EXCEPTION
 from pardbg.control.machine.holding import FOLLOWS_NS, RUN
 from pardbg.control.machine.state import Mode
+from pardbg.hub.ctrl_messages import notice
 from pardbg.hub.run.config import NOTICES_FILE
-from pardbg.hub.serve.ctrl_messages import notice
 from pardbg_agent.control import evaluate, inspect
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Kind
 from tests.unit.agent.test_gate import World, until

@@ -8,8 +8,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
-from pardbg.hub.serve.clock_sync import ClockEstimate, Offset
-from pardbg.store.clocks import Clocks, Reading
+from pardbg.store.clocks import ClockEstimate, Clocks, Offset, Reading
 from pardbg_agent import wire
 from tests.unit.trace_builder import Trace, ns
 

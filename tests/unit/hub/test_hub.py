@@ -16,7 +16,7 @@ import zmq
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
-from pardbg.hub.serve.security import make_keys, save_keys, secure_client
+from pardbg.hub.serve.sockets import make_keys, save_keys, secure_client
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, frame, make_config

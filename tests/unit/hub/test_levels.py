@@ -10,7 +10,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.control.language.arguments import verb_words
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.auto_level import AGAIN_NS, AutoLevel
-from pardbg.hub.serve.levels import Levels, number_of
+from pardbg.hub.serve.questions import Levels, number_of
 from pardbg.session.reader import load
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig
 from tests.unit.trace_builder import Trace

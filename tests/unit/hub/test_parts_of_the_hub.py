@@ -12,6 +12,7 @@ import pytest
 
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
+from pardbg.hub.ctrl_messages import agent_state, unpack
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import WAIT_NS, Where, merge
@@ -20,9 +21,8 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError
 from pardbg.hub.run.launcher import job_env
 from pardbg.hub.serve.collector import Heads
-from pardbg.hub.serve.ctrl_messages import agent_state, unpack
 from pardbg.hub.serve.job_output import MAX_LINE, PARTIAL_NS, Tail, split_rank
-from pardbg.hub.serve.security import check_endpoints, for_agents, make_keys
+from pardbg.hub.serve.sockets import check_endpoints, for_agents, make_keys
 from pardbg_agent.wire import NOTE_LEAVING
 from tests.processes import wait_until
 from tests.unit.hub.hub_rig import dead_ring, make_config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.hub.relay.passing import MAX_KEPT, MAX_REFUSED, Turns
+from pardbg.hub.uplink import MAX_KEPT, MAX_REFUSED, Turns
 from pardbg_agent import wire
 
 P = b"0.n1.7"

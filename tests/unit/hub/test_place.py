@@ -13,7 +13,7 @@ import pytest
 
 from pardbg.hub.place import find_place
 from pardbg.hub.run.config import ConfigError, Endpoints, Place
-from pardbg.hub.serve.security import make_keys
+from pardbg.hub.serve.sockets import make_keys
 
 HUB = "tcp://node0:29700"
 

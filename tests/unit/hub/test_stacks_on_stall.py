@@ -12,8 +12,8 @@ from typing import Any
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.ranks.rings import Rings
-from pardbg.hub.ranks.stacks_on_stall import Standstill, ask, silent
 from pardbg.hub.ranks.where import Where
+from pardbg.hub.serve.state_feed import Standstill, ask, silent
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
 

@@ -16,7 +16,7 @@ from pardbg.session.append_bookmark import add_bookmarks
 from pardbg.session.reader import SessionError, load
 from pardbg.session.repair import repair
 from pardbg.session.writer import whole_messages
-from pardbg.store.bookmarks import Bookmark
+from pardbg.store.history import Bookmark
 from tests.unit.session.test_reader import write
 
 MARK = Bookmark(3_000_000, "slow here")

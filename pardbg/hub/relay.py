@@ -18,22 +18,26 @@ import zmq
 
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.node_messages import PIECE_BYTES, VERSION, Node
+from pardbg.hub.ctrl_messages import (
+    MAX_CTRL_BYTES,
+    MAX_MESSAGE_BYTES,
+    PIECE_BYTES,
+    VERSION,
+    Node,
+    pack,
+    unpack,
+)
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.where import py_spy
-from pardbg.hub.relay.passing import Turns
-from pardbg.hub.relay.uplink import Uplink
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.successor import Successor
-from pardbg.hub.serve.collector import MAX_MESSAGE_BYTES
-from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES, pack, unpack
+from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.job_output import JobOutput
-from pardbg.hub.serve.security import load_keys
-from pardbg.hub.serve.sockets import listen
+from pardbg.hub.serve.sockets import listen, load_keys
 from pardbg.hub.serve.state_feed import VOLATILE
+from pardbg.hub.uplink import Turns, Uplink
 from pardbg.plain_text import plain
 from pardbg.words import duration
 from pardbg_agent.wire import Key, Msg

@@ -1,18 +1,26 @@
-"""A relay's two connections to the hub, and whether they are up."""
+"""A relay's two connections to the hub, whether they are up, and what may pass over them.
+
+No batch passes out of turn. What was under way to a hub that died, or in a connection that broke,
+comes again: the hub's WELCOME says from which record on, and the agent goes back to it. Batches
+that it had sent before that are still in the relay's queue; passed on first they would look like a
+gap.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from pardbg.hub.node_messages import RELAY, Node
+from pardbg.events.decode import Malformed, frame_head
+from pardbg.hub.ctrl_messages import MAX_CTRL_BYTES, RELAY, Node, pack
 from pardbg.hub.run.config import Endpoints
-from pardbg.hub.serve.ctrl_messages import MAX_CTRL_BYTES, pack
-from pardbg.hub.serve.security import secure_client
+from pardbg.hub.serve.sockets import secure_client
 
 DATA_HWM: Final = 64
 HEARTBEAT_MS: Final = 2_000
@@ -25,6 +33,10 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+MAX_KEPT: Final = 256
+"""Batches that wait for their process's WELCOME; beyond that nothing is taken from any."""
+MAX_REFUSED: Final = 100
+"""More than queues on the way can hold: then what is wanted does not come any more."""
 
 
 class Uplink:
@@ -117,3 +129,68 @@ class Uplink:
         for socket in self._up:
             socket.disable_monitor()
             socket.close(linger=linger_ms)
+
+
+@dataclass(slots=True)
+class _Process:
+    welcomed: bool = False
+    """On this link."""
+    wanted: int = 0
+    """Index of the record that is to come next."""
+    lost: int = 0
+    """Records that its ring had lost, as the last batch said."""
+    num_refused: int = 0
+    kept: deque[bytes] = field(default_factory=deque)
+
+
+class Turns:
+    """The processes of this node, each with what may pass next."""
+
+    def __init__(self) -> None:
+        self._of: dict[bytes, _Process] = {}
+        self._num_kept = 0
+
+    @property
+    def full(self) -> bool:
+        return self._num_kept >= MAX_KEPT
+
+    def new_link(self) -> None:
+        """Nothing passes before each process is welcomed (again)."""
+        for process in self._of.values():
+            process.welcomed = False
+
+    def welcome(self, proc: bytes, wanted: int) -> list[bytes]:
+        """The hub wants the process's records from there on; what was kept of them. Once a link:
+        a WELCOME that comes again changes nothing."""
+        process = self._of.setdefault(proc, _Process())
+        if process.welcomed:
+            return []
+        process.welcomed, process.wanted = True, wanted
+        kept = [payload for payload in process.kept if self._passes(process, payload)]
+        self._num_kept -= len(process.kept)
+        process.kept.clear()
+        return kept
+
+    def passes(self, proc: bytes, payload: bytes) -> bool:
+        """A batch may go on now. Else it is kept, or comes again by itself."""
+        process = self._of.setdefault(proc, _Process())
+        if process.welcomed:
+            return self._passes(process, payload)
+        process.kept.append(payload)
+        self._num_kept += 1
+        return False
+
+    @staticmethod
+    def _passes(process: _Process, payload: bytes) -> bool:
+        try:
+            head = frame_head(payload)
+        except Malformed:
+            return True  # the hub counts it
+        ahead = head.first - process.wanted
+        # The ring may have lost what is wanted: then the batch says so.
+        if ahead > max(0, head.dropped - process.lost) and process.num_refused < MAX_REFUSED:
+            process.num_refused += 1
+            return False
+        process.wanted = max(process.wanted, head.first + head.count)
+        process.lost, process.num_refused = head.dropped, 0
+        return True

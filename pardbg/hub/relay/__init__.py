@@ -1,1 +1,0 @@
-"""On every node but the hub's: what collects there and passes it on."""
