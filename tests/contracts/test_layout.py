@@ -18,7 +18,7 @@ FOLDERS = sorted(
 )
 SAME_THING = {
     # What is computed, how it is drawn, and the screen that shows it.
-    "bookmarks", "checks", "chrome", "collectives", "diff", "findings", "memory", "output",
+    "checks", "chrome", "collectives", "diff", "findings", "memory", "output",
     "overview", "pipeline", "postmortem", "schedule", "sharding", "stacks", "timeline", "traffic",
     "whatif",
     # The agent has its own few: it imports nothing of pardbg.
