@@ -18,7 +18,7 @@ from pardbg import __version__
 from pardbg.cli import ctl, files, list_runs, live, schedule, whatif
 from pardbg.cli.common import USAGE_EXIT, UserError, echo
 from pardbg.cli.front import Front, help_
-from pardbg.render.draw.ascii_text import ERRORS
+from pardbg.render.draw.signs import ERRORS
 
 __all__ = ["UserError", "cli", "main"]
 

@@ -41,7 +41,7 @@ def ctl_words(ctx: click.Context, param: click.Parameter, typed: str) -> list[Co
     """Complete a live run or verb, then the verb's arguments."""
     from pardbg.control.language.arguments import INSPECT
     from pardbg.ui.commands.actions import ctl_help
-    from pardbg.ui.commands.completion import complete
+    from pardbg.ui.commands.command_line import complete
 
     verbs = {verb: help_ for verb, _, help_ in ctl_help()}
     known = [*verbs, *INSPECT]

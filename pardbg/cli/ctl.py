@@ -18,7 +18,7 @@ from pardbg.control.language.arguments import (
     verb_words,
 )
 from pardbg.control.language.verbs import Verb
-from pardbg.ui.commands.explain import explain, wrapped
+from pardbg.ui.commands.actions import explain, wrapped
 
 _ELSEWHERE = {
     "up": "use `--frame N` with p, list, args or locals",

@@ -67,7 +67,7 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     from pardbg.analysis.answers.report import as_json
     from pardbg.analysis.answers.report import report as make_report
     from pardbg.render.reports.text import text
-    from pardbg.ui.engine.gc_pauses import GcPauses
+    from pardbg.ui.engine.pace import GcPauses
 
     with GcPauses().alone():
         store = load_session(session)
@@ -141,7 +141,7 @@ def check(
     Exit code 0 if all hold, 1 if not. docs/check.md has the grammar.
     """
     from pardbg.analysis.answers import checks as rules
-    from pardbg.render.reports import checks as words
+    from pardbg.render.reports import verdicts as words
 
     if list_:
         echo(words.metric_list())
@@ -156,7 +156,7 @@ def check(
     if junit is not None:
         with new_file(junit, force=True) as fresh:
             fresh.write_text(words.junit(results, session), encoding="utf-8")
-    for line in words.lines(results):
+    for line in words.check_lines(results):
         echo(line)
     return 0 if all(result.ok for result in results) else 1
 
@@ -176,10 +176,10 @@ def check(
 def diff(a: str, b: str, json_: bool, skip: int) -> None:
     """Compare session B with A: what changed beyond noise, largest first."""
     from pardbg.analysis.answers import diff as compare
-    from pardbg.render.reports.diff import text
+    from pardbg.render.reports.verdicts import diff_text
 
     found = compare.diff(load_session(a), load_session(b), skip)
-    echo(json.dumps(compare.as_dict(found), indent=2) if json_ else text(found))
+    echo(json.dumps(compare.as_dict(found), indent=2) if json_ else diff_text(found))
 
 
 @click.command()
@@ -193,14 +193,14 @@ def postmortem(run: str, output: Path, force: bool) -> None:
     from pardbg.analysis.base.asof import View
     from pardbg.analysis.findings import findings
     from pardbg.hub.postmortem import PostmortemError, recover
-    from pardbg.render.reports.postmortem import lines
+    from pardbg.render.reports.verdicts import postmortem_lines
 
     try:
         with new_file(output, force) as fresh:
             found = recover(run, fresh)
     except PostmortemError as error:
         raise UserError(str(error)) from None
-    for line in lines(found.ranks, findings(View(load_session(str(output)), None))):
+    for line in postmortem_lines(found.ranks, findings(View(load_session(str(output)), None))):
         echo(line)
     if found.file_problem:
         talk(f"{found.file_problem}: recovered from the rings alone")

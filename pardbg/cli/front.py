@@ -12,8 +12,7 @@ from click.shell_completion import CompletionItem
 from pardbg.cli import complete
 from pardbg.cli.common import UserError
 from pardbg.control.language.manual import RANKS_TEXT
-from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES
-from pardbg.ui.commands.explain import explain, wrapped
+from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES, explain, wrapped
 
 WIDTH: Final = 98
 FIRST: Final = {

@@ -219,8 +219,7 @@ class _Copying:
 
 
 def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:
-    from pardbg.render.reports.rank_answers import answers
-    from pardbg.render.reports.replies import text
+    from pardbg.render.reports.replies import answers, text
 
     if "answers" in reply.data:
         return "\n".join(answers(reply.data, compare=compare))

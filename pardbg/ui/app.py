@@ -18,8 +18,7 @@ from pardbg.session.reader import SessionError
 from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store
-from pardbg.ui.commands.prompt_history import History
-from pardbg.ui.commands.startup import Rc, run_rc
+from pardbg.ui.commands.startup import History, Rc, run_rc
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine

@@ -22,8 +22,7 @@ from pardbg.render.draw.cells import Line, Segment, fit, line
 from pardbg.render.pages.pipeline.table_page import TableLook, cell_under, table_page
 from pardbg.ui.palette import THEMES
 from pardbg.ui.terminal_driver import TerminalDriver
-from pardbg.ui.widgets.lines import Lines
-from pardbg.ui.widgets.picture import PicturePane
+from pardbg.ui.widgets.lines import Lines, PicturePane
 from pardbg.ui.widgets.prompt import Prompt
 
 NARROWEST: Final = 40

@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.drivers.linux_driver import LinuxDriver
 
-from pardbg.render.draw.ascii_text import ERRORS, has_utf8
+from pardbg.render.draw.signs import ERRORS, has_utf8
 
 
 class TerminalDriver(LinuxDriver):

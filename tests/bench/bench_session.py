@@ -22,7 +22,7 @@ import psutil
 
 from pardbg.analysis.answers.report import report
 from pardbg.session.reader import load
-from pardbg.ui.engine.gc_pauses import GcPauses
+from pardbg.ui.engine.pace import GcPauses
 from tests.bench.figures import Figure
 from tests.bench.long_session import make
 

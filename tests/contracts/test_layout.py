@@ -18,9 +18,8 @@ FOLDERS = sorted(
 )
 SAME_THING = {
     # What is computed, how it is drawn, and the screen that shows it.
-    "checks", "chrome", "collectives", "diff", "findings", "memory", "output",
-    "overview", "pipeline", "postmortem", "schedule", "sharding", "stacks", "timeline", "traffic",
-    "whatif",
+    "collectives", "debug", "findings", "memory", "output", "overview", "pipeline", "schedule",
+    "stacks", "timeline", "traffic", "whatif",
     # The agent has its own few: it imports nothing of pardbg.
     "words",
 }  # fmt: skip

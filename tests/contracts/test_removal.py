@@ -13,7 +13,7 @@ ALLOWED = {
     # files with a name of their own that the same function has just made
     "cli/common.py": "a fresh file or folder beside the output, made by the same function",
     "session/writer.py": "a resumed session takes its own place",
-    "ui/commands/prompt_history.py": "the console's history takes its own place",
+    "ui/commands/startup.py": "the console's history takes its own place",
     "hub/run/config.py": "a JSON file takes its own place",
     "session/rotation.py": "the oldest part that this recording has written",
     "pardbg_agent/ring.py": "this process's own ring",

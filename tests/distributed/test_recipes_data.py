@@ -17,7 +17,7 @@ from pardbg.recipes.shape import BLOCKS, CONTEXT, VOCABULARY, WIDTH
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.collectives import operation
 from pardbg.render.pages.overview import overview
-from pardbg.render.pages.traffic.page import traffic
+from pardbg.render.pages.traffic import traffic
 from tests.distributed.recorded import Recorded, recorded
 from tests.forked import forked
 from tests.processes import rank_env, run_argv

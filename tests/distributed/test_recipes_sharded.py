@@ -13,8 +13,8 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.recipes.model import Block, gpt
 from pardbg.recipes.shape import BATCH, BLOCKS, CONTEXT, EXPERTS, MOE_BLOCKS, VOCABULARY, WIDTH
 from pardbg.render.draw.cells import plain
-from pardbg.render.pages.memory.page import memory
-from pardbg.render.pages.traffic.exchange import exchange, loads
+from pardbg.render.pages.exchange import exchange, loads
+from pardbg.render.pages.memory import memory
 from pardbg_agent.wire import Flag
 from tests.distributed.recorded import Recorded, recorded
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.ui.commands.actions import ACTIONS, SCREENS
-from pardbg.ui.commands.screen_keys import OWN, footer
+from pardbg.ui.commands.actions import ACTIONS, OWN, SCREENS, footer
 from tests.ui import sample
 from tests.ui.fakes import app_on, shows, text_of, until
 

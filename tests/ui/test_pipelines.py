@@ -7,7 +7,7 @@ from dataclasses import replace
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.mesh import PipelineName
 from pardbg.render.draw.cells import plain
-from pardbg.render.pages.pipeline.chooser import choices
+from pardbg.render.pages.pipeline.ledger import choices
 from tests.ui.fakes import app_on, text_of, until
 from tests.ui.sample import snapshot_1f1b
 

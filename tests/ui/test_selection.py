@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.matched import P2PRow
-from pardbg.render.pages.traffic.page import ordered
+from pardbg.render.pages.traffic import ordered
 from pardbg.ui.app import PardbgApp
 from tests.ui import sample
 from tests.ui.fakes import FakeStore, app_on, shows, text_of, until

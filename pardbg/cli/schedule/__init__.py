@@ -84,7 +84,7 @@ def lint(files: tuple[str, ...], mb: int | None, transport: str, json_: bool) ->
     """
     from pardbg.analysis.schedules.lint import lint as check
     from pardbg.analysis.schedules.transports import TRANSPORTS
-    from pardbg.render.reports.schedule import verdict
+    from pardbg.render.reports.verdicts import verdict
 
     chosen = [one for one in TRANSPORTS if transport in ("all", one)]
     found = {name: check(_read(name), mb, chosen) for name in files}
@@ -107,7 +107,7 @@ def show(
 ) -> None:
     """Look at a schedule on the tick grid: step through it, inspect cells, predicted figures."""
     from pardbg.render.pages.pipeline import table_page
-    from pardbg.render.reports.schedule import grid
+    from pardbg.render.reports.verdicts import grid
 
     table = _compute(_read(file), file)
     if svg is not None:
@@ -199,7 +199,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Predict step time, bubble, activations in flight and messages of files or named schedules."""
     from pardbg.analysis.schedules.compare import predict
-    from pardbg.render.reports.schedule import compared
+    from pardbg.render.reports.verdicts import compared
 
     taken = _taken(costs_, session)
     files = {name: _read(name) for name in schedules if Path(name).suffix == ".csv"}

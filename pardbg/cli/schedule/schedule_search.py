@@ -35,7 +35,7 @@ def look(limits: Limits, taken: Durations | Costs) -> tuple[str, str | None]:
     """(what is said, the table found as CSV, or None if no built-in is beaten)"""
     from pardbg.analysis.schedules.schedule_table import dump
     from pardbg.analysis.schedules.search import PLACEMENTS, Problem
-    from pardbg.render.reports.schedule import compared
+    from pardbg.render.reports.verdicts import compared
 
     chosen = [one for one in PLACEMENTS if limits.placement in ("any", one)]
     problems = [Problem(limits.num_ranks, limits.num_microbatches, one, taken, limits.memory)

@@ -21,7 +21,7 @@ from pardbg.render.draw.cells import (
     spread,
     width,
 )
-from pardbg.render.draw.severity import SIGN
+from pardbg.render.draw.signs import SIGN
 
 Tab = tuple[int, str]
 SHORT = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
-from pardbg.render.draw.bars import Column, choose, headings, rule, table_row
+from pardbg.render.draw.bars import LEVELS, Column, choose, headings, rule, table_row
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -21,8 +21,7 @@ from pardbg.render.draw.cells import (
     line,
     width,
 )  # fmt: skip
-from pardbg.render.draw.sparks import LEVELS
-from pardbg.render.frame.empty import empty
+from pardbg.render.frame.panels import empty
 from pardbg.render.pages.collective_charts import charts, summary
 
 _LATE_SHARE = 0.5

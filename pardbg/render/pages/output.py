@@ -9,7 +9,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, selected
-from pardbg.render.frame.empty import empty
+from pardbg.render.frame.panels import empty
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 

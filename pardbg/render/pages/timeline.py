@@ -24,7 +24,7 @@ from pardbg.render.draw.cells import (
     overlay,
     plain,
 )
-from pardbg.render.frame.empty import empty
+from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline.schedule import KIND_WORD
 from pardbg.render.pages.pipeline.schedule import label as short
 

@@ -14,7 +14,7 @@ from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.mesh import PipelineSummary
 from pardbg.analysis.pipeline.observed import Cause
-from pardbg.render.draw.severity import SIGN
+from pardbg.render.draw.signs import SIGN
 from pardbg.render.reports.sections import (
     bandwidth_lines,
     loss_text,

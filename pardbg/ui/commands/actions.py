@@ -1,16 +1,18 @@
-"""The one registry of actions: it makes the bindings, the ``?`` help, the hints at the bottom, the
-``:`` command line, and the help of ``pardbg ctl``.
+"""The one registry of actions: it makes the bindings, the ``?`` help and what it says of a word,
+the hints at the bottom, the ``:`` command line, and the help of ``pardbg ctl``.
 
 Handlers register by the action's id (``pardbg.ui.main``); a test checks that each action has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from pardbg.control.language.arguments import USAGE
+from pardbg.control.language.arguments import PDB, USAGE
+from pardbg.control.language.manual import RANKS_TEXT, manual, word_of
 from pardbg.control.language.verbs import Verb
 
 Context = Literal["any", "live", "replay"]
@@ -235,3 +237,74 @@ def ctl_help() -> list[tuple[str, str, str]]:
     """(verb, usage, help) of everything ``pardbg ctl`` can ask of a run."""
     rows = [(a.verb.value, a.usage, a.help) for a in ACTIONS if a.verb is not None]
     return list(dict.fromkeys(rows))
+
+
+OWN: Final[Mapping[str, Mapping[str, str]]] = {
+    "overview": {"detail": "the rank"},
+    "pipeline": {
+        "grid": "ticks", "other": "what-if", "tick": "tick", "cell_before": "cell before",
+        "cell_after": "next cell", "turn_back": "pipeline before", "turn_on": "next pipeline",
+    },
+    "timeline": {
+        "zoom_in": "closer", "cell_after": "next box", "cell_before": "box before",
+        "zoom_out": "wider", "detail": "the box",
+    },
+    "collectives": {"other": "p2p", "grid": "most waiting", "detail": "the operation"},
+    "traffic": {"other": "matrix"},
+    "memory": {"detail": "the rank"},
+    "debug": {"where": "stacks", "break_here": "break", "step": "step", "next": "next step"},
+    "findings": {"detail": "go there"},
+    "output": {"filter": "filter", "page_up": "page up", "page_down": "page down"},
+}  # fmt: skip
+"""Screen -> action id -> its label there, the most used first."""
+_FOOTER: Final = 2
+"""A footer has so many of them: there is more to say."""
+
+
+def own(screen: str, live: bool) -> list[tuple[Action, str]]:
+    """The screen's own actions that mean something in this mode, with their labels."""
+    known = {action.id: action for action in for_mode(live)}
+    return [(known[id_], label) for id_, label in OWN.get(screen, {}).items() if id_ in known]
+
+
+def footer(screen: str, live: bool) -> list[tuple[Action, str]]:
+    """What the bottom line offers: pause or play, the screen's own, then what works everywhere. A
+    label is empty where the action's own is meant."""
+    first, *rest = hints(live)
+    mine = own(screen, live)[:_FOOTER]
+    taken = {first.id, *(action.id for action, _ in mine)}
+    return [(first, ""), *mine, *((action, "") for action in rest if action.id not in taken)]
+
+
+INDENT: Final = "  "
+
+
+def explain(text: str) -> list[str]:
+    """Usage, one sentence, and what more there is to say, examples indented twice; nothing for a
+    word nobody knows. Lines may be long."""
+    word = word_of(text)
+    found = [action for action in ACTIONS if action.command == word]
+    if not found:
+        return []
+    lines = []
+    for action in found:
+        keys = f"   (key {action.shown})" if action.shown else ""
+        lines += [f"{action.command} {action.usage}".strip() + keys, f"{INDENT}{action.help}"]
+    more, *examples = manual(word) or ("",)
+    lines += [f"{INDENT}{more}"] if more else []
+    lines += [f"{INDENT}{INDENT}{example}" for example in examples]
+    if "RANKS" in found[0].usage:
+        lines += ["", RANKS_TEXT]
+    short = [abbreviation for abbreviation, full in PDB.items() if full == word]
+    return [*lines, "", f"pdb's abbreviation: {', '.join(short)}"] if short else lines
+
+
+def wrapped(lines: Sequence[str], cells: int) -> list[str]:
+    """The same for a terminal so wide; what is indented stays so."""
+    out: list[str] = []
+    for text in lines:
+        indent = text[: len(text) - len(text.lstrip())]
+        out += textwrap.wrap(
+            text, cells, initial_indent="", subsequent_indent=indent, break_on_hyphens=False
+        ) or [""]  # fmt: skip
+    return out

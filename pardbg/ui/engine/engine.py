@@ -20,10 +20,9 @@ from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording, Want
 from pardbg.ui.engine.frame_maker import FrameMaker
-from pardbg.ui.engine.gc_pauses import GcPauses
 from pardbg.ui.engine.landmarks import Journey, Places
 from pardbg.ui.engine.loading import Loader
-from pardbg.ui.engine.pace import PLAY_PERIOD_S, Pace
+from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
 
 LOADING_PERIOD_S = 0.2
 

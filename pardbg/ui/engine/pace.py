@@ -1,10 +1,13 @@
-"""When the next frame is due: what a frame costs decides how often one comes by itself."""
+"""When the next frame is due: what a frame costs decides how often one comes by itself; and
+Python's full collections, kept out of the frames that somebody waits for."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from pardbg.ui.engine.cursor import TimeCursor
 
@@ -63,3 +66,33 @@ class Pace:
             period = PLAY_PERIOD_S
         share = PLAYING_SHARE if self._cursor.playing else SHARE
         return time.monotonic() - self._looked_s >= max(period, self._cost_s * share)
+
+
+PERIOD_S: Final = 60.0
+LATEST_S: Final = 600.0
+"""Longest time without a collection, even while the user keeps moving."""
+_NEVER: Final = 1 << 30
+
+
+class GcPauses:
+    """When to collect. The young generations stay Python's own business: they take no time."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this lasts nobody else makes full collections."""
+        young, middle, old = gc.get_threshold()
+        gc.set_threshold(young, middle, _NEVER)
+        try:
+            yield
+        finally:
+            gc.set_threshold(young, middle, old)
+
+    def tick(self, idle: bool) -> None:
+        """Between two frames; ``idle``: nobody waits for the next one."""
+        passed = time.monotonic() - self._last_s
+        if passed > (PERIOD_S if idle else LATEST_S):
+            gc.collect()
+            self._last_s = time.monotonic()

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pardbg.render.draw.cells import Line, Segment, clip, fit, line
 from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, legend, time_at, time_bar
-from pardbg.ui.commands.actions import Action
-from pardbg.ui.commands.screen_keys import footer
+from pardbg.ui.commands.actions import Action, footer
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.widgets.lines import ClickedLines, Lines

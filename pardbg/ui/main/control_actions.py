@@ -7,8 +7,7 @@ from functools import partial
 
 from pardbg.control.language.arguments import COMPARE, MOVES, inspect_words, verb_meant, verb_words
 from pardbg.control.language.verbs import Reply, Verb
-from pardbg.render.reports.rank_answers import answers
-from pardbg.render.reports.replies import breakpoints
+from pardbg.render.reports.replies import answers, breakpoints
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS
 from pardbg.ui.engine.controller import Controller

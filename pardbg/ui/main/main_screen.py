@@ -16,17 +16,15 @@ from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.cells import Segment, line
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, for_mode
-from pardbg.ui.commands.candidates_line import candidates_line, note_line
-from pardbg.ui.commands.completion import complete
-from pardbg.ui.commands.prompt_history import History
+from pardbg.ui.commands.command_line import candidates_line, complete, note_line
+from pardbg.ui.commands.startup import History
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
-from pardbg.ui.main.app_actions import AppActions
 from pardbg.ui.main.chrome_bars import ChromeBars
 from pardbg.ui.main.control_actions import ControlActions
 from pardbg.ui.main.main_view import NOTE, Callbacks, Handlers
-from pardbg.ui.main.selection_actions import SelectionActions
 from pardbg.ui.main.time_actions import TimeActions
+from pardbg.ui.main.view_actions import AppActions, SelectionActions
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.collectives import CollectivesPage
 from pardbg.ui.screens.debug import DebugPage
@@ -38,9 +36,7 @@ from pardbg.ui.screens.panel import Draw, Panel
 from pardbg.ui.screens.pipeline import PipelinePage
 from pardbg.ui.screens.timeline import TimelinePage
 from pardbg.ui.screens.traffic import TrafficPage
-from pardbg.ui.widgets.chrome import Tabs
-from pardbg.ui.widgets.lines import ClickedLines, Lines
-from pardbg.ui.widgets.picture import PicturePane
+from pardbg.ui.widgets.lines import ClickedLines, Lines, PicturePane, Tabs
 from pardbg.ui.widgets.prompt import Prompt
 from pardbg.words import percent
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
-from pardbg.render.frame.bookmarks import bookmark_list
+from pardbg.render.frame.panels import bookmark_list
 from pardbg.session.navigation.travel import UNITS
 from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line

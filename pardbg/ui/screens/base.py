@@ -10,10 +10,10 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.beside import beside
-from pardbg.render.frame.empty import empty
-from pardbg.render.pages.rank import rank as rank_page
+from pardbg.render.frame.panels import empty
+from pardbg.render.pages.overview import rank as rank_page
 from pardbg.ui.engine.feed import Frame, Want
-from pardbg.ui.widgets.picture import PicturePane
+from pardbg.ui.widgets.lines import PicturePane
 
 
 @dataclass(slots=True)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.debug.console import Entry
-from pardbg.render.pages.debug.page import DebugPageState, debug, stacks_shown
-from pardbg.render.pages.debug.stacks import Spot, Stack, own_spots, stacks_of
+from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
+from pardbg.render.pages.stacks import Entry, Spot, Stack, own_spots, stacks_of
 from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared

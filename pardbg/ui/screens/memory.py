@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.memory.page import memory
+from pardbg.render.pages.memory import memory
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page
 

@@ -12,11 +12,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from pardbg.render.draw.cells import Picture, Segment, line
-from pardbg.render.frame.help import HelpRow, help_page
-from pardbg.ui.commands.actions import GROUP_TITLES, Group, for_mode
-from pardbg.ui.commands.explain import wrapped
-from pardbg.ui.commands.screen_keys import own
-from pardbg.ui.widgets.picture import PicturePane
+from pardbg.render.frame.panels import HelpRow, help_page
+from pardbg.ui.commands.actions import GROUP_TITLES, Group, for_mode, own, wrapped
+from pardbg.ui.widgets.lines import PicturePane
 
 Draw = Callable[[int, int], Picture]
 

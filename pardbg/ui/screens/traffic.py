@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.analysis.comm.traffic import Edge
 from pardbg.render.draw.cells import Picture
-from pardbg.render.pages.traffic.page import TrafficPageState, ordered, traffic
+from pardbg.render.pages.traffic import TrafficPageState, ordered, traffic
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Page, Shared
 

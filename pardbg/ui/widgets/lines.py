@@ -1,10 +1,10 @@
-"""A widget of drawn lines, by Textual's line API: a line is painted again only when it changed."""
+"""Widgets of drawn lines, by Textual's line API: a line is painted again only when it changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.segment import Segment
+from rich.segment import Segment as Painted
 from textual import events
 from textual.geometry import Region
 from textual.message import Message
@@ -12,7 +12,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from pardbg.plain_text import plain
-from pardbg.render.draw.cells import Line, fit
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width
+from pardbg.render.frame import chrome
 from pardbg.ui.palette import palette_of, style
 
 
@@ -57,7 +58,7 @@ class Lines(Widget):
                 self._strips.clear()
             base = self.rich_style
             segments = [
-                Segment(plain(run.text), base + style(palette, run.style))
+                Painted(plain(run.text), base + style(palette, run.style))
                 for run in fit(line, width, self._ground)
             ]
             strip = self._strips[key] = Strip(segments, width)
@@ -74,3 +75,130 @@ class ClickedLines(Lines):
 
     def on_click(self, event: events.Click) -> None:
         self.post_message(self.Clicked(event.x, event.y))
+
+
+class Tabs(Lines):
+    """The tab line; a click chooses."""
+
+    class Chosen(Message):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+    def __init__(self, names: Sequence[chrome.Tab], *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._names = tuple(names)
+        self._spans: tuple[tuple[int, int], ...] = ()
+        self._active = ""
+
+    def activate(self, name: str) -> None:
+        self._active = name
+        self.redraw()
+
+    def redraw(self) -> None:
+        line, self._spans = chrome.tabs(self._names, self._active, self.size.width)
+        self.show((line,))
+
+    def on_resize(self, _event: events.Resize) -> None:
+        self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        for (number, _), (start, end) in zip(self._names, self._spans, strict=True):
+            if start <= event.x < end:
+                self.post_message(self.Chosen(number))
+
+
+class PicturePane(Lines):
+    """Shows a `Picture`; keeps its focus row in view and says how much lies beyond."""
+
+    class Clicked(Message):
+        """A body row was clicked in column ``x``; ``index`` is the picture's ``rows`` entry."""
+
+        def __init__(self, index: int, x: int) -> None:
+            super().__init__()
+            self.index, self.x = index, x
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._picture = Picture()
+        self._top = 0
+        self._focus: int | None = None
+        self._tail = True
+
+    @property
+    def top(self) -> int:
+        """The first body row shown."""
+        return self._top
+
+    @property
+    def room(self) -> int:
+        """Body rows that fit."""
+        used = len(self._picture.head) + len(self._picture.foot)
+        return max(1, self.size.height - used)
+
+    def show_picture(self, picture: Picture) -> None:
+        """Show it; scroll only if the focus row moved out of view or the end is followed."""
+        moved = picture.focus != self._focus
+        self._picture, self._focus = picture, picture.focus
+        last = max(0, len(picture.body) - self.room)
+        if picture.follow and self._tail:
+            self._top = last
+        elif picture.focus is not None and moved:
+            margin = 1 if self.room > 4 else 0
+            low, high = picture.focus - self.room + 1 + margin, picture.focus - margin
+            self._top = min(max(self._top, low), max(high, 0))
+        self._top = min(max(self._top, 0), last)
+        self._paint()
+
+    def scroll_rows(self, by: int) -> None:
+        """Scroll the body; at the end of a followed list, follow again."""
+        last = max(0, len(self._picture.body) - self.room)
+        self._top = min(max(self._top + by, 0), last)
+        self._tail = self._top >= last
+        self._paint()
+
+    def follow_end(self) -> None:
+        self._tail = True
+        self.scroll_rows(len(self._picture.body))
+
+    def _paint(self) -> None:
+        picture, room = self._picture, self.room
+        body = list(picture.body[self._top : self._top + room])
+        hidden = len(picture.body) - self._top - len(body)
+        if (hidden > 0 or self._top > 0) and body:
+            body[-1 if hidden > 0 else 0] = self._hint(
+                body[-1 if hidden > 0 else 0], self._top, hidden
+            )
+        body += [()] * (room - len(body))
+        self.show((*picture.head, *body, *picture.foot))
+
+    def _hint(self, row: Line, above: int, below: int) -> Line:
+        """The row at the edge, ending in how many rows lie beyond."""
+        text = "  " + "  ".join([f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0))
+        width = self.size.width
+        tail = Segment(text + " ", "accent")
+        return line(*fit(row, max(0, width - line_width((tail,)))), tail)
+
+    def on_resize(self, _event: events.Resize) -> None:
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw again at the present size; pages override it."""
+        self._paint()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_rows(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_rows(-3)
+
+    def on_click(self, event: events.Click) -> None:
+        rows = self._picture.head_rows
+        if event.y < len(rows) and rows[event.y] >= 0:
+            self.post_message(self.Clicked(rows[event.y], event.x))
+            return
+        row = event.y - len(self._picture.head) + self._top
+        if 0 <= event.y - len(self._picture.head) < self.room and row < len(self._picture.rows):
+            self.post_message(self.Clicked(self._picture.rows[row], event.x))

@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from pardbg.ui.commands.prompt_history import History
+from pardbg.ui.commands.startup import History
 
 Complete = Callable[[str], Sequence[str]]
 

@@ -9,7 +9,7 @@ import pytest
 
 from pardbg.analysis.answers.checks import CheckError, parse, run, show
 from pardbg.analysis.answers.metrics import METRICS
-from pardbg.render.reports.checks import junit, lines, metric_list
+from pardbg.render.reports.verdicts import check_lines, junit, metric_list
 from pardbg.store.store import Store
 from tests.unit.analysis.test_schedule import two_ranks
 from tests.unit.trace_builder import Trace
@@ -142,7 +142,7 @@ def test_what_is_no_check(text: str, says: str) -> None:
 
 def test_a_line_each_and_junit() -> None:
     results = run(steps_of(10, 20), [parse(t) for t in ("step<1s", "bubble<9%")])
-    assert lines(results) == [
+    assert check_lines(results) == [
         "ok    step<1s    measured 15 ms (p50 of 2 steps)",
         "FAIL  bubble<9%  this session has no bubble",
     ]

@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from pardbg.analysis.answers.diff import as_dict, diff, interval
-from pardbg.render.reports.diff import text
+from pardbg.render.reports.verdicts import diff_text
 from pardbg.store.store import Store
 from tests.unit.trace_builder import Trace
 
@@ -68,7 +68,7 @@ def test_noise_is_no_difference() -> None:
 def test_the_same_run_twice_has_no_difference() -> None:
     store = noisy_run(3)
     assert set(outcomes(store, store).values()) <= {"same", "few"}
-    assert "changed" not in text(diff(store, store))
+    assert "changed" not in diff_text(diff(store, store))
 
 
 def test_sizes_have_no_noise_and_few_values_say_nothing() -> None:
@@ -89,7 +89,7 @@ def test_what_only_one_run_has_and_what_makes_it_lame() -> None:
 
 def test_words_and_json() -> None:
     found = diff(noisy_run(1), noisy_run(2, mean=30, late=3))
-    shown = text(found)
+    shown = diff_text(found)
     assert shown.splitlines()[2].startswith("changed beyond noise")
     assert "▲ step time" in shown and "%" in shown
     assert all(len(line) <= 100 for line in shown.splitlines())

@@ -15,12 +15,9 @@ from pardbg.cli.ctl import _ctl_words, ctl
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
 from pardbg.control.language.manual import MANUAL, manual
 from pardbg.control.language.verbs import Reply, Verb
-from pardbg.ui.commands.actions import ACTIONS
-from pardbg.ui.commands.command_line import parse
-from pardbg.ui.commands.completion import complete
-from pardbg.ui.commands.explain import explain
-from pardbg.ui.commands.prompt_history import KEPT, History
-from pardbg.ui.commands.startup import Rc, RcLine, run_rc
+from pardbg.ui.commands.actions import ACTIONS, explain
+from pardbg.ui.commands.command_line import complete, parse
+from pardbg.ui.commands.startup import KEPT, History, Rc, RcLine, run_rc
 
 # ---------------------------------------------------------------------------- completion
 

@@ -134,7 +134,7 @@ def _signs() -> set[str]:
 
 
 def test_each_sign_has_a_stand_in_of_one_cell() -> None:
-    from pardbg.render.draw.ascii_text import ERRORS, TABLE, ascii_of
+    from pardbg.render.draw.signs import ERRORS, TABLE, ascii_of
 
     assert _signs() <= TABLE.keys()
     assert ascii_of("▶ 350 µs → r0–3 ✓") == "> 350 us > r0-3 +"
@@ -156,7 +156,7 @@ def test_each_sign_has_a_stand_in_of_one_cell() -> None:
 def test_what_the_locale_says(
     env: dict[str, str], utf8: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pardbg.render.draw.ascii_text import has_utf8
+    from pardbg.render.draw.signs import has_utf8
 
     for name, value in env.items():
         monkeypatch.setenv(name, value)

@@ -10,7 +10,7 @@ from pardbg.control.language.arguments import inspect_words, parse_watch, verb_w
 from pardbg.control.language.expr import ExprError
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.serve.questions import WAIT_NS, Questions
-from pardbg.render.reports.rank_answers import answers
+from pardbg.render.reports.replies import answers
 
 
 @pytest.mark.parametrize(

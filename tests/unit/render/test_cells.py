@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pardbg.render.draw.bars import bar, shares, spark, stacked, thin
 from pardbg.render.draw.cells import (
     Row,
     Segment,
@@ -17,7 +18,6 @@ from pardbg.render.draw.cells import (
     spread,
     wrap,
 )  # fmt: skip
-from pardbg.render.draw.sparks import bar, shares, spark, stacked, thin
 
 
 def test_text_from_a_job_cannot_move_the_cursor() -> None:

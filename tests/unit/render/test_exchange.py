@@ -9,8 +9,8 @@ import pytest
 from pardbg.analysis.comm.traffic import Edge, TrafficView
 from pardbg.analysis.memory.sharding import ShardingView, Stretch, UnitRow
 from pardbg.render.draw.cells import line_width, plain
-from pardbg.render.pages.memory.sharding import LEAST_ROWS, sharding
-from pardbg.render.pages.traffic.exchange import exchange, exchanged, loads
+from pardbg.render.pages.exchange import exchange, exchanged, loads
+from pardbg.render.pages.memory_course import LEAST_ROWS, sharding
 from tests.ui import sample
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.render.draw.cells import plain
-from pardbg.render.pages.memory.course import whole
-from pardbg.render.pages.memory.page import memory
+from pardbg.render.pages.memory import memory
+from pardbg.render.pages.memory_course import whole
 from tests.unit.trace_builder import Trace, ns
 
 MIB = 1 << 20

@@ -14,16 +14,16 @@ from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, Track, legend, time_bar
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives, detail, strip
-from pardbg.render.pages.debug.page import DebugPageState as DebugLook
-from pardbg.render.pages.debug.page import debug
-from pardbg.render.pages.debug.stacks import stacks_of, tree
+from pardbg.render.pages.debug import DebugPageState as DebugLook
+from pardbg.render.pages.debug import debug
 from pardbg.render.pages.findings import findings
-from pardbg.render.pages.memory.page import memory
+from pardbg.render.pages.memory import memory
 from pardbg.render.pages.output import output
 from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.stacks import stacks_of, tree
 from pardbg.render.pages.timeline import Window, timeline
-from pardbg.render.pages.traffic.page import TrafficPageState as TrafficLook
-from pardbg.render.pages.traffic.page import traffic
+from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
+from pardbg.render.pages.traffic import traffic
 from pardbg.session.navigation.marks import Mark
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
 from tests.ui.sample import output as printed

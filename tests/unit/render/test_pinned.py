@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.timeline import Spot, WaitedFor
-from pardbg.render.draw.ascii_text import ascii_of
 from pardbg.render.draw.cells import Picture, plain
-from pardbg.render.pages.memory.page import memory
+from pardbg.render.draw.signs import ascii_of
+from pardbg.render.pages.memory import memory
 from pardbg.render.pages.timeline import Window, timeline
-from pardbg.render.pages.traffic.page import TrafficPageState, traffic
+from pardbg.render.pages.traffic import TrafficPageState, traffic
 from tests.ui.sample import MS, lanes, snapshot_1f1b
 
 PINNED = Path(__file__).parent / "pinned"

@@ -18,13 +18,13 @@ from pardbg.analysis.base.control import trail
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
-from pardbg.render.pages.debug.console import Entry, console, fold
-from pardbg.render.pages.debug.page import DebugPageState, debug
+from pardbg.render.pages.debug import DebugPageState, debug
 from pardbg.render.pages.overview import overview
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
-from pardbg.render.reports.diff import text as diff_text
+from pardbg.render.pages.stacks import Entry, console, fold
 from pardbg.render.reports.html import page as html_page
 from pardbg.render.reports.text import text as report_text
+from pardbg.render.reports.verdicts import diff_text as diff_text
 from pardbg.session.navigation.travel import step_end
 from pardbg.session.reader import load
 from pardbg.session.source_files import Place, source_around

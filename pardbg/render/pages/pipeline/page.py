@@ -10,7 +10,7 @@ from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.observed import PipelineRank, PipelineStep, PipelineView
 from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
-from pardbg.render.draw.bars import rule
+from pardbg.render.draw.bars import rule, spark
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -25,10 +25,9 @@ from pardbg.render.draw.cells import (
     spread,
 )
 from pardbg.render.draw.plots import STEPS, Scale, Series, plot
-from pardbg.render.draw.sparks import spark
-from pardbg.render.frame.empty import empty
+from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline import ledger
-from pardbg.render.pages.pipeline.chooser import choices, lacks
+from pardbg.render.pages.pipeline.ledger import choices, lacks
 from pardbg.render.pages.pipeline.schedule import (
     HELD,
     duration_row,

@@ -16,8 +16,8 @@ from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.analysis.pipeline.observed import ActionSpan, Cause, PipelineRank
 from pardbg.analysis.pipeline.planned import Planned
 from pardbg.render.draw.axis import Axis, mark_breaks
+from pardbg.render.draw.bars import LEVELS
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
-from pardbg.render.draw.sparks import LEVELS
 
 CAUSE_CHAR: dict[Cause, str] = {
     "warmup": "·", "dependency": "░", "communication": "~", "host": "╱", "cooldown": "˙",

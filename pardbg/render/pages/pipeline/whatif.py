@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pardbg import words
 from pardbg.analysis.whatif.answer import Option, WhatIf
+from pardbg.render.draw.bars import thin
 from pardbg.render.draw.cells import Line, Picture, Segment, crop, left, line, right
-from pardbg.render.draw.sparks import thin
-from pardbg.render.frame.empty import empty
+from pardbg.render.frame.panels import empty
 
 _NAME = 28
 _BAR = 24

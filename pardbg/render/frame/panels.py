@@ -1,12 +1,42 @@
-"""The help page, made from rows of (group, keys, command, text)."""
+"""What stands in a page's place or over it: nothing to show, the help, the bookmarks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.bars import rule
-from pardbg.render.draw.cells import Line, Picture, Segment, fit, left, line, wrap
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    clip,
+    fit,
+    left,
+    line,
+    right,
+    width,
+    wrap,
+)
+from pardbg.store.history import Bookmark
+
+
+def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
+    """A calm page: what is not here, and where to look or what to do."""
+    lines: list[Line] = [()] * max(1, rows // 3)
+    lines.append(_centred(title, cells, "strong"))
+    lines.append(())
+    for text in why:
+        lines += [_centred(part, cells, "dim") for part in wrap(text, max(20, cells - 8))]
+    return Picture(body=tuple(lines))
+
+
+def _centred(text: str, cells: int, style: str) -> Line:
+    text = clip(text, cells)
+    return line(" " * ((cells - width(text)) // 2), Segment(text, style))
+
 
 TWO_COLUMNS: Final = 100
 COMMANDS: Final = 70
@@ -53,3 +83,30 @@ def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
         lines.append(line(" ", *start, Segment(parts[0] if parts else "")))
         lines += [line(" " * indent, Segment(part)) for part in parts[1:]]
     return [*lines, ()]
+
+
+def bookmark_list(
+    marks: Sequence[Bookmark], snapshot: Snapshot | None, cells: int, rows: int
+) -> Picture:
+    """Number, time from the begin, wall clock and note; ``goto mark N`` goes there."""
+    if not marks or snapshot is None:
+        return empty(cells, rows, "no bookmark yet: m marks the moment on the screen")
+    run = snapshot.run
+    body: list[Line] = [
+        line(
+            " ",
+            Segment(right(str(number), 3), "key"),
+            "  ",
+            Segment(right(words.offset(mark.t_ns - snapshot.t_begin_ns, 1e7), 10), "strong"),
+            "  ",
+            Segment(words.clock(run.wall_ns + mark.t_ns - run.t0_ns), "dim"),
+            "  ",
+            Segment(
+                clip(mark.text, max(8, cells - 30)), "accent" if mark.t_ns == snapshot.t_ns else ""
+            ),
+        )
+        for number, mark in enumerate(marks, 1)
+    ]
+    how = ":goto mark N goes there, :unmark N takes it away"
+    foot = line(" ", Segment(left(how, cells - 1), "dim"))
+    return Picture(body=tuple(body), foot=(foot,))

@@ -9,6 +9,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.peaks import Peak
+from pardbg.render.draw.bars import resample, shares, spark
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -21,10 +22,16 @@ from pardbg.render.draw.cells import (
     right,
     selected,
 )
-from pardbg.render.draw.sparks import resample, shares, spark
-from pardbg.render.frame.empty import empty
-from pardbg.render.pages.memory.course import CATEGORIES, TOTAL_ROWS, course, parts, whole
-from pardbg.render.pages.memory.sharding import legend, sharding
+from pardbg.render.frame.panels import empty
+from pardbg.render.pages.memory_course import (
+    CATEGORIES,
+    TOTAL_ROWS,
+    course,
+    legend,
+    parts,
+    sharding,
+    whole,
+)
 
 SHORT = {
     "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",

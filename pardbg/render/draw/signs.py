@@ -1,5 +1,5 @@
-"""Text for a terminal whose locale has no UTF-8: each sign that is drawn has a stand-in of ASCII,
-one for one, so that columns stay columns."""
+"""The signs that are drawn: one per severity and state on every screen, in the time bar and in
+reports; and their stand-ins of ASCII, one for one, so that columns stay columns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import sys
 import unicodedata
 from collections.abc import Mapping
 from typing import Final
+
+SIGN: Final = {"error": ("✗", "bad"), "warning": ("▲", "warn"), "info": ("i", "dim")}
+"""Severity -> (character, style)."""
+SIGNS: Final = {
+    "running": ("▶", "good"), "waiting": ("◷", "warn"), "held": ("‖", "held"),
+    "stale": ("?", "warn"), "lost": ("✗", "bad"), "ended": ("■", "dim"), "unknown": ("·", "faint"),
+}  # fmt: skip
+"""A rank's state -> its mark."""
+
 
 ERRORS: Final = "pardbg-ascii"
 """The error handler for ``open`` and ``reconfigure``: what the encoding lacks gets its stand-in."""

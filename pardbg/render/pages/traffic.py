@@ -16,7 +16,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.p2p import RingStep
 from pardbg.analysis.comm.traffic import BINS, Edge, TrafficView
-from pardbg.render.draw.bars import Column, choose, headings, rule, table_row
+from pardbg.render.draw.bars import Column, choose, headings, resample, rule, spark, table_row, thin
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -30,9 +30,8 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.circle import Links, dash, hub_of, ring, star
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
-from pardbg.render.draw.sparks import resample, spark, thin
-from pardbg.render.frame.empty import empty
-from pardbg.render.pages.traffic.exchange import exchange, exchanged, loads
+from pardbg.render.frame.panels import empty
+from pardbg.render.pages.exchange import exchange, exchanged, loads
 
 MOST = 16
 """Ranks on a ring."""

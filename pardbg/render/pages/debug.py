@@ -1,4 +1,5 @@
-"""The debug page: where each rank is held and what comes next, stacks, the audit trail."""
+"""The debug page: where each rank is held and what comes next, stacks, the source of the selected
+frame, the audit trail."""
 
 from __future__ import annotations
 
@@ -24,11 +25,9 @@ from pardbg.render.draw.cells import (
     selected,
     width,
     wrap,
-)  # fmt: skip
-from pardbg.render.draw.severity import SIGN, SIGNS
-from pardbg.render.pages.debug.console import Entry, console
-from pardbg.render.pages.debug.listing import source
-from pardbg.render.pages.debug.stacks import Stack, own_spots, spots, tree
+)
+from pardbg.render.draw.signs import SIGN, SIGNS
+from pardbg.render.pages.stacks import Entry, Stack, console, own_spots, spots, tree
 from pardbg.session.source_files import SourceLines
 
 _VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
@@ -277,3 +276,33 @@ def _stacks(
         return [line(" ", rule("stacks", cells - 2)), line(Segment(f"  {text}", "faint"))]
     age = "" if taken is None else f"{words.duration(max(0, snapshot.t_ns - taken))} ago"
     return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells)]
+
+
+_ABOVE = 0.5
+"""Share of the rows that lies over the current line."""
+
+
+def source(found: SourceLines | None, title: str, cells: int, rows: int) -> list[Line]:
+    """A heading and the lines around the current one, in at most ``rows`` lines; nothing where no
+    frame is known."""
+    if found is None or rows < 2:
+        return []
+    lines = [line(" ", rule(title, cells - 2, ""))]
+    if not found.lines:
+        where = f"{found.place.file}:{found.place.line}"
+        return [*lines, line(Segment(clip(f"  {clean(where)}: {found.note}", cells), "faint"))]
+    room = rows - 1
+    at = found.place.line - found.first
+    start = max(0, min(at - int(room * _ABOVE), len(found.lines) - room))
+    digits = len(str(found.first + len(found.lines)))
+    for index, text in enumerate(found.lines[start : start + room], start):
+        number = f" {found.first + index:>{digits}} "
+        now = index == at
+        made = line(
+            Segment(number, "accent" if now else "faint"),
+            Segment("▶ " if now else "  ", "accent"),
+            Segment(clip(clean(text.expandtabs(4)), cells - digits - 5), "strong" if now else ""),
+        )
+        lines.append(fit(tuple(Segment(r.text, r.style + "+sel") for r in made), cells, "+sel")
+                     if now else made)  # fmt: skip
+    return lines

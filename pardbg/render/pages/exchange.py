@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.comm.traffic import TrafficView
-from pardbg.render.draw.bars import rule
+from pardbg.render.draw.bars import LEVELS, rule
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right
-from pardbg.render.draw.sparks import LEVELS
 from pardbg.words import whole
 
 MOST_RANKS = 16

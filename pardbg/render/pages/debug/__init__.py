@@ -1,1 +1,0 @@
-"""The debug page and its parts."""

@@ -1,1 +1,0 @@
-"""The memory page and its parts."""

@@ -1,1 +1,0 @@
-"""The traffic page and its parts."""

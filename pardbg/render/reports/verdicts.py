@@ -1,0 +1,239 @@
+"""Short answers as lines: checks (and JUnit's XML for CI), two runs side by side, what a
+post-mortem found, schedule tables and what lint says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Protocol
+from xml.sax.saxutils import escape, quoteattr
+
+from pardbg import words
+from pardbg.analysis.answers.checks import AGGREGATES, NO, UNITS, Result, show
+from pardbg.analysis.answers.diff import Diff, Row
+from pardbg.analysis.answers.metrics import METRICS
+from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.pipeline.simulate import uniform_slots
+from pardbg.analysis.schedules.compare import Predicted
+from pardbg.analysis.schedules.lint import Verdict
+from pardbg.analysis.schedules.schedule_table import Table
+from pardbg.render.draw.cells import clean, clip, left, right
+from pardbg.render.draw.signs import SIGN
+from pardbg.words import change as signed
+from pardbg.words import duration, ranks_text
+
+
+def check_lines(results: Sequence[Result]) -> list[str]:
+    """``ok    bubble<12%   measured 10.4% (p50 of 24 steps)``"""
+    width = max(len(result.check.text) for result in results)
+    return [
+        f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_said(result)}"
+        for result in results
+    ]
+
+
+def _said(result: Result) -> str:
+    return result.text if result.measured is None else f"measured {result.text}"
+
+
+def metric_list() -> str:
+    """Every metric with its unit, its aggregate and what it says."""
+    rows = [("metric", "unit", "of", "taken", "what")]
+    for metric in METRICS.values():
+        units = "/".join(UNITS[metric.unit]) or "-"
+        name = f"{metric.name}[…]" if metric.filter else metric.name
+        rows.append((name, units, metric.over or "run", metric.aggregate, metric.doc))
+        if metric.filter:
+            rows.append(("", "", "", "", f"[…]: {metric.filter}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    made = [
+        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]]).rstrip()
+        for row in rows
+    ]
+    made += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
+    return "\n".join(made)
+
+
+def junit(results: Sequence[Result], session: str) -> str:
+    """One test case per check."""
+    failed = sum(not result.ok for result in results)
+    cases = "\n".join(_case(result) for result in results)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<testsuites><testsuite name="pardbg check" tests="{len(results)}" failures="{failed}" '
+        f'errors="0" hostname={quoteattr(_xml(session))}>\n{cases}\n</testsuite></testsuites>\n'
+    )
+
+
+def _case(result: Result) -> str:
+    head = f'<testcase classname="pardbg" name={quoteattr(_xml(result.check.text))}>'
+    said = escape(_xml(_said(result)))
+    if result.ok:
+        return f"{head}<system-out>{said}</system-out></testcase>"
+    return f"{head}<failure message={quoteattr(_xml(_said(result)))}>{said}</failure></testcase>"
+
+
+def _xml(text: str) -> str:
+    """What XML can hold."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+_MARKS = {"more": "▲", "less": "▼", "same": "=", "few": "?", "only a": "A", "only b": "B"}
+
+
+def diff_text(found: Diff) -> str:
+    """The comparison; A and B are named as the files were."""
+    changed = [row for row in found.rows if row.outcome not in ("same", "few")]
+    same = [row for row in found.rows if row.outcome == "same"]
+    few = [row for row in found.rows if row.outcome == "few"]
+    lines = [f"A {clean(found.name_a)}   B {clean(found.name_b)}"]
+    lines += [f"! {note}" for note in found.notes]
+    lines += ["", _diff_head("changed beyond noise" if changed else "no difference beyond noise")]
+    lines += [_diff_line(row) for row in changed]
+    if same:
+        lines += ["", _diff_head("no difference beyond noise")] if changed else []
+        lines += [_diff_line(row) for row in same]
+    if few:
+        lines += ["", _diff_head("too few values to tell")]
+        lines += [_diff_line(row) for row in few]
+    if found.findings:
+        lines += ["", f"findings{'A':>47}{'B':>12}"]
+        for row in found.findings:
+            name = f"  {row.severity} · {clean(row.kind)}"
+            lines.append(f"{left(name, 48)}{_times(row.num_a):>7}{_times(row.num_b):>12}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _diff_head(title: str) -> str:
+    return f"{title:<38}{'A':>12}{'B':>12}{'change':>12}"
+
+
+def _diff_line(row: Row) -> str:
+    cells = [right("–" if value is None else show(value, row.unit), 12) for value in (row.a, row.b)]
+    name = left(clip(clean(row.name), 34), 36)
+    return f"{_MARKS[row.outcome]} {name}{''.join(cells)}{right(change(row), 12)}{_noise(row)}"
+
+
+def change(row: Row) -> str:
+    """``+12.3%``; of fractions in points."""
+    if row.a is None or row.b is None:
+        return "only B" if row.a is None else "only A"
+    if not (math.isfinite(row.a) and math.isfinite(row.b)):
+        return "" if str(row.a) == str(row.b) else "not finite"
+    if row.unit == "fraction":
+        return signed(row.b - row.a, unit=" pt")
+    if row.a == 0:
+        return "" if row.b == 0 else "from 0"
+    return signed(row.b / row.a - 1)
+
+
+def _noise(row: Row) -> str:
+    """The interval of the change, where there is one."""
+    if row.low is None or row.high is None or not row.a:
+        return ""
+    if row.unit == "fraction":
+        low, high = row.low, row.high
+    else:
+        low, high = row.low / row.a, row.high / row.a
+    return f"  [{signed(low, unit='')}, {signed(high, unit='')}]"
+
+
+def _times(number: int) -> str:
+    return str(number) if number else "–"
+
+
+class RankEnd(Protocol):
+    """What is said of a rank (``pardbg.hub.postmortem.Rank``)."""
+
+    rank: int
+    alive: bool
+    step: int
+    what: str
+    open_op: str | None
+    open_ns: int
+    last_ns: int
+    from_ring: int
+    lost: int
+
+
+def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:
+    """80 columns, ranks in order."""
+    made = []
+    newest = max((rank.last_ns for rank in ranks), default=0)
+    for rank in sorted(ranks, key=lambda r: r.rank):
+        doing = clean(rank.what or "host code")
+        if rank.open_op:
+            doing += f", {clean(rank.open_op)} open for {duration(rank.open_ns)}"
+        made.append(f"rank {rank.rank:<3} step {rank.step:<5} {doing}")
+        said = f"{rank.from_ring:,} records from its ring"
+        if rank.lost:
+            said += f", {rank.lost:,} lost before them"
+        if rank.alive:
+            said += ", its process is alive"
+        earlier = newest - rank.last_ns
+        if earlier > 1_000_000_000:
+            said += f", last sign of life {duration(earlier)} before the others'"
+        made.append(f"         {said}")
+    silent = [rank.rank for rank in ranks if not rank.from_ring and not rank.alive]
+    if silent:
+        made.append(f"{ranks_text(silent)}: the session file already had all of it")
+    if findings:
+        made.append("")
+    for finding in findings:
+        mark = SIGN[finding.severity][0]
+        made += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
+    return made
+
+
+def grid(table: Table) -> str:
+    """A column a slot of equal length, a row a rank; ``·`` where the rank waits."""
+    rows = {rank: _compute(row) for rank, row in table.plan().items()}
+    slots = uniform_slots(rows, table.num_stages)
+    width = 1 + max((len(text) for row in slots.values() for text in row), default=1)
+    length = max((len(row) for row in slots.values()), default=0)
+    name = len(f"r{len(slots) - 1}")
+    lines = ["".join((" " * (name + 1), *(f"{n:<{width}}" for n in range(length))))]
+    for rank, row in slots.items():
+        cells = "".join(f"{text or '·':<{width}}" for text in row)
+        lines.append(f"r{rank:<{name}}{cells}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _compute(row: Sequence[str]) -> tuple[str, ...]:
+    """A rank's actions, pairs as their two parts."""
+    return tuple(
+        part for text in row for part in text.removesuffix("OVERLAP_F_B").strip("()").split(";")
+    )
+
+
+def verdict(name: str, found: Verdict) -> str:
+    """What lint says of one file."""
+    shape = (
+        f"{words.plural(found.num_ranks, 'rank')}, {words.plural(found.num_stages, 'stage')}, "
+        f"{found.num_microbatches} microbatches"
+    )
+    flight = " ".join(f"r{rank} {count}" for rank, count in enumerate(found.in_flight))
+    if found.good:
+        return f"{name}: good: {shape}; runs on every transport; most in flight {flight}"
+    head = f"{name}: {found.word}: {shape}"
+    return "\n".join((head, *(f"  {problem.line()}" for problem in found.problems)))
+
+
+def compared(tables: Sequence[Predicted]) -> str:
+    """One line a table, the fastest first; those that cannot run last, with the reason."""
+    rows = [("schedule", "step", "bubble", "in flight", "messages", "")]
+    inf = float("inf")
+    for one in sorted(tables, key=lambda t: inf if t.step_ns is None else t.step_ns):
+        problems = one.verdict.problems
+        rows.append((
+            one.name, words.duration(one.step_ns), words.percent(one.bubble_fraction),
+            str(max(one.verdict.in_flight, default=0)), str(one.num_messages),
+            problems[0].line() if problems else "",
+        ))  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return "\n".join(
+        "  ".join((f"{row[0]:<{widths[0]}}", *(f"{row[i]:>{widths[i]}}" for i in range(1, 5)),
+                   row[5])).rstrip()
+        for row in rows
+    )  # fmt: skip
