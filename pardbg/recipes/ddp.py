@@ -16,13 +16,11 @@ four ranks, whatever the batch. What it costs is memory: n copies of everything.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from pardbg.recipes.data import Text
+from pardbg.recipes.data import Text, share
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import gpt, loss
-from pardbg.recipes.shape import BATCH
 
 
 def train(world: World, options: Options) -> None:
@@ -35,8 +33,7 @@ def train(world: World, options: Options) -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     text = Text(options.seed, world.device)
-    share = BATCH // world.size
-    mine = slice(world.rank * share, (world.rank + 1) * share)
+    mine = share(world.rank, world.size)
 
     for step in range(options.steps):
         tokens, targets = (part[mine] for part in text.batch(step))
@@ -45,11 +42,7 @@ def train(world: World, options: Options) -> None:
         error.backward()  # the all_reduces start in here, and all have ended when it returns
         optimizer.step()  # no traffic: equal weights and equal gradients stay equal
 
-        # Each rank knows its share's loss only. Four more bytes, for people to read.
-        mean = error.detach()
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, error)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from pardbg.recipes.data import Text, share
@@ -51,9 +50,7 @@ def train(world: World, options: Options) -> None:
             mean += error.detach()
         optimizer.step()
 
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, mean)
 
 
 if __name__ == "__main__":

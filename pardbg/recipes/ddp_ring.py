@@ -30,6 +30,7 @@ before it goes on; DDP's own goes on with backward meanwhile.
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from pardbg.recipes import watched
@@ -62,21 +63,20 @@ def ring_all_reduce(flat: Tensor, rank: int, size: int) -> None:
             chunks[incoming].add_(come)
 
 
-def train(world: World, options: Options) -> None:
-    def hook(
-        _: object,
-        bucket: dist.GradBucket,  # type: ignore[name-defined]
-    ) -> torch.futures.Future[Tensor]:
-        gradients = bucket.buffer()
-        ring_all_reduce(gradients, world.rank, world.size)
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(gradients.div_(world.size))  # a hook divides for itself
-        return done
+def ring_hook(world: World, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """The ring in the place of DDP's all_reduce of a bucket."""
+    gradients = bucket.buffer()
+    ring_all_reduce(gradients, world.rank, world.size)
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(gradients.div_(world.size))  # a hook divides for itself
+    return done
 
+
+def train(world: World, options: Options) -> None:
     model = DistributedDataParallel(
         gpt(options.seed, options.pace_ms).to(world.device), bucket_cap_mb=0.5
     )
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(world, ring_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     text = Text(options.seed, world.device)
     mine = share(world.rank, world.size)
@@ -90,10 +90,7 @@ def train(world: World, options: Options) -> None:
         error.backward()  # the rings turn in here, one per bucket
         optimizer.step()
 
-        mean = error.detach()
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, error)
 
 
 if __name__ == "__main__":

@@ -102,10 +102,7 @@ def train(world: World, options: Options) -> None:
         error.backward()
         optimizer.step()
 
-        mean = error.detach()
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, error)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.nn.parallel import DistributedDataParallel
 
 from pardbg.recipes import watched
-from pardbg.recipes.data import Text
+from pardbg.recipes.data import Text, share
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import Block, gpt, loss
-from pardbg.recipes.shape import BATCH, EXPERTS, MOE_BLOCKS, WIDTH
+from pardbg.recipes.shape import EXPERTS, MOE_BLOCKS, WIDTH
 
 NUDGE = 0.02
 """How far a step moves the bias of an expert that had too many tokens, or too few."""
@@ -121,8 +121,7 @@ def train(world: World, options: Options) -> None:
     experts = [p for layer in layers.values() for p in layer.mine.parameters()]
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     text = Text(options.seed, world.device)
-    share = BATCH // world.size
-    mine = slice(world.rank * share, (world.rank + 1) * share)
+    mine = share(world.rank, world.size)
 
     for step in range(options.steps):
         tokens, targets = (part[mine] for part in text.batch(step))
@@ -135,10 +134,7 @@ def train(world: World, options: Options) -> None:
         optimizer.step()
         balance(layers, world)
 
-        mean = error.detach()
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, error)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,13 @@ recomputes, so that both can be seen side by side; the losses know no difference
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from pardbg.recipes.data import Text
+from pardbg.recipes.data import Text, share
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import gpt, loss
-from pardbg.recipes.shape import BATCH
 
 
 class Recomputed(nn.Module):
@@ -55,8 +53,7 @@ def train(world: World, options: Options) -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     text = Text(options.seed, world.device)
-    share = BATCH // world.size
-    mine = slice(world.rank * share, (world.rank + 1) * share)
+    mine = share(world.rank, world.size)
     when = options.own["when"]
 
     for step in range(options.steps):
@@ -69,10 +66,7 @@ def train(world: World, options: Options) -> None:
         error.backward()
         optimizer.step()
 
-        mean = error.detach()
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, error)
 
 
 if __name__ == "__main__":

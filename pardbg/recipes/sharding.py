@@ -19,14 +19,12 @@ mesh, is all they differ in.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from pardbg.recipes.data import Text
+from pardbg.recipes.data import Text, share
 from pardbg.recipes.launch import Options, World
 from pardbg.recipes.model import gpt, loss
-from pardbg.recipes.shape import BATCH
 
 
 def train_sharded(world: World, options: Options, mesh: DeviceMesh, reshard: bool) -> None:
@@ -43,8 +41,7 @@ def train_sharded(world: World, options: Options, mesh: DeviceMesh, reshard: boo
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     text = Text(options.seed, world.device)
     # To the data this is plain data parallelism: each rank has sequences of its own.
-    share = BATCH // world.size
-    mine = slice(world.rank * share, (world.rank + 1) * share)
+    mine = share(world.rank, world.size)
 
     for step in range(options.steps):
         tokens, targets = (part[mine] for part in text.batch(step))
@@ -53,7 +50,4 @@ def train_sharded(world: World, options: Options, mesh: DeviceMesh, reshard: boo
         error.backward()  # all_gather again where it was thrown away; reduce_scatter behind
         optimizer.step()  # no traffic: my parts, my gradients, my state
 
-        mean = error.detach()
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, error)

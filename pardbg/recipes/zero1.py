@@ -19,14 +19,12 @@ as nobody needs those of others any more: zero2.py.)
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from pardbg.recipes.data import Text
+from pardbg.recipes.data import Text, share
 from pardbg.recipes.launch import Options, World, main
 from pardbg.recipes.model import gpt, loss
-from pardbg.recipes.shape import BATCH
 
 
 def train(world: World, options: Options) -> None:
@@ -38,8 +36,7 @@ def train(world: World, options: Options) -> None:
         model.parameters(), optimizer_class=torch.optim.AdamW, lr=options.lr
     )
     text = Text(options.seed, world.device)
-    share = BATCH // world.size
-    mine = slice(world.rank * share, (world.rank + 1) * share)
+    mine = share(world.rank, world.size)
 
     for step in range(options.steps):
         tokens, targets = (part[mine] for part in text.batch(step))
@@ -48,10 +45,7 @@ def train(world: World, options: Options) -> None:
         error.backward()  # all_reduce of all gradients, as with plain DDP
         optimizer.step()  # AdamW on my quarter, then everybody broadcasts theirs
 
-        mean = error.detach()
-        dist.all_reduce(mean)
-        if world.rank == 0:
-            world.report(step, mean.item() / world.size)
+        world.report_mean(step, error)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ IN_TURN = Job("in-turn", 4, ("tests.faults.programs.in_turn", "--pace", "0", "--
 def jobs() -> dict[str, Ended]:
     fatal = [
         Job(f"fault:{name}", ranks,
-            (RECIPES[f"fault:{name}"].module, *PLAIN, *WORDS, "--fault-rank", *words))
+            ("pardbg.recipes.faults", f"fault:{name}", *PLAIN, *WORDS, "--fault-rank", *words))
         for name, (ranks, *words) in JOBS.items()
     ]  # fmt: skip
     return run_jobs([IN_TURN, *fatal], at_once=1 + len(fatal))
@@ -48,7 +48,7 @@ def trained(job: Ended) -> list[float]:
 def stood(job: Ended, rank: int) -> str:
     """The line of the recipe that the rank's traceback ends in."""
     lines = job.err[rank].splitlines()
-    at = max(i for i, x in enumerate(lines) if "recipes/faults" in x and "in train" in x)
+    at = max(i for i, x in enumerate(lines) if "recipes/faults" in x and "__main__" not in x)
     return lines[at + 1].strip()
 
 
@@ -72,10 +72,10 @@ def test_the_job_trains_until_the_fault_and_fails(name: str, jobs: dict[str, End
     ("name", "faulty", "others"),
     [
         ("mismatch-op", "dist.reduce(mean, dst=0)", "dist.all_reduce(mean)"),
-        ("group-order", "dist.all_reduce(right, group=guesses)", "group=losses)"),
+        ("group-order", "dist.all_reduce(right, group=self.guesses)", "group=self.losses)"),
         ("unpaired-send", "dist.send(", "report_mean("),
         ("unpaired-recv", "dist.recv(", "report_mean("),
-        ("exception", "model(tokens)", "backward()"),
+        ("exception", "self.replica(tokens)", "backward()"),
     ],
 )
 def test_ranks_stand_where_the_fault_says(
@@ -97,9 +97,9 @@ def test_the_missing_rank_waits_for_ever_and_the_others_give_up(jobs: dict[str, 
 def test_a_ring_of_two_deadlocks_and_the_others_wait_for_it(jobs: dict[str, Ended]) -> None:
     job = jobs["fault:p2p-cycle"]
     for rank in (1, 2):
-        assert "exchange(" in stood(job, rank) and "in recv" in job.err[rank], job.err[rank]
+        assert "dist.recv(" in stood(job, rank) and "in recv" in job.err[rank], job.err[rank]
     for rank in (0, 3):
-        assert "dist.all_reduce(total)" in stood(job, rank)
+        assert "report_mean(step, total)" in stood(job, rank)
 
 
 def test_what_the_rank_raises_and_how_it_is_killed(jobs: dict[str, Ended]) -> None:

@@ -60,13 +60,15 @@ def _linux(nproc: int, own: Mapping[str, Any]) -> str | None:
 
 
 def _fault(
-    name: str, summary: str, *options: Option, screen: str = "overview", **more: Any
+    name: str, code: str, summary: str, *options: Option, screen: str = "overview", **more: Any
 ) -> Recipe:
     return Recipe(
         name=f"fault:{name}",
         kind=Kind.FAULT,
         summary=summary,
-        module=f"pardbg.recipes.faults.{name.replace('-', '_')}",
+        module="pardbg.recipes.faults",
+        arguments=(f"fault:{name}",),
+        code=f"pardbg.recipes.faults.{code}",
         options=options,
         screen=screen,
         follows_single=False,
@@ -74,45 +76,57 @@ def _fault(
     )
 
 
-def _hang(name: str, summary: str, *options: Option, **more: Any) -> Recipe:
+def _hang(name: str, code: str, summary: str, *options: Option, **more: Any) -> Recipe:
     """One that ends when its ranks' patience does."""
-    return _fault(name, summary, _RANK, _STEP, *options, _TIMEOUT, **more)
+    return _fault(name, code, summary, _RANK, _STEP, *options, _TIMEOUT, **more)
 
 
 RECIPES: tuple[Recipe, ...] = (
-    _hang("missing-rank", "one rank does not come to a collective"),
-    _hang("mismatch-op", "one rank calls another collective than the others"),
-    _hang("mismatch-shape", "one rank brings a smaller tensor; gloo aborts"),
-    _fault("mismatch-dtype", "one rank sums int32, the others float32; nobody notices",
+    _hang("missing-rank", "missing_rank:MissingRank", "one rank does not come to a collective"),
+    _hang("mismatch-op", "mismatch:MismatchOp",
+          "one rank calls another collective than the others"),
+    _hang("mismatch-shape", "mismatch:MismatchShape",
+          "one rank brings a smaller tensor; gloo aborts"),
+    _fault("mismatch-dtype", "mismatch:MismatchDtype",
+           "one rank sums int32, the others float32; nobody notices",
            _RANK, _SINCE),
-    _hang("mismatch-root", "one rank broadcasts from itself, the others from rank 0"),
-    _hang("group-order", "one rank takes two groups the other way round: deadlock"),
-    _hang("p2p-cycle", "ranks in a ring all receive before they send: deadlock",
+    _hang("mismatch-root", "mismatch:MismatchRoot",
+          "one rank broadcasts from itself, the others from rank 0"),
+    _hang("group-order", "waiting:GroupOrder",
+          "one rank takes two groups the other way round: deadlock"),
+    _hang("p2p-cycle", "waiting:P2PCycle", "ranks in a ring all receive before they send: deadlock",
           _size(0, "ranks in the ring, from --fault-rank on; 0: all", 0, of=int), able=_ring),
-    _hang("unpaired-send", "a rank sends what nobody receives"),
-    _hang("unpaired-recv", "a rank receives what nobody sends"),
-    _fault("straggler", "one rank computes more slowly", _RANK, _SINCE,
+    _hang("unpaired-send", "waiting:UnpairedSend", "a rank sends what nobody receives"),
+    _hang("unpaired-recv", "waiting:UnpairedRecv", "a rank receives what nobody sends"),
+    _fault("straggler", "slow:Straggler", "one rank computes more slowly", _RANK, _SINCE,
            _size(60, "milliseconds more per step", 0)),
-    _fault("slow-loader", "one rank's data comes late", _RANK, _SINCE,
+    _fault("slow-loader", "slow:SlowLoader", "one rank's data comes late", _RANK, _SINCE,
            _size(60, "milliseconds more per batch", 0)),
-    _fault("slow-link", "the connection from one rank to the next is slow, in a ring of sends",
+    _fault("slow-link", "slow:SlowLink",
+           "the connection from one rank to the next is slow, in a ring of sends",
            _RANK, _SINCE, _size(20, "MB/s at most over that link", most=2000),
            able=_linux, screen="traffic"),
-    _fault("stage-imbalance", "a 1F1B pipeline cut unevenly: one stage has more blocks", _RANK,
+    _fault("stage-imbalance", "slow:stage_imbalance",
+           "a 1F1B pipeline cut unevenly: one stage has more blocks", _RANK,
            _size(2, "blocks more for this rank's stage", of=int),
            fits=_uneven_stages, screen="pipeline"),
-    _fault("small-messages", "a hundred tiny all_reduces a step instead of DDP's buckets"),
-    _fault("exposed-comm", "a large all_gather that no compute hides",
+    _fault("small-messages", "slow:SmallMessages",
+           "a hundred tiny all_reduces a step instead of DDP's buckets"),
+    _fault("exposed-comm", "slow:ExposedComm", "a large all_gather that no compute hides",
            _size(16, "MiB from each rank, each step", of=int)),
-    _fault("nan", "one rank's loss is NaN; a step later all are", _RANK, _STEP),
-    _fault("diverge", "one replica's weights drift from the others'", _RANK, _SINCE,
+    _fault("nan", "wrong:Nan", "one rank's loss is NaN; a step later all are", _RANK, _STEP),
+    _fault("diverge", "wrong:Diverge",
+           "one replica's weights drift from the others'", _RANK, _SINCE,
            _size(2.0, "learning rate on that rank, times this", 0)),
-    _fault("memory-creep", "one rank's memory grows with every step", _RANK, _SINCE,
+    _fault("memory-creep", "wrong:MemoryCreep",
+           "one rank's memory grows with every step", _RANK, _SINCE,
            _size(4, "MiB per step", of=int), screen="memory"),
-    _fault("memory-imbalance", "one rank uses much more memory than its peers", _RANK, _SINCE,
+    _fault("memory-imbalance", "wrong:MemoryImbalance",
+           "one rank uses much more memory than its peers", _RANK, _SINCE,
            _size(256, "MiB more", of=int), screen="memory"),
-    _hang("exception", "one rank raises"),
-    _hang("kill", "one rank is killed without a word"),
-    _fault("gil-hold", "one rank stands in C code that keeps Python's lock", _RANK, _STEP,
+    _hang("exception", "wrong:UncaughtError", "one rank raises"),
+    _hang("kill", "wrong:Kill", "one rank is killed without a word"),
+    _fault("gil-hold", "slow:GilHold",
+           "one rank stands in C code that keeps Python's lock", _RANK, _STEP,
            _size(8.0, "seconds", 0, 600)),
 )  # fmt: skip

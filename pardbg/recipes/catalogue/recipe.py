@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from importlib import import_module
 from typing import Any
 
 from pardbg.recipes.shape import BATCH
@@ -112,11 +113,19 @@ class Recipe:
     options: tuple[Option, ...] = ()
     arguments: tuple[str, ...] = ()
     """Put before the options: one module may serve several recipes."""
+    code: str = ""
+    """``module:name`` of what trains, (World, Options) in; without it the module's ``train``."""
     stages_per_rank: int = 1
     follows_single: bool = True
     """Its losses are the single process's on the same data."""
     on_cpu: bool = False
     """Needs what only gloo on CPUs has, also where there are GPUs."""
+
+    def load(self) -> Callable[[Any, Any], Any]:
+        """What trains; imports torch."""
+        module, _, name = (self.code or f"{self.module}:train").partition(":")
+        found: Callable[[Any, Any], Any] = getattr(import_module(module), name)
+        return found
 
     @property
     def pipeline(self) -> bool:

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from pardbg.recipes.data import Text
 from pardbg.recipes.launch import Options, World
-from pardbg.recipes.model import gpt
+from pardbg.recipes.model import gpt, loss
 from pardbg.recipes.shape import BATCH
 
 Batch = Callable[[int], tuple[Tensor, Tensor]]
 """Step in; this rank's tokens and targets out, two int64 tensors [BATCH / ranks, CONTEXT]."""
+NUMBERS_PER_MIB = 2**20 // 4
+"""Of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,56 @@ class Fault:
         return self.mine and step >= self.step
 
 
+class Training:
+    """The training of ``ddp.py`` in parts; a fault is the one part that it does otherwise."""
+
+    def __init__(self, world: World, options: Options) -> None:
+        self.world, self.options = world, options
+        self.fault = planted(world, options)
+        self.model = gpt(options.seed, options.pace_ms).to(world.device)
+        self.replica = self.wrap(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
+        self.batch = shares(world, options)
+        self.begin()
+        for step in range(options.steps):
+            self.train_step(step)
+        self.end()
+
+    def train_step(self, step: int) -> None:
+        tokens, targets = self.batch(step)
+        tokens = self.before(step, tokens)
+        error = self.error(step, self.replica(tokens), targets)
+        self.optimizer.zero_grad()
+        error.backward()
+        self.update(step)
+        self.after(step, error)
+
+    def wrap(self, model: nn.Sequential) -> nn.Module:
+        return DistributedDataParallel(model, bucket_cap_mb=0.5)
+
+    def begin(self) -> None:
+        """Before the first step."""
+
+    def before(self, step: int, tokens: Tensor) -> Tensor:
+        """Before forward; the tokens that it takes."""
+        return tokens
+
+    def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
+        """What backward starts from."""
+        return loss(scores, targets)
+
+    def update(self, step: int) -> None:
+        """After backward."""
+        self.optimizer.step()
+
+    def after(self, step: int, error: Tensor) -> None:
+        """The end of the step."""
+        self.world.report_mean(step, error)
+
+    def end(self) -> None:
+        """After the last step."""
+
+
 def planted(world: World, options: Options) -> Fault:
     """The fault as ``--fault-rank``, ``--fault-step`` and ``--fault-size`` ask for it; a program
     without one of these options does not look at it."""
@@ -47,31 +97,14 @@ def planted(world: World, options: Options) -> Fault:
     return Fault(mine, own.get("fault-step", 0), own.get("fault-size", 0))
 
 
-def ddp(world: World, options: Options) -> tuple[DistributedDataParallel, Optimizer, Batch]:
-    """Model, optimizer and batches as in ``ddp.py``."""
-    model = DistributedDataParallel(
-        gpt(options.seed, options.pace_ms).to(world.device), bucket_cap_mb=0.5
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    return model, optimizer, shares(world, options)
-
-
 def shares(world: World, options: Options) -> Batch:
-    """This rank's share of each step's batch."""
+    """This rank's share of each step's batch; as much for each rank as for every other."""
     text = Text(options.seed, world.device)
-    share = BATCH // world.size
-    mine = slice(world.rank * share, (world.rank + 1) * share)
+    size = BATCH // world.size
+    mine = slice(world.rank * size, (world.rank + 1) * size)
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
         tokens, targets = text.batch(step)
         return tokens[mine], targets[mine]
 
     return batch
-
-
-def report_mean(world: World, step: int, error: Tensor) -> None:
-    """Average the ranks' losses for people to read, as the last lines of ``ddp.py`` do."""
-    mean = error.detach()
-    dist.all_reduce(mean)
-    if world.rank == 0:
-        world.report(step, mean.item() / world.size)

@@ -3,7 +3,6 @@ process group. Each rank prints which one begins, and what only it can know of i
 
 from __future__ import annotations
 
-import importlib
 import socket
 import threading
 import time
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pardbg.recipes.catalogue import RECIPES
-from pardbg.recipes.faults.slow_link import SO_MAX_PACING_RATE, open_sockets
+from pardbg.recipes.faults.slow import SO_MAX_PACING_RATE, open_sockets
 from pardbg.recipes.launch import Options, World, main
 from tests.faults.programs.plan import RANK, SIZES, STEP
 
@@ -23,7 +22,7 @@ def train(world: World, options: Options) -> None:
             recipe = RECIPES[name]
             own = {**recipe.read(words(name)), "steps": options.steps}
             its = Options(options.steps, options.seed, options.pace_ms, options.lr, own)
-            importlib.import_module(recipe.module).train(world, its)
+            recipe.load()(world, its)
         world.say(f"slept {round(sum(slept) * 1e3)} ms")
         world.say(f"silent {round(max(silent) * 1e3)} ms")
         rates = {s.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) for s in open_sockets()}

@@ -30,7 +30,7 @@ def test_the_first_four() -> None:
     assert sum(map(len, by_kind().values())) == len(RECIPES)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [n for n in RECIPES if not n.startswith("fault:")])
 def test_a_recipes_module_runs_the_recipe_of_that_name(name: str) -> None:
     spec = importlib.util.find_spec(RECIPES[name].module)
     assert spec is not None and spec.origin is not None
