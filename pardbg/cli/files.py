@@ -101,7 +101,7 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def export(session: str, format_: str, output: Path, force: bool) -> None:
     """Convert a SESSION for other tools; docs/export.md lists the columns."""
-    from pardbg.session.export import tables, trace, write
+    from pardbg.session.export import tables, trace
 
     store = load_session(session)
     if format_ == "perfetto":
@@ -114,8 +114,8 @@ def export(session: str, format_: str, output: Path, force: bool) -> None:
         return
     try:
         with new_folder(output, force) as fresh:
-            rows = write.TABLE_WRITERS[format_](tables.sheets(store), fresh)
-    except write.MissingLibrary as error:
+            rows = tables.TABLE_WRITERS[format_](tables.sheets(store), fresh)
+    except tables.MissingLibrary as error:
         raise UserError(str(error)) from None
     listed = ", ".join(f"{name} {number:,}" for name, number in rows.items())
     talk(f"wrote {output}: rows of {listed}")

@@ -16,7 +16,7 @@ from pardbg_agent import wire
 from pardbg_agent.wire import LEVELS
 
 if TYPE_CHECKING:
-    from pardbg.session.part_files import PartLimits
+    from pardbg.session.rotation import PartLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
 MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
@@ -176,7 +176,7 @@ def recording(
     nnodes: int | None = None,
 ) -> Recording:  # fmt: skip
     """Return the options' values together. Raises UsageError."""
-    from pardbg.session.part_files import PartLimits
+    from pardbg.session.rotation import PartLimits
 
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")

@@ -1,4 +1,5 @@
-"""The MCAP records of a session file: chunks and metadata as they come, and the summary at its end.
+"""The MCAP records of a session file: chunks and metadata as they come, and the summary at its end,
+which is read without reading the rest.
 
 A chunk has an entry in the file's index, its messages have none: to know what is in a chunk it
 must be unpacked anyway.
@@ -6,14 +7,20 @@ must be unpacked anyway.
 
 from __future__ import annotations
 
+import os
+import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, BinaryIO, Final
 
 import zstandard
-from mcap.data_stream import RecordBuilder
+from mcap.data_stream import ReadDataStream, RecordBuilder
+from mcap.exceptions import McapError
 from mcap.opcode import Opcode
 from mcap.records import (
+    Channel,
     Chunk,
     ChunkIndex,
     DataEnd,
@@ -21,11 +28,91 @@ from mcap.records import (
     Header,
     Metadata,
     MetadataIndex,
+    Schema,
     Statistics,
     SummaryOffset,
 )
 
-from pardbg.session.summary import MAGIC, Summary
+MAGIC: Final = bytes((137, 77, 67, 65, 80, 48, 13, 10))
+MAX_SUMMARY_BYTES: Final = 256 << 20
+"""An index entry is about 100 bytes per chunk of 1 MiB: this is enough for 2 TiB."""
+_FOOTER: Final = struct.Struct("<BQQQI")
+_DATA_END: Final = struct.Struct("<BQI")
+_LISTS: Final = {
+    Opcode.SCHEMA: (Schema, "schemas"), Opcode.CHANNEL: (Channel, "channels"),
+    Opcode.CHUNK_INDEX: (ChunkIndex, "chunks"), Opcode.METADATA_INDEX: (MetadataIndex, "metadata"),
+}  # fmt: skip
+"""What a summary has many of, and where they go."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What the summary says; records as ``mcap.records`` has them."""
+
+    data_end: int
+    """Where the data section ends: offset of its DataEnd record."""
+    statistics: Statistics | None = None
+    schemas: list[Schema] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+    chunks: list[ChunkIndex] = field(default_factory=list)
+    metadata: list[MetadataIndex] = field(default_factory=list)
+    known: bool = True
+    """False: it has records of a kind that this reader does not know."""
+
+
+def read_summary(file: BinaryIO) -> Summary | None:
+    """The summary of an open file, which stays where it was read to; None where it has none, or
+    none that makes sense."""
+    at = file.tell()
+    try:
+        return _read(file)
+    # mcap's readers raise whatever struct, str and dict raise; sizes were checked before.
+    except (McapError, OSError, ValueError, struct.error, KeyError, OverflowError, EOFError):
+        return None
+    finally:
+        file.seek(at)
+
+
+def _read(file: BinaryIO) -> Summary | None:
+    size = file.seek(0, os.SEEK_END)
+    tail = _FOOTER.size + len(MAGIC)
+    if size < tail + _DATA_END.size:
+        return None
+    file.seek(size - tail)
+    footer = file.read(tail)
+    opcode, length, start, _offsets, _crc = _FOOTER.unpack_from(footer)
+    if footer[-len(MAGIC) :] != MAGIC or opcode != Opcode.FOOTER or length != 20:
+        return None
+    if not _DATA_END.size <= start <= size - tail or size - tail - start > MAX_SUMMARY_BYTES:
+        return None
+    file.seek(start - _DATA_END.size)
+    if _DATA_END.unpack(file.read(_DATA_END.size))[0] != Opcode.DATA_END:
+        return None
+    found = Summary(start - _DATA_END.size)
+    for opcode, stream in _records(file.read(size - tail - start)):
+        if opcode == Opcode.STATISTICS:
+            found.statistics = Statistics.read(stream)
+        elif opcode in _LISTS:
+            kind, name = _LISTS[opcode]
+            getattr(found, name).append(kind.read(stream))  # type: ignore[attr-defined]
+        elif opcode != Opcode.SUMMARY_OFFSET:
+            found.known = False
+    return found
+
+
+def _records(data: bytes) -> Iterator[tuple[Opcode, ReadDataStream]]:
+    """The kind of each record, and the stream to read it from."""
+    stream = ReadDataStream(BytesIO(data))
+    while stream.count < len(data):
+        opcode, length = Opcode(stream.read1()), stream.read8()
+        if length > len(data) - stream.count:
+            raise ValueError("record longer than its section")
+        end = stream.count + length
+        yield opcode, stream
+        if stream.count > end:
+            raise ValueError("record longer than it says")
+        stream.read(end - stream.count)
+
 
 SMALL_BYTES: Final = 256 << 10
 SMALL_LEVEL: Final = 9

@@ -9,10 +9,12 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgpack
 import zstandard
@@ -25,12 +27,13 @@ from mcap.stream_reader import StreamReader
 
 from pardbg.events.fields import MAX_NUMBER
 from pardbg.session import pack
-from pardbg.session.summary import read_summary
+from pardbg.session.container import MAGIC, read_summary
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED, Limits, Store
 from pardbg.words import whole
 from pardbg_agent import wire
 
+T = TypeVar("T")
 FORMAT: Final = 2
 """Newest file format this reader knows."""
 PROFILE: Final = "pardbg"
@@ -42,7 +45,6 @@ PACK_KEY: Final = b"P"
 MAX_CHUNK_BYTES: Final = 64 << 20
 """Chunks are about 1 MiB; a larger one than this is damage or malice."""
 MAX_CHANNELS: Final = 1 << 16
-_MAGIC: Final = bytes((137, 77, 67, 65, 80, 48, 13, 10))
 DAMAGED: Final = (
     McapError, struct.error, ValueError, KeyError, OverflowError, zstandard.ZstdError,
 )  # fmt: skip
@@ -52,7 +54,7 @@ class SessionError(Exception):
     """A file that cannot be opened as a session: one line, what and what to do."""
 
 
-class Bounded:
+class _Bounded:
     """A file whose reads never take more than a whole chunk, whatever a length field says."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -60,6 +62,12 @@ class Bounded:
 
     def read(self, length: int) -> bytes:
         return self._file.read(min(length, MAX_CHUNK_BYTES))
+
+
+def records_of(file: BinaryIO) -> Iterator[Any]:
+    """Return the MCAP records from the begin of a file on; chunks as they are, packed."""
+    bounded: Any = _Bounded(file)
+    return StreamReader(bounded, emit_chunks=True, record_size_limit=MAX_CHUNK_BYTES).records
 
 
 class SessionSource:
@@ -76,12 +84,7 @@ class SessionSource:
         self._summary = read_summary(file)
         self._finished = False
         self._keys: dict[int, bytes] = {}
-        reader = StreamReader(
-            Bounded(file),  # type: ignore[arg-type]
-            emit_chunks=True,
-            record_size_limit=MAX_CHUNK_BYTES,
-        )
-        self._records: Iterator[Any] = reader.records
+        self._records = records_of(file)
         self._waiting: list[Message] = self._begin()
 
     @property
@@ -171,28 +174,36 @@ class SessionSource:
         return [Message(wire.Key.DEFINITION.value, msgpack.packb(note), 0)]
 
 
-def open_session(path: str | Path) -> SessionSource:
-    """Open a session file. Raises SessionError, one line for the user."""
-    path = Path(path)
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say in one line why ``path`` cannot be read: SessionError."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 - open as long as the source
+        yield
     except FileNotFoundError:
         raise SessionError(f"no such file: {path}") from None
     except IsADirectoryError:
         raise SessionError(f"{path} is a directory: give a session file (.mcap)") from None
-    except PermissionError:
-        raise SessionError(f"cannot read {path}: permission denied") from None
     except OSError as error:
-        raise SessionError(f"cannot read {path}: {error.strerror or error}") from None
-    try:
-        _check_magic(path, file)
-        return SessionSource(path, file)
-    except SessionError:
-        file.close()
-        raise
-    except OSError as error:
-        file.close()
-        raise SessionError(f"cannot read {path}: {error.strerror or error}") from None
+        why = "permission denied" if isinstance(error, PermissionError) else error.strerror
+        raise SessionError(f"cannot read {path}: {why or error}") from None
+
+
+def open_checked(path: Path, use: Callable[[BinaryIO], T]) -> T:
+    """Open a file that begins as a session does; return what ``use`` makes of it, which closes it.
+    Raises SessionError, one line for the user."""
+    with _reading(path):
+        file = open(path, "rb")  # noqa: SIM115 - open as long as what is made of it
+        try:
+            _check_magic(path, file)
+            return use(file)
+        except BaseException:
+            file.close()
+            raise
+
+
+def open_session(path: str | Path) -> SessionSource:
+    """Open a session file. Raises SessionError, one line for the user."""
+    return open_checked(Path(path), partial(SessionSource, Path(path)))
 
 
 def load(path: str | Path, limits: Limits | None = None, *, growing: bool = False) -> Store:
@@ -202,13 +213,9 @@ def load(path: str | Path, limits: Limits | None = None, *, growing: bool = Fals
     """
     source = open_session(path)
     store = Store(limits)
-    try:
+    with closing(source), _reading(source.path):
         while not source.finished:
             store.apply_all(source.poll(0))
-    except OSError as error:
-        raise SessionError(f"cannot read {path}: {error.strerror or error}") from None
-    finally:
-        source.close()
     store.settle()
     if growing:
         store.truncated, store.live = False, True
@@ -234,14 +241,14 @@ def messages_of(records: list[Any], keys: dict[int, bytes]) -> Iterator[Message]
 
 
 def _check_magic(path: Path, file: BinaryIO) -> None:
-    head = file.read(len(_MAGIC))
+    head = file.read(len(MAGIC))
     if not head:
         raise SessionError(f"{path} is empty: nothing was recorded")
-    if not _MAGIC.startswith(head) and head != _MAGIC:
+    if not MAGIC.startswith(head) and head != MAGIC:
         raise SessionError(
             f"{path} is not a session: record one with `pardbg run -o S.mcap -- CMD`"
         )
-    if len(head) < len(_MAGIC):
+    if len(head) < len(MAGIC):
         raise SessionError(f"{path} is cut off after {len(head)} bytes: nothing of it is left")
     file.seek(0)
 

@@ -23,6 +23,7 @@ from mcap.records import Channel, Chunk, Header, Metadata, Statistics
 from pardbg.events import fields
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.session import reader
+from pardbg.session.container import MAGIC
 from pardbg.session.reader import SessionError
 from pardbg.session.writer import END_METADATA, RunFacts, SessionWriter
 from pardbg.store.source import Message
@@ -85,15 +86,9 @@ class Repaired:
 def repair(path: Path, output: Path) -> Repaired:
     """Write what can be read of ``path`` to ``output``. Raises SessionError; OSError where the
     output cannot be written."""
-    try:
-        with open(path, "rb") as file:
-            reader._check_magic(path, file)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Repair(path, data).write(output)
-    except FileNotFoundError:
-        raise SessionError(f"no such file: {path}") from None
-    except IsADirectoryError:
-        raise SessionError(f"{path} is a directory: give a session file (.mcap)") from None
+    file = reader.open_checked(path, lambda file: file)
+    with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _Repair(path, data).write(output)
 
 
 class _Repair:
@@ -147,7 +142,7 @@ class _Repair:
 
     def _survey(self) -> None:
         """Walk over the whole file once: chunks, channels, metadata, and what makes no sense."""
-        at, size = len(reader._MAGIC), len(self.data)
+        at, size = len(MAGIC), len(self.data)
         while at < size - _HEAD:
             end = self._record(at)
             if end is None:
@@ -186,7 +181,7 @@ class _Repair:
 
     def _begins_record(self, at: int) -> bool:
         rest = len(self.data) - at
-        return rest < _HEAD or 1 <= self.data[at] <= Opcode.DATA_END or rest == len(reader._MAGIC)
+        return rest < _HEAD or 1 <= self.data[at] <= Opcode.DATA_END or rest == len(MAGIC)
 
     def _take_chunk(self, at: int, end: int) -> None:
         for record in reader.unpack_chunk(self._chunk(at, end)):

@@ -1,6 +1,7 @@
 """A recording in parts: when one is large or old enough the next one begins, the oldest go.
 
 ``S.mcap``, ``S.0002.mcap``, … Each can be opened alone: it begins with every definition so far.
+Quick to import: the writer comes with the first part.
 """
 
 from __future__ import annotations
@@ -8,19 +9,38 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import msgpack
-
-from pardbg.session.part_files import PartLimits, part_path
-from pardbg.session.writer import RunFacts, SessionWriter
-from pardbg.store.store import NEXT_PART
 from pardbg_agent.wire import DefKind, Key
+
+if TYPE_CHECKING:
+    from pardbg.session.writer import RunFacts, SessionWriter
 
 MIN_PART_BYTES: Final = 64 << 10
 Wire = tuple[bytes, bytes]
 """[key, payload] as it travels."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartLimits:
+    """When a part is full; 0: never. ``keep``: how many parts are kept, 0: all."""
+
+    max_bytes: int = 0
+    max_ns: int = 0
+    keep: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.max_bytes or self.max_ns)
+
+
+UNLIMITED: Final = PartLimits()
+
+
+def part_path(first: Path, number: int) -> Path:
+    """Part 1 has the name that was asked for, part 2 is ``S.0002.mcap``."""
+    return first if number <= 1 else first.with_name(f"{first.stem}.{number:04}{first.suffix}")
 
 
 class Parts:
@@ -80,6 +100,11 @@ class Parts:
 
     def _next(self, now: int) -> None:
         """The next part, whole from its first message on; then this one ends, the oldest goes."""
+        import msgpack
+
+        from pardbg.session.writer import SessionWriter
+        from pardbg.store.store import NEXT_PART
+
         number = self.number + 1
         writer = SessionWriter(part_path(self._first, number), self._facts)
         for key, payload in self.repeat(number):

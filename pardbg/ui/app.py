@@ -12,9 +12,9 @@ from textual.binding import BindingType
 
 from pardbg.control.language.verbs import ControlPort, Reply, Verb
 from pardbg.render.draw.plots import preload
-from pardbg.session.append_bookmark import add_bookmarks
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import SessionError
+from pardbg.session.writer import add_bookmarks
 from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store

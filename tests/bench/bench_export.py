@@ -16,9 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pardbg.session.export.tables import sheets
+from pardbg.session.export.tables import sheets, write_csv, write_parquet
 from pardbg.session.export.trace import write_trace
-from pardbg.session.export.write import write_csv, write_parquet
 from pardbg.session.reader import load
 from pardbg.session.writer import RunFacts, SessionWriter
 from tests.bench import bench_store

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg.hub.removal import RINGS_DIR, mark, refusal
-from pardbg.session.part_files import UNLIMITED, PartLimits
+from pardbg.session.rotation import UNLIMITED, PartLimits
 from pardbg_agent import wire
 from pardbg_agent.identity import boot_id, host_name
 

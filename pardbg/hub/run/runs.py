@@ -17,7 +17,7 @@ from pardbg.hub.removal import RING, RINGS_DIR, is_private, marked, remove_rings
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError, RunConfig
 from pardbg.hub.run.start import RunHandle
-from pardbg.session.part_files import part_path
+from pardbg.session.rotation import part_path
 from pardbg.words import binary_size
 from pardbg_agent.ring import RingError, RingReader
 from pardbg_agent.wire import RUN_FILE

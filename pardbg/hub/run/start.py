@@ -20,7 +20,7 @@ from pardbg.hub.run import jobs
 from pardbg.hub.run.config import ConfigError, Place, RunConfig
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
-from pardbg.session.part_files import UNLIMITED, PartLimits, part_path
+from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
 from pardbg.words import duration
 
 START_TIMEOUT_S: Final = 20.0

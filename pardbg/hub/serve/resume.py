@@ -12,8 +12,7 @@ from pardbg.events.decode import Malformed, decode_map, frame_head
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
-from pardbg.session.part_files import part_path
-from pardbg.session.rotation import Parts
+from pardbg.session.rotation import Parts, part_path
 from pardbg.session.writer import SessionWriter, resume
 from pardbg.store.source import Message
 from pardbg.store.store import PART

@@ -1,4 +1,5 @@
-"""A process's records as slices of a trace: where each is drawn, its name, its arguments.
+"""A process's records as slices of a trace: where each is drawn, its name, its arguments; slices
+that overlap are spread over rows in which they nest, which is what trace viewers draw.
 
 Names and whatever many slices share are made once per combination (``heads``); only what differs
 from slice to slice is formatted per slice (``bodies``).
@@ -7,14 +8,14 @@ from slice to slice is formatted per slice (``bodies``).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
-from pardbg.session.export.rows import Array
 from pardbg.store.process import TABLE_NAMES, Process
 from pardbg.store.table import Table
 from pardbg_agent.wire import NO_GROUP, Flag
@@ -217,3 +218,40 @@ _DESCRIBE: Final[dict[str, Callable[..., str]]] = {
     "step": _step,
     "wait": _wait,
 }
+
+
+Array = NDArray[Any]
+MAX_ROWS = 16
+"""Maximum number of rows; further slices share the last."""
+
+
+def nesting_rows(begins: Array, ends: Array) -> tuple[Array, list[int]]:
+    """Return (order by begin, the row of each in that order).
+
+    In one row a slice begins after the one before it has ended, or lies whole within it.
+    """
+    order = np.lexsort((-ends, begins))
+    t0, t1 = begins[order], ends[order]
+    if not bool((t0[1:] < t1[:-1]).any()):
+        return order, [0] * len(order)
+    return order, _spread(t0.tolist(), t1.tolist())
+
+
+def _spread(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """First row that fits; each row keeps the ends of what is still open in it, innermost last."""
+    rows: list[list[int]] = [[]]
+    placed = []
+    for t0, t1 in zip(begins, ends, strict=True):
+        at = next((i for i, row in enumerate(rows) if _fits(row, t0, t1)), len(rows))
+        if at == len(rows) < MAX_ROWS:
+            rows.append([])
+        at = min(at, len(rows) - 1)
+        rows[at].append(t1)
+        placed.append(at)
+    return placed
+
+
+def _fits(row: list[int], t0: int, t1: int) -> bool:
+    while row and row[-1] <= t0:
+        row.pop()
+    return not row or t1 <= row[-1]

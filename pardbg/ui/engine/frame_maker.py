@@ -12,7 +12,7 @@ from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.peaks import Peak, peaks
 from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.render.pages.overview import Ahead
-from pardbg.session.navigation.align import aligned
+from pardbg.session.navigation.replay import aligned
 from pardbg.session.navigation.travel import active_bounds
 from pardbg.session.source_files import SourceLines, source_around
 from pardbg.ui.engine.cursor import TimeCursor

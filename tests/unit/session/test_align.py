@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.render.draw.cells import plain
 from pardbg.render.frame.beside import between, differences
-from pardbg.session.navigation.align import Aligned, aligned
+from pardbg.session.navigation.replay import Aligned, aligned
 from pardbg.store.store import Store
 from tests.unit.trace_builder import Trace, ns
 

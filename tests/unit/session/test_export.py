@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from pardbg.session.export import write
-from pardbg.session.export.rows import nesting_rows
+from pardbg.session.export import tables
 from pardbg.session.export.schema import OTHERS, RECORDS
+from pardbg.session.export.slices import nesting_rows
 from pardbg.session.export.tables import sheets
 from pardbg.session.export.trace import write_trace
 from pardbg.store.store import Store
@@ -99,7 +99,7 @@ def test_slices_that_overlap_get_rows_in_which_they_nest() -> None:
 
 @pytest.mark.parametrize("format_", ["parquet", "csv"])
 def test_tables_read_back(tmp_path: Path, format_: str) -> None:
-    rows = write.TABLE_WRITERS[format_](sheets(small_run()), tmp_path)
+    rows = tables.TABLE_WRITERS[format_](sheets(small_run()), tmp_path)
     assert rows == {
         "action": 2, "op_issue": 6, "op_done": 5, "step": 2, "metric": 3, "memory": 2,
         "process": 2, "group": 1, "output": 1,
@@ -136,9 +136,9 @@ def read(folder: Path, table: str) -> list[dict[str, Any]]:
 def test_parquet_without_pyarrow_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "find_spec", lambda name: None)
-    with pytest.raises(write.MissingLibrary, match=r"pip install 'pardbg\[export\]'"):
-        write.write_parquet(sheets(small_run()), tmp_path)
+    monkeypatch.setattr(tables, "find_spec", lambda name: None)
+    with pytest.raises(tables.MissingLibrary, match=r"pip install 'pardbg\[export\]'"):
+        tables.write_parquet(sheets(small_run()), tmp_path)
 
 
 def test_every_column_is_documented() -> None:

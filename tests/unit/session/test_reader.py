@@ -155,7 +155,7 @@ def test_a_record_that_says_it_is_huge(tmp_path: Path) -> None:
 
 
 def test_reads_are_bounded() -> None:
-    file = reader.Bounded(io.BytesIO(b"abc"))
+    file = reader._Bounded(io.BytesIO(b"abc"))
     assert file.read(1 << 62) == b"abc"
 
 
