@@ -36,7 +36,7 @@ from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys
-from pardbg.hub.serve.state_feed import VOLATILE
+from pardbg.hub.serve.state_feed import RowNews
 from pardbg.hub.uplink import Turns, Uplink
 from pardbg.plain_text import plain
 from pardbg.words import duration
@@ -44,8 +44,6 @@ from pardbg_agent.wire import Key, Msg
 
 MS: Final = 1_000_000
 SCAN_NS: Final = 250 * MS
-ROWS_NS: Final = 100 * MS
-ROWS_IDLE_NS: Final = 1_000 * MS
 OUTPUT_NS: Final = 100 * MS
 COMPLAIN_NS: Final = 10_000 * MS
 DRAIN_NS: Final = 5_000 * MS
@@ -72,8 +70,8 @@ class Relay:
         """Taken from an agent, not yet from us."""
         self._found: deque[tuple[int, str, Any]] = deque()
         """Stacks read from outside, by other threads."""
-        self._rows: dict[str, Any] = {}
-        self._rows_ns = self._scan_ns = self._output_ns = self._exit_ns = 0
+        self._news = RowNews()
+        self._scan_ns = self._output_ns = self._exit_ns = 0
         self._complained_ns, self._down_since = 0, time.monotonic_ns()
         self._done = False
         self._turns, self._link = Turns(), 0
@@ -217,7 +215,7 @@ class Relay:
     def _own(self, message: dict[str, Any]) -> None:
         kind, proc = message.get("t"), str(message.get("proc") or "")
         if kind == Node.KNOWN.value:
-            self._rows_ns = 0
+            self._news.force = True
         elif kind == Node.REFUSED.value:
             self._up.problem = plain(str(message.get("why")))
         elif kind == Node.RESCUE.value and proc in self._rings.mapped:
@@ -235,7 +233,7 @@ class Relay:
             elif jobs.job_pid(self.config.dir) is not None:
                 jobs.send(self.config.dir, int(number), group=True)
         elif kind == Node.NOTICE.value:
-            self._notice(plain(str(message.get("text"))))
+            files.add_notice(self.config.dir, plain(str(message.get("text"))))
         elif kind == Node.END.value:
             self._done = True
 
@@ -267,25 +265,18 @@ class Relay:
         for proc in found:
             ring = self._rings.mapped[proc]
             self._gone[proc] = (ring.dead_ns, ring.code)
-            self._rows_ns = 0
+            self._news.force = True
 
     def _say_rows(self, now: int) -> None:
-        waited = now - self._rows_ns
-        if waited < ROWS_NS or not self._up.up:
+        if not self._up.up or not self._news.due(now):
             return
-        rows = self._rings.rows(now)
-        seen = {
-            proc: {k: v for k, v in row.items() if k not in VOLATILE} for proc, row in rows.items()
-        }
-        if seen == self._rows and waited < ROWS_IDLE_NS:
-            return
-        config = self.config
-        if self._up.say(
-            Node.ROWS, version=VERSION, node=config.node, nnodes=config.nnodes, host=config.host,
-            run=config.run, link=self._up.num_links, rows=rows, gone=self._gone,
-            ended=self.over,
-        ):  # fmt: skip
-            self._rows, self._rows_ns = seen, now
+        config, rows = self.config, self._rings.rows(now)
+        if self._news.take(rows, now):
+            self._news.force = not self._up.say(
+                Node.ROWS, version=VERSION, node=config.node, nnodes=config.nnodes,
+                host=config.host, run=config.run, link=self._up.num_links, rows=rows,
+                gone=self._gone, ended=self.over,
+            )  # fmt: skip
 
     def _say_output(self, now: int) -> None:
         if now - self._output_ns < OUTPUT_NS or not self._up.up:
@@ -303,7 +294,7 @@ class Relay:
         """Who started the job here learns at once, and every 10 s, that there is no hub."""
         if self._up.up and not self._up.problem:
             if self._complained_ns:
-                self._notice("connected to the hub")
+                files.add_notice(self.config.dir, "connected to the hub")
             self._complained_ns, self._down_since = 0, now
             return
         first = not self._complained_ns
@@ -313,28 +304,27 @@ class Relay:
             return
         self._complained_ns = now
         why = self._up.problem or "it does not answer"
-        self._notice(
+        files.add_notice(
+            self.config.dir,
             f"no hub at {self.config.upstream.text} for {duration(now - self._down_since)}: {why}; "
-            "the job runs on, its records wait in the rings"
+            "the job runs on, its records wait in the rings",
         )
-
-    def _notice(self, text: str) -> None:
-        with (
-            contextlib.suppress(OSError),
-            open(self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8") as file,
-        ):
-            file.write(f"pardbg: {text}\n")
 
     def _is_over(self, now: int) -> bool:
         if not self._exit_ns:
             if not (self.config.dir / files.EXIT_FILE).exists():
                 return False
             self._successor.finish()
-            self._exit_ns, self._rows_ns = now, 0
+            self._exit_ns, self._news.force = now, True
             return False
         if self._done:
             return True
-        if not self._rings.mapped and self._up.up and self._rows_ns > self._exit_ns:
+        if (
+            not self._rings.mapped
+            and self._up.up
+            and not self._news.force
+            and (self._news.told_ns > self._exit_ns)
+        ):
             return self._output.at_end
         return now - self._exit_ns >= (DRAIN_NS if self._up.up else ABSENT_NS)
 

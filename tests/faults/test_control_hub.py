@@ -13,7 +13,8 @@ import msgpack
 import pytest
 import zmq
 
-from pardbg.hub.serve.sockets import Role, make_keys, save_keys, secure_client
+from pardbg.hub.run import config as files
+from pardbg.hub.serve.sockets import Role, make_keys, secure_client
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig
@@ -254,7 +255,7 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
     """Another run's keys, an agent's key for a viewer, a viewer's key to command, to renew or to
     leave in the controller's name, and the bytes of a real session once more."""
     keys = make_keys()
-    save_keys(run_dir, keys)
+    files.write_json(run_dir / files.KEYS_FILE, keys)
     hub_port, ear_port = tcp_port(), tcp_port()
     rig = Rig(run_dir, ctrl=f"tcp://127.0.0.1:{hub_port}")
     ear = Ear(ear_port, hub_port)

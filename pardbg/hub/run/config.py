@@ -336,6 +336,12 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(fresh, path)
 
 
+def add_notice(run_dir: Path, text: str) -> None:
+    """Say a line to who started the run."""
+    with contextlib.suppress(OSError), open(run_dir / NOTICES_FILE, "a", encoding="utf-8") as file:
+        file.write(f"pardbg: {text}\n")
+
+
 def reserve(path: Path) -> None:
     """Keep the space that ``write_json`` needs, for a time when the disk is full."""
     with contextlib.suppress(OSError):

@@ -53,16 +53,16 @@ class Agents:
 
     def known(self) -> dict[str, int]:
         """proc -> rank of every process that has not ended."""
-        procs = {*self._hello, *self._rings.mapped, *self.nodes.rows()} - self.ended.keys()
+        procs = {*self._hello, *self._rings.mapped, *self.nodes.rows} - self.ended.keys()
         return {proc: self._rank(proc) for proc in procs}
 
     def rows(self, now: int) -> dict[str, dict[str, Any]]:
         """STATE's ``ranks`` of every node."""
-        return self.nodes.rows() | self._rings.rows(now)
+        return self.nodes.rows | self._rings.rows(now)
 
     def computing(self) -> dict[str, int]:
         """proc -> since when a pipeline action runs there, by its own clock."""
-        elsewhere = {p: row["since_ns"] for p, row in self.nodes.rows().items() if row["action"]}
+        elsewhere = {p: row["since_ns"] for p, row in self.nodes.rows.items() if row["action"]}
         return elsewhere | self._rings.computing()
 
     def offset_ns(self, proc: str) -> int:
@@ -138,7 +138,7 @@ class Agents:
         for proc in list(self._rings.mapped):
             if proc not in self.ended:
                 self._salvage(proc, now)
-        for proc in self.nodes.rows().keys() - self.ended.keys():
+        for proc in self.nodes.rows.keys() - self.ended.keys():
             self._end(proc, "lost", (self._head(proc) or 0) - 1, 0, now)
 
     def _gone(self, procs: list[str], now: int) -> None:
@@ -235,7 +235,7 @@ class Agents:
         )  # fmt: skip
 
     def _find_lost(self, now: int) -> None:
-        elsewhere = self.nodes.rows().keys()
+        elsewhere = self.nodes.rows.keys()
         for proc in self._hello - self.ended.keys() - self._rings.mapped.keys() - elsewhere:
             if now - self._heard.get(proc, now) >= LOST_NS:
                 self._machine.gone(proc, now, "is lost")

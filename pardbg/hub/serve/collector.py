@@ -34,26 +34,19 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Gap:
-    """Records of a process that did not come: between what the hub had and what came next."""
-
-    proc: str
-    num_records: int
-
-
-@dataclass(slots=True)
 class Heads:
     """Per process, the index after the newest record the hub has."""
 
     next: dict[bytes, int] = field(default_factory=dict)
-    gaps: list[Gap] = field(default_factory=list)
-    """Found since somebody last emptied the list."""
+    gaps: dict[str, int] = field(default_factory=dict)
+    """proc -> records that did not come, since somebody last emptied it."""
 
     def saw(self, proc: bytes, first: int, count: int) -> None:
         """Note a batch."""
         expected = self.next.get(proc, 0)
         if first > expected:
-            self.gaps.append(Gap(proc.decode("ascii"), first - expected))
+            name = proc.decode("ascii")
+            self.gaps[name] = self.gaps.get(name, 0) + first - expected
         self.next[proc] = max(expected, first + count)
 
 

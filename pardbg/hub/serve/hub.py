@@ -15,7 +15,6 @@ import msgpack
 from pardbg import __version__
 from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Ack, Event, ToAgent
-from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import Node, notice
 from pardbg.hub.ranks.processes import start_time
@@ -30,7 +29,7 @@ from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.resume import Resumed, open_writer
 from pardbg.hub.serve.router import Router
-from pardbg.hub.serve.sockets import Role, Sockets, check_endpoints, load_keys
+from pardbg.hub.serve.sockets import Sockets, check_endpoints, load_keys
 from pardbg.hub.serve.state_feed import StateFeed
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain
@@ -49,8 +48,6 @@ NODES_NS: Final = 60_000 * MS
 GRACE_NS: Final = 2_000 * MS
 """Time for a late viewer's history after everything is written."""
 GAP_NS: Final = 1_000 * MS
-_NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""Errors caused by fields of a wrong type or size."""
 
 
 class Hub:
@@ -66,7 +63,6 @@ class Hub:
         """The job's exit code, once it has ended and if it is known."""
         self._keys = load_keys(config.dir)
         check_endpoints(config, self._keys)
-        self._gaps: dict[str, int] = {}
         self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
 
     # -- life
@@ -145,9 +141,9 @@ class Hub:
         known = self._definitions
         self._machine.learned(known.groups, known.timeouts, known.pipelines)
         self._collector.on_definition = self._agents.defined
-        self._router.on_agent = self._from_agent
-        self._router.on_viewer = self._from_viewer
-        self._router.on_relay = self._from_relay
+        self._router.on_agent = self._agents.message
+        self._router.on_viewer = self._viewers.message
+        self._router.on_relay = nodes.message
         self._router.on_left = lambda viewer: self._viewers.left(viewer, time.monotonic_ns())
 
     def _say_hello(self, resumed: Resumed) -> None:
@@ -176,7 +172,7 @@ class Hub:
         if self._collector.drain():
             self._heard_ns = now
         if self._sockets.subscribed():  # say the state at once: nothing is missed
-            self._state.force = True
+            self._state.news.force = True
         self._router.receive()
         now = time.monotonic_ns()
         self._agents.tick(now)
@@ -201,28 +197,10 @@ class Hub:
         """Serve viewers that fetch what is left; record nothing new."""
         self._sockets.wait(20)
         if self._sockets.subscribed():  # say the state at once: nothing is missed
-            self._state.force = True
+            self._state.news.force = True
         self._state.tick(time.monotonic_ns())
         self._router.receive()
         self._router.tick(time.monotonic_ns())
-
-    def _from_agent(self, proc: str, message: dict[str, Any], role: Role) -> None:
-        try:
-            self._agents.message(proc, message, time.monotonic_ns())
-        except _NONSENSE as error:
-            raise Malformed(f"{proc}: {error!r}") from error
-
-    def _from_relay(self, relay: str, message: dict[str, Any], role: Role) -> None:
-        try:
-            self._agents.nodes.message(relay, message, time.monotonic_ns())
-        except _NONSENSE as error:
-            raise Malformed(f"{relay}: {error!r}") from error
-
-    def _from_viewer(self, viewer: str, message: dict[str, Any], role: Role) -> None:
-        try:
-            self._viewers.message(viewer, message, role, time.monotonic_ns())
-        except _NONSENSE as error:
-            raise Malformed(f"{viewer}: {error!r}") from error
 
     def _carry_out(self) -> None:
         """Carry out the control machine's effects."""
@@ -243,11 +221,7 @@ class Hub:
         """Tell a user without a screen that the job is held, and what to do."""
         text = notice(event, self.config.run)
         if text:
-            with (
-                contextlib.suppress(OSError),
-                open(self.config.dir / files.NOTICES_FILE, "a", encoding="utf-8") as file,
-            ):
-                file.write(f"pardbg: {plain(text)}\n")
+            files.add_notice(self.config.dir, plain(text))
             self._agents.nodes.tell_all(Node.NOTICE, text=text)
 
     def _node_event(self, event: str, text: str) -> None:
@@ -270,15 +244,12 @@ class Hub:
 
     def _say_gaps(self, now: int) -> None:
         gaps = self._collector.heads.gaps
-        for gap in gaps:
-            self._gaps[gap.proc] = self._gaps.get(gap.proc, 0) + gap.num_records
-        gaps.clear()
-        if self._gaps and now - self._gap_ns >= GAP_NS:
+        if gaps and now - self._gap_ns >= GAP_NS:
             self._gap_ns = now
-            for proc, num in self._gaps.items():
+            for proc, num in gaps.items():
                 rank = self._definitions.process(proc).rank
                 self._control_event("gap", f"rank {rank}: {num} records lost", proc=proc, num=num)
-            self._gaps = {}
+            gaps.clear()
 
     def _control_event(self, event: str, text: str, **fields: Any) -> None:
         status = self._machine.status(time.monotonic_ns())
@@ -305,7 +276,7 @@ class Hub:
             "offsets": self._output.offsets, "ended": self._agents.ended,
             "hub_restarts": self._resumed.restarts, **self._machine.status(now),
         }  # fmt: skip
-        self._state.force = True
+        self._state.news.force = True
         return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]
 
     # -- the end
@@ -347,7 +318,7 @@ class Hub:
             self._say_lines(lines)
         self._gap_ns = 0
         self._say_gaps(now)
-        self._state.force = True
+        self._state.news.force = True
         self._state.tick(now)
         if self.over:
             self._collector.define(

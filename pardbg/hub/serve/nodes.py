@@ -58,18 +58,17 @@ class Nodes:
         self._hub_id, self._router = hub_id, router
         self._nodes: dict[str, Known] = {}
         """By the relay's identity."""
+        self.rows: dict[str, dict[str, Any]] = {}
+        """STATE's rows of every process elsewhere, by its own clock."""
+        self._node_of: dict[str, Known] = {}
         self._asked: dict[str, int] = {}
         self._parts: dict[str, Rescued] = {}
 
     def __iter__(self) -> Any:
         return iter(self._nodes.values())
 
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """STATE's rows of every process elsewhere, by its own clock."""
-        return {proc: row for node in self for proc, row in node.rows.items()}
-
     def node_of(self, proc: str) -> Known | None:
-        return next((node for node in self if proc in node.rows), None)
+        return self._node_of.get(proc)
 
     @property
     def running(self) -> list[Known]:
@@ -119,8 +118,8 @@ class Nodes:
         node = self.node_of(proc)
         if node is not None:
             self._tell(node, Node.FORGET, proc=proc)
-            node.rows.pop(proc, None)
-            node.gone.pop(proc, None)
+            for rows in (node.rows, node.gone, self.rows, self._node_of):
+                rows.pop(proc, None)
 
     def look(self, number: int, proc: str, pid: int) -> bool:
         """Have its stacks read where it runs; False if that is here, or out of reach."""
@@ -144,7 +143,8 @@ class Nodes:
         if any(not isinstance(row.get("rank"), int) for row in rows.values()):
             raise Malformed("rows")
         node.gone = {str(p): (int(t), code) for p, (t, code) in message["gone"].items()}
-        node.rows, node.ended = rows, bool(message["ended"])
+        self._take(node, rows)
+        node.ended = bool(message["ended"])
         if node.silent:
             node.silent = False
             away = duration(now - node.heard_ns)
@@ -156,6 +156,14 @@ class Nodes:
             for proc in rows.keys() - node.gone.keys():
                 self._router.reach(proc, relay)
                 self.on_welcome(proc)
+
+    def _take(self, node: Known, rows: dict[str, dict[str, Any]]) -> None:
+        for proc in node.rows.keys() - rows.keys():
+            if self._node_of.get(proc) is node:
+                del self.rows[proc], self._node_of[proc]
+        node.rows = rows
+        self.rows.update(rows)
+        self._node_of.update(dict.fromkeys(rows, node))
 
     def _arrived(self, relay: str, message: dict[str, Any], now: int) -> Known | None:
         """A new relay, perhaps in the place of one that was killed."""
@@ -176,6 +184,7 @@ class Nodes:
             self.on_event("node", f"node {number} ({node.host}) has joined")
         else:
             del self._nodes[same.identity]
+            self._take(same, {})
             if same.run == run:
                 self.on_event("node_back", f"node {number} ({node.host}) has a new relay")
         self._nodes[relay] = node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,15 +21,16 @@ MAX_VIEWERS: Final = 64
 MAX_LOGGED: Final = 20
 PROBE_NS: Final = 200_000_000
 
-Handler = Callable[[str, dict[str, Any], Role], None]
+Handler = Callable[[str, dict[str, Any], int], None]
+"""(who, message, when). Errors of _NONSENSE say that the message makes no sense."""
+_NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""Malformed is one; the others are caused by fields of a wrong type or size."""
 
 
 @dataclass(slots=True)
 class Viewer:
     """One connected viewer."""
 
-    identity: bytes
-    joined: bool = False
     backlog: deque[Wire] = field(default_factory=deque)
     """History still to be sent."""
     then: dict[str, Any] | None = None
@@ -41,9 +43,9 @@ class Router:
     def __init__(self, socket: zmq.Socket[bytes], security: ServerSecurity) -> None:
         self.viewers: dict[str, Viewer] = {}
         self.malformed = 0
-        self.on_agent: Handler = lambda proc, message, role: None
-        self.on_viewer: Handler = lambda viewer, message, role: None
-        self.on_relay: Handler = lambda relay, message, role: None
+        self.on_agent: Handler = lambda proc, message, now: None
+        self.on_relay: Handler = lambda relay, message, now: None
+        self.on_viewer: Callable[[str, dict[str, Any], Role, int], None] = lambda *_: None
         self._via: dict[str, str] = {}
         """Process -> relay that it is behind."""
         self.on_left: Callable[[str], None] = lambda viewer: None
@@ -67,13 +69,12 @@ class Router:
         """False: nobody of that name is connected (or takes no more)."""
         via = self._via.get(identity)
         if via is not None:
-            frames = (identity.encode("ascii"), pack(message))
-            return self._send(via.encode("ascii"), frames) is True
-        return self._send(identity.encode("ascii"), (pack(message),)) is True
+            return self._send(via, identity.encode("ascii"), pack(message)) is True
+        return self._send(identity, pack(message)) is True
 
     def send_relay(self, relay: str, message: dict[str, Any]) -> bool:
         """To a relay itself."""
-        return self._send(relay.encode("ascii"), (b"", pack(message))) is True
+        return self._send(relay, b"", pack(message)) is True
 
     def reach(self, proc: str, relay: str) -> None:
         """The process is behind that relay."""
@@ -82,7 +83,6 @@ class Router:
     def history(self, viewer: str, messages: Iterable[Wire], then: dict[str, Any]) -> None:
         """Send a late viewer what it missed, bit by bit, then ``then``."""
         known = self.viewers[viewer]
-        known.joined = True
         known.backlog, known.then = deque(messages), then
         self._serve(viewer, known)
 
@@ -93,8 +93,8 @@ class Router:
                 self._serve(name, viewer)
         if now - self._probed_ns >= PROBE_NS:
             self._probed_ns = now
-            for name, viewer in list(self.viewers.items()):
-                if self._send(viewer.identity, (pack({"t": Msg.PING.value, "t_ns": now}),)) is None:
+            for name in list(self.viewers):
+                if self._send(name, pack({"t": Msg.PING.value, "t_ns": now})) is None:
                     self._gone(name)
 
     @property
@@ -103,39 +103,31 @@ class Router:
         return any(viewer.backlog or viewer.then for viewer in self.viewers.values())
 
     def _take(self, frames: list[zmq.Frame]) -> None:
+        identity = frames[0].bytes
         try:
-            identity = frames[0].bytes
             name = identity.decode("ascii")
             message = unpack(frames[-1].bytes)
             role = self._security.role(frames[-1])
-            if identity.startswith(RELAY):
-                self._from_relay(name, frames, message, role)
-            elif len(frames) != 2:
+            now = time.monotonic_ns()
+            if len(frames) != (3 if identity.startswith(RELAY) else 2):
                 raise Malformed("frames")
-            elif identity.startswith(VIEWER):
-                self._from_viewer(name, identity, message, role)
-            elif role in ("agent", "control"):
-                self.on_agent(name, message, role)
-            else:
+            if identity.startswith(VIEWER):
+                self._from_viewer(name, message, role, now)
+            elif role == "viewer":
                 raise Malformed("role")
-        except (Malformed, UnicodeDecodeError) as error:
+            elif len(frames) == 2:
+                self.on_agent(name, message, now)
+            elif proc := frames[1].bytes.decode("ascii"):
+                self.reach(proc, name)
+                self.on_agent(proc, message, now)
+            else:
+                self.on_relay(name, message, now)
+        except _NONSENSE as error:
             self.malformed += 1
             if self.malformed <= MAX_LOGGED:
-                print(f"dropped a message on CTRL: {error}", flush=True)
+                print(f"dropped a message on CTRL of {identity!r}: {error!r}", flush=True)
 
-    def _from_relay(
-        self, relay: str, frames: list[zmq.Frame], message: dict[str, Any], role: Role
-    ) -> None:
-        if len(frames) != 3 or role not in ("agent", "control"):
-            raise Malformed("relay")
-        proc = frames[1].bytes.decode("ascii")
-        if proc:
-            self.reach(proc, relay)
-            self.on_agent(proc, message, role)
-        else:
-            self.on_relay(relay, message, role)
-
-    def _from_viewer(self, name: str, identity: bytes, message: dict[str, Any], role: Role) -> None:
+    def _from_viewer(self, name: str, message: dict[str, Any], role: Role, now: int) -> None:
         if role == "agent":
             raise Malformed("role")
         if name not in self.viewers:
@@ -144,30 +136,30 @@ class Router:
                 self.send(name, {"t": Msg.ACK.value, "re": message.get("id"), "ok": False,
                                  "error": text})  # fmt: skip
                 return
-            self.viewers[name] = Viewer(identity)
-        self.on_viewer(name, message, role)
+            self.viewers[name] = Viewer()
+        self.on_viewer(name, message, role, now)
 
     def _serve(self, name: str, viewer: Viewer) -> None:
         """As much of the history as the socket takes now."""
         while viewer.backlog:
-            sent = self._send(viewer.identity, viewer.backlog[0])
+            sent = self._send(name, *viewer.backlog[0])
             if sent is None:
                 self._gone(name)
                 return
             if not sent:
                 return
             viewer.backlog.popleft()
-        if viewer.then is not None and self._send(viewer.identity, (pack(viewer.then),)):
+        if viewer.then is not None and self._send(name, pack(viewer.then)):
             viewer.then = None
 
     def _gone(self, name: str) -> None:
         self.viewers.pop(name, None)
         self.on_left(name)
 
-    def _send(self, identity: bytes, frames: tuple[bytes, ...]) -> bool | None:
+    def _send(self, name: str, *frames: bytes) -> bool | None:
         """True: sent. False: its queue is full. None: nobody of that name is connected."""
         try:
-            self._socket.send_multipart((identity, *frames), zmq.NOBLOCK)
+            self._socket.send_multipart((name.encode("ascii"), *frames), zmq.NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import zmq
 
 from pardbg.hub.ctrl_messages import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
-from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json, write_json
+from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
@@ -40,16 +40,6 @@ def make_keys() -> dict[str, Any]:
         public, secret = zmq.curve_keypair()
         pairs[who] = {"public": public.decode(), "secret": secret.decode()}
     return pairs
-
-
-def for_agents(keys: dict[str, Any]) -> dict[str, Any]:
-    """Return run.json's ``keys``: what agents need, without the right to command."""
-    return {"server": keys["server"]["public"], "agent": keys["agent"]}
-
-
-def save_keys(run_dir: Path, keys: dict[str, Any]) -> None:
-    """Write them beside run.json."""
-    write_json(run_dir / KEYS_FILE, keys)
 
 
 def check_endpoints(config: RunConfig, keys: dict[str, Any] | None) -> None:

@@ -25,7 +25,7 @@ STATE_PER_RANK_NS: Final = 500_000
 """Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
 STATE_IDLE_NS: Final = 1_000_000_000
 _TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
-VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
+_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
 """Fields of a row whose change alone is no news."""
 STALL_NS: Final = 2_000_000_000
 """Somebody waits so long in one op."""
@@ -41,8 +41,34 @@ _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open",
                    "open_since_ns")  # fmt: skip
 
 
+class RowNews:
+    """Whether status rows are to be said: when they changed, at a bounded rate, or after a while
+    anyway."""
+
+    def __init__(self) -> None:
+        self.told_ns = 0
+        self.force = True
+        """Say them at the next turn, changed or not."""
+        self._told: dict[str, Any] = {}
+
+    def due(self, now: int) -> bool:
+        """Whether it is time to look at them."""
+        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
+        return self.force or now - self.told_ns >= rate
+
+    def take(self, rows: dict[str, dict[str, Any]], now: int) -> bool:
+        """Whether ``rows`` are to be said now; they count as said then."""
+        seen = {
+            proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
+        }
+        if not self.force and seen == self._told and now - self.told_ns < STATE_IDLE_NS:
+            return False
+        self._told, self.told_ns, self.force = seen, now, False
+        return True
+
+
 class StateFeed:
-    """Says STATE when something changed, at a bounded rate."""
+    """Says STATE."""
 
     def __init__(
         self, hub_id: str, agents: Agents, where: Where, router: Router, collector: Collector
@@ -50,26 +76,16 @@ class StateFeed:
         self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
         self._standstill, self._stall_number = Standstill(), 0
-        self._told: dict[str, Any] = {}
-        self._told_ns = 0
-        self.force = True
-        """Say it at the next turn, changed or not."""
+        self.news = RowNews()
 
     def tick(self, now: int) -> None:
         """Say STATE where it is due, and ask ranks that stand still for their stacks."""
-        waited = now - self._told_ns
-        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
-        if not self.force and waited < rate:
+        if not self.news.due(now):
             return
         rows = self._agents.rows(now)
         self._watch_standstill(self._on_our_clock(rows), now)
-        seen = {
-            proc: {k: v for k, v in row.items() if k not in VOLATILE} for proc, row in rows.items()
-        }
-        if not self.force and seen == self._told and waited < STATE_IDLE_NS:
-            return
-        self._told, self._told_ns, self.force = seen, now, False
-        self._collector.say(Key.STATE, hub=self._hub_id, ranks=rows)
+        if self.news.take(rows, now):
+            self._collector.say(Key.STATE, hub=self._hub_id, ranks=rows)
 
     def _on_our_clock(self, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Status blocks tell times by their own process's clock."""

@@ -16,7 +16,7 @@ import zmq
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
-from pardbg.hub.serve.sockets import make_keys, save_keys, secure_client
+from pardbg.hub.serve.sockets import make_keys, secure_client
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, frame, make_config
@@ -309,7 +309,7 @@ def tcp_port() -> int:
 def test_over_tcp_each_key_may_what_it_may(run_dir: Path) -> None:
     """A viewer's key joins and asks; commands want the control key; a stranger gets nothing."""
     keys = make_keys()
-    save_keys(run_dir, keys)
+    files.write_json(run_dir / files.KEYS_FILE, keys)
     rig = Rig(run_dir, ctrl=f"tcp://127.0.0.1:{tcp_port()}")
 
     def connect(identity: str, role: str | None) -> Peer:
