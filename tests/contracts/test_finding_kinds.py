@@ -25,8 +25,9 @@ def said_in_code() -> set[str]:
     source = "\n".join(path.read_text(encoding="utf-8") for path in CODE.rglob("*.py"))
     plain = re.findall(r'\bkind="([a-z0-9-]+)"', source)
     chosen = re.findall(r'\bkind="([a-z-]+)" if .* else "([a-z-]+)"', source)
+    first = re.findall(r'\bFinding\(\s*"([a-z0-9-]+)"', source)
     reasons = re.findall(r'Reason\(\s*"([a-z-]+)"', source)
-    return {*plain, *(kind for pair in chosen for kind in pair), *reasons, *made()}
+    return {*plain, *first, *(kind for pair in chosen for kind in pair), *reasons, *made()}
 
 
 def documented() -> set[str]:

@@ -27,6 +27,8 @@ from pardbg.analysis.pipeline.observed import CAUSES, PipelineStep
 
 Unit = Literal["time", "fraction", "bytes", "rate", "number"]
 Number = int | float
+Values = Callable[["Scope", str], Sequence[Number]]
+"""(scope, filter) -> values; empty where the session has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,12 @@ class Metric:
     """What the values are of: ``steps``, ``ops``, ``ranks``; empty for a single value."""
     aggregate: str
     """Taken where a check names none."""
-    values: Callable[[Scope, str], Sequence[Number]]
-    """(scope, filter); empty where the session has none."""
+    values: Values
     filter: str = ""
     """What ``[…]`` selects; empty: nothing to select."""
 
 
-def free_steps(scope: Scope) -> list[StepRow]:
+def free_steps(scope: Scope, _: str = "") -> list[StepRow]:
     """Steps that count, without those that the debugger held."""
     view = scope.view
     rows = [row for row in unheld_step_rows(view, None) if row.step >= scope.first_step]
@@ -88,7 +89,7 @@ def free_steps(scope: Scope) -> list[StepRow]:
     return [row for row in rows if not held_ns(view, ranks, *windows[row.step])] or rows
 
 
-def free_pipeline_steps(scope: Scope) -> list[PipelineStep]:
+def free_pipeline_steps(scope: Scope, _: str = "") -> list[PipelineStep]:
     """Complete pipeline steps that count, without held ones."""
     found = layouts(scope.view)
     if not found:
@@ -114,7 +115,7 @@ def _op_held(view: View, row: CollectiveRow) -> bool:
     return bool(times) and was_held(view, min(times), max(times))
 
 
-def transfers(scope: Scope) -> list[P2PRow]:
+def transfers(scope: Scope, _: str = "") -> list[P2PRow]:
     """Pairs of send and receive that count."""
     since = scope.since_ns
     found = [r for r in p2p_rows(scope.view, None) if (r.send_ns or r.recv_ns or 0) >= since]
@@ -134,16 +135,13 @@ def _known(values: Iterable[Number | None]) -> list[Number]:
     return [value for value in values if value is not None]
 
 
-def _step(scope: Scope, _: str) -> list[Number]:
-    return [row.duration_ns for row in free_steps(scope)]
+def _each(rows: Callable[[Scope, str], Iterable[object]], name: str) -> Values:
+    """One figure of each row that has it."""
+    return lambda scope, which: _known(getattr(row, name) for row in rows(scope, which))
 
 
 def _phase(scope: Scope, which: str) -> list[Number]:
     return _known(row.phases.get(which) for row in free_steps(scope))
-
-
-def _loss(scope: Scope, _: str) -> list[Number]:
-    return _known(row.loss for row in free_steps(scope))
 
 
 def _bubble(scope: Scope, _: str) -> list[Number]:
@@ -152,10 +150,6 @@ def _bubble(scope: Scope, _: str) -> list[Number]:
     if any(layout.chain is not None for layout in layouts(scope.view)):
         return []
     return [step.bubble_fraction for step in free_pipeline_steps(scope)]
-
-
-def _implied(scope: Scope, _: str) -> list[Number]:
-    return _known(step.implied_fraction for step in free_pipeline_steps(scope))
 
 
 def _excess(scope: Scope, _: str) -> list[Number]:
@@ -179,26 +173,6 @@ def _idle(scope: Scope, which: str) -> list[Number]:
         / max(1, len(step.ranks) * (step.t1_ns - step.t0_ns))
         for step in free_pipeline_steps(scope)
     ]
-
-
-def _skew(scope: Scope, which: str) -> list[Number]:
-    return _known(row.skew_ns for row in ops(scope, which))
-
-
-def _wait(scope: Scope, which: str) -> list[Number]:
-    return _known(row.wait_ns for row in ops(scope, which))
-
-
-def _transfer(scope: Scope, which: str) -> list[Number]:
-    return _known(row.transfer_ns for row in ops(scope, which))
-
-
-def _busbw(scope: Scope, which: str) -> list[Number]:
-    return _known(row.busbw_gbps for row in ops(scope, which))
-
-
-def _p2p(scope: Scope, _: str) -> list[Number]:
-    return _known(row.transfer_ns for row in transfers(scope))
 
 
 def _memory(scope: Scope, which: str) -> list[Number]:
@@ -236,65 +210,53 @@ def _findings(scope: Scope, which: str) -> list[Number]:
     return [sum(f.severity in counted for f in findings(scope.view))]
 
 
-def _exit_code(scope: Scope, _: str) -> list[Number]:
-    end = scope.view.run_end
-    return [end[1]] if end is not None and end[1] is not None else []
-
-
-def _duration(scope: Scope, _: str) -> list[Number]:
-    return [scope.view.end_ns - scope.view.begin_ns]
-
-
-def _ranks(scope: Scope, _: str) -> list[Number]:
-    return [len(scope.view.ranks)]
-
-
-def _steps(scope: Scope, _: str) -> list[Number]:
-    return [len(free_steps(scope))]
-
-
-def _dropped(scope: Scope, _: str) -> list[Number]:
-    return [scope.view.store.lost(None)]
-
-
 _OPS: Final = "group, op or group/op: skew[all_reduce], busbw[dp/all_reduce]"
 METRICS: Final = {
     metric.name: metric
     for metric in (
-        Metric("step", "time", "time of a training step", "steps", "p50", _step),
+        Metric("step", "time", "time of a training step", "steps", "p50",
+               _each(free_steps, "duration_ns")),
         Metric("phase", "time", "time of one phase in a step, mean over ranks", "steps", "p50",
                _phase, "data, forward, backward, optimizer, pipeline: phase[data]"),
         Metric("bubble", "fraction", "share of a pipeline step's window without compute",
                "steps", "p50", _bubble),
         Metric("implied", "fraction", "bubble that the schedule implies", "steps", "p50",
-               _implied),
+               _each(free_pipeline_steps, "implied_fraction")),
         Metric("excess", "fraction", "bubble beyond the implied one", "steps", "p50", _excess),
         Metric("idle", "fraction", "share of a pipeline step's window idle for one cause",
                "steps", "p50", _idle,
                "warmup, dependency, communication, host, cooldown: idle[host]"),
         Metric("in_flight", "number", "microbatches in flight at most, per rank and step",
                "ranks", "max", _in_flight),
-        Metric("skew", "time", "last arrival - first, per collective", "ops", "p50", _skew, _OPS),
+        Metric("skew", "time", "last arrival - first, per collective", "ops", "p50",
+               _each(ops, "skew_ns"), _OPS),
         Metric("wait", "time", "sum over ranks of the wait for the last one", "ops", "p50",
-               _wait, _OPS),
-        Metric("transfer", "time", "completion - last arrival", "ops", "p50", _transfer, _OPS),
-        Metric("busbw", "rate", "bus bandwidth (nccl-tests)", "ops", "p50", _busbw, _OPS),
+               _each(ops, "wait_ns"), _OPS),
+        Metric("transfer", "time", "completion - last arrival", "ops", "p50",
+               _each(ops, "transfer_ns"), _OPS),
+        Metric("busbw", "rate", "bus bandwidth (nccl-tests)", "ops", "p50",
+               _each(ops, "busbw_gbps"), _OPS),
         Metric("p2p", "time", "from when send and receive were both there to completion", "ops",
-               "p50", _p2p),
+               "p50", _each(transfers, "transfer_ns")),
         Metric("memory", "bytes", "newest bytes of a rank; without [] in all", "ranks", "max",
                _memory, "parameters, gradients, optimizer, activations (peak), rss, allocated"),
-        Metric("loss", "number", "loss of a step", "steps", "last", _loss),
+        Metric("loss", "number", "loss of a step", "steps", "last", _each(free_steps, "loss")),
         Metric("agent", "fraction", "time in the agent's hooks, of the steps' time", "ranks",
                "max", _agent),
         Metric("mismatches", "number", "ops on which ranks disagree", "", "last", _mismatches),
         Metric("missing", "number", "ops that a rank did not come to", "", "last", _missing),
         Metric("findings", "number", "findings at the end", "", "last", _findings,
                "error, warning (or worse), info: findings[error]"),
-        Metric("dropped", "number", "records lost", "", "last", _dropped),
-        Metric("exit_code", "number", "of the job", "", "last", _exit_code),
-        Metric("duration", "time", "of the run", "", "last", _duration),
-        Metric("ranks", "number", "ranks seen", "", "last", _ranks),
-        Metric("steps", "number", "steps that count", "", "last", _steps),
+        Metric("dropped", "number", "records lost", "", "last",
+               lambda scope, _: [scope.view.store.lost(None)]),
+        Metric("exit_code", "number", "of the job", "", "last",
+               lambda scope, _: _known((scope.view.run_end or (0, None))[1:])),
+        Metric("duration", "time", "of the run", "", "last",
+               lambda scope, _: [scope.view.end_ns - scope.view.begin_ns]),
+        Metric("ranks", "number", "ranks seen", "", "last",
+               lambda scope, _: [len(scope.view.ranks)]),
+        Metric("steps", "number", "steps that count", "", "last",
+               lambda scope, _: [len(free_steps(scope))]),
     )
 }  # fmt: skip
 """Everything ``pardbg check`` knows, in the order in which it is listed."""

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Final
-
-import numpy as np
 
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
-from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
+from pardbg.analysis.base.intervals import Interval, intersect, subtract, total, union
+from pardbg.analysis.base.spans import stretches
 from pardbg.analysis.base.steps import LAST, StepRow, last_step_rows, step_rows
 from pardbg.analysis.comm.matching import collectives
-from pardbg.analysis.comm.overlap import Ops, ops_by_rank
+from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import PipelineStep
 from pardbg.analysis.pipeline.schedule import pipeline_step
 from pardbg.store.process import Process
-from pardbg_agent import wire
 
 
 def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
@@ -70,8 +67,6 @@ def _pipeline_of(view: View, rank: int, step: int) -> PipelineStep | None:
     return None if layout is None else pipeline_step(view, layout, step)
 
 
-_ASYNC: Final = int(wire.Flag.ASYNC)
-
 Split = tuple[float, float, float]
 """(compute, wait, communication) as fractions of the step; the rest is neither."""
 _COMPUTE_PHASES = ("forward", "backward", "optimizer")
@@ -106,69 +101,24 @@ def _split(view: View, rank: int, process: Process, step: Interval) -> Split | N
     length = step[1] - step[0] - total(held)
     if length <= 0:
         return None
-    compute = _compute(view, process, step)
-    waiting, moving = _ops(view, rank, step)
-    exposed = _exposed(view, process, step, waiting + moving)
+    waiting, moving = under_way(step, _ops_by_rank(view).get(rank, ()))
+    waits = stretches(view, process, "wait", step)
+    exposed = union([*waits, *blocked(view, process, step, [*waiting, *moving])])
     # Where ops overlap, a rank that is still to come decides: the others wait.
     wait = intersect(exposed, waiting)
     comm = subtract(intersect(exposed, moving), wait)
-    comm += subtract(_waits(view, process, step), [*wait, *comm])
+    comm += subtract(waits, [*wait, *comm])
     wait, comm = subtract(wait, held), subtract(comm, held)
-    alone = subtract(compute, [*wait, *comm, *held])
+    alone = subtract(_compute(view, process, step), [*wait, *comm, *held])
     return total(alone) / length, total(union(wait)) / length, total(union(comm)) / length
 
 
 def _compute(view: View, process: Process, step: Interval) -> list[Interval]:
-    actions = _spans(view, process, "action", step, COMPUTE)
-    if actions:
-        return actions + _spans(view, process, "phase", step, ("optimizer",))
-    return _spans(view, process, "phase", step, _COMPUTE_PHASES)
-
-
-def _spans(
-    view: View, process: Process, name: str, window: Interval, names: tuple[str, ...] | None
-) -> list[Interval]:
-    table, visible = view.rows(process, name)
-    lo = int(np.searchsorted(table.when[:visible], window[0], side="left"))
-    columns = (table.col(c)[lo:visible].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
-    found = [
-        (t0, t1)
-        for name_id, t0, t1 in zip(*columns, strict=True)
-        if t0 < window[1] and (names is None or process.name(name_id) in names)
-    ]
-    return union(clip(found, *window))
-
-
-def _waits(view: View, process: Process, step: Interval) -> list[Interval]:
-    return _spans(view, process, "wait", step, None)
+    actions = stretches(view, process, "action", step, COMPUTE)
+    phases = ("optimizer",) if actions else _COMPUTE_PHASES
+    return actions + stretches(view, process, "phase", step, phases)
 
 
 @per_view
 def _ops_by_rank(view: View) -> Ops:
     return ops_by_rank(collectives(view))
-
-
-def _ops(view: View, rank: int, step: Interval) -> tuple[list[Interval], list[Interval]]:
-    """Stretches in which an op of this rank was under way: before and after the last arrival."""
-    own = [op for op in _ops_by_rank(view).get(rank, ()) if op[2] > step[0] and op[0] < step[1]]
-    waiting = [(issued, last) for issued, last, _ in own]
-    moving = [(last, completed) for _, last, completed in own]
-    return clip(waiting, *step), clip(moving, *step)
-
-
-def _exposed(
-    view: View, process: Process, step: Interval, under_way: list[Interval]
-) -> list[Interval]:
-    """When communication held this rank up: host waits, synchronous ops, and the end of a backward
-    after its last op was issued (DDP waits for its buckets there, in C++, unseen)."""
-    found = _waits(view, process, step)
-    table, visible = view.rows(process, "issue")
-    lo = int(np.searchsorted(table.when[:visible], step[0], side="left"))
-    columns = (table.col(c)[lo:visible].tolist() for c in ("t0_ns", "t1_ns", "flags"))
-    issued = [row for row in zip(*columns, strict=True) if row[0] < step[1]]
-    found += [(t0, t1) for t0, t1, flags in issued if not flags & _ASYNC]
-    for begin, end in _spans(view, process, "phase", step, ("backward",)):
-        inside = [t1 for t0, t1, _ in issued if begin <= t0 <= end]
-        if inside:
-            found += clip(under_way, max(inside), end)
-    return union(clip(found, *step))

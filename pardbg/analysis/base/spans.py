@@ -1,16 +1,16 @@
-"""What part of its program a rank was in, as the program's own spans say it, and its waits for
-messages."""
+"""What part of its program a rank was in, as the program's own spans say it; records of a table as
+stretches of time."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.intervals import Interval, union
+from pardbg.analysis.base.intervals import Interval, clip, union
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -38,6 +38,15 @@ class Span(NamedTuple):
         """``reduce-scatter 2/6 c1``"""
         place = f" {self.part}/{self.parts}" if self.parts > 0 else ""
         return f"{self.name}{place}{f' c{self.chunk}' if self.chunk >= 0 else ''}"
+
+
+class Record(NamedTuple):
+    """A row of a table as a stretch of time."""
+
+    name_id: int
+    t0_ns: int
+    t1_ns: int
+    flags: int
 
 
 def enclosing(view: View, rank: int, times: Sequence[int]) -> list[Span | None]:
@@ -92,17 +101,34 @@ def _read(view: View, process: Process, name: str, lo: int, ended: bool) -> list
     ]
 
 
-def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
-    """Stretches of the window in which the host waited for p2p ops, merged and in order."""
-    process = view.ranks.get(rank)
-    if process is None:
-        return []
-    table, visible = view.rows(process, "wait")
-    begin, end = window
-    lo = int(np.searchsorted(table.when[:visible], begin, side="left"))
-    hi = int(np.searchsorted(table.when[:visible], end + table.longest_ns, side="right"))
-    part = slice(lo, hi)
+def records(
+    view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
+) -> list[Record]:
+    """Return a table's records that touch a window and had ended at the cursor; of these names, or
+    all."""
+    table, visible = view.rows(process, name)
+    when = table.when[:visible]
+    part = slice(
+        int(when.searchsorted(window[0] - table.longest_ns)),
+        int(when.searchsorted(window[1] + table.longest_ns, side="right")),
+    )
     t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
-    p2p = (table.col("flags")[part] & int(wire.Flag.P2P)) != 0
-    keep = np.flatnonzero(p2p & (t0 < end))
-    return union(zip(t0[keep].tolist(), t1[keep].tolist(), strict=True))
+    rows = np.flatnonzero((t0 < window[1]) & (t1 > window[0]) & (t1 <= view.t_ns)) + part.start
+    columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns", "flags"))
+    found = map(Record, *columns)
+    return [one for one in found if names is None or process.name(one.name_id) in names]
+
+
+def stretches(
+    view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
+) -> list[Interval]:
+    """Return when, within the window, such records lay, merged and in order."""
+    found = records(view, process, name, window, names)
+    return union(clip(((one.t0_ns, one.t1_ns) for one in found), *window))
+
+
+def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
+    """Return stretches around the window in which the host waited for p2p ops, merged."""
+    process = view.ranks.get(rank)
+    waits = [] if process is None else records(view, process, "wait", window)
+    return union((one.t0_ns, one.t1_ns) for one in waits if one.flags & wire.Flag.P2P)

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
 from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.base.spans import records, stretches
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -98,27 +97,11 @@ def blocked(
     view: View, process: Process, span: Interval, under_way: Sequence[Interval]
 ) -> list[Interval]:
     """When communication held the rank's host up."""
-    found = [(t0, t1) for t0, t1, flags in records(view, process, "wait", span) if not flags & _P2P]
+    found = [one[1:3] for one in records(view, process, "wait", span) if not one.flags & _P2P]
     issued = records(view, process, "issue", span)
-    found += [(t0, t1) for t0, t1, flags in issued if not flags & _ASYNC]
-    for begin, end, _ in records(view, process, "phase", span, "backward"):
-        inside = [t1 for t0, t1, _ in issued if begin <= t0 <= end]
+    found += [one[1:3] for one in issued if not one.flags & _ASYNC]
+    for begin, end in stretches(view, process, "phase", span, ("backward",)):
+        inside = [one.t1_ns for one in issued if begin <= one.t0_ns <= end]
         if inside:
             found += clip(under_way, max(inside), end)
     return union(clip(found, *span))
-
-
-def records(
-    view: View, process: Process, name: str, span: Interval, wanted: str | None = None
-) -> list[tuple[int, int, int]]:
-    """(t0, t1, flags) of a table's records that touch a stretch of time."""
-    table, _ = view.rows(process, name)
-    lo = int(np.searchsorted(table.when, span[0] - table.longest_ns, side="left"))
-    hi = int(np.searchsorted(table.when, span[1] + table.longest_ns, side="right"))
-    columns = (table.col(c)[lo:hi].tolist() for c in ("name_id", "t0_ns", "t1_ns", "flags"))
-    return [
-        (t0, t1, flags)
-        for name_id, t0, t1, flags in zip(*columns, strict=True)
-        if t0 < span[1] and t1 > span[0] and t1 <= view.t_ns
-        and (wanted is None or process.name(name_id) == wanted)
-    ]  # fmt: skip

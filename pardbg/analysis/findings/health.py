@@ -23,22 +23,17 @@ def dropped(view: View) -> Iterable[Finding]:
     for rank, process in view.ranks.items():
         lost = process.lost(view.t_ns)
         if lost:
-            yield Finding(
-                kind="records-dropped",
-                severity="warning",
-                ranks=(rank,),
-                t_ns=view.t_ns,
-                text=f"{plural(lost, 'record')} of rank {rank} were lost, so its figures have "
-                f"gaps. The hub was away or too slow; training was not held up by it.",
+            text = (
+                f"{plural(lost, 'record')} of rank {rank} were lost, so its figures have "
+                f"gaps. The hub was away or too slow; training was not held up by it."
             )
+            yield Finding("records-dropped", "warning", view.t_ns, text, ranks=(rank,))
     if view.store.over_limit:
-        yield Finding(
-            kind="records-dropped",
-            severity="warning",
-            t_ns=view.t_ns,
-            text=f"{plural(view.store.over_limit, 'record')} beyond what is kept in memory were "
-            f"left out.",
+        text = (
+            f"{plural(view.store.over_limit, 'record')} beyond what is kept in memory were "
+            f"left out."
         )
+        yield Finding("records-dropped", "warning", view.t_ns, text)
 
 
 def begun_late(view: View) -> Iterable[Finding]:
@@ -46,14 +41,11 @@ def begun_late(view: View) -> Iterable[Finding]:
     missed = {rank: p.missed_before for rank, p in view.ranks.items() if p.missed_before}
     if missed:
         most = max(missed.values())
-        yield Finding(
-            kind="records-missing",
-            severity="info",
-            ranks=tuple(missed),
-            t_ns=view.begin_ns,
-            text=f"the first {plural(most, 'record')} of {ranks_text(missed)} are not here: "
-            f"what came before, and sums over the whole run, are not known.",
+        text = (
+            f"the first {plural(most, 'record')} of {ranks_text(missed)} are not here: "
+            f"what came before, and sums over the whole run, are not known."
         )
+        yield Finding("records-missing", "info", view.begin_ns, text, ranks=tuple(missed))
 
 
 def unseen_ranks(view: View) -> Iterable[Finding]:
@@ -86,14 +78,11 @@ def unknown_groups(view: View) -> Iterable[Finding]:
     """Ops on groups whose definition never came."""
     ranks = tuple(rank for rank, process in view.ranks.items() if process.undefined_groups)
     if ranks:
-        yield Finding(
-            kind="unknown-group",
-            severity="warning",
-            ranks=ranks,
-            t_ns=view.begin_ns,
-            text=f"{ranks_text(ranks)} issued ops on groups whose definitions are missing: those "
-            f"ops cannot be matched, and whom others wait for there is not known.",
+        text = (
+            f"{ranks_text(ranks)} issued ops on groups whose definitions are missing: those "
+            f"ops cannot be matched, and whom others wait for there is not known."
         )
+        yield Finding("unknown-group", "warning", view.begin_ns, text, ranks=ranks)
 
 
 def hook_errors(view: View) -> Iterable[Finding]:
@@ -101,14 +90,12 @@ def hook_errors(view: View) -> Iterable[Finding]:
     for rank, process in view.ranks.items():
         for t_ns, where, text in process.errors:
             if t_ns <= view.t_ns:
+                text = (
+                    f"pardbg's hook {where} failed on rank {rank} and is off: {text}. "
+                    f"Training goes on; what this hook shows is missing."
+                )
                 yield Finding(
-                    kind="hook-error",
-                    severity="warning",
-                    ranks=(rank,),
-                    where=where or None,
-                    t_ns=t_ns,
-                    text=f"pardbg's hook {where} failed on rank {rank} and is off: {text}. "
-                    f"Training goes on; what this hook shows is missing.",
+                    "hook-error", "warning", t_ns, text, ranks=(rank,), where=where or None
                 )
 
 
@@ -137,21 +124,14 @@ def unreadable(view: View) -> Iterable[Finding]:
     """Data of another version, and files that end early."""
     unknown = view.store.unknown
     if unknown:
-        yield Finding(
-            kind="unknown-data",
-            severity="info",
-            t_ns=view.t_ns,
-            text=f"{plural(unknown, 'record')} or messages could not be read by this version; they "
-            f"are counted, not shown.",
+        text = (
+            f"{plural(unknown, 'record')} or messages could not be read by this version; they "
+            f"are counted, not shown."
         )
+        yield Finding("unknown-data", "info", view.t_ns, text)
     if view.store.truncated:
-        yield Finding(
-            kind="truncated",
-            severity="info",
-            t_ns=view.t_ns,
-            text="the session file ends early: what was recorded up to its last whole chunk is "
-            "here.",
-        )
+        text = "the session file ends early: what was recorded up to its last whole chunk is here."
+        yield Finding("truncated", "info", view.t_ns, text)
 
 
 _LINES: Final = 2000
@@ -193,13 +173,11 @@ def recorder_lost(view: View) -> Iterable[Finding]:
     if seen:
         counts = {who: [w for _, w in seen].count(who) for _, who in seen}
         times = ", ".join(who if n == 1 else f"{who} {n} times" for who, n in counts.items())
-        yield Finding(
-            kind="recorder-lost",
-            severity="info",
-            t_ns=seen[-1][0],
-            text=f"{times} of pardbg's was killed while the job ran; the recording goes on after "
-            "it, and records that are missing are counted (records-missing).",
+        text = (
+            f"{times} of pardbg's was killed while the job ran; the recording goes on after "
+            "it, and records that are missing are counted (records-missing)."
         )
+        yield Finding("recorder-lost", "info", seen[-1][0], text)
 
 
 def _dying(view: View) -> str:
@@ -272,14 +250,11 @@ def _active(view: View, process: Process) -> tuple[int, int]:
 def nothing_seen(view: View) -> Iterable[Finding]:
     """The run is over and no rank was in it."""
     if view.run_end is not None and not view.ranks:
-        yield Finding(
-            kind="no-ranks",
-            severity="warning",
-            t_ns=view.run_end[0],
-            text="no rank was seen: no process of the job formed a torch.distributed group with "
-            "the agent in it.",
-            advice=_unseen_advice(view),
+        text = (
+            "no rank was seen: no process of the job formed a torch.distributed group with "
+            "the agent in it."
         )
+        yield Finding("no-ranks", "warning", view.run_end[0], text, advice=_unseen_advice(view))
 
 
 def _unseen_advice(view: View) -> str:
@@ -301,26 +276,20 @@ def clocks(view: View) -> Iterable[Finding]:
     errors = {rank: p.clocks.at(view.t_ns).error_ns for rank, p in view.ranks.items()}
     unknown = tuple(rank for rank, error in errors.items() if error is None)
     if several and unknown:
-        yield Finding(
-            kind="clock-uncertain",
-            severity="warning",
-            ranks=unknown,
-            t_ns=view.t_ns,
-            text=f"the clock of {ranks_text(unknown)} has not been aligned: the order of its "
-            f"records against other hosts' is not known.",
+        text = (
+            f"the clock of {ranks_text(unknown)} has not been aligned: the order of its "
+            f"records against other hosts' is not known."
         )
+        yield Finding("clock-uncertain", "warning", view.t_ns, text, ranks=unknown)
     yield from _jumps(view)
     worst = max((error or 0 for error in errors.values()), default=0)
     if worst >= CLOCK_NS:
         ranks = tuple(rank for rank, error in errors.items() if (error or 0) >= CLOCK_NS)
-        yield Finding(
-            kind="clock-uncertain",
-            severity="info",
-            ranks=ranks,
-            t_ns=view.t_ns,
-            text=f"the clock of {ranks_text(ranks)} is known to ±{duration(worst)} only: "
-            f"skews and waits below that say nothing.",
+        text = (
+            f"the clock of {ranks_text(ranks)} is known to ±{duration(worst)} only: "
+            f"skews and waits below that say nothing."
         )
+        yield Finding("clock-uncertain", "info", view.t_ns, text, ranks=ranks)
 
 
 def _jumps(view: View) -> Iterable[Finding]:

@@ -171,8 +171,6 @@ def past(text: str) -> str:
     return text
 
 
-IDLE_CORES: Final = 0.1
-"""Cores used; below that it sleeps or waits."""
 IDLE_NS: Final = 4_000_000_000
 """A call of a rank alone that stands still and uses no CPU for so long."""
 BUSY_NS: Final = 60_000_000_000
@@ -204,7 +202,7 @@ def stays(view: View, graph: WaitGraph) -> Iterable[Finding]:
 
 
 def _is_idle(now: Seen) -> bool:
-    asleep = now.os_state in ("", "S") and now.cpu is not None and now.cpu < IDLE_CORES
+    asleep = now.os_state in ("", "S") and now.cpu is not None and now.cpu < _IDLE_CORES
     return asleep or now.stopped or now.os_state == "D"
 
 

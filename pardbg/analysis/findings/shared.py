@@ -30,22 +30,22 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 """The worst first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong. ``text`` says what; ``advice`` what to try."""
 
     kind: str
     """A stable identifier, ``missing-rank``; listed in docs/findings.md."""
     severity: Severity
+    t_ns: int
+    text: str
+    advice: str = ""
     ranks: tuple[int, ...] = ()
     culprits: tuple[int, ...] = ()
     """Ranks that caused it; never those that only wait."""
     group: str | None = None
     seq: int | None = None
     where: str | None = None  # ``train.py:88 in forward``
-    t_ns: int
-    text: str
-    advice: str = ""
     cost_ns_per_step: int | None = None
     """What a step would save without it, where that can be said."""
     evidence: Evidence | None = None

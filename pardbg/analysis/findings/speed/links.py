@@ -17,14 +17,13 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.intervals import Interval, clip, total, union
+from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
-from pardbg.analysis.comm.overlap import records
+from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
-from pardbg.analysis.findings.speed.windows import Window, per_window, rows_by_step
+from pardbg.analysis.findings.speed.windows import Window, issued_since, per_window, rows_by_step
 from pardbg.words import duration, ranks_text, rate, size
-from pardbg_agent import wire
 
 SLOW: Final = 3.0
 """Times slower than the median of the siblings, or of the other links."""
@@ -117,7 +116,8 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
     """A link over which messages take longer than over the others."""
     by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
     waits = _Waits(view, looked_at.begin_ns)
-    for row in p2p_rows(view, _how_many(view, looked_at.begin_ns)):
+    issued = issued_since(view, "issue_p2p", looked_at.begin_ns)
+    for row in p2p_rows(view, min(issued // 2 + 1, MAX_MESSAGES)):
         if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):
             by_size[row.bytes.bit_length()][row.src, row.dst].append(row)
     worst: dict[tuple[int, int], Finding] = {}
@@ -206,23 +206,9 @@ class _Waits:
 
     def _of(self, rank: int) -> list[Interval]:
         if rank not in self._by_rank:
-            span = (self._since, self._view.t_ns)
-            self._by_rank[rank] = union(
-                (t0, t1)
-                for t0, t1, flags in records(self._view, self._view.ranks[rank], "wait", span)
-                if flags & wire.Flag.P2P
-            )
+            self._by_rank[rank] = p2p_waits(self._view, rank, (self._since, self._view.t_ns))
         return self._by_rank[rank]
 
 
 def _rate(num_bytes: float, ns: float) -> str:
     return rate(num_bytes / ns * 1e9 if ns > 0 else None)
-
-
-def _how_many(view: View, since_ns: int) -> int:
-    """Pairs since then, about: each has two issues."""
-    issued = 0
-    for process in view.ranks.values():
-        table, visible = view.rows(process, "issue_p2p")
-        issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-    return min(issued // 2 + 1, MAX_MESSAGES)

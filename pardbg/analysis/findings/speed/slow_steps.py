@@ -17,9 +17,10 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval
+from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.windows import Window, named_in, per_window, phases_in
+from pardbg.analysis.findings.speed.windows import Window, per_window, phases_in
 from pardbg.words import duration, rank_set, ranks_text, size
 
 LAST: Final = 256
@@ -180,10 +181,13 @@ def _largest(view: View, rank: int, step: int) -> tuple[str, int]:
 
 def _named(view: View, rank: int, within: Interval, by: int) -> str:
     """``in torch.save``: the call or span that makes up for it."""
-    parts = [*named_in(view, rank, "call", within), *named_in(view, rank, "span", within)]
+    process = view.ranks[rank]
     took: Counter[str] = Counter()
-    for name, (begin, end) in parts:
-        took[name] += end - begin
+    for table in ("call", "span"):
+        for one in records(view, process, table, within):
+            op = process.ops.get(one.name_id) if table == "call" else None
+            name = op.op if op is not None else process.name(one.name_id)
+            took[name] += min(one.t1_ns, within[1]) - max(one.t0_ns, within[0])
     name, ns = took.most_common(1)[0] if took else ("", 0)
     return f"in {name}" if name and ns >= by / 2 else ""
 

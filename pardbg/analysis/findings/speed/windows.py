@@ -19,6 +19,7 @@ from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
 from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.base.spans import stretches
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings.shared import Finding
@@ -159,19 +160,20 @@ def rows_by_step(view: View, looked_at: Window) -> dict[int, list[CollectiveRow]
         return looked_at.rows
     wanted = set(looked_at.steps)
     found: dict[int, list[CollectiveRow]] = defaultdict(list)
-    for row in collectives(view, _how_many(view, looked_at.begin_ns)):
+    issued = issued_since(view, "issue", looked_at.begin_ns)
+    for row in collectives(view, min(issued, MAX_ISSUES) // 2 + 1):  # each has two at least
         if row.verdict == "matched" and row.step in wanted and len(row.arrivals) > 1:
             found[row.step].append(row)
     return found
 
 
-def _how_many(view: View, since_ns: int) -> int:
-    """At most so many collectives of two ranks or more were issued since then."""
+def issued_since(view: View, name: str, since_ns: int) -> int:
+    """Rows of a table of issued ops since then, over all ranks."""
     issued = 0
     for process in view.ranks.values():
-        table, visible = view.rows(process, "issue")
+        table, visible = view.rows(process, name)
         issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-    return min(issued, MAX_ISSUES) // 2 + 1
+    return issued
 
 
 def often(times: int, steps: Sequence[int]) -> bool:
@@ -185,38 +187,13 @@ COMPUTE: Final = ("forward", "backward", "optimizer", "pipeline")
 def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
     """phase -> ns of the stretch. Waits for ops are communication, wherever they lie; what is in
     no phase is host."""
-    waited = spans_in(view, rank, "wait", whole)
+    waited = stretches(view, view.ranks[rank], "wait", whole)
     found: dict[str, int] = {}
     covered: list[Interval] = list(waited)
     for name in ("data", *COMPUTE):
-        inside = subtract(spans_in(view, rank, "phase", whole, name), covered)
+        inside = subtract(stretches(view, view.ranks[rank], "phase", whole, (name,)), covered)
         found[name] = total(inside)
         covered = union([*covered, *inside])
     found["communication"] = total(waited)
     found["host"] = whole[1] - whole[0] - total(clip(covered, *whole))
-    return found
-
-
-def spans_in(
-    view: View, rank: int, name: str, within: Interval, wanted: str | None = None
-) -> list[Interval]:
-    """The rank's records of a table (of one name) that lie in a stretch of time, merged."""
-    return union(span for _, span in named_in(view, rank, name, within, wanted))
-
-
-def named_in(
-    view: View, rank: int, name: str, within: Interval, wanted: str | None = None
-) -> list[tuple[str, Interval]]:
-    """So, each with its name."""
-    process = view.ranks[rank]
-    table, visible = view.rows(process, name)
-    lo = int(np.searchsorted(table.when[:visible], within[0], side="left"))
-    hi = int(np.searchsorted(table.when, within[1] + table.longest_ns, side="right"))
-    columns = (table.col(c)[lo:hi].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
-    found: list[tuple[str, Interval]] = []
-    for name_id, t0, t1 in zip(*columns, strict=True):
-        op = process.ops.get(name_id) if name == "call" else None
-        said = op.op if op is not None else process.name(name_id)
-        if wanted is None or said == wanted:
-            found += [(said, part) for part in clip([(t0, t1)], *within)]
     return found
