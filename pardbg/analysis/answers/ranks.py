@@ -13,7 +13,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.spans import open_span
-from pardbg.analysis.base.steps import last_step_rows, stated_step
+from pardbg.analysis.base.steps import last_step_rows, step_of
 from pardbg.analysis.comm.ops import group_label
 from pardbg.analysis.memory.breakdown import history, latest_bytes
 from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
@@ -93,7 +93,7 @@ def _row(view: View, rank: int, process: Process, pipeline: PipelineStep | None)
         state=state,
         now=now,
         since_ns=since,
-        step=_step(view, process, said),
+        step=step_of(view, process, said),
         step_ns=tuple(free or [unheld_step_ns(view, rank, step, t0, t1) for step, t0, t1 in ended]),
         compute_fraction=split[0],
         wait_fraction=split[1],
@@ -224,18 +224,6 @@ def _lag(view: View, process: Process) -> int | None:
         return None
     newest = _newest_visible(view, process)
     return max(0, view.t_ns - newest) if newest is not None else None
-
-
-def _step(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
-    steps = []
-    for name in ("step", "phase", "action"):
-        table, visible = view.rows(process, name)
-        if visible:
-            steps.append(int(table.col("step")[visible - 1]))
-    stated = stated_step(said)
-    if stated is not None and view.proc_end(process) is None:
-        steps.append(stated)
-    return max(steps, default=None)
 
 
 def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:

@@ -87,7 +87,7 @@ def loss_history(view: View) -> tuple[tuple[int, float], ...]:
     """(step, loss) of the last steps, oldest first. Of a step that has not ended only a loss that
     is no number counts: what is known of another is a part of it."""
     ended = newest_ended(view)
-    newest = max((n for n in (_newest_metric(view), ended) if n is not None), default=None)
+    newest = max((n for n in (newest_step(view, "metric"), ended) if n is not None), default=None)
     if newest is None:
         return ()
     losses = losses_by_step(view, max(0, newest - HISTORY + 1), newest)
@@ -96,11 +96,6 @@ def loss_history(view: View) -> tuple[tuple[int, float], ...]:
         for step, loss in sorted(losses.items())
         if ended is None or step <= ended or not math.isfinite(loss)
     )
-
-
-def newest_ended(view: View) -> int | None:
-    """The newest step that ended on some rank."""
-    return _newest(view, "step")
 
 
 def loss_source(view: View) -> str:
@@ -150,7 +145,7 @@ def _printed(view: View) -> Printed | None:
 def _seen(view: View, first: int, last: int) -> Found:
     """What the program logged and hooks saw."""
     cache = view.memo("losses")
-    newest = _newest_metric(view) or 0
+    newest = newest_step(view, "metric") or 0
     found: Found = {}
     wanted = []
     if last - first > MANY_STEPS:  # numbers that the program chose: only what is there is looked at
@@ -248,11 +243,13 @@ def _loss_ids(process: Process) -> set[int]:
     return set()
 
 
-def _newest_metric(view: View) -> int | None:
-    return _newest(view, "metric")
+def newest_ended(view: View) -> int | None:
+    """The newest step that ended on some rank."""
+    return newest_step(view, "step")
 
 
-def _newest(view: View, name: str) -> int | None:
+def newest_step(view: View, name: str) -> int | None:
+    """The step of the newest records of a table."""
     steps = []
     for process in view.ranks.values():
         table, visible = view.rows(process, name)

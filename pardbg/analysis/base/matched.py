@@ -68,6 +68,11 @@ class CollectiveRow:
     label: str = ""
     """(epoch, key) of the group; its name, with ranks where another is alike: ``tp[2,3]``."""
 
+    @property
+    def issued(self) -> dict[int, int]:
+        """rank -> when, of those that have issued it."""
+        return {a.rank: a.issued_ns for a in self.arrivals if a.issued_ns is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class P2PRow:

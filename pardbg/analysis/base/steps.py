@@ -10,7 +10,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import stalls, unheld_ns
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
-from pardbg.analysis.base.losses import losses_by_step
+from pardbg.analysis.base.losses import losses_by_step, newest_step
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -145,18 +145,22 @@ def _inside_optimizers(process: Process, columns: Sequence[Sequence[int]]) -> li
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
     """Newest step any rank works on at the cursor. Ops count only where nothing else says a step:
     what follows the last one is in no step, whatever number its records have."""
-    steps: list[int] = []
-    ops: list[int] = []
-    for process in view.ranks.values():
-        for name in ("step", "phase", "action", "issue"):
-            table, visible = view.rows(process, name)
-            if visible:
-                found = ops if name == "issue" else steps
-                found.append(int(table.col("step")[visible - 1]))
-        stated = stated_step(states.get(process.proc, {}))
-        if stated is not None and view.proc_end(process) is None:
-            steps.append(stated)
-    return max(steps or ops, default=None)
+    known = [step_of(view, p, states.get(p.proc, {})) for p in view.ranks.values()]
+    steps = [step for step in known if step is not None]
+    return max(steps, default=None) if steps else newest_step(view, "issue")
+
+
+def step_of(view: View, process: Process, said: Mapping[str, object]) -> int | None:
+    """Newest step that one rank works on, by its records and its STATE message."""
+    steps = []
+    for name in ("step", "phase", "action"):
+        table, visible = view.rows(process, name)
+        if visible:
+            steps.append(int(table.col("step")[visible - 1]))
+    stated = stated_step(said)
+    if stated is not None and view.proc_end(process) is None:
+        steps.append(stated)
+    return max(steps, default=None)
 
 
 def stated_step(said: Mapping[str, object]) -> int | None:

@@ -81,6 +81,11 @@ class _Sum:
     recent_bytes: float = 0.0
     active: bool = False
 
+    def add(self, number: int, num_bytes: float, recent_bytes: float) -> None:
+        self.num_ops += number
+        self.num_bytes += num_bytes
+        self.recent_bytes += recent_bytes
+
 
 @dataclass(slots=True)
 class _Sums:
@@ -193,9 +198,7 @@ def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
                 name = op.op if op is not None else "send"
                 parts.append(sums.ops[group.key, group.axis or group.name, name])
             for part in parts:
-                part.num_ops += number
-                part.num_bytes += size
-                part.recent_bytes += recent
+                part.add(number, size, recent)
     for (src, dst, sent), part in seen.items():
         if sent or (src, dst, True) not in seen:
             sums.edges[src, dst, "observed"] = part
@@ -205,10 +208,7 @@ def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
     """What each all_to_all moved from rank to rank: the router's choice, not a ring's shares."""
     for rank, process in view.ranks.items():
         for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
-            part = sums.edges[rank, peer, "observed"]
-            part.num_ops += number
-            part.num_bytes += size
-            part.recent_bytes += recent
+            sums.edges[rank, peer, "observed"].add(number, size, recent)
 
 
 def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
@@ -224,10 +224,7 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
                 continue
             op = process.ops.get(name_id)
             name = op.op if op is not None else "op"
-            part = sums.ops[group.key, group.axis or group.name, name]
-            part.num_ops += number
-            part.num_bytes += size
-            part.recent_bytes += recent
+            sums.ops[group.key, group.axis or group.name, name].add(number, size, recent)
             _add_ring(sums, group.ranks, name, number, size, recent)
             if op is not None and op.root in group.ranks:
                 _add_star(sums, group.ranks, name, op.root, member == op.root, number, size, recent)
@@ -255,10 +252,7 @@ def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
             name = op.op if op is not None else "op"
             if group is None or (not send and (name == "recv" or _witness(view, group) != rank)):
                 continue
-            part = sums.ops[group.key, group.axis or group.name, name]
-            part.num_ops += number
-            part.num_bytes += size
-            part.recent_bytes += recent
+            sums.ops[group.key, group.axis or group.name, name].add(number, size, recent)
             if not send:
                 _add_ring(sums, group.ranks, name, number, size, recent)
 
@@ -277,10 +271,7 @@ def _add_ring(
     if per_link <= 0 or len(ranks) > 1024:
         return
     for src, dst in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
-        part = sums.edges[src, dst, "modelled"]
-        part.num_ops += number
-        part.num_bytes += per_link
-        part.recent_bytes += ring_bytes(op, recent, len(ranks))
+        sums.edges[src, dst, "modelled"].add(number, per_link, ring_bytes(op, recent, len(ranks)))
 
 
 def _add_star(
@@ -295,10 +286,7 @@ def _add_star(
     for other in ranks:
         if other != root:
             src, dst = (root, other) if op in _FROM_ROOT else (other, root)
-            part = sums.edges[src, dst, "modelled"]
-            part.num_ops += number
-            part.num_bytes += size / share
-            part.recent_bytes += recent / share
+            sums.edges[src, dst, "modelled"].add(number, size / share, recent / share)
 
 
 def _mark_active(view: View, sums: _Sums) -> None:

@@ -18,6 +18,7 @@ from pardbg.analysis.findings.shared import (
     Finding,
     at_row,
     bad_ends,
+    first,
     is_transport,
     mismatched,
 )
@@ -50,10 +51,10 @@ def hangs(view: View) -> Iterable[Finding]:
     ended = view.run_end
     if ended is not None and not ended[1]:
         return
-    first = min((t for _, t, _ in bad_ends(view)), default=None)
+    fell = min((t for _, t, _ in bad_ends(view)), default=None)
     found: list[Finding] = []
-    if first is not None:
-        found = list(_at(View(view.store, first - BEFORE_NS), over=first))
+    if fell is not None:
+        found = list(_at(View(view.store, fell - BEFORE_NS), over=fell))
     if not found and ended is None:
         found = list(_at(view, over=None))
     yield from found
@@ -362,15 +363,14 @@ def late(view: View) -> Iterable[Finding]:
         rank, skew = row.last_rank, row.skew_ns
         if row.verdict != "matched" or rank is None or skew is None or skew < least:
             continue
-        arrived = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
-        if was_held(view, min(arrived), max(arrived)):
+        if was_held(view, first(row), max(row.issued.values())):
             continue
         if rank not in worst or skew > (worst[rank].skew_ns or 0):
             worst[rank] = row
     ordered = sorted(worst.items(), key=lambda item: -(item[1].skew_ns or 0))
     for rank, row in ordered[:MAX_RANKS]:
         others = tuple(a.rank for a in row.arrivals if a.rank != rank)
-        came = max(a.issued_ns for a in row.arrivals if a.issued_ns is not None)
+        came = max(row.issued.values())
         why = _why(view, rank, came, row.skew_ns or 0)
         meanwhile = "" if why.text == UNKNOWN else f" Meanwhile it {past(why.text)}."
         yield Finding(

@@ -72,7 +72,7 @@ def mismatches(view: View) -> Iterable[Finding]:
 def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]]) -> bool:
     """Whether ranks are still to come that decide who differs from most, or that is known of the
     ops before."""
-    came = {a.rank for a in row.arrivals if a.issued_ns is not None}
+    came = set(row.issued)
     if len(came) == len(row.arrivals):
         return False
     if any(came & set(culprits) for culprits in known):
@@ -91,7 +91,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
     return Finding(
         kind="call-mismatch" if row.label == CALLS_LABEL else row.verdict.replace(" ", "-"),
         severity="error",
-        ranks=tuple(a.rank for a in row.arrivals if a.issued_ns is not None),
+        ranks=tuple(row.issued),
         culprits=row.culprits,
         group=row.group,
         seq=row.seq,

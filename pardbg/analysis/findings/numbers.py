@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.losses import LOSS_NAMES
+from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.store.process import Process
@@ -60,7 +60,7 @@ def nan_origin(view: View) -> Iterable[Finding]:
         key=lambda one: (one.step, one.rank not in culprits),
     )
     later = {one.step for one in begun if one.step > step}
-    lasts = bool(later) or _newest_step(view) <= step + 1
+    lasts = bool(later) or (newest_ended(view) or 0) <= step + 1
     if step == 0 and not later and not losses and not names:
         # torch's pipelining runs its stages once on memory nobody wrote to. A NaN of the training
         # itself is in the gradients or the loss by the end of the step.
@@ -106,15 +106,6 @@ def _origin(
 def _spread(begun: Sequence[_Seen], step: int) -> str:
     ranks = sorted({one.rank for one in begun if one.step > step})
     return f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} it too"
-
-
-def _newest_step(view: View) -> int:
-    newest = 0
-    for process in view.ranks.values():
-        table, visible = view.rows(process, "step")
-        if visible:
-            newest = max(newest, int(table.col("step")[visible - 1]))
-    return newest
 
 
 def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:

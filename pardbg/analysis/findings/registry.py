@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import pardbg.analysis.findings.health as health
+import pardbg.analysis.findings.numbers as numbers
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs, late
-from pardbg.analysis.findings.health import (
-    begun_late,
-    clocks,
-    dropped,
-    hook_errors,
-    nothing_seen,
-    recorder_lost,
-    restarts,
-    several_jobs,
-    thread_failures,
-    unknown_groups,
-    unreadable,
-    unseen_ranks,
-)
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import messages, mismatches, thread_order
-from pardbg.analysis.findings.numbers import divergence, nan_origin, unaveraged
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.findings.speed.communication import exposed, small_messages
 from pardbg.analysis.findings.speed.links import slow_groups, slow_links
@@ -38,11 +25,11 @@ Detector = Callable[[View], Iterable[Finding]]
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     ends,
-    restarts,
-    recorder_lost,
-    several_jobs,
-    nothing_seen,
-    clocks,
+    health.restarts,
+    health.recorder_lost,
+    health.several_jobs,
+    health.nothing_seen,
+    health.clocks,
     mismatches,
     thread_order,
     messages,
@@ -56,16 +43,16 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     slow_links,
     slow_groups,
     memory,
-    nan_origin,
-    divergence,
-    unaveraged,
-    dropped,
-    begun_late,
-    unseen_ranks,
-    unknown_groups,
-    hook_errors,
-    thread_failures,
-    unreadable,
+    numbers.nan_origin,
+    numbers.divergence,
+    numbers.unaveraged,
+    health.dropped,
+    health.begun_late,
+    health.unseen_ranks,
+    health.unknown_groups,
+    health.hook_errors,
+    health.thread_failures,
+    health.unreadable,
 )
 
 

@@ -100,7 +100,7 @@ def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
     for row in collectives(view):
         gone = tuple(r for r in row.missing if ended(view, r))
         if row.verdict == "missing rank" and gone:
-            waits.update({a.rank: gone for a in row.arrivals if a.issued_ns is not None})
+            waits.update(dict.fromkeys(row.issued, gone))
     awaited = {rank for gone in waits.values() for rank in gone}
     return {rank: gone for rank, gone in waits.items() if rank not in awaited}
 
@@ -122,7 +122,7 @@ def ended(view: View, rank: int) -> bool:
 
 def first(row: CollectiveRow) -> int:
     """When its first rank issued it."""
-    return min((a.issued_ns for a in row.arrivals if a.issued_ns is not None), default=0)
+    return min(row.issued.values(), default=0)
 
 
 @per_view

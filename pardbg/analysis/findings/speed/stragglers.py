@@ -77,7 +77,7 @@ def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
     all that follows."""
     best: _Late | None = None
     for row in rows:
-        arrived = {a.rank: a.issued_ns for a in row.arrivals if a.issued_ns is not None}
+        arrived = row.issued
         half = sorted(arrived.values())[(len(arrived) - 1) // 2]
         found = _Late(step, row, {rank: t - half for rank, t in arrived.items()})
         if best is None or max(found.by.values()) > max(best.by.values()):

@@ -130,7 +130,7 @@ def _without_steps(view: View) -> Window | None:
 
 def _span(row: CollectiveRow) -> Interval:
     """From the first issue to the last."""
-    issued = [a.issued_ns for a in row.arrivals if a.issued_ns is not None]
+    issued = row.issued.values()
     return min(issued), max(issued)
 
 
