@@ -1,4 +1,4 @@
-"""Shared parts of the commands."""
+"""Shared parts of the commands: errors, files to write, what the shell completes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from pardbg.plain_text import plain_lines
 
@@ -129,15 +130,32 @@ def talk(line: str) -> None:
     echo(f"pardbg: {line}", err=True)
 
 
-def writes(what: str) -> Callable[[F], F]:
-    """Options ``-o``, required, and ``--force``."""
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds these options, in order."""
 
     def add(command: F) -> F:
-        force = click.option("--force", is_flag=True, help="Overwrite an existing file.")
-        path = click.Path(path_type=Path)
-        return click.option("-o", "--output", type=path, required=True, help=what)(force(command))
+        for option in reversed(options):
+            command = option(command)
+        return command
 
     return add
+
+
+FORCE: Final = click.option("--force", is_flag=True, help="Overwrite an existing file.")
+JSON: Final = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+
+
+def writes(what: str) -> Callable[[F], F]:
+    """Options ``-o``, required, and ``--force``."""
+    path = click.Path(path_type=Path)
+    return all_of(click.option("-o", "--output", type=path, required=True, help=what), FORCE)
+
+
+def skips(default: int = 0) -> Callable[[F], F]:
+    """Option ``--skip``; its default is told where it is not 0."""
+    return click.option("--skip", type=click.IntRange(0), default=default, metavar="N",
+                        show_default=default > 0,
+                        help="Skip the first N steps (warm-up).")  # fmt: skip
 
 
 def has_terminal() -> bool:
@@ -159,3 +177,56 @@ def need_terminal(what: str, instead: str = "pardbg ctl ranks") -> None:
         return
     why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "there is none"
     raise UserError(f"{what} needs a terminal: {why}; try `{instead}`")
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def completions(words: Iterable[str], typed: str) -> list[CompletionItem]:
+    """Return the words that complete what was typed."""
+    return [CompletionItem(word) for word in words if word.startswith(typed)]
+
+
+def complete_recipes(
+    _ctx: click.Context, _param: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Complete recipes, with their summaries."""
+    from pardbg.recipes.catalogue import RECIPES
+
+    return [
+        CompletionItem(name, help=recipe.summary)
+        for name, recipe in RECIPES.items() if name.startswith(typed)
+    ]  # fmt: skip
+
+
+def complete_runs(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete live runs."""
+    from pardbg.hub.run.runs import list_runs
+
+    return completions((run.run for run in list_runs()), typed)
+
+
+def complete_sessions(
+    ctx: click.Context, param: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Complete live runs and files."""
+    return [*complete_runs(ctx, param, typed), CompletionItem(typed, type="file")]
+
+
+def complete_ctl(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete a live run or verb, then the verb's arguments."""
+    from pardbg.control.language.arguments import INSPECT
+    from pardbg.ui.commands.actions import ctl_help
+    from pardbg.ui.commands.command_line import complete
+
+    verbs = {verb: help_ for verb, _, help_ in ctl_help()}
+    known = [*verbs, *INSPECT]
+    said = list(ctx.params.get(param.name or "") or ())
+    at = next((i for i, word in enumerate(said[:2]) if word in known), None)
+    if at is not None:
+        line = " ".join([*said[at:], typed])
+        return completions(
+            (whole.rpartition(" ")[2] for whole in complete(line.rstrip(), True)), typed
+        )
+    found = [CompletionItem(w, help=verbs.get(w)) for w in known if w.startswith(typed)]
+    return found if said else [*complete_runs(ctx, param, typed), *found]

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from pardbg.cli import complete
-from pardbg.cli.common import UserError, echo
-from pardbg.cli.list_runs import find_live
+from pardbg.cli.common import UserError, complete_ctl, echo
+from pardbg.cli.here import find_live
 from pardbg.control.language.arguments import (
     COMPARE,
     INSPECT,
@@ -46,7 +45,7 @@ class _Ctl(click.Command):
     nargs=-1,
     required=True,
     metavar="[RUN] VERB [RANKS]",
-    shell_complete=complete.ctl_words,
+    shell_complete=complete_ctl,
 )
 @click.option("--json", "json_", is_flag=True, help="Print the answer as JSON.")
 @click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,

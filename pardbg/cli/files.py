@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from pardbg.cli import complete
 from pardbg.cli.common import (
+    FORCE,
+    JSON,
     UserError,
+    complete_sessions,
     echo,
     load_session,
     need_terminal,
     new_file,
     new_folder,
+    session_path,
+    skips,
     talk,
     writes,
 )
+from pardbg.words import whole
+
+SESSION = click.argument("session", shell_complete=complete_sessions)
 
 
 @click.command()
@@ -52,16 +60,12 @@ def replay(session: Path, second: Path | None) -> int | None:
 
 
 @click.command()
-@click.argument("session", shell_complete=complete.sessions)
-@click.option(
-    "--json", "json_", is_flag=True, help="Print the report as JSON; its schema is stable."
-)
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path),
-    help="Write one self-contained HTML page with charts.",
-)
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@SESSION
+@click.option("--json", "json_", is_flag=True,
+              help="Print the report as JSON; its schema is stable.")  # fmt: skip
+@click.option("--html", type=click.Path(path_type=Path),
+              help="Write one self-contained HTML page with charts.")  # fmt: skip
+@FORCE
 def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     """Report on a SESSION file or a live run, as text, JSON or HTML."""
     from pardbg.analysis.answers.report import as_json
@@ -83,22 +87,11 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
 
 
 @click.command()
-@click.argument("session", shell_complete=complete.sessions)
-@click.option(
-    "--to",
-    "format_",
-    type=click.Choice(["perfetto", "parquet", "csv"]),
-    required=True,
-    help="perfetto: a trace, for chrome://tracing too; parquet, csv: tables.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="File (perfetto: .json.gz) or folder (parquet, csv) to write.",
-)
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@SESSION
+@click.option("--to", "format_", required=True, type=click.Choice(["perfetto", "parquet", "csv"]),
+              help="perfetto: a trace, for chrome://tracing too; parquet, csv: tables."
+              )  # fmt: skip
+@writes("File (perfetto: .json.gz) or folder (parquet, csv) to write.")
 def export(session: str, format_: str, output: Path, force: bool) -> None:
     """Convert a SESSION for other tools; docs/export.md lists the columns."""
     from pardbg.session.export import tables, trace
@@ -122,16 +115,10 @@ def export(session: str, format_: str, output: Path, force: bool) -> None:
 
 
 @click.command()
-@click.argument("session", required=False, shell_complete=complete.sessions)
+@click.argument("session", required=False, shell_complete=complete_sessions)
 @click.argument("checks", nargs=-1, metavar="CHECK...")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the results as JUnit XML.")
-@click.option(
-    "--skip",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="Skip the first N steps (warm-up).",
-)
+@skips()
 @click.option("--list", "list_", is_flag=True, help="List the metrics, one per line.")
 def check(
     session: str | None, checks: tuple[str, ...], junit: Path | None, skip: int, list_: bool
@@ -164,15 +151,8 @@ def check(
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
-@click.option(
-    "--skip",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Skip the first N steps (warm-up).",
-)
+@JSON
+@skips(1)
 def diff(a: str, b: str, json_: bool, skip: int) -> None:
     """Compare session B with A: what changed beyond noise, largest first."""
     from pardbg.analysis.answers import diff as compare
@@ -250,4 +230,56 @@ def import_(paths: tuple[Path, ...], output: Path, force: bool) -> None:
         talk(f"missing: {line}")
 
 
-COMMANDS = (replay, report, export, check, diff, postmortem, repair, import_)
+@click.command()
+@SESSION
+@click.option("--schedule", default="all", show_default=True,
+              help="all, or names separated by commas: 1f1b,zbv,…")  # fmt: skip
+@click.option("--microbatches", help="Numbers to try, as in 8,16 (default: the run's own).")
+@click.option("--stages-per-rank", help="Numbers to try where a schedule has several (default: 2).")
+@JSON
+def whatif(
+    session: str, schedule: str, microbatches: str | None, stages_per_rank: str | None, json_: bool
+) -> None:
+    """Predict the step time of SESSION (a file or a live run) in other pipeline schedules.
+
+    Simulated from the run's own durations; the model's error on the run itself stands beside it.
+    """
+    from pardbg.analysis.base.asof import View
+    from pardbg.analysis.whatif import plans
+    from pardbg.analysis.whatif.answer import whatif as ask
+    from pardbg.render.pages.pipeline.whatif import text
+
+    names = _schedules(schedule)
+    counts = _numbers("--microbatches", microbatches, 1, 512)
+    virtual = _numbers("--stages-per-rank", stages_per_rank, 2, 16)
+    answer = ask(View(load_session(session), None), names, counts, virtual)
+    if isinstance(answer, str):
+        raise UserError(f"{session_path(session)[0].name}: {answer}")
+    echo(json.dumps(asdict(answer), indent=2) if json_ else text(answer))
+    if not plans.torch_there():
+        there = " and ".join(plans.ONE_STAGE)
+        echo(f"pardbg: torch is not installed here: {there} alone are answered", err=True)
+
+
+def _schedules(text: str) -> tuple[str, ...]:
+    from pardbg.analysis.whatif import plans
+
+    if text == "all":
+        return plans.SCHEDULES
+    names = [plans.known(word.strip()) for word in text.split(",")]
+    for word, name in zip(text.split(","), names, strict=True):
+        if name is None:
+            there = ", ".join(plans.SCHEDULES)
+            raise UserError(f"no schedule {word.strip()!r}; choose from {there}")
+    return tuple(name for name in names if name is not None)
+
+
+def _numbers(option: str, text: str | None, least: int, most: int) -> tuple[int, ...]:
+    found = [whole(word.strip(), most) for word in ([] if text is None else text.split(","))]
+    numbers = [number for number in found if number is not None and number >= least]
+    if len(numbers) < len(found):
+        raise UserError(f"{option} {text}: give numbers from {least} to {most}, as in 8,16")
+    return tuple(dict.fromkeys(numbers))
+
+
+COMMANDS = (replay, report, export, check, diff, postmortem, repair, import_, whatif)

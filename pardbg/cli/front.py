@@ -9,8 +9,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from pardbg.cli import complete
-from pardbg.cli.common import UserError
+from pardbg.cli.common import UserError, completions
 from pardbg.control.language.manual import RANKS_TEXT
 from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES, explain, wrapped
 
@@ -86,7 +85,7 @@ def _topics(ctx: click.Context, _param: click.Parameter, typed: str) -> list[Com
     group = ctx.find_root().command
     names = sorted(group.commands) if isinstance(group, click.Group) else []
     words = [*names, *TOPICS, *(action.command for action in ACTIONS if action.command)]
-    return complete.items(dict.fromkeys(words), typed)
+    return completions(dict.fromkeys(words), typed)
 
 
 @click.command("help")

@@ -10,19 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pardbg.cli import complete
 from pardbg.cli.common import (
     UserError,
     cannot_draw,
+    complete_recipes,
+    complete_runs,
     echo,
     has_terminal,
     need_terminal,
     refuse_planted,
     talk,
 )
-from pardbg.cli.list_runs import find_live
-from pardbg.cli.rc import apply, for_viewer, named, rc_options
-from pardbg.cli.record_options import Recording, node_options, recording, recording_options
+from pardbg.cli.here import find_live
+from pardbg.cli.options import (
+    Recording,
+    apply_rc,
+    named_rc,
+    node_options,
+    rc_options,
+    recording,
+    recording_options,
+    viewer_rc,
+)
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name", required=False, default="1f1b", shell_complete=complete.recipes)
+@click.argument("name", required=False, default="1f1b", shell_complete=complete_recipes)
 @click.argument("own", nargs=-1, type=click.UNPROCESSED, metavar="[RECIPE'S OPTIONS]")
 @click.option("--nproc", type=click.IntRange(1, 64), help="Ranks (default: the recipe's).")
 @click.option(
@@ -90,7 +99,7 @@ def demo(
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=complete.runs)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @node_options
@@ -109,7 +118,7 @@ def watch(
     if output is not None or any(how.values()):
         raise UserError("-o and recording options need a command: `pardbg watch … -- torchrun …`")
     need_terminal("watch")
-    return _tui_live(find_live(run).path, "overview", for_viewer(rc_file, no_rc))
+    return _tui_live(find_live(run).path, "overview", viewer_rc(rc_file, no_rc))
 
 
 @click.command()
@@ -131,9 +140,9 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
     """
     from pardbg.cli import headless
 
-    argv, said, rc = _job(job), recording(**how), named(rc_file)
+    argv, said, rc = _job(job), recording(**how), named_rc(rc_file)
     handle, streams = _start_own(argv, said, name=_job_name(argv), output=output)
-    apply(handle.run_dir, rc, talk)
+    apply_rc(handle.run_dir, rc, talk)
     return headless.follow(handle, streams, attentive=said.attentive)
 
 
@@ -171,11 +180,9 @@ def _start(
 
 def _place(argv: list[str], how: Recording) -> Place | None:
     """Of several nodes, which this is. Raises ConfigError."""
-    from pardbg.cli.common import talk
     from pardbg.hub.place import find_place
 
-    if (said := how.nodes) is None:
-        return None
+    said = how.nodes
     return find_place(said.hub, said.key, said.node_rank, said.nnodes, argv, os.environ, talk)
 
 
@@ -188,7 +195,7 @@ def _start_own(argv: list[str], how: Recording, **more: Any) -> tuple[RunHandle,
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
     """What to begin with: without a terminal only what was named."""
-    return for_viewer(rc_file, no_rc) if has_terminal() else named(rc_file)
+    return viewer_rc(rc_file, no_rc) if has_terminal() else named_rc(rc_file)
 
 
 def _watch_job(
@@ -208,7 +215,7 @@ def _watch_job(
         if sys.stdin.isatty() and sys.stdout.isatty():
             talk(f"{cannot_draw()}: running without a screen; the report follows")
         handle, streams = _start_own(argv, how, **more)
-        apply(handle.run_dir, rc, talk)
+        apply_rc(handle.run_dir, rc, talk)
         code = headless.follow_and_report(handle, streams, attentive=how.attentive)
     else:
         handle = _start(argv, how, owner=ends, **more)

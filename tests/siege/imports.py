@@ -15,7 +15,7 @@ from typing import Any
 
 from pardbg.analysis.answers.report import report
 from pardbg.cli.common import UserError
-from pardbg.cli.rc import named
+from pardbg.cli.options import named_rc
 from pardbg.session.importers.build import ForeignError
 from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load
@@ -76,7 +76,7 @@ def begun_with(folder: Path, rng: random.Random) -> None:
     )
     lines = (f"{rng.choice(words)} {texts.text(rng)}" for _ in range(rng.randrange(20)))
     (folder / "rc").write_bytes("\n".join(lines).encode("utf-8", "replace"))
-    for line in named(folder / "rc").lines:
+    for line in named_rc(folder / "rc").lines:
         try:
             found = understood(line)
             asked(found.action, found.argument)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.cli import rc as files
+from pardbg.cli import options
 from pardbg.cli.common import UserError
 from pardbg.cli.ctl import _ctl_words, ctl
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
@@ -156,22 +156,22 @@ def test_home_first_then_here_with_their_places(places: tuple[Path, Path]) -> No
     here.write_text("break step==3\n  watch nan  \n")
     for path in places:
         path.chmod(0o644)
-    assert files.for_viewer(None, no_rc=False) == Rc((
+    assert options.viewer_rc(None, no_rc=False) == Rc((
         RcLine("~/.pardbgrc:3", "theme light"), RcLine(".pardbgrc:1", "break step==3"),
         RcLine(".pardbgrc:2", "watch nan"),
     ))  # fmt: skip
-    assert files.for_viewer(None, no_rc=True) == Rc()
+    assert options.viewer_rc(None, no_rc=True) == Rc()
 
 
 def test_a_file_that_others_may_write_to_is_refused(places: tuple[Path, Path]) -> None:
     _, here = places
     here.write_text("break step==3\n")
     here.chmod(0o664)
-    refused = files.for_viewer(None, no_rc=False)
+    refused = options.viewer_rc(None, no_rc=False)
     assert refused.lines == ()
     assert refused.problems == (".pardbgrc: not read: writable by others (chmod go-w .pardbgrc)",)
     # Named by the user, it is the user's word.
-    assert files.named(here).lines == (RcLine(f"{here}:1", "break step==3"),)
+    assert options.named_rc(here).lines == (RcLine(f"{here}:1", "break step==3"),)
 
 
 def test_somebody_elses_file_a_fifo_and_a_huge_one_are_refused(
@@ -179,17 +179,17 @@ def test_somebody_elses_file_a_fifo_and_a_huge_one_are_refused(
 ) -> None:
     home, here = places
     os.mkfifo(here, 0o600)
-    home.write_text("#" * (files.MAX_BYTES + 1))
+    home.write_text("#" * (options.MAX_RC_BYTES + 1))
     home.chmod(0o600)
-    said = files.for_viewer(None, no_rc=False).problems
+    said = options.viewer_rc(None, no_rc=False).problems
     assert said == ("~/.pardbgrc: not read: larger than 64 KiB",
                     ".pardbgrc: not read: not a regular file")  # fmt: skip
     home.write_text("pause\n")
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    assert "owned by another user" in files.for_viewer(None, no_rc=False).problems[0]
+    assert "owned by another user" in options.viewer_rc(None, no_rc=False).problems[0]
     with pytest.raises(UserError, match="No such file"):
-        files.named(Path("none"))
+        options.named_rc(Path("none"))
 
 
 def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:

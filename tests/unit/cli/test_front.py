@@ -66,16 +66,16 @@ def test_a_script_is_no_program() -> None:
 def test_several_live_runs_are_listed_and_none_is_guessed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pardbg.cli import list_runs
+    from pardbg.cli import here
 
     def made(name: str) -> Run:
         return Run(f"{name}-1", name, Path("/r"), ("python", name), Path("/s"), 0, True)
 
     monkeypatch.setattr(runs, "list_runs", lambda: [made("one"), made("two")])
     with pytest.raises(UserError, match="2 runs are live"):
-        list_runs.find_live(None)
+        here.find_live(None)
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["one-1", "two-1"]
-    assert list_runs.find_live("two").run == "two-1"
+    assert here.find_live("two").run == "two-1"
 
 
 def completed(line: str, env: dict[str, str] | None = None) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from pardbg.cli.record_options import ON_EXCEPTION
+from pardbg.cli.options import ON_EXCEPTION
 from pardbg.control.machine.holding import FOLLOWS_NS, RUN
 from pardbg.control.machine.state import Mode
 from pardbg.hub.ctrl_messages import notice
