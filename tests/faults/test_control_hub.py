@@ -79,7 +79,7 @@ def test_a_killed_hubs_breakpoints_are_set_again(rig: Rig) -> None:
         agent.hello()
     told = [[b["n"] for b in agent.wait("breaks")["breaks"]] for agent in agents]
     assert told == [[1, 3, 4], [1, 4]]
-    assert rig.hub._machine.breakpoints.as_dicts() == before
+    assert rig.hub._machine.control.breakpoints.as_dicts() == before
     script = Peer(rig, "view-2")
     assert script.command("break", expr="step==1", keep=True)["data"]["text"] == (
         "breakpoint 6: step==1"
@@ -89,13 +89,17 @@ def test_a_killed_hubs_breakpoints_are_set_again(rig: Rig) -> None:
 
     coming = "all_reduce dp #7"
     agents[0].state(None, int(Gate.COLLECTIVE), next=coming, hit=[3, coming])
-    rig.until(lambda: rig.hub._machine.views[agents[0].proc].asked, "the hit")
-    assert rig.hub._machine.lease.holder == "view-1", "who set it, though it is not back yet"
+    rig.until(lambda: rig.hub._machine.control.views[agents[0].proc].asked, "the hit")
+    assert rig.hub._machine.control.lease.holder == "view-1", (
+        "who set it, though it is not back yet"
+    )
     rig.hub._viewers._missed["view-1"] = 0
-    rig.until(lambda: rig.hub._machine.breakpoints.get(3) is None, "its viewer to be missed")
-    assert [b["number"] for b in rig.hub._machine.breakpoints.as_dicts()] == [1, 4, 6]
-    rig.hub._machine.lease.until_ns = 0
-    rig.until(lambda: rig.hub._machine.lease.holder is None, "the lease to lapse")
+    rig.until(
+        lambda: rig.hub._machine.control.breakpoints.get(3) is None, "its viewer to be missed"
+    )
+    assert [b["number"] for b in rig.hub._machine.control.breakpoints.as_dicts()] == [1, 4, 6]
+    rig.hub._machine.control.lease.until_ns = 0
+    rig.until(lambda: rig.hub._machine.control.lease.holder is None, "the lease to lapse")
     assert agents[0].wait("run")
     rig.finish()
     said = dict(audit(rig))
@@ -113,7 +117,7 @@ def test_a_viewer_that_comes_back_keeps_its_breakpoints(rig: Rig) -> None:
     rig.until(lambda: "view-1" in rig.hub._router.viewers, "it to be seen")
     rig.hub._viewers._missed["view-1"] = 0
     rig.until(lambda: not rig.hub._viewers._missed, "the list to be gone through")
-    assert rig.hub._machine.breakpoints.get(1) is not None
+    assert rig.hub._machine.control.breakpoints.get(1) is not None
 
 
 def test_what_a_killed_hub_held_runs_on_and_a_lost_number_is_said(rig: Rig) -> None:

@@ -32,26 +32,23 @@ class CommandRules:
 
     def refusal(self, command: Command, now: int) -> str | None:
         """Why a command is not begun; None: it may be."""
-        holder = self._control.lease.holder
+        control = self._control
+        holder = control.lease.holder
         if holder not in (None, RUN, command.by):
-            left = countdown(self._control.lease.left_ns(now) or 0)
+            left = countdown(control.lease.left_ns(now) or 0)
             return f"{holder} holds control (lease {left}): take it over first"
         if command.verb is Verb.CONTINUE or command.verb in EDITS:
-            return (
-                "no such rank yet"
-                if command.verb is Verb.DELAY and not self._control.views
-                else None
-            )
-        if not self._control.views:
+            return "no such rank yet" if command.verb is Verb.DELAY and not control.views else None
+        if not control.views:
             return "no rank yet: the job has not formed a process group"
         if command.verb is Verb.PAUSE:
             return None
-        if self._control.mode is Mode.RUNNING:
+        if control.mode is Mode.RUNNING:
             return f"nothing is held: pause before {command.verb.value}"
-        held = [view for view in self._control.of_ranks(command.ranks) if view.held]
-        if held and len(dying := self._control.dying(held)) == len(held):
+        held = [view for view in control.of_ranks(command.ranks) if view.held]
+        if held and len(dying := control.dying(held)) == len(held):
             return f"{ranks_text(dying)} stopped at an exception: continue lets it die"
-        if len(self._control.queue) >= MAX_QUEUE:
+        if len(control.queue) >= MAX_QUEUE:
             return f"{MAX_QUEUE} commands wait already: let them come to their cut"
         return None
 
@@ -65,61 +62,53 @@ class CommandRules:
             self._control.queue.append(command)
 
     def _pause(self, command: Command, now: int) -> None:
-        everybody = {view.rank for view in self._control.views.values()} <= set(command.ranks)
-        wanted = self._control.free & {view.proc for view in self._control.of_ranks(command.ranks)}
+        control = self._control
+        everybody = {view.rank for view in control.views.values()} <= set(command.ranks)
+        wanted = control.free & {view.proc for view in control.of_ranks(command.ranks)}
         if wanted:  # it held some, now more or all
-            self._control.pinned.procs |= wanted
+            control.pinned.procs |= wanted
             if everybody:
-                self._control.pinned.clear()
+                control.pinned.clear()
             self._moves.hold_free(wanted, now)
-        if self._control.mode is Mode.HELD:
-            self._control.pinned.forever = self._control.pinned.forever or bool(
-                command.args.get("hold")
-            )
-            self._outbox.ack(command, **self._control.status(now))
+        if control.mode is Mode.HELD:
+            control.pinned.forever = control.pinned.forever or bool(command.args.get("hold"))
+            self._outbox.ack(command, **control.status(now))
             return
-        self._control.current.append(command)
-        if self._control.mode is not Mode.RUNNING:
+        control.current.append(command)
+        if control.mode is not Mode.RUNNING:
             return  # the cut that is being settled is the answer
         self._moves.enter(Mode.PAUSING, now)
-        self._control.reason = "pause"
-        chosen = (
-            list(self._control.views.values())
-            if everybody
-            else self._control.of_ranks(command.ranks)
-        )
+        control.reason = "pause"
+        chosen = list(control.views.values()) if everybody else control.of_ranks(command.ranks)
         if not everybody:
-            self._control.free = set(self._control.views) - {view.proc for view in chosen}
-            for proc in self._control.free:
-                self._outbox.permit(self._control.views[proc], PASS, now)
-            self._control.pinned.procs = {view.proc for view in chosen}
-            self._control.pinned.forever = bool(command.args.get("hold"))
+            control.free = set(control.views) - {view.proc for view in chosen}
+            for proc in control.free:
+                self._outbox.permit(control.views[proc], PASS, now)
+            control.pinned.procs = {view.proc for view in chosen}
+            control.pinned.forever = bool(command.args.get("hold"))
         for view in chosen:
             self._outbox.permit(view, HOLD, now)
 
     def advance(self, command: Command, now: int) -> None:
         """Begin a command that moves held ranks."""
-        chosen = [
-            v
-            for v in self._control.of_ranks(command.ranks)
-            if v.held and not self._control.dying([v])
-        ]
+        control = self._control
+        chosen = [v for v in control.of_ranks(command.ranks) if v.held and not control.dying([v])]
         if not chosen:
             error = f"{ranks_text(command.ranks)} not held"
             self._outbox.ack(command, error)
             return
         states = [view.state for view in chosen if view.state is not None]
-        granted = permits(command.verb, states, self._control.by_pipeline())
+        granted = permits(command.verb, states, control.by_pipeline())
         if command.verb is Verb.NEXT:
-            self._control.goal = (command.ranks, step_target(states), MAX_ROUNDS)
-        self._control.current.append(command)
-        self._control.why = ""
-        self._control.pinned.procs -= granted.keys()
-        self._control.before = self._control.states()
+            control.goal = (command.ranks, step_target(states), MAX_ROUNDS)
+        control.current.append(command)
+        control.why = ""
+        control.pinned.procs -= granted.keys()
+        control.before = control.states()
         self._moves.enter(Mode.STEPPING, now)
-        self._control.reason = self._count(command)
+        control.reason = self._count(command)
         for proc, permit in granted.items():
-            view = self._control.views[proc]
+            view = control.views[proc]
             if permit.n or view.state is None or not permit.holds(view.state.held):
                 self._outbox.permit(view, permit, now)
 
@@ -135,22 +124,24 @@ class CommandRules:
 
     def continue_(self, command: Command, now: int) -> None:
         """Let everything run on."""
-        if self._control.mode is Mode.RUNNING:
+        control = self._control
+        if control.mode is Mode.RUNNING:
             if command.verb is not Verb.UNTIL:  # that one is answered where it stops
-                self._outbox.ack(command, **self._control.status(now))
+                self._outbox.ack(command, **control.status(now))
             return
         self._moves.run_on("running", "", now, by=command.by)
         if command.verb is Verb.UNTIL:
             return
-        self._control.leaving.append((command, now + RUN_WAIT_NS))
-        if self._control.lease.keep:
-            self._control.lease.drop()  # a script does not stay to give control back
+        control.leaving.append((command, now + RUN_WAIT_NS))
+        if control.lease.keep:
+            control.lease.drop()  # a script does not stay to give control back
 
     def edit(self, command: Command, now: int, keep: bool, lease_ns: int) -> str | None:
         """Carry out a verb about breakpoints or delays at once. Return what is wrong with it, or
         None."""
+        control = self._control
         try:
-            text = _edit(self._control.breakpoints, command, keep, lease_ns)
+            text = _edit(control.breakpoints, command, keep, lease_ns)
         except (ExprError, BreakpointError) as error:
             return str(error)
         if command.verb is Verb.DELAY:
@@ -159,40 +150,42 @@ class CommandRules:
                 "id": self._outbox.next_id(),
                 "ns": int(command.args.get("ns", 0)),
             }
-            for view in self._control.of_ranks(command.ranks):
+            for view in control.of_ranks(command.ranks):
                 self._outbox.tell(view, delay)
         elif command.verb is not Verb.BREAKS:
-            self._outbox.tell_breaks(self._control.views.values())
+            self._outbox.tell_breaks(control.views.values())
         if command.verb is not Verb.BREAKS:
             self._outbox.event(command.verb.value, now, by=command.by, text=text)
         if command.verb is Verb.UNTIL:
-            self._control.until.append(command)
+            control.until.append(command)
             self.continue_(command, now)
         else:
-            data = {**self._control.status(now), "text": text}
+            data = {**control.status(now), "text": text}
             self._outbox.ack(command, **data)
         return None
 
     def answer_leaving(self, now: int) -> None:
         """Answer who let the ranks go, once agents say that they run."""
+        control = self._control
         still = []
-        runs = all(view.fresh and not view.held for view in self._control.views.values())
-        for command, deadline in self._control.leaving:
-            if runs or now >= deadline or self._control.mode is not Mode.RUNNING:
-                self._outbox.ack(command, **self._control.status(now))
+        runs = all(view.fresh and not view.held for view in control.views.values())
+        for command, deadline in control.leaving:
+            if runs or now >= deadline or control.mode is not Mode.RUNNING:
+                self._outbox.ack(command, **control.status(now))
             else:
                 still.append((command, deadline))
-        self._control.leaving = still
+        control.leaving = still
 
     def expire(self, now: int) -> None:
         """Answer who does not want to wait longer; what it asked for goes on."""
-        for waiting in (self._control.current, self._control.queue, self._control.until):
+        control = self._control
+        for waiting in (control.current, control.queue, control.until):
             for command in [c for c in waiting if c.deadline_ns and now >= c.deadline_ns]:
                 waiting.remove(command)
-                error = f"no cut yet: {self._control.under_way}; it goes on"
-                if waiting is self._control.until:
+                error = f"no cut yet: {control.under_way}; it goes on"
+                if waiting is control.until:
                     error = f"{command.args.get('expr')} was not true yet; it goes on"
-                self._outbox.ack(command, error, **self._control.status(now))
+                self._outbox.ack(command, error, **control.status(now))
 
     def end_until(self, text: str, now: int) -> None:
         """End an ``until`` that can no longer be reached."""

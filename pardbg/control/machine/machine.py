@@ -8,14 +8,13 @@ ranks run on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.breakpoints import EDITS, Breakpoints
+from pardbg.control.machine.breakpoints import EDITS
 from pardbg.control.machine.command_rules import CommandRules, words_of
 from pardbg.control.machine.cut import AgentState, GracePeriod, View
 from pardbg.control.machine.delivery import Outbox
-from pardbg.control.machine.holding import RUN, Lease, UncaughtErrors
+from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.moves import Moves, Settling
 from pardbg.control.machine.permits import HOLD, PASS
 from pardbg.control.machine.state import Ack, Command, ControlState, Effect, Mode
@@ -29,57 +28,11 @@ class Machine:
 
     def __init__(self, first_id: int = 1, grace_period: GracePeriod | None = None) -> None:
         self.control = ControlState(grace_period)
+        """What the hub reads; only the machine changes it."""
         self._outbox = Outbox(self.control, first_id)
         self._moves = Moves(self.control, self._outbox)
         self._commands = CommandRules(self.control, self._outbox, self._moves)
         self._settling = Settling(self.control, self._outbox, self._moves, self._commands.advance)
-
-    # -- what the hub asks
-
-    @property
-    def mode(self) -> Mode:
-        return self.control.mode
-
-    @property
-    def reason(self) -> str:
-        """Why ranks are held, or were let go, in words."""
-        return self.control.reason
-
-    @property
-    def views(self) -> Mapping[str, View]:
-        """proc -> what is known of it."""
-        return self.control.views
-
-    @property
-    def lease(self) -> Lease:
-        return self.control.lease
-
-    @property
-    def breakpoints(self) -> Breakpoints:
-        return self.control.breakpoints
-
-    @property
-    def raised(self) -> UncaughtErrors:
-        """Ranks that are held at their exception."""
-        return self.control.raised
-
-    @property
-    def active(self) -> bool:
-        """Ranks are (being) held, or an answer is due."""
-        return self.control.active
-
-    @property
-    def settling(self) -> bool:
-        """Whether a cut is being made, which needs frequent ticks."""
-        return self.control.settling
-
-    def held(self) -> dict[int, str]:
-        """rank -> what comes next there, of ranks that are held for certain."""
-        return self.control.held()
-
-    def status(self, now: int) -> dict[str, Any]:
-        """Return the fields of ControlView."""
-        return self.control.status(now)
 
     def drain(self) -> list[Effect]:
         """Everything to be done since the last call, in order."""
@@ -103,24 +56,24 @@ class Machine:
 
     def joined(self, proc: str, rank: int, now: int) -> None:
         """Add a process that said hello (again), or whose rank became known."""
-        known = self.views.get(proc)
+        known = self.control.views.get(proc)
         if known is not None:
             self._rank_known(known, rank)
             return
         self.control.views[proc] = View(proc, rank)
         self.control.departed.discard(rank)
         if (
-            self.breakpoints or self.control.restored
+            self.control.breakpoints or self.control.restored
         ):  # a hub before this one may have told it others
-            self._outbox.tell_breaks([self.views[proc]])
-        if self.mode is Mode.RUNNING:
+            self._outbox.tell_breaks([self.control.views[proc]])
+        if self.control.mode is Mode.RUNNING:
             return
         if self.control.free:
             self.control.free.add(proc)
-            self._outbox.permit(self.views[proc], PASS, now)
+            self._outbox.permit(self.control.views[proc], PASS, now)
             return
-        self._outbox.permit(self.views[proc], HOLD, now)
-        if self.mode is Mode.HELD:
+        self._outbox.permit(self.control.views[proc], HOLD, now)
+        if self.control.mode is Mode.HELD:
             self._moves.enter(Mode.PAUSING, now)
         self.control.reason = f"rank {rank} joined"
         self._outbox.event(
@@ -134,33 +87,33 @@ class Machine:
             return
         self.control.departed.add(view.rank)
         self._outbox.deliveries.gone(proc)
-        self.raised.let_die(proc, now)
-        if self.mode is not Mode.RUNNING:
+        self.control.raised.let_die(proc, now)
+        if self.control.mode is not Mode.RUNNING:
             self._outbox.event("detach", now, text=f"rank {view.rank} {why}")
-            if not self.views:
+            if not self.control.views:
                 self._moves.run_on("running", "no rank is left", now)
-            elif self.lease.holder == RUN and not self.raised.procs:
+            elif self.control.lease.holder == RUN and not self.control.raised.procs:
                 self._moves.run_on("running", "nobody is at an exception any more", now)
-        if not self.views:
+        if not self.control.views:
             self._commands.end_until("the job ended before it was true", now)
         self.tick(now)
 
     def state(self, state: AgentState, now: int) -> None:
         """Take an agent's STATE, unless a newer one is known. What follows of it comes with
         the next ``tick``, once for all states that came by then."""
-        view = self.views.get(state.proc)
+        view = self.control.views.get(state.proc)
         if view is None or (view.state is not None and state.serial <= view.state.serial):
             return
         view.state, view.heard_ns = state, now
         self._outbox.deliveries.state(state.proc, state.reply_to)
         if state.rank >= 0:
             self._rank_known(view, state.rank)
-        self.breakpoints.count(state.proc, state.hits)
+        self.control.breakpoints.count(state.proc, state.hits)
         if state.hit is not None and state.held:
             self._moves.at_breakpoint(view, state, state.hit, now)
         elif state.held & Gate.EXCEPTION:
             self._moves.at_exception(view, state, now)
-        elif state.held and view.fresh and self.mode is Mode.RUNNING:
+        elif state.held and view.fresh and self.control.mode is Mode.RUNNING:
             self._moves.stray(view, f"rank {view.rank} was held by a hub that is gone", now)
 
     # -- viewers
@@ -178,7 +131,7 @@ class Machine:
                 "refused", now, by=command.by, text=f"{command.verb.value}: {refusal}"
             )
             return
-        self.lease.grant(command.by, now, keep=keep, period_ns=lease_ns)
+        self.control.lease.grant(command.by, now, keep=keep, period_ns=lease_ns)
         self._outbox.pass_lease_on(now)
         text = words_of(command)
         if command.verb is Verb.CONTINUE:
@@ -191,8 +144,8 @@ class Machine:
 
     def take(self, viewer: str, re: int, now: int) -> None:
         """Control changes hands; ranks stay as they are."""
-        before = self.lease.holder
-        self.lease.grant(viewer, now)
+        before = self.control.lease.holder
+        self.control.lease.grant(viewer, now)
         self._outbox.pass_lease_on(now)
         text = f"taken over from {before}" if before not in (None, viewer) else "taken"
         self._outbox.event("take", now, by=viewer, text=text)
@@ -200,17 +153,17 @@ class Machine:
 
     def leave(self, viewer: str, now: int, text: str = "left: all ranks run on") -> None:
         """Free control, as its holder leaves (or is unreachable): all ranks run on."""
-        if self.lease.holder != viewer:
+        if self.control.lease.holder != viewer:
             return
-        self.lease.drop()
-        held = self.mode is not Mode.RUNNING
+        self.control.lease.drop()
+        held = self.control.mode is not Mode.RUNNING
         self._moves.run_on("leave", f"{viewer} {text}" if held else "", now, by=viewer)
 
     def forget(self, viewer: str, now: int) -> None:
         """Delete the breakpoints of a viewer that is gone."""
-        gone = self.breakpoints.forget(viewer)
+        gone = self.control.breakpoints.forget(viewer)
         if gone:
-            self._outbox.tell_breaks(self.views.values())
+            self._outbox.tell_breaks(self.control.views.values())
             numbers = ", ".join(map(str, gone))
             self._outbox.event(
                 "delete", now, by=viewer, text=f"breakpoint {numbers}: {viewer} is gone"
@@ -218,7 +171,7 @@ class Machine:
 
     def renew(self, viewer: str, now: int) -> bool:
         """Renew the lease for its holder; or for any viewer, while the run itself holds a rank."""
-        if not self.lease.renew(RUN if self.lease.holder == RUN else viewer, now):
+        if not self.control.lease.renew(RUN if self.control.lease.holder == RUN else viewer, now):
             return False
         self._outbox.pass_lease_on(now)
         return True
@@ -228,17 +181,17 @@ class Machine:
     def tick(self, now: int, computing: Mapping[str, int] | None = None) -> None:
         """Time passed, or something changed: settle, answer, renew, lapse."""
         if computing is not None:
-            for view in self.views.values():
+            for view in self.control.views.values():
                 view.computing_since_ns = computing.get(view.proc, 0)
-        if self.lease.lapsed(now):
+        if self.control.lease.lapsed(now):
             self._lapse(now)
         self._commands.answer_leaving(now)
         self._moves.hold_loose(now)
-        if self.settling:
+        if self.control.settling:
             self._settling.settle(now)
-        elif self.mode is Mode.HELD:
+        elif self.control.mode is Mode.HELD:
             self._settling.watch_held(now)
-        if self.mode is not Mode.RUNNING and now - self.control.renewed >= RENEW_NS:
+        if self.control.mode is not Mode.RUNNING and now - self.control.renewed >= RENEW_NS:
             self._outbox.pass_lease_on(now)
             self._outbox.event("", now)  # no event: what is left of the lease and of the timeouts
         self._outbox.tell_again(now)
@@ -246,14 +199,14 @@ class Machine:
         self._commands.expire(now)
 
     def _lapse(self, now: int) -> None:
-        text = f"the lease of {self.lease.holder} lapsed: all ranks run on"
-        self.lease.drop()
-        if self.mode is not Mode.RUNNING:
+        text = f"the lease of {self.control.lease.holder} lapsed: all ranks run on"
+        self.control.lease.drop()
+        if self.control.mode is not Mode.RUNNING:
             self._moves.run_on("lapsed", text, now)
 
     def _rank_known(self, view: View, rank: int) -> None:
         """A process says which rank it is, now or anew: other breakpoints may be its."""
         if view.rank != rank:
             view.rank = rank
-            if self.breakpoints:
+            if self.control.breakpoints:
                 self._outbox.tell_breaks([view])

@@ -26,67 +26,72 @@ class Moves:
 
     def enter(self, mode: Mode, now: int) -> None:
         """Change the mode; running forgets everything that held ranks."""
+        control = self._control
         if mode is Mode.RUNNING:
-            self._control.goal = self._control.again = None
-            self._control.why = ""
-            self._control.free = set()
-            self._control.pinned.clear()
-            self._control.grace_period.clear()
-            self._control.settlement = Settlement()
-        self._control.mode, self._control.since, self._control.reported = mode, now, 0
+            control.goal = control.again = None
+            control.why = ""
+            control.free = set()
+            control.pinned.clear()
+            control.grace_period.clear()
+            control.settlement = Settlement()
+        control.mode, control.since, control.reported = mode, now, 0
 
     def run_on(self, event: str, text: str, now: int, by: str = "") -> None:
         """Open every gate; whatever waited for a cut is told so."""
-        was = self._control.mode
-        waiting = [*self._control.current, *self._control.queue]
-        self._control.current, self._control.queue = [], deque()
+        control = self._control
+        was = control.mode
+        waiting = [*control.current, *control.queue]
+        control.current, control.queue = [], deque()
         if was is not Mode.RUNNING:
-            for view in self._control.views.values():
+            for view in control.views.values():
                 self._outbox.run(view, now)
         self.enter(Mode.RUNNING, now)
-        if self._control.lease.holder == RUN:
-            self._control.lease.drop()
-        self._control.reason = text
+        if control.lease.holder == RUN:
+            control.lease.drop()
+        control.reason = text
         for command in waiting:
             error = f"{command.verb.value} ended without a cut: {text or 'the ranks run on'}"
-            self._outbox.ack(command, error, **self._control.status(now))
+            self._outbox.ack(command, error, **control.status(now))
         if was is not Mode.RUNNING or event != "running":
             self._outbox.event(event, now, by=by, text=text)
 
     def stop_all(self, by: str, keep: bool, lease_ns: int, now: int) -> None:
         """Everybody else at the next gate; ``by`` holds control if nobody does."""
-        if self._control.lease.holder is None:
-            self._control.lease.grant(by, now, keep=keep, period_ns=lease_ns)
-        self._control.current += self._control.until
-        self._control.until = []
+        control = self._control
+        if control.lease.holder is None:
+            control.lease.grant(by, now, keep=keep, period_ns=lease_ns)
+        control.current += control.until
+        control.until = []
         self.enter(Mode.PAUSING, now)
-        self._control.reason = self._control.why
-        for view in self._control.views.values():
+        control.reason = control.why
+        for view in control.views.values():
             self._outbox.permit(view, HOLD, now)
 
     def hold_free(self, procs: set[str], now: int) -> None:
         """Ranks that ran on beside held ones stop, too."""
-        self._control.free -= procs
+        control = self._control
+        control.free -= procs
         self.enter(Mode.PAUSING, now)
-        for proc in procs & self._control.views.keys():
-            if not self._control.views[proc].held:
-                self._outbox.permit(self._control.views[proc], HOLD, now)
+        for proc in procs & control.views.keys():
+            if not control.views[proc].held:
+                self._outbox.permit(control.views[proc], HOLD, now)
 
     def hold_loose(self, now: int) -> None:
         """A rank's lease was over before the hub's (the hub or the line stood still), so it runs on
         by itself, and says nothing more: tell it anew."""
+        control = self._control
         loose = [
-            view for view in self._control.views.values()
+            view for view in control.views.values()
             if view.fresh and view.state and not view.state.closed and not view.runs
         ]  # fmt: skip
-        if self._control.mode is Mode.RUNNING or not loose:
+        if control.mode is Mode.RUNNING or not loose:
             return
-        if self._control.mode is Mode.HELD:
+        if control.mode is Mode.HELD:
             self.enter(Mode.PAUSING, now)
-        self._control.reason = f"{ranks_text(view.rank for view in loose)} came loose"
-        self._outbox.event("loose", now, text=f"{self._control.reason}: held again")
+        control.reason = f"{ranks_text(view.rank for view in loose)} came loose"
+        self._outbox.event("loose", now, text=f"{control.reason}: held again")
         for view in loose:
-            self._outbox.permit(view, PASS if view.proc in self._control.free else HOLD, now)
+            self._outbox.permit(view, PASS if view.proc in control.free else HOLD, now)
 
     def miss_silent(self, now: int) -> None:
         """Nothing came of a rank for a lease (it says its state each second while it is held): it
@@ -102,42 +107,44 @@ class Moves:
 
     def at_exception(self, view: View, state: AgentState, now: int) -> None:
         """Hold a rank at its uncaught exception, and the others too."""
-        if self._control.acted_on(view, state.held_since_ns):
+        control = self._control
+        if control.acted_on(view, state.held_since_ns):
             return
-        refusal = self._control.raised.refusal(view.proc, now)
-        if refusal and self._control.mode is Mode.RUNNING:
+        refusal = control.raised.refusal(view.proc, now)
+        if refusal and control.mode is Mode.RUNNING:
             self._outbox.run(view, now)
             self._outbox.event("exception", now, text=f"rank {view.rank}: not held, {refusal}")
             return
-        text = self._control.raised.add(view.proc, view.rank, state.next)
-        self._control.remember_why(text)
-        self._control.pinned.procs.add(view.proc)
-        if self._control.mode is Mode.RUNNING:
-            self.stop_all(RUN, True, self._control.raised.hold_ns, now)
-        elif self._control.free:
-            self.hold_free(set(self._control.free), now)
-        self._outbox.event("exception", now, by=self._control.lease.holder or "", text=text)
+        text = control.raised.add(view.proc, view.rank, state.next)
+        control.remember_why(text)
+        control.pinned.procs.add(view.proc)
+        if control.mode is Mode.RUNNING:
+            self.stop_all(RUN, True, control.raised.hold_ns, now)
+        elif control.free:
+            self.hold_free(set(control.free), now)
+        self._outbox.event("exception", now, by=control.lease.holder or "", text=text)
 
     def at_breakpoint(self, view: View, state: AgentState, number: int, now: int) -> None:
         """Hold a rank at its breakpoint, and the others too."""
-        known = self._control.breakpoints.get(number)
-        if self._control.acted_on(view, state.held_since_ns):
+        control = self._control
+        known = control.breakpoints.get(number)
+        if control.acted_on(view, state.held_since_ns):
             return
         if known is None:  # deleted, or another rank's once, or told to a hub that is gone
             text = f"rank {view.rank} before {state.next} hit {number}, which is set no more"
             self.stray(view, text, now)
             return
         text = _hit_text(known, view.rank, state)
-        self._control.remember_why(text)
-        self._control.pinned.procs.add(view.proc)
-        if self._control.mode is Mode.RUNNING:
+        control.remember_why(text)
+        control.pinned.procs.add(view.proc)
+        if control.mode is Mode.RUNNING:
             self.stop_all(known.by, known.keep, known.lease_ns, now)
-        elif self._control.free:
-            self.hold_free(set(self._control.free), now)
+        elif control.free:
+            self.hold_free(set(control.free), now)
         self._outbox.event("hit", now, by=known.by, text=text)
         if known.once:
-            self._control.breakpoints.delete([number])
-            self._outbox.tell_breaks(self._control.views.values())
+            control.breakpoints.delete([number])
+            self._outbox.tell_breaks(control.views.values())
 
     def stray(self, view: View, text: str, now: int) -> None:
         """Have a rank that holds itself for an unknown reason do what the others do."""
@@ -190,35 +197,35 @@ class Settling:
 
     def settle(self, now: int) -> None:
         """Apply the rule once more: release ranks, or answer at the cut."""
+        control = self._control
         found = self._apply_rule(now)
         self._watch_pins(now)
         for proc in found.release:
-            self._outbox.permit(self._control.views[proc], ONE_OP, now)
+            self._outbox.permit(control.views[proc], ONE_OP, now)
         if found.reached:
             self._cut(now)
-        elif now - max(self._control.since, self._control.reported) >= REPORT_NS:
-            self._control.reported = now
-            self._control.reason = self._control.under_way
-            self._outbox.event("wait", now, text=self._control.reason)
+        elif now - max(control.since, control.reported) >= REPORT_NS:
+            control.reported = now
+            control.reason = control.under_way
+            self._outbox.event("wait", now, text=control.reason)
 
     def _cut(self, now: int) -> None:
+        control = self._control
         if self._pursue(now):
             return
         self._moves.enter(Mode.HELD, now)
-        self._control.reason = "; ".join(
-            filter(None, [self._control.why, *self._control.settlement.stuck.values()])
-        )
+        control.reason = "; ".join(filter(None, [control.why, *control.settlement.stuck.values()]))
         did = self._did()
-        text = "; ".join(filter(None, [self._control.reason, did]))
+        text = "; ".join(filter(None, [control.reason, did]))
         self._outbox.event("cut", now, text=text)
         if self._once_more(now):
             return
-        current, self._control.current = self._control.current, []
-        self._control.again = None
+        current, control.current = control.current, []
+        control.again = None
         for command in current:
-            self._outbox.ack(command, **self._control.status(now), text=text)
-        while self._control.queue and self._control.mode is Mode.HELD:
-            self._advance(self._control.queue.popleft(), now)
+            self._outbox.ack(command, **control.status(now), text=text)
+        while control.queue and control.mode is Mode.HELD:
+            self._advance(control.queue.popleft(), now)
 
     def _did(self) -> str:
         """What the verb that moved the ranks did, in words; empty where none did."""
@@ -247,15 +254,16 @@ class Settling:
     def _pursue(self, now: int) -> bool:
         """At a cut on the way of ``next``: settling may have moved ranks op by op into the step;
         send them on to its end. True if somebody was."""
-        if self._control.goal is None:
+        control = self._control
+        if control.goal is None:
             return False
-        ranks, target, rounds = self._control.goal
-        views = {v.proc: v for v in self._control.of_ranks(ranks) if v.held and v.state is not None}
+        ranks, target, rounds = control.goal
+        views = {v.proc: v for v in control.of_ranks(ranks) if v.held and v.state is not None}
         aside = Gate.BREAK | Gate.EXCEPTION
         states = [v.state for v in views.values() if v.state and not v.state.held & aside]
         onward = to_step(states, target)
-        self._control.goal = (ranks, target, rounds - 1) if onward and rounds else None
-        if self._control.goal is None:
+        control.goal = (ranks, target, rounds - 1) if onward and rounds else None
+        if control.goal is None:
             return False
         for proc, permit in onward.items():
             self._outbox.permit(views[proc], permit, now)

@@ -12,7 +12,7 @@ from pardbg.analysis.pipeline.dependencies import parse, producer, satisfied, tw
 from pardbg.analysis.pipeline.ticks.grid import tick_numbers
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.cut import AgentState
-from pardbg.control.machine.permits import next_action
+from pardbg.control.machine.permits import next_action, num_stages
 from pardbg.words import rank_set, ranks_text
 
 States = Mapping[int, AgentState]
@@ -48,7 +48,9 @@ def outcome(
 
 def _tick(ran: Mapping[int, Sequence[str]], pipe: States) -> int:
     """The number of the last tick of a pipeline."""
-    ticks = tick_numbers({rank: state.plan for rank, state in pipe.items()}, _stages(pipe))
+    ticks = tick_numbers(
+        {rank: state.plan for rank, state in pipe.items()}, num_stages(pipe.values())
+    )
     return max((ticks.get(text, 0) for rank in pipe for text in ran.get(rank, ())), default=0)
 
 
@@ -63,17 +65,16 @@ def actions_ran(before: AgentState, after: AgentState) -> tuple[str, ...]:
 
 def _upcoming(pipe: States, waits: dict[int, str], coming: dict[int, str]) -> None:
     """Whose next action has its input, and for what the others wait."""
-    last = _stages(pipe)
+    last = num_stages(pipe.values())
     done = {text for state in pipe.values() for text in state.done}
     for rank, state in pipe.items():
         action = next_action(state)
         if action is None:
             continue
-        text = f"{action[0]}{action[1]}{action[2]}"
-        if satisfied(text, last, done):
-            coming[rank] = text
+        if satisfied(action, last, done):
+            coming[rank] = action
             continue
-        needed = producer(text, last)
+        needed = producer(action, last)
         plan = {a for other in pipe.values() for a in other.plan}
         other = twin(needed) if needed is not None else None
         if needed is not None and needed not in done and other not in done:
@@ -86,11 +87,6 @@ def _planned(pipelines: Sequence[Sequence[int]], after: States) -> list[Sequence
         ranks for ranks in pipelines
         if ranks and all(rank in after and after[rank].plan for rank in ranks)
     ]  # fmt: skip
-
-
-def _stages(pipe: States) -> int:
-    known = (action for state in pipe.values() for text in state.plan if (action := parse(text)))
-    return max((action.stage for action in known), default=0) + 1
 
 
 def _many(states: States) -> bool:

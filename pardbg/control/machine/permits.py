@@ -9,10 +9,10 @@ before sends, so that what was produced reaches its consumer. At 1F1B the ticks 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, satisfied
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.cut import AgentState
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, Gate
@@ -22,8 +22,6 @@ TICK_STOP = (
     Gate.RECV | Gate.ACTION | Gate.COLLECTIVE | Gate.STEP | Gate.OPTIMIZER | Gate.BREAK
 )  # fmt: skip
 FLOW_STOP = Gate.RECV | Gate.ACTION | Gate.BREAK
-_ACTION = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})")
-_NO_COMPUTE = re.compile(r"\d{1,6}(UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +53,22 @@ DRAIN = Permit(int(Gate.ACTION), 0, int(TICK_STOP))
 FLOW = Permit(int(Gate.ACTION), 0, int(FLOW_STOP))
 """On through the optimizer to the first receive or action of the next step."""
 
-Action = tuple[int, str, int]
-"""stage, kind, microbatch"""
+
+def planned_actions(states: Iterable[AgentState]) -> list[str]:
+    """Return the compute actions of their plans."""
+    texts = (text for state in states for text in state.plan)
+    return [text for text in texts if (found := parse(text)) and found.kind in COMPUTE]
 
 
-def parse_action(text: str) -> Action | None:
-    """``2B5`` -> (2, "B", 5); None for anything but a compute action."""
-    found = _ACTION.fullmatch(text)
-    return (int(found[1]), found[2], int(found[3])) if found else None
+def num_stages(states: Iterable[AgentState]) -> int:
+    """Return the number of stages, as far as plans say it."""
+    known = (action for text in planned_actions(states) if (action := parse(text)))
+    return max((action.stage for action in known), default=0) + 1
 
 
-def next_action(state: AgentState) -> Action | None:
+def next_action(state: AgentState) -> str | None:
     """Return the first planned compute action not yet done; None at the end or without a plan."""
-    done = {parse_action(text) for text in state.done}
-    for text in state.plan:
-        action = parse_action(text)
-        if action is not None and action not in done:
-            return action
-    return None
-
-
-def input_there(action: Action, done: frozenset[Action], last_stage: int) -> bool:
-    """Everything the action needs has been computed (by whichever rank)."""
-    stage, kind, mb = action
-    if kind == "F":
-        return stage == 0 or (stage - 1, "F", mb) in done
-    if kind == "W":
-        return (stage, "I", mb) in done
-    if (stage, "F", mb) not in done:
-        return False
-    above = stage + 1
-    return stage == last_stage or bool({(above, "B", mb), (above, "I", mb)} & done)
+    return next((text for text in planned_actions([state]) if text not in state.done), None)
 
 
 def tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
@@ -93,31 +76,33 @@ def tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
     permits = _tick(pipeline)
     for state in pipeline:
         permit = permits.get(state.proc)
-        if permit is not None and _NO_COMPUTE.fullmatch(state.next):
+        found = parse(state.next)
+        if permit is not None and found is not None and found.kind not in COMPUTE:
             # It is an action's gate, but no action of the plan: it goes along, uncounted.
             permits[state.proc] = replace(permit, n=permit.n + 1)
     return permits
 
 
 def _tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
-    planned = [state for state in pipeline if any(map(parse_action, state.plan))]
+    planned = [state for state in pipeline if planned_actions([state])]
     unplanned = [state for state in pipeline if state not in planned]
     if not planned:
         return {state.proc: ACTION_OR_STEP for state in pipeline}
-    last_stage = max(a[0] for s in planned for t in s.plan if (a := parse_action(t)))
     behind, current = _rounds(planned)
-    done = frozenset(a for s in current for t in s.done if (a := parse_action(t)))
+    done = {text for state in current for text in state.done}
     permits = {state.proc: DRAIN for state in [*planned, *unplanned]}
     permits.update({state.proc: FLOW for state in behind})
     for state in current:
         action = next_action(state)
         if state.held & Gate.INSIDE:
             continue  # an action that has begun is this tick's
-        if action is not None and input_there(action, done, last_stage):
+        if action is not None and satisfied(action, num_stages(planned), done):
             permits[state.proc] = ONE_ACTION
     if not current:
         # The step is over everywhere: on to the next one, whose first stage runs its first action.
-        permits.update({s.proc: ONE_ACTION for s in behind if _starts(s)})
+        permits.update(
+            {s.proc: ONE_ACTION for s in behind if planned_actions([s])[0].startswith("0F")}
+        )
     if not any(permit.n for permit in permits.values()) and not behind:
         return {state.proc: ONE_ACTION for state in planned}  # the plan does not fit: let it show
     return permits
@@ -132,11 +117,6 @@ def _rounds(planned: Sequence[AgentState]) -> tuple[list[AgentState], list[Agent
     first = min(state.step for state in going)
     behind = [state for state in over if state.step < first]
     return behind, [*going, *(state for state in over if state.step >= first)]
-
-
-def _starts(state: AgentState) -> bool:
-    first = next((a for a in map(parse_action, state.plan) if a is not None), None)
-    return first is not None and first[0] == 0 and first[1] == "F"
 
 
 def to_gate(states: Sequence[AgentState], gates: int) -> dict[str, Permit]:

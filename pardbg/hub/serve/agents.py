@@ -77,7 +77,7 @@ class Agents:
     def defined(self, proc: str, fields: dict[str, Any]) -> None:
         """Tell control what a definition says."""
         kind = fields.get("k")
-        if kind == DefKind.PROCESS and proc in self._machine.views:
+        if kind == DefKind.PROCESS and proc in self._machine.control.views:
             self._machine.joined(proc, self._rank(proc), self._collector.clock())
         elif kind in (DefKind.GROUP, DefKind.PLAN):
             known = self._definitions

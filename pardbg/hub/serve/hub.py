@@ -117,7 +117,7 @@ class Hub:
     def _make_control(self, sockets: Sockets) -> None:
         # Ids grow over hub restarts, too: an agent's answer to the old hub is not one to us.
         self._machine = Machine(first_id=time.monotonic_ns() // US)
-        self._machine.raised.hold_ns = int(self.config.on_exception_s * 1e9)
+        self._machine.control.raised.hold_ns = int(self.config.on_exception_s * 1e9)
         self._rings = Rings(self.config.ring_dir, self._definitions, self.config.run)
         self._router = Router(sockets.ctrl, sockets.security)
         self._where = Where()
@@ -166,8 +166,8 @@ class Hub:
 
     def _turn(self) -> bool:
         """Wait for something, do what is due; True when the run is over."""
-        active = self._machine.active or self._router.busy
-        self._sockets.wait(3 if self._machine.settling else 10 if active else 25)
+        active = self._machine.control.active or self._router.busy
+        self._sockets.wait(3 if self._machine.control.settling else 10 if active else 25)
         now = time.monotonic_ns()
         if self._collector.drain():
             self._heard_ns = now
@@ -176,7 +176,7 @@ class Hub:
         self._router.receive()
         now = time.monotonic_ns()
         self._agents.tick(now)
-        if self._machine.active:
+        if self._machine.control.active:
             self._machine.tick(now, self._agents.computing())
         else:
             self._machine.tick(now)
@@ -252,7 +252,7 @@ class Hub:
             gaps.clear()
 
     def _control_event(self, event: str, text: str, **fields: Any) -> None:
-        status = self._machine.status(time.monotonic_ns())
+        status = self._machine.control.status(time.monotonic_ns())
         self._collector.say(Key.CONTROL, event=event, by="", text=text, **{**status, **fields})
 
     _told_write_error = False
@@ -274,7 +274,7 @@ class Hub:
             "n": self._collector.number, "t_ns": now, "event": PART, "by": "", "part": number,
             "text": f"part {number} of {Path(self.config.session).name}", "heads": heads,
             "offsets": self._output.offsets, "ended": self._agents.ended,
-            "hub_restarts": self._resumed.restarts, **self._machine.status(now),
+            "hub_restarts": self._resumed.restarts, **self._machine.control.status(now),
         }  # fmt: skip
         self._state.news.force = True
         return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]

@@ -103,7 +103,7 @@ class Viewers:
     def restore(self, breaks: Sequence[Mapping[str, Any]], number: int) -> list[str]:
         """Restore the previous hub's breakpoints; return text for the audit trail. Those of a
         viewer that does not return are deleted."""
-        table, lost = self._machine.breakpoints, []
+        table, lost = self._machine.control.breakpoints, []
         table.skip(number)
         self._machine.control.restored = True
         for one in breaks:
@@ -196,7 +196,11 @@ class Viewers:
                 self._refuse(viewer, number, "kill ends the job: it needs confirmation")
                 return
         self._collector.say(
-            Key.CONTROL, event=word, by=viewer, text=f"{word} the job", **self._machine.status(now)
+            Key.CONTROL,
+            event=word,
+            by=viewer,
+            text=f"{word} the job",
+            **self._machine.control.status(now),
         )
         error = self._signal_job(chosen)
         answer = {"t": Msg.ACK.value, "re": number, "ok": error is None, "error": error}
@@ -241,7 +245,7 @@ class Viewers:
         self._answer(viewer, number, {"level": LEVELS[level], "asked": len(asked)})
 
     def _said(self, event: str, by: str, text: str, now: int) -> None:
-        status = self._machine.status(now)
+        status = self._machine.control.status(now)
         self._collector.say(Key.CONTROL, event=event, by=by, text=text, **status)
 
     # -- questions
@@ -254,7 +258,9 @@ class Viewers:
         elif verb is Verb.RANKS:
             rows = self._agents.rows(now)
             chosen = {p: row for p, row in rows.items() if row["rank"] in ranks}
-            self._answer(viewer, number, {"ranks": chosen, "mode": self._machine.mode.value})
+            self._answer(
+                viewer, number, {"ranks": chosen, "mode": self._machine.control.mode.value}
+            )
         else:
             self._ask_where(viewer, number, ranks, now)
 
@@ -292,12 +298,12 @@ class Viewers:
         """Answer with the controller, the held ranks and the hub's state."""
         counters = self._collector.counters
         return {
-            **self._machine.status(self._collector.clock()),
+            **self._machine.control.status(self._collector.clock()),
             "run": self._config.run,
             "name": self._config.name,
             "hub": self._hub_id,
             "hub_pid": os.getpid(),
-            "ranks": sorted(view.rank for view in self._machine.views.values()),
+            "ranks": sorted(view.rank for view in self._machine.control.views.values()),
             "viewers": len(self._router.viewers),
             "messages": counters.messages,
             "records": counters.records,
@@ -311,7 +317,7 @@ class Viewers:
     def _known(self) -> Known:
         facts = {}
         for proc, rank in self._agents.known().items():
-            process, view = self._definitions.process(proc), self._machine.views.get(proc)
+            process, view = self._definitions.process(proc), self._machine.control.views.get(proc)
             facts[rank] = RankFacts(
                 rank, str(process.fields.get("host", "")), tuple(sorted(process.stages)),
                 held=view is not None and view.held, waiting=_waits(view),

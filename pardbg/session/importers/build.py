@@ -96,20 +96,13 @@ class RankBuild:
         name_id = 0 if kind is Kind.STEP else self.name(name)
         self._record(kind, lane, flags, name_id, t0, t1, step)
 
-    def issued(
-        self, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
+    def op_at(
+        self, kind: Kind, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
         peer: int = NONE, flags: int = 0, sizes: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
-        """OP_ISSUE."""
-        self.num_ops += 1
-        self._record(Kind.OP_ISSUE, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
-
-    def done(
-        self, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
-        peer: int = NONE, flags: int = 0, sizes: tuple[int, int] = (0, 0),
-    ) -> None:  # fmt: skip
-        """OP_DONE; without one of the DONE flags its time is not known."""
-        self._record(Kind.OP_DONE, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
+        """OP_ISSUE, or OP_DONE; without one of the DONE flags its time is not known."""
+        self.num_ops += kind is Kind.OP_ISSUE
+        self._record(kind, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
 
     def _define(self, kind: DefKind, **fields: Any) -> None:
         self.definitions.append({"k": kind.value, **fields})

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.session.importers.build import Imported, RankBuild
-from pardbg_agent.wire import NONE, Flag
+from pardbg_agent.wire import NONE, Flag, Kind
 
 _ITEM_BYTES: Final = {
     "Double": 8, "Long": 8, "ComplexFloat": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2,
@@ -108,13 +108,22 @@ def _add(built: RankBuild, entry: Mapping[str, Any], groups: Mapping[str, Sequen
     sizes = (_bytes(entry, "input"), _bytes(entry, "output"))
     op_id = built.op(op, _DTYPES.get(dtype, dtype.lower()))
     common: dict[str, Any] = {"peer": peer, "sizes": sizes}
-    built.issued(op_id, group_id, seq, created, created, flags=flags, **common)
+    built.op_at(Kind.OP_ISSUE, op_id, group_id, seq, created, created, flags=flags, **common)
     ended = fields.integer(entry, "time_discovered_completed_ns", 0)
     if ended >= created:
-        built.done(op_id, group_id, seq, created, ended, flags=flags | Flag.DONE_POLLED, **common)
+        built.op_at(
+            Kind.OP_DONE,
+            op_id,
+            group_id,
+            seq,
+            created,
+            ended,
+            flags=flags | Flag.DONE_POLLED,
+            **common,
+        )
         return True
     if entry.get("state") == "completed" or entry.get("retired") is True:
-        built.done(op_id, group_id, seq, created, created, flags=flags, **common)
+        built.op_at(Kind.OP_DONE, op_id, group_id, seq, created, created, flags=flags, **common)
     return False
 
 

@@ -8,7 +8,7 @@ nor number, so there collectives are spans of the timeline and are not matched o
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -127,14 +127,8 @@ class _Trace:
 
     def _step_at(self, t_ns: int) -> int:
         """The step that runs at a time: the last one begun."""
-        low, high = 0, len(self.steps)
-        while low < high:
-            middle = (low + high) // 2
-            if self.steps[middle][0][0] <= t_ns:
-                low = middle + 1
-            else:
-                high = middle
-        return self.steps[low - 1][1] if low else 0
+        at = bisect_right(self.steps, t_ns, key=lambda step: step[0][0])
+        return self.steps[at - 1][1] if at else 0
 
     def _annotation(self, name: str, span: Span) -> None:
         step = self._step_at(span[0])
@@ -170,12 +164,14 @@ class _Trace:
             "sizes": (sizes[0], sizes[1]),
         }  # fmt: skip
         op_id = self.built.op(op, _DTYPES.get(dtype, dtype.lower()))
-        self.built.issued(op_id, group_id, seq, *span, flags=flags, **more)
+        self.built.op_at(Kind.OP_ISSUE, op_id, group_id, seq, *span, flags=flags, **more)
         kernel = kernels.get(fields.integer(args, "External id", -1))
         if kernel is not None:
             flags |= int(Flag.DONE_DEVICE)
-            self.built.done(op_id, group_id, seq, span[0], max(span[0], kernel[1]), flags=flags,
-                            **more)  # fmt: skip
+            self.built.op_at(
+                Kind.OP_DONE, op_id, group_id, seq, span[0], max(span[0], kernel[1]), flags=flags,
+                **more,
+            )  # fmt: skip
         return True
 
     def _kernels(self) -> dict[int, Span]:
@@ -207,14 +203,9 @@ class _Trace:
 
     def _gpu(self) -> None:
         """Compute on the device, kernels that follow each other closely as one."""
-        spans: dict[str, list[Span]] = defaultdict(list)
-        for event in self._gpu_events():
-            span = self._span(event)
-            if span is not None and not _communicates(event):
-                spans["gpu compute"].append(span)
-        for name, found in spans.items():
-            for span in _merged(sorted(found)):
-                self.built.span(Kind.SPAN, name, *span, self._step_at(span[0]))
+        events = (event for event in self._gpu_events() if not _communicates(event))
+        for span in _merged(sorted(span for event in events if (span := self._span(event)))):
+            self.built.span(Kind.SPAN, "gpu compute", *span, self._step_at(span[0]))
 
 
 def _communicates(event: Event) -> bool:

@@ -219,7 +219,7 @@ class World:
                 state = rank.state()
                 for _ in range(self.times()):
                     self.machine.state(state, self.now)
-            self.machine.renew(self.machine.lease.holder or "", self.now)
+            self.machine.renew(self.machine.control.lease.holder or "", self.now)
             self.machine.tick(self.now)
             quiet = 0 if moved or self._deliver() else quiet + 1
             if quiet > 3:

@@ -29,10 +29,10 @@ def test_a_hit_holds_every_rank_and_the_one_that_hit_where_it_stands() -> None:
     world = pipeline()
     set_break(world, "action==1B0")
     world.command("continue")
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     assert world.ranks[1].next == "1B0" and world.ranks[1].held
     assert "2B0" in world.ranks[2].done
-    status = world.machine.status(world.now)
+    status = world.machine.control.status(world.now)
     assert status["reason"] == "breakpoint 1: rank 1 before 1B0 (action==1B0)"
     # Rank 0 wants 1B0's gradient; rank 2's own send of 2B0's waits for nobody to receive it yet.
     assert set(status["waiting"]) == {0, 2}
@@ -41,15 +41,15 @@ def test_a_hit_holds_every_rank_and_the_one_that_hit_where_it_stands() -> None:
     assert [e["event"] for e in world.events][-2:] == ["hit", "cut"]
     # It hits again in the next step, and only then.
     world.command("continue")
-    assert world.machine.mode is Mode.HELD and world.ranks[1].step == 1
+    assert world.machine.control.mode is Mode.HELD and world.ranks[1].step == 1
 
 
 def test_tbreak_and_until_stop_once() -> None:
     world = pipeline()
     set_break(world, "action==F and mb==2", "tbreak")
     world.command("continue")
-    assert world.machine.mode is Mode.HELD
-    assert not world.machine.breakpoints
+    assert world.machine.control.mode is Mode.HELD
+    assert not world.machine.control.breakpoints
     asked = world.command("until", expr="step==1")
     answer = world.ack(asked)
     assert answer is not None and answer.ok and {r.step for r in world.ranks if r.held} >= {1}
@@ -75,7 +75,7 @@ def test_only_on_the_ranks_that_were_named_and_conditions_can_change() -> None:
     world.command("ignore", number=1, count=1)
     world.command("continue")
     assert world.ranks[2].next == "2F2" and world.ranks[2].step == 1, "the first was ignored"
-    listed = world.machine.status(world.now)["breaks"]
+    listed = world.machine.control.status(world.now)["breaks"]
     assert [(b["ranks"], b["condition"], b["hits"]) for b in listed] == [
         ("2", "action==F and mb==2", 2)
     ]
@@ -99,7 +99,7 @@ def test_the_breakpoints_of_a_viewer_that_leaves_go_with_it() -> None:
     world.machine.leave("view-a", world.now)
     world.machine.forget("view-a", world.now)
     world.settle()
-    assert world.machine.mode is Mode.RUNNING
+    assert world.machine.control.mode is Mode.RUNNING
     assert [rank.next for rank in world.ranks] == ["end"] * 3, "nothing stopped it"
 
 
@@ -108,9 +108,9 @@ def test_two_hits_at_once_are_one_pause_and_both_are_said() -> None:
     set_break(world, "action==0F1")
     set_break(world, "action==1F0")
     world.command("continue")
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     assert [world.ranks[0].next, world.ranks[1].next] == ["0F1", "1F0"]
-    assert world.machine.reason.count("breakpoint") == 2
+    assert world.machine.control.reason.count("breakpoint") == 2
     assert [event["event"] for event in world.events].count("hit") == 2
 
 
@@ -121,20 +121,20 @@ def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
     set_break(world, "step==7")
     made = world.ack(world.command("watch", [1], expr="memory>8B"))
     assert made is not None and made.data["text"] == "watch 2: memory>8B on rank 1"
-    listed = world.machine.status(world.now)["breaks"]
+    listed = world.machine.control.status(world.now)["breaks"]
     listed = [(b["number"], b["kind"], b["ranks"]) for b in listed]
     assert listed == [(1, "", "all"), (2, "memory", "1")]
     world.command("continue")
-    assert world.machine.mode is Mode.HELD
-    assert world.machine.status(world.now)["reason"] == (
+    assert world.machine.control.mode is Mode.HELD
+    assert world.machine.control.status(world.now)["reason"] == (
         "watch 2: rank 1 step 0, memory>8B: 9 B allocated, more than 8 B; before coll dp"
     )
     assert [event["event"] for event in world.events if event["event"] == "watch"]
     world.command("condition", number=2, expr="memory>1KiB")
-    assert world.machine.breakpoints.watches_for_rank(1) == [
+    assert world.machine.control.breakpoints.watches_for_rank(1) == [
         {"n": 2, "kind": "memory", "limit": 1024.0, "ignore": 0}
     ]
-    assert world.machine.breakpoints.watches_for_rank(0) == []
+    assert world.machine.control.breakpoints.watches_for_rank(0) == []
     for verb, args, says in [
         ("watch", {"expr": "memory>2"}, "a unit is missing"),
         ("watch", {"expr": "nan>3"}, "nan has no limit"),
@@ -150,17 +150,17 @@ def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
 
 def test_one_rank_alone_is_held_and_let_go_before_somebodys_op_times_out() -> None:
     world = _alone(hold=False)
-    status = world.machine.status(world.now)
+    status = world.machine.control.status(world.now)
     assert list(status["held"]) == [1] and set(status["waiting"]) == {0, 2}
     assert 25 * S <= status["timeout_ns"] <= 30 * S
     # A fifth of the timeout, 6 s, is left when it is let go.
     until = world.now + status["timeout_ns"] - 6 * S
     while world.now < until - S:
-        assert world.machine.mode is Mode.HELD
+        assert world.machine.control.mode is Mode.HELD
         _second(world)
     _second(world)
     _second(world)
-    assert world.machine.mode is Mode.RUNNING
+    assert world.machine.control.mode is Mode.RUNNING
     world.settle()
     said = [event["text"] for event in world.events if event["event"] == "released"]
     assert len(said) == 1 and said[0].startswith("rank 1 let go: rank")
@@ -171,13 +171,13 @@ def test_with_hold_it_stays_however_long() -> None:
     world = _alone(hold=True)
     for _ in range(60):
         _second(world)
-    assert world.machine.mode is Mode.HELD and world.ranks[1].held
+    assert world.machine.control.mode is Mode.HELD and world.ranks[1].held
 
 
 def test_pause_after_one_rank_alone_holds_all() -> None:
     world = _alone(hold=True)
     ack = world.ack(world.command("pause"))
-    assert ack is not None and ack.ok and world.machine.mode is Mode.HELD
+    assert ack is not None and ack.ok and world.machine.control.mode is Mode.HELD
     assert all(rank.held for rank in world.ranks), "a cut: nobody waits inside an op"
 
 
@@ -202,6 +202,6 @@ def _alone(hold: bool) -> World:
     )
     world.machine.control.timeouts = {"pp": 30 * S}
     world.command("pause", [1], hold=hold)
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     assert [rank.held != 0 for rank in world.ranks] == [False, True, False]
     return world

@@ -86,9 +86,9 @@ def test_a_hit_that_nobody_knows_is_said_and_holds_nobody() -> None:
     world = pipeline(steps=2)
     world.command("pause")
     assert world.ack(world.command("break", expr="action==1F1"))
-    del world.machine.breakpoints._known[1]
+    del world.machine.control.breakpoints._known[1]
     world.command("continue")
-    assert world.machine.mode is Mode.RUNNING
+    assert world.machine.control.mode is Mode.RUNNING
     assert [rank.next for rank in world.ranks] == ["end"] * 3
     assert texts(world, "stray") == [
         "rank 1 before 1F1 hit 1, which is set no more: it runs on",
@@ -114,8 +114,8 @@ def test_ranks_beside_a_held_one_stop_too_when_a_breakpoint_hits() -> None:
     world.ranks[1].busy = False
     world.settle()
     assert world.where() == ["*0F1", "*1F0", "*opt"]
-    assert world.machine.mode is Mode.HELD
-    assert world.machine.reason.startswith("breakpoint 1: rank 0 before 0F1")
+    assert world.machine.control.mode is Mode.HELD
+    assert world.machine.control.reason.startswith("breakpoint 1: rank 0 before 0F1")
 
 
 def test_a_pause_while_another_settles_is_answered_by_its_own_cut() -> None:
@@ -155,7 +155,7 @@ def test_a_lease_that_is_over_cannot_be_renewed() -> None:
     world.now += LEASE_NS
     assert not world.machine.renew("view-a", world.now)
     world.machine.tick(world.now)
-    assert world.machine.mode is Mode.RUNNING
+    assert world.machine.control.mode is Mode.RUNNING
     world._deliver()
     assert texts(world, "lapsed") == ["the lease of view-a lapsed: all ranks run on"]
 
@@ -173,7 +173,7 @@ def test_ranks_whose_leases_end_one_after_the_other_are_all_held_again() -> None
         world._deliver()
     assert texts(world, "loose") == [f"rank {n} came loose: held again" for n in (0, 1)]
     world.settle()
-    assert world.machine.mode is Mode.HELD and all(rank.held for rank in world.ranks)
+    assert world.machine.control.mode is Mode.HELD and all(rank.held for rank in world.ranks)
 
 
 def test_a_rank_that_fell_silent_is_not_said_to_be_held() -> None:
@@ -189,7 +189,7 @@ def test_a_rank_that_fell_silent_is_not_said_to_be_held() -> None:
             world.machine.state(rank.state(), world.now)
         world.machine.tick(world.now)
     world._deliver()
-    assert sorted(world.machine.held()) == [0, 1]
+    assert sorted(world.machine.control.held()) == [0, 1]
     assert texts(world, "silent") == [
         "nothing heard from rank 2 for 10 s: running on without control"
     ]
@@ -197,7 +197,11 @@ def test_a_rank_that_fell_silent_is_not_said_to_be_held() -> None:
     silent.program.insert(silent.at, "busy")
     world.ranks.append(silent)
     world.settle()
-    assert world.machine.mode is Mode.PAUSING
+    assert world.machine.control.mode is Mode.PAUSING
     silent.busy = False
     world.settle()
-    assert world.machine.mode is Mode.HELD and sorted(world.machine.held()) == [0, 1, 2]
+    assert world.machine.control.mode is Mode.HELD and sorted(world.machine.control.held()) == [
+        0,
+        1,
+        2,
+    ]

@@ -133,7 +133,7 @@ def raising(hold_s: float = 600, **more: int) -> Ranks:
     """Rank 1 raises while rank 0 is in an all_reduce that waits for it."""
     world = Ranks([["coll dp", "waitcoll", "step"], ["raise"]])
     world.machine.control.timeouts = {"dp": more.get("timeout_s", 1800) * SEC}
-    world.machine.raised.hold_ns = int(hold_s * SEC)
+    world.machine.control.raised.hold_ns = int(hold_s * SEC)
     world.settle()
     return world
 
@@ -153,9 +153,9 @@ def wait(world: Ranks, seconds: int, viewer: str = "") -> None:
 def test_the_run_itself_holds_a_rank_that_raised_and_anybody_may_command() -> None:
     world = raising()
     machine = world.machine
-    assert (machine.mode, machine.lease.holder) == (Mode.HELD, RUN)
-    assert machine.reason == "rank 1 raised raise: continue lets it die"
-    status = machine.status(world.now)
+    assert (machine.control.mode, machine.control.lease.holder) == (Mode.HELD, RUN)
+    assert machine.control.reason == "rank 1 raised raise: continue lets it die"
+    status = machine.control.status(world.now)
     assert list(status["held"]) == [1]
     assert status["waiting"] == {0: "waits in all_reduce dp #0 for rank 1"}
     stepped = world.ack(world.command("step"))
@@ -164,7 +164,7 @@ def test_the_run_itself_holds_a_rank_that_raised_and_anybody_may_command() -> No
     assert world.ranks[1].held, "no verb but continue lets it die"
     answer = world.ack(world.command("continue", by="view-b"))
     assert answer is not None and answer.ok
-    assert machine.mode is Mode.RUNNING and not world.ranks[1].held
+    assert machine.control.mode is Mode.RUNNING and not world.ranks[1].held
 
 
 def test_a_viewer_that_is_there_keeps_it_and_the_time_is_over_without_one() -> None:
@@ -173,20 +173,20 @@ def test_a_viewer_that_is_there_keeps_it_and_the_time_is_over_without_one() -> N
     wait(world, 40)
     assert machine.renew("view-b", world.now), "anybody's word counts"
     wait(world, 59)
-    assert machine.mode is Mode.HELD
+    assert machine.control.mode is Mode.HELD
     wait(world, 1)
-    assert machine.mode is Mode.RUNNING and machine.lease.holder is None
-    assert machine.reason == f"the lease of {RUN} lapsed: all ranks run on"
+    assert machine.control.mode is Mode.RUNNING and machine.control.lease.holder is None
+    assert machine.control.reason == f"the lease of {RUN} lapsed: all ranks run on"
 
 
 def test_it_is_let_die_before_another_ranks_timeout() -> None:
     world = raising(timeout_s=100)
     machine = world.machine
     wait(world, 77)
-    assert machine.mode is Mode.HELD
+    assert machine.control.mode is Mode.HELD
     wait(world, 4)  # a fifth of the timeout is left
-    assert machine.mode is Mode.RUNNING
-    assert machine.reason.startswith("rank 1 let go: rank 0 waits in all_reduce dp #0")
+    assert machine.control.mode is Mode.RUNNING
+    assert machine.control.reason.startswith("rank 1 let go: rank 0 waits in all_reduce dp #0")
 
 
 def test_hold_keeps_it_past_timeouts() -> None:
@@ -194,39 +194,41 @@ def test_hold_keeps_it_past_timeouts() -> None:
     held = world.ack(world.command("pause", hold=True))
     assert held is not None and held.ok
     wait(world, 120, viewer="view-a")
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
 
 
 def test_an_exception_that_follows_from_a_death_is_not_held() -> None:
     world = Ranks([["coll dp", "waitcoll", "raise"], ["raise"]])
-    world.machine.raised.hold_ns = 600 * SEC
+    world.machine.control.raised.hold_ns = 600 * SEC
     world.settle()
     world.command("continue")
     world.machine.gone(world.ranks[1].proc, world.now)
     del world.ranks[1]
     world.machine.control.groups = {"dp": (0,)}
     world.settle()
-    assert world.machine.mode is Mode.RUNNING and not world.ranks[0].held
+    assert world.machine.control.mode is Mode.RUNNING and not world.ranks[0].held
     assert world.events[-1]["text"] == "rank 0: not held, another rank was let die before"
-    assert world.machine.raised.refusal("0.n0.7", world.now + FOLLOWS_NS) == ""
-    assert world.machine.raised.refusal("1.n0.7", world.now) == "", "restarted: another life"
+    assert world.machine.control.raised.refusal("0.n0.7", world.now + FOLLOWS_NS) == ""
+    assert world.machine.control.raised.refusal("1.n0.7", world.now) == "", (
+        "restarted: another life"
+    )
 
 
 def test_two_raise_at_once_and_a_killed_one_frees_the_rest() -> None:
     world = Ranks([["raise"], ["raise"], ["busy", "step"]])
-    world.machine.raised.hold_ns = 600 * SEC
+    world.machine.control.raised.hold_ns = 600 * SEC
     world.settle()
-    assert sorted(world.machine.held()) == [0, 1]
+    assert sorted(world.machine.control.held()) == [0, 1]
     world.machine.gone(world.ranks[0].proc, world.now, "is gone")
-    assert sorted(world.machine.held()) == [1]
+    assert sorted(world.machine.control.held()) == [1]
     world.machine.gone(world.ranks[1].proc, world.now, "is gone")
-    assert world.machine.mode is Mode.RUNNING
-    assert world.machine.reason == "nobody is at an exception any more"
+    assert world.machine.control.mode is Mode.RUNNING
+    assert world.machine.control.reason == "nobody is at an exception any more"
 
 
 def test_where_exceptions_are_not_held_it_is_let_go_at_once() -> None:
     world = raising(hold_s=0)
-    assert world.machine.mode is Mode.RUNNING and not world.ranks[1].held
+    assert world.machine.control.mode is Mode.RUNNING and not world.ranks[1].held
 
 
 def test_who_follows_the_job_is_told() -> None:
@@ -273,7 +275,7 @@ def test_the_hub_holds_tells_who_follows_and_a_viewer_that_is_there_counts(run_d
         assert (status()["controller"], status()["held"]) == (RUN, {0: "exception ValueError: x"})
         notices = (run_dir / NOTICES_FILE).read_text()
         assert notices.startswith("pardbg: rank 0 raised ValueError: x: continue lets it die (nobo")
-        lease = rig.hub._machine.lease
+        lease = rig.hub._machine.control.lease
         lease.until_ns -= 40 * SEC  # most of it is over
         viewer.send("lease")
         rig.until(lambda: (lease.left_ns(time.monotonic_ns()) or 0) > 50 * SEC, "the viewer's word")

@@ -35,7 +35,7 @@ def done(world: World) -> list[set[str]]:
 def test_pause_holds_every_rank_and_answers_at_the_cut() -> None:
     world = held_at_start(pipeline())
     assert world.where() == ["*0F0", "*recv 0", "*recv 1", "*recv 2"]
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     assert world.acks[-1].data["held"] == {0: "0F0", 1: "recv 0", 2: "recv 1", 3: "recv 2"}
     assert [event["event"] for event in world.events] == ["pause", "cut"]
 
@@ -202,7 +202,7 @@ def test_continue_is_answered_when_the_ranks_run() -> None:
     world = held_at_start(pipeline())
     ack = world.ack(world.command("continue"))
     assert ack is not None and ack.ok
-    assert world.machine.mode is Mode.RUNNING
+    assert world.machine.control.mode is Mode.RUNNING
     assert world.where() == ["end"] * 4
     assert world.events[-1]["event"] == "running"
 
@@ -251,7 +251,7 @@ def test_one_viewer_in_control_until_another_takes_over() -> None:
     world.settle()
     taken = world.ack(99)
     assert taken is not None and taken.data["controller"] == "view-b"
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     stepped = world.ack(world.command("step", [0], by="view-b"))
     assert stepped is not None and stepped.ok
 
@@ -259,7 +259,7 @@ def test_one_viewer_in_control_until_another_takes_over() -> None:
 def test_leave_lets_everything_run_on_at_once() -> None:
     world = held_at_start(pipeline())
     world.machine.leave("view-b", world.now)  # not the holder: nothing happens
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     world.machine.leave("view-a", world.now)
     world.settle()
     assert world.where() == ["end"] * 4
@@ -268,10 +268,10 @@ def test_leave_lets_everything_run_on_at_once() -> None:
 
 def test_a_lease_that_is_not_renewed_lapses() -> None:
     world = held_at_start(pipeline())
-    world.machine.tick(world.machine.lease.until_ns - 1)
-    assert world.machine.mode is Mode.HELD
-    world.machine.tick(world.machine.lease.until_ns)
-    assert world.machine.mode is Mode.RUNNING
+    world.machine.tick(world.machine.control.lease.until_ns - 1)
+    assert world.machine.control.mode is Mode.HELD
+    world.machine.tick(world.machine.control.lease.until_ns)
+    assert world.machine.control.mode is Mode.RUNNING
     world.settle()
     assert world.where() == ["end"] * 4
     assert world.events[-1]["event"] == "lapsed"
@@ -296,7 +296,7 @@ def test_a_script_keeps_control_between_its_commands() -> None:
     first = Command("view-1", "ctl", 1, Verb.PAUSE, (0,))
     world.machine.command(first, world.now, keep=True, lease_ns=60 * S)
     world.settle()
-    assert world.machine.lease.left_ns(world.now) == pytest.approx(60 * S, abs=2 * S)
+    assert world.machine.control.lease.left_ns(world.now) == pytest.approx(60 * S, abs=2 * S)
     second = Command("view-2", "ctl", 2, Verb.STEP, (0,))
     world.machine.command(second, world.now, keep=True, lease_ns=60 * S)
     world.settle()
@@ -309,12 +309,12 @@ def test_a_rank_that_joins_while_held_is_held_too() -> None:
     world.machine.gone(late.proc, world.now)
     world.machine.drain()
     world.command("pause")
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     world.machine.joined(late.proc, 1, world.now)
-    assert world.machine.mode is Mode.PAUSING
+    assert world.machine.control.mode is Mode.PAUSING
     late.busy = False
     world.settle()
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     assert world.where() == ["*coll dp", "*coll dp"]
 
 
@@ -344,7 +344,7 @@ def test_who_waits_for_a_dead_rank_is_named_at_the_cut() -> None:
 def test_no_rank_left_ends_control() -> None:
     world = held_at_start(World([["coll dp"]]))
     world.machine.gone("0.n0.0", world.now)
-    assert world.machine.mode is Mode.RUNNING
+    assert world.machine.control.mode is Mode.RUNNING
 
 
 def test_a_rank_that_ran_on_by_itself_is_held_again() -> None:
@@ -355,10 +355,10 @@ def test_a_rank_that_ran_on_by_itself_is_held_again() -> None:
     rank._issue()
     rank.program.insert(rank.at, "busy")
     world.settle()
-    assert world.machine.mode is Mode.PAUSING
+    assert world.machine.control.mode is Mode.PAUSING
     rank.busy = False
     world.settle()
-    assert world.machine.mode is Mode.HELD
+    assert world.machine.control.mode is Mode.HELD
     assert world.where() == ["*coll dp"]
 
 
@@ -370,7 +370,7 @@ def test_a_deadline_answers_with_who_is_under_way_and_the_pause_goes_on() -> Non
     ack = world.ack(7)
     assert isinstance(ack, Ack) and not ack.ok
     assert ack.error == "no cut yet: rank 1 not at a gate yet; it goes on"
-    assert world.machine.mode is Mode.PAUSING
+    assert world.machine.control.mode is Mode.PAUSING
     waits = [event["text"] for event in world.events if event["event"] == "wait"]
     assert waits[0] == "rank 1 not at a gate yet"
 
@@ -379,9 +379,9 @@ def test_states_that_come_out_of_order_are_ignored() -> None:
     world = World([["coll dp"]])
     old = world.ranks[0].state()
     world.command("pause")
-    serial = world.machine.views["0.n0.0"].state
+    serial = world.machine.control.views["0.n0.0"].state
     world.machine.state(old, world.now)
-    assert world.machine.views["0.n0.0"].state is serial
+    assert world.machine.control.views["0.n0.0"].state is serial
 
 
 def test_each_verb_says_what_it_did() -> None:

@@ -137,7 +137,7 @@ def test_a_viewer_that_cannot_be_reached_has_left(rig: Rig) -> None:
     assert viewer.wait("ack", pause)["ok"]
     viewer.socket.close()
     agent.wait("run")
-    assert rig.hub._machine.lease.holder is None
+    assert rig.hub._machine.control.lease.holder is None
 
 
 def test_leave_lets_go_at_once(rig: Rig) -> None:
