@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pardbg.cli.common import UserError, complete_ctl, echo
-from pardbg.cli.here import find_live
+from pardbg.cli.here import find_target
 from pardbg.control.language.arguments import (
     COMPARE,
     INSPECT,
@@ -64,10 +65,13 @@ class _Ctl(click.Command):
     is_flag=True,
     help="With compare: find the first tensor that differs, of params, grads, optimizer or EXPR.",
 )
+@click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="The run's keys, for RUN tcp://HOST:PORT.")  # fmt: skip
 def ctl(
-    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool
-) -> int:
-    """Control a live run from a script.
+    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool,
+    key: Path | None,
+) -> int:  # fmt: skip
+    """Control a live run from a script; elsewhere: RUN as `watch` takes it.
 
     VERB: pause, continue, step, tick, next, op, until, break, tbreak, watch, condition, ignore,
     delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB --help` explains one.
@@ -95,7 +99,7 @@ def ctl(
         )
     if verb is Verb.INSPECT:
         args["frame"] = frame
-    return headless.control(find_live(run_name).path, verb, ranks, json_, lease, timeout, args)
+    return headless.control(find_target(run_name, key), verb, ranks, json_, lease, timeout, args)
 
 
 def _ctl_words(

@@ -18,9 +18,9 @@ from pardbg.words import duration
 
 if TYPE_CHECKING:
     from pardbg.control.language.verbs import Reply, Verb
-    from pardbg.hub.run.config import RunConfig
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
+    from pardbg.hub.target import Target
 
 STDOUT, STDERR = 1, 2
 POLL_S = 0.05
@@ -43,13 +43,6 @@ def history_path() -> Path:
     import platformdirs
 
     return platformdirs.user_state_path("pardbg") / "history"
-
-
-def run_facts(run_dir: Path) -> RunConfig:
-    """Return a run's facts (name, session, argv) from its run.json."""
-    from pardbg.hub.run import config
-
-    return config.load(run_dir)
 
 
 def follow(
@@ -145,18 +138,19 @@ def follow_and_report(handle: RunHandle, streams: Streams, *, attentive: bool = 
 
 
 def control(
-    run_dir: Path, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float,
+    target: Target, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float,
     args: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
     """Send one control command; print the answer. Return 0 acknowledged, 1 refused, 2 bad usage."""
     from pardbg.hub.client import HubControl
 
-    port = HubControl(run_dir, script=True)
+    port = HubControl(target, script=True)
     try:
         # The command line names the run it kills: that is the confirmation.
         reply = port.command(verb, ranks, timeout_s, lease_s=lease_s, confirm=True, **(args or {}))
     finally:
         port.close()
+        target.close()
     if json_:
         answer = {"ok": reply.ok, "error": reply.error, **reply.data}
         echo(json.dumps(answer, indent=2, default=str))

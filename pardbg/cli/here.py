@@ -24,6 +24,7 @@ from pardbg.words import binary_size
 
 if TYPE_CHECKING:
     from pardbg.hub.run.runs import Run
+    from pardbg.hub.target import Target
 
 
 @click.command()
@@ -81,6 +82,19 @@ def find_live(name: str | None) -> Run:
     try:
         return find_run(name)
     except RunError as error:
+        raise UserError(str(error)) from None
+
+
+def find_target(name: str | None, key: Path | None) -> Target:
+    """Return how that live run is reached: here, or by its address. Raises UserError."""
+    from pardbg.hub.run.config import ConfigError
+    from pardbg.hub.target import elsewhere, local
+
+    try:
+        if name is not None and name.startswith(("tcp:", "ssh:")):
+            return elsewhere(name, key, os.environ)
+        return local(find_live(name).path)
+    except ConfigError as error:
         raise UserError(str(error)) from None
 
 

@@ -21,7 +21,7 @@ from pardbg.cli.common import (
     refuse_planted,
     talk,
 )
-from pardbg.cli.here import find_live
+from pardbg.cli.here import find_target
 from pardbg.cli.options import (
     Recording,
     apply_rc,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pardbg.hub.run.config import Place
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
+    from pardbg.hub.target import Target
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
@@ -109,16 +110,20 @@ def watch(
     job: list[str] | None, /, run: str | None, output: Path | None, rc_file: Path | None,
     no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
-    """Join the live run RUN (default: the only one), or start one: `watch torchrun … train.py`."""
+    """Join the live run RUN (default: the only one), or start one: `watch torchrun … train.py`.
+
+    RUN elsewhere: tcp://HOST:PORT with --key, or ssh://[USER@]HOST[/RUN].
+    """
     if job is not None:
         if run is not None:
             raise UserError(f"{run!r} before `--`: name a run to join or give a command, not both")
         said, rc = recording(**how), _rc(rc_file, no_rc)
         return _watch_job(_job(job), said, rc, name=_job_name(job), output=output)
+    key = how.pop("key")
     if output is not None or any(how.values()):
         raise UserError("-o and recording options need a command: `pardbg watch … -- torchrun …`")
     need_terminal("watch")
-    return _tui_live(find_live(run).path, "overview", viewer_rc(rc_file, no_rc))
+    return _tui_live(find_target(run, key), "overview", viewer_rc(rc_file, no_rc))
 
 
 @click.command()
@@ -210,6 +215,7 @@ def _watch_job(
     """TUI beside a new job, which ``ends`` with it or not; without a terminal, the job's output
     and then the report. ``after`` gets the recording at the end."""
     from pardbg.cli import headless
+    from pardbg.hub.target import local
 
     if not has_terminal():
         if sys.stdin.isatty() and sys.stdout.isatty():
@@ -220,28 +226,33 @@ def _watch_job(
     else:
         handle = _start(argv, how, owner=ends, **more)
         with headless.raised_level(handle.run_dir if how.attentive else None):
-            code = _tui_live(handle.run_dir, start_screen, rc, ends)
+            code = _tui_live(local(handle.run_dir), start_screen, rc, ends)
     if after is not None and handle.ended():
         after(handle.parts()[-1])
     return code
 
 
-def _tui_live(run_dir: Path, start_screen: str, rc: Rc, ends: bool = False) -> int:
+def _tui_live(target: Target, start_screen: str, rc: Rc, ends: bool = False) -> int:
     from pardbg.cli import headless
     from pardbg.hub.client import HubControl, LiveSource
     from pardbg.ui.app import PardbgApp
 
-    source, control = LiveSource(run_dir), HubControl(run_dir)
-    title = headless.run_facts(run_dir).name
+    source, control = LiveSource(target), HubControl(target)
     try:
         PardbgApp(
-            source, control, title=title, start_screen=start_screen, rc=rc,
+            source, control, title=target.name, start_screen=start_screen, rc=rc,
             history=headless.history_path(),
         ).run()  # fmt: skip
+        ended = source.finished
     finally:
         control.close()
         source.close()
-    return headless.farewell(run_dir, ends)
+        target.close()
+    if target.path is not None:
+        return headless.farewell(target.path, ends)
+    now = "has ended" if ended else f"keeps running; rejoin: `pardbg watch {target.where}`"
+    talk(f"{target.name} {now}")
+    return 0
 
 
 def _list_recipes() -> None:

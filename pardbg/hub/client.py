@@ -18,15 +18,18 @@ import zmq
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import pack, unpack
-from pardbg.hub.run.start import RunHandle
-from pardbg.hub.serve.sockets import Role, load_keys, secure_client
+from pardbg.hub.serve.sockets import Role, secure_client
+from pardbg.hub.target import Target, local
 from pardbg.store.source import Message
 from pardbg.words import duration
-from pardbg_agent.wire import Key, Msg
+from pardbg_agent.wire import DefKind, Key, Msg
 
 RENEW_S: Final = 2.0
 JOIN_AGAIN_NS: Final = 3_000_000_000
 LOOK_NS: Final = 500_000_000
+HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
+SILENT_NS: Final = 5_000_000_000
+"""A hub speaks once a second: of one elsewhere that is silent for so long somebody must know."""
 MAX_POLL: Final = 5_000
 """Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
 
@@ -36,14 +39,18 @@ def _name() -> str:
 
 
 def _socket(
-    context: zmq.Context[Any], kind: int, endpoint: str, run_dir: Path, role: Role, name: str = ""
+    context: zmq.Context[Any], kind: int, target: Target, role: Role, name: str = ""
 ) -> zmq.Socket[bytes]:
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 100)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    endpoint = target.ctrl if kind == zmq.DEALER else target.pub
     if endpoint.startswith("tcp:"):
-        secure_client(socket, load_keys(run_dir), role)
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
+        secure_client(socket, target.keys, role)
     if kind == zmq.DEALER:
         socket.setsockopt(zmq.IDENTITY, (name or _name()).encode())
         socket.setsockopt(zmq.RCVHWM, 10_000)
@@ -61,21 +68,21 @@ class LiveSource:
     hub that came back after a crash is joined again. Raises ConfigError for no run.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        self._handle = RunHandle(Path(run_dir))
-        config = self._handle.config
+    def __init__(self, run: Path | Target) -> None:
+        self._target = run if isinstance(run, Target) else local(run)
         self._context: zmq.Context[Any] = zmq.Context()
-        self._sub = _socket(self._context, zmq.SUB, config.pub, config.dir, "viewer")
-        self._ctrl = _socket(self._context, zmq.DEALER, config.ctrl, config.dir, "viewer")
+        self._sub = _socket(self._context, zmq.SUB, self._target, "viewer")
+        self._ctrl = _socket(self._context, zmq.DEALER, self._target, "viewer")
         self._poller = zmq.Poller()
         self._poller.register(self._sub, zmq.POLLIN)
         self._poller.register(self._ctrl, zmq.POLLIN)
         self._kept: list[Message] = []
         self._joined = False
         self._asked_ns = self._looked_ns = 0
+        self._came_ns = time.monotonic_ns()
         self._request = 0
         self._hub: str | None = None
-        self._ended = False
+        self._ended = self._run_ended = False
         self.history: dict[str, Any] = {}
         """What the hub said of the history it sent: messages, bytes, dropped."""
         self.notice = ""
@@ -105,6 +112,9 @@ class LiveSource:
                 self._join()
         if not out and not ready:
             self._look()
+        elif self._target.where:
+            self._came_ns, self.notice = time.monotonic_ns(), self.notice if not out else ""
+            self._run_ended |= any(m.key == Key.DEFINITION.value and _is_end(m) for m in out)
         return out
 
     def close(self) -> None:
@@ -186,7 +196,18 @@ class LiveSource:
         now = time.monotonic_ns()
         if now - self._looked_ns >= LOOK_NS:
             self._looked_ns = now
-            self._ended = not self._handle.alive()
+            self._ended = self._run_ended or not self._target.alive()
+        if self._target.where and now - self._came_ns > SILENT_NS:
+            silent = duration(now - self._came_ns)
+            self.notice = f"nothing from {self._target.where} for {silent}: the network, or its hub"
+
+
+def _is_end(message: Message) -> bool:
+    """The run's, as its hub says it last."""
+    with contextlib.suppress(Malformed):
+        fields = unpack(message.payload)
+        return fields.get("k") == DefKind.END.value and fields.get("proc") is None
+    return False
 
 
 class HubControl:
@@ -196,8 +217,8 @@ class HubControl:
     lease (``lease_s`` of a command) ends it.
     """
 
-    def __init__(self, run_dir: Path, *, script: bool = False) -> None:
-        self._handle = RunHandle(Path(run_dir))
+    def __init__(self, run: Path | Target, *, script: bool = False) -> None:
+        self._target = run if isinstance(run, Target) else local(run)
         self._script = script
         self._lock = threading.Lock()
         """Of what follows: any thread asks, and the socket's thread answers."""
@@ -253,8 +274,8 @@ class HubControl:
                 wait([future], timeout=min(0.5, max(0.01, deadline - time.monotonic())))
                 if future.done():
                     return future.result()
-                if not self._handle.alive():
-                    return Reply(False, f"{self._handle.run} has ended", {})
+                if not self._target.alive():
+                    return Reply(False, f"{self._target.run} has ended", {})
                 if time.monotonic() >= deadline:
                     took = duration(timeout_s * 1e9)
                     return Reply(False, f"no answer from the hub in {took}", {})
@@ -309,9 +330,8 @@ class HubControl:
             future.set_result(Reply(False, why, {}))
 
     def _serve(self) -> None:
-        config = self._handle.config
         context: zmq.Context[Any] = zmq.Context()
-        socket = _socket(context, zmq.DEALER, config.ctrl, config.dir, "control", self.name)
+        socket = _socket(context, zmq.DEALER, self._target, "control", self.name)
         try:
             self._exchange(socket)
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, write_json
-from pardbg.hub.serve.sockets import check_keys, make_keys
+from pardbg.hub.serve.sockets import check_keys, keys_to_look, make_keys
 
 ENV_HUB, ENV_KEY, ENV_SHARED = "PARDBG_HUB", "PARDBG_KEY", "PARDBG_SHARED"
 WAIT_S: Final = 300.0
@@ -86,10 +86,12 @@ def _keys(
     if node == 0 and not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, make_keys())
+            keys, to_look = make_keys(), path.with_name(f"{path.name}.view")
+            write_json(path, keys)
+            write_json(to_look, keys_to_look(keys))
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-        say(f"keys for the other nodes are in {path}")
+        say(f"keys for the other nodes are in {path}, those to look only in {to_look}")
     return check_keys(_wait_for(path, "the key", say), str(path))
 
 

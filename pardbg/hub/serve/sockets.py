@@ -8,6 +8,7 @@ or nothing. Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -119,18 +120,25 @@ def load_keys(run_dir: Path) -> dict[str, Any] | None:
     return check_keys(read_json(path), str(path))
 
 
-def check_keys(keys: Any, name: str) -> dict[str, Any]:
-    """Keys as ``make_keys`` makes them. Raises ConfigError."""
+def keys_to_look(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a viewer that may not command."""
+    return {"server": {"public": keys["server"]["public"]}, "viewer": keys["viewer"]}
+
+
+def check_keys(keys: Any, name: str, *, to_look: bool = False) -> dict[str, Any]:
+    """Keys as ``make_keys`` makes them; ``to_look``: those to look will do. Raises ConfigError."""
     try:
-        for who in ("server", *ROLES):
-            if any(len(keys[who][half]) != 40 for half in ("public", "secret")):
+        needed = keys_to_look(keys) if to_look else {who: keys[who] for who in ("server", *ROLES)}
+        for who, pair in needed.items():
+            halves = ("public",) if to_look and who == "server" else ("public", "secret")
+            if any(len(pair[half]) != 40 for half in halves):
                 raise ValueError(who)
     except (TypeError, LookupError, ValueError):
         raise ConfigError(f"{name} is damaged: it does not hold a run's keys") from None
     return dict(keys)
 
 
-def secure_client(socket: zmq.Socket[bytes], keys: dict[str, Any] | None, role: Role) -> None:
+def secure_client(socket: zmq.Socket[bytes], keys: Mapping[str, Any] | None, role: Role) -> None:
     """Make a socket a CURVE client of that role (or of ``viewer`` if that is all there is)."""
     if keys is None:
         return

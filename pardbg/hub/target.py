@@ -1,0 +1,212 @@
+"""Where a viewer finds a run: on this machine, over TCP with a key, or through the system's ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from pardbg.control.language.verbs import Verb
+from pardbg.events.decode import Malformed
+from pardbg.hub.ctrl_messages import pack, unpack
+from pardbg.hub.run.config import ConfigError, Endpoints
+from pardbg.hub.run.start import RunHandle
+from pardbg.hub.serve.sockets import check_keys, load_keys, secure_client
+from pardbg.plain_text import plain
+from pardbg_agent.wire import Msg
+
+ENV_KEY: Final = "PARDBG_KEY"
+ENV_REMOTE: Final = "PARDBG_REMOTE"
+"""How pardbg is called at the other end of ssh, where it is not on the PATH there."""
+ANSWER_S: Final = 5.0
+_SSH: Final = re.compile(
+    r"ssh://(?P<host>(?:\w[\w.-]*@)?\w[\w.-]*)(?::(?P<port>\d{1,5}))?(?:/(?P<run>[\w.-]*))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A live run, and how its hub is reached."""
+
+    run: str
+    name: str
+    pub: str
+    ctrl: str
+    alive: Callable[[], bool]
+    keys: Mapping[str, Any] | None = None
+    path: Path | None = None
+    """Its directory, here."""
+    where: str = ""
+    """As the user named it: the run is elsewhere, and only its hub says that it has ended."""
+    close: Callable[[], None] = lambda: None
+
+
+def local(run_dir: Path) -> Target:
+    """A run with a directory on this machine; of a relay's: its hub. Raises ConfigError."""
+    handle = RunHandle(Path(run_dir))
+    config = handle.config
+    ends = config.upstream if config.is_relay else config
+    keys = load_keys(config.dir) if ends.pub.startswith("tcp:") else None
+    return Target(config.run, config.name, ends.pub, ends.ctrl, handle.alive, keys, handle.run_dir)
+
+
+def elsewhere(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
+    """``tcp://HOST:PORT`` or ``ssh://[USER@]HOST[:PORT][/RUN]``. Raises ConfigError."""
+    return _over_ssh(text, env) if text.startswith("ssh:") else _over_tcp(text, key, env)
+
+
+# -- TCP
+
+
+def _over_tcp(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
+    ends, keys = Endpoints(text), _keys(key, env)
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    except socket.gaierror:
+        raise ConfigError(f"{text}: no address is known for {host}") from None
+    except OSError as error:
+        why = "refused: is the job running?" if isinstance(error, ConnectionRefusedError) else error
+        raise ConfigError(f"{text} cannot be reached: {why}") from None
+    said = _status(text, ends.ctrl, keys)
+    return Target(
+        str(said.get("run")), plain(str(said.get("name"))), ends.pub, ends.ctrl, lambda: True,
+        keys, where=text,
+    )  # fmt: skip
+
+
+def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        if path is not None:
+            return check_keys(json.loads(path.read_text()), str(path), to_look=True)
+        if env.get(ENV_KEY):
+            return check_keys(json.loads(env[ENV_KEY]), ENV_KEY, to_look=True)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"{path or ENV_KEY} is no key file of pardbg") from None
+    raise ConfigError(
+        "tcp:// needs --key FILE, the run's keys or those to look only, or PARDBG_KEY"
+    )
+
+
+def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What the hub says of itself. Raises ConfigError: why it says nothing."""
+    context: zmq.Context[Any] = zmq.Context()
+    dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    for option, value in (
+        (zmq.LINGER, 0), (zmq.IPV6, 1), (zmq.IDENTITY, f"view-{uuid.uuid4().hex[:12]}".encode()),
+    ):  # fmt: skip
+        dealer.setsockopt(option, value)
+    secure_client(dealer, keys, "control")
+    monitor = dealer.get_monitor_socket(
+        zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
+    )  # fmt: skip
+    try:
+        dealer.connect(ctrl)
+        dealer.send(pack({"t": Msg.COMMAND.value, "id": 1, "verb": Verb.STATUS.value}))
+        poller = zmq.Poller()
+        poller.register(dealer, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        ready = dict(poller.poll(int(ANSWER_S * 1000)))
+        if dealer in ready:
+            with contextlib.suppress(Malformed):
+                return dict(unpack(dealer.recv()).get("data") or {})
+        if monitor in ready:
+            event = recv_monitor_message(monitor)["event"]
+            if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                raise ConfigError(f"{text} refused our key: is --key the file of the run there?")
+        raise ConfigError(f"{text}: what listens there is no hub of pardbg")
+    finally:
+        dealer.disable_monitor()
+        monitor.close(linger=0)
+        dealer.close(linger=0)
+        context.term()
+
+
+# -- ssh
+
+
+def _over_ssh(text: str, env: Mapping[str, str]) -> Target:
+    """One connection of the system's ssh, which asks for what it needs; through it the run's list,
+    then two of its sockets."""
+    found = _SSH.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} is no ssh://[USER@]HOST[:PORT][/RUN]")
+    if shutil.which("ssh") is None:
+        raise ConfigError(f"{text}: no ssh on this machine")
+    holder = tempfile.TemporaryDirectory(prefix="pardbg-ssh-", ignore_cleanup_errors=True)
+    folder = Path(holder.name)
+    base = ["ssh", "-S", str(folder / "s"), *(["-p", found["port"]] if found["port"] else [])]
+    host = found["host"]
+
+    def close() -> None:
+        subprocess.run([*base, "-O", "exit", host], capture_output=True, check=False)
+        holder.cleanup()
+
+    def alive() -> bool:
+        done = subprocess.run([*base, "-O", "check", host], capture_output=True, check=False)
+        return done.returncode == 0
+
+    try:
+        # Its stderr is a file: who stays in the background would keep a pipe open.
+        with open(folder / "said", "w+b") as said:
+            master = ["-M", "-f", "-N", "-o", "ControlPersist=no", "-o", "ConnectTimeout=15"]
+            done = subprocess.run([*base, *master, host], stderr=said, check=False)
+            said.seek(0)
+            _check(text, done.returncode, said.read())
+        run = _run_there(text, [*base, host], found["run"] or "", env)
+        for name in ("pub", "ctrl"):
+            there = f"{folder / name}:{run['path']}/{name}"
+            _run(text, [*base, "-O", "forward", "-L", there, host])
+    except BaseException:
+        close()
+        raise
+    pub, ctrl = (f"ipc://{folder / name}" for name in ("pub", "ctrl"))
+    return Target(
+        str(run["run"]), plain(str(run["name"])), pub, ctrl, alive, where=text, close=close
+    )
+
+
+def _run_there(text: str, ssh: list[str], name: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """The live run of that name, or the only one."""
+    said = _run(text, [*ssh, f"{env.get(ENV_REMOTE) or 'pardbg'} ls --json"])
+    try:
+        runs = [run for run in json.loads(said) if name in (run["run"], run["name"])
+                or run["run"].startswith(name)]  # fmt: skip
+    except (ValueError, LookupError, TypeError):
+        raise ConfigError(f"{text}: `pardbg ls --json` there says no list of runs") from None
+    if not runs:
+        raise ConfigError(f"{text}: no live run {name or 'is there'}")
+    if len(runs) > 1 and not name:
+        known = ", ".join(run["run"] for run in runs)
+        raise ConfigError(f"{text}: {len(runs)} runs are live there, name one: {known}")
+    return dict(runs[-1])
+
+
+def _run(text: str, argv: list[str]) -> bytes:
+    done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    _check(text, done.returncode, done.stderr)
+    return done.stdout
+
+
+def _check(text: str, code: int, stderr: bytes) -> None:
+    if code == 0:
+        return
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    why = plain(lines[-1]) if lines else f"exit code {code}"
+    hint = f"; say by {ENV_REMOTE} how it is called there" if code == 127 else ""
+    raise ConfigError(f"{text}: {why}{hint}")
