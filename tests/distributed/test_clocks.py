@@ -39,9 +39,10 @@ def test_two_hosts_with_clocks_50_ms_apart_are_one_timeline(tmp_path: Path) -> N
     assert not view.ranks[1].clocks.jumps
     rows = [row for row in collectives(view) if row.op == "all_reduce"]
     assert [row.verdict for row in rows] == ["matched"] * ROUNDS
-    assert [row.last_rank for row in rows] == [i % 2 for i in range(ROUNDS)]
+    # On a busy machine the rank that comes early may itself come late, now and then. Half of the
+    # rounds would be right if rank 1 were always last.
+    assert sum(row.last_rank == i % 2 for i, row in enumerate(rows)) >= 0.75 * ROUNDS
     skews = sorted((row.skew_ns or 0) / MS for row in rows)
-    # On a busy machine the rank that comes early may itself come late, now and then.
     assert skews[ROUNDS // 2] >= LATE_MS - 1 - error / MS
     assert skews[ROUNDS // 2] <= LATE_MS + AHEAD_MS / 2  # 70 ms if nothing was aligned
     assert [f for f in findings(view) if f.severity == "error"] == []
