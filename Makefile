@@ -16,8 +16,11 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 demo: $(STAMP)
 	$(BIN)/pardbg demo
 
+# Two files at a time; what a module's tests share is made once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
 test: $(STAMP) native
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # The agent's hot path in C++, for the tests: half a minute, once. Where it cannot be built they
 # take Python's way alone.
@@ -26,7 +29,7 @@ native: $(STAMP)
 
 # All that needs no second process: seconds.
 unit: $(STAMP)
-	$(BIN)/python -m pytest $(wildcard tests/unit tests/contracts tests/wire tests/ui)
+	$(PYTEST) $(wildcard tests/unit tests/contracts tests/wire tests/ui)
 
 # Install and unit tests on each Python from 3.10 to 3.14 that is here, a line each:
 #   make matrix PYTHONS="python3.12 /opt/python3.13/bin/python3"
