@@ -46,15 +46,20 @@ def session_path(text: str) -> tuple[Path, bool]:
     return (fitting[-1].session, True) if fitting else (path, False)
 
 
-def load_session(text: str) -> Store:
-    """Load a session file, or what a live run has recorded so far. Raises UserError."""
+def load_session(text: str, part: int | None = None) -> Store:
+    """Load a session file, or what a live run has recorded so far, and look at one of its parts.
+    Raises UserError."""
     from pardbg.session.reader import SessionError, load
 
     path, growing = session_path(text)
     try:
-        return load(path, growing=growing)
+        store = load(path, growing=growing)
     except SessionError as error:
         raise UserError(str(error)) from None
+    if part is not None and not store.look_at(part):
+        number = len(store.parts())
+        raise UserError(f"no part {part}: {text} has {f'{number} parts' if number else 'one life'}")
+    return store
 
 
 @contextmanager
@@ -141,6 +146,8 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
+PART: Final = click.option("--part", type=click.IntRange(1), metavar="N", help="Look at part N of "
+                           "a run with several lives or roles; `report` lists them.")  # fmt: skip
 FORCE: Final = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 JSON: Final = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 

@@ -11,6 +11,7 @@ import click
 
 from pardbg.cli.common import (
     FORCE,
+    PART,
     JSON,
     UserError,
     complete_sessions,
@@ -65,8 +66,9 @@ def replay(session: Path, second: Path | None) -> int | None:
               help="Print the report as JSON; its schema is stable.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path),
               help="Write one self-contained HTML page with charts.")  # fmt: skip
+@PART
 @FORCE
-def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
+def report(session: str, json_: bool, html: Path | None, part: int | None, force: bool) -> None:
     """Report on a SESSION file or a live run, as text, JSON or HTML."""
     from pardbg.analysis.answers.report import as_json
     from pardbg.analysis.answers.report import report as make_report
@@ -74,7 +76,7 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
     from pardbg.ui.engine.pace import GcPauses
 
     with GcPauses().alone():
-        store = load_session(session)
+        store = load_session(session, part)
         data = make_report(store)
     if html is None or json_:
         echo(json.dumps(as_json(data), indent=2) if json_ else text(data))
@@ -92,11 +94,12 @@ def report(session: str, json_: bool, html: Path | None, force: bool) -> None:
               help="perfetto: a trace, for chrome://tracing too; parquet, csv: tables."
               )  # fmt: skip
 @writes("File (perfetto: .json.gz) or folder (parquet, csv) to write.")
-def export(session: str, format_: str, output: Path, force: bool) -> None:
+@PART
+def export(session: str, format_: str, output: Path, part: int | None, force: bool) -> None:
     """Convert a SESSION for other tools; docs/export.md lists the columns."""
     from pardbg.session.export import tables, trace
 
-    store = load_session(session)
+    store = load_session(session, part)
     if format_ == "perfetto":
         with new_file(output, force) as fresh:
             made = trace.write_trace(store, fresh)
@@ -120,9 +123,11 @@ def export(session: str, format_: str, output: Path, force: bool) -> None:
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the results as JUnit XML.")
 @skips()
 @click.option("--list", "list_", is_flag=True, help="List the metrics, one per line.")
+@PART
 def check(
-    session: str | None, checks: tuple[str, ...], junit: Path | None, skip: int, list_: bool
-) -> int:
+    session: str | None, checks: tuple[str, ...], junit: Path | None, skip: int, list_: bool,
+    part: int | None,
+) -> int:  # fmt: skip
     """Test a SESSION: `check S "bubble<12%" "step.p95<450ms" no-findings:error`.
 
     Exit code 0 if all hold, 1 if not. docs/check.md has the grammar.
@@ -139,7 +144,7 @@ def check(
         parsed = [rules.parse(text) for text in checks]
     except rules.CheckError as error:
         raise UserError(str(error)) from None
-    results = rules.run(load_session(session), parsed, skip)
+    results = rules.run(load_session(session, part), parsed, skip)
     if junit is not None:
         with new_file(junit, force=True) as fresh:
             fresh.write_text(words.junit(results, session), encoding="utf-8")

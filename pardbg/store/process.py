@@ -46,6 +46,8 @@ class Process:
     def __init__(self, proc: str, limit: int | None) -> None:
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
+        self.in_life = False
+        """``epoch`` is the number of its life in the run (pardbg.store.lives)."""
         self.rank: int | None = None
         self.world_size: int | None = None
         self.facts: dict[str, Any] = {}

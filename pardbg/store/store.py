@@ -21,6 +21,7 @@ from pardbg.store.definitions import (
     told_pairs,
 )
 from pardbg.store.history import Bookmarks, History, StateHistory
+from pardbg.store.lives import Part, end_of, life_of, parts, shown
 from pardbg.store.process import Process
 from pardbg.store.source import Message
 from pardbg_agent import wire
@@ -72,6 +73,9 @@ class Store:
         self.truncated = False
         """The session file ends without its summary."""
         self.procs: dict[str, Process] = {}
+        self.part: Part | None = None
+        """The life or role that is looked at; None: the newest life."""
+        self._lives: dict[tuple[str, int], int] = {}
         self.groups: dict[tuple[int, str], GroupDef] = {}
         """(epoch, key) -> group."""
         self.plans: dict[tuple[int, str], PlanDef] = {}
@@ -151,25 +155,28 @@ class Store:
             known.append(run)
         if self._first_ns is not None and not known:
             known.append(self._first_ns)
-        begin = min(known, default=0)
+        begin = min(known, default=0) if self.part is None else self.part.begin_ns
         return begin if self._part_begin_ns is None else max(begin, self._part_begin_ns)
 
     @property
     def end_ns(self) -> int:
-        """Newest time known."""
+        """Newest time known, of a part that is looked at: its end."""
         self.settle()
+        if self.part is not None:
+            return end_of(self.of_part())
         newest = [p.newest_ns for p in self.procs.values() if p.newest_ns is not None]
         newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
         newest += [t for t, _ in self.run_ends]
         return max(newest, default=self.begin_ns)
 
     def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
-        """rank -> the process that is (or last was) it at ``t_ns``: the newest epoch started.
+        """rank -> the process that is (or last was) it at ``t_ns``, of the life or role that is
+        looked at: the newest life started, with ranks of the one before that are still to come.
 
         A rank that had not started yet is shown as the process it will be.
         """
         best: dict[int, tuple[tuple[bool, int, int], Process]] = {}
-        for process in self.procs.values():
+        for process in shown(self.procs, t_ns) if self.part is None else self.of_part():
             if process.rank is None:
                 continue
             started = process.started_ns or 0
@@ -179,6 +186,27 @@ class Store:
             if process.rank not in best or score > best[process.rank][0]:
                 best[process.rank] = (score, process)
         return {rank: best[rank][1] for rank in sorted(best)}
+
+    def parts(self) -> tuple[Part, ...]:
+        """Return the lives and roles of the run; empty where it is one life of one role."""
+        self.settle()
+        return parts(self.procs)
+
+    def of_part(self) -> list[Process]:
+        """Return the processes of the part that is looked at; all where none was chosen."""
+        known = self.procs.values()
+        return [p for p in known if self.part is None or p.proc in self.part.procs]
+
+    def look_at(self, number: int | None) -> bool:
+        """Look at part ``number`` from here on; None: at the newest life. False: there is none."""
+        found = next((part for part in self.parts() if part.number == number), None)
+        if number is not None and found is None:
+            return False
+        if found != self.part:
+            self.part = found
+            self.memo.clear()
+            self.revision += 1
+        return True
 
     def lost(self, t_ns: int | None) -> int:
         return sum(p.lost(t_ns) for p in self.procs.values()) + self.over_limit
@@ -324,6 +352,15 @@ class Store:
                 (gap[0], gap[1]) for gap in gaps[:_MAX_GAPS]
                 if isinstance(gap, list) and len(gap) == 2 and all(type(n) is int for n in gap)
             )  # fmt: skip
+        argv = values.get("argv")
+        if isinstance(argv, list) and argv and isinstance(argv[0], str):
+            process.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]
+        if process.rank is not None and not process.in_life:
+            life = life_of(process, self.procs.values())
+            process.epoch = self._lives.setdefault(
+                life, max(life[1], max(self._lives.values(), default=-1) + 1)
+            )
+            process.in_life = True
         process.world_size = fields.integer_or_none(process.facts, "world_size")
         process.host = fields.text(process.facts, "host", process.host)
         process.pid = fields.integer(process.facts, "pid", process.pid)

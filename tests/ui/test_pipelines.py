@@ -40,7 +40,7 @@ async def test_without_several_the_keys_say_what_they_are_for() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: app.main.shared.frame is not None, "first frame")
         await pilot.press("left_square_bracket")
-        await until(lambda: "go through the pipelines of a run" in text_of(app), "the hint")
+        await until(lambda: "go through the pipelines (on 2)" in text_of(app), "the hint")
 
 
 def test_the_row_names_the_worst_and_keeps_the_chosen_one_in_sight() -> None:

@@ -42,6 +42,7 @@ from pardbg.analysis.findings.speed.windows import MAX_ROWS
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
 from pardbg.analysis.pipeline.schedule import pipeline_view
+from pardbg.store.lives import Part
 from pardbg.store.store import Store
 
 MAX_OPS: Final = 10_000
@@ -84,6 +85,10 @@ class Report:
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
     findings: tuple[Finding, ...]
+    parts: tuple[Part, ...] = ()
+    """Lives and roles, where the run has several; the rest is of one of them."""
+    part: int | None = None
+    """Number of that one; None: it is none of them alone."""
 
 
 def report(store: Store) -> Report:
@@ -92,6 +97,7 @@ def report(store: Store) -> Report:
     collectives(view, MAX_ROWS)  # matched once: fewer are its tail
     pipeline = pipeline_view(view)
     rows = collectives(view, MAX_OPS)
+    parts, procs = store.parts(), {process.proc for process in view.ranks.values()}
     return Report(
         run=run_info(view),
         live=store.live,
@@ -112,6 +118,8 @@ def report(store: Store) -> Report:
         traffic=traffic_view(view),
         memory=memory_rows(view),
         findings=findings(view),
+        parts=parts,
+        part=next((part.number for part in parts if part.procs == procs), None),
     )
 
 
@@ -168,6 +176,11 @@ def as_json(report: Report) -> dict[str, Any]:
             "unattributed_bytes expected_bytes",
         ),
         "findings": [_finding_json(finding) for finding in report.findings],
+        "parts": [
+            _pick(part, "number name ranks num_steps begin_ns end_ns")
+            | {"shown": part.number == report.part}
+            for part in report.parts
+        ],
     }
 
 

@@ -26,6 +26,7 @@ from pardbg.analysis.pipeline.layout import states
 from pardbg.analysis.pipeline.mesh import PipelineName, pipeline_names
 from pardbg.analysis.pipeline.observed import PipelineView
 from pardbg.analysis.pipeline.schedule import HISTORY, pipeline_view
+from pardbg.store.lives import Part
 from pardbg.store.store import Store
 
 
@@ -70,6 +71,10 @@ class Snapshot:
     """Where the newest loss is NaN or infinite: since when, and whose was first."""
     hang: Hang | None = None
     """What holds ranks up at the cursor, or held them up to the end of the job."""
+    parts: tuple[Part, ...] = ()
+    """Lives and roles of a run that has several."""
+    part: Part | None = None
+    """The one that is looked at; None: the newest life."""
     stacks: tuple[RankStack, ...] = ()
     """Taken at the newest standstill, by rank."""
 
@@ -123,4 +128,6 @@ def snapshot(
         not_finite=not_finite(view, losses),
         hang=hang_view(view),
         stacks=rank_stacks(view),
+        parts=store.parts(),
+        part=store.part,
     )

@@ -26,12 +26,22 @@ class View:
         self.live = t_ns is None
         self.end_ns = store.end_ns
         self.begin_ns = min(store.begin_ns, self.end_ns)
-        self.t_ns = self.end_ns if t_ns is None else t_ns
+        if t_ns is None or (store.part is not None and t_ns > self.end_ns):
+            t_ns = self.end_ns  # a part that is looked at later is seen as it ended
+        self.t_ns = t_ns
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
         self._visible: dict[tuple[str, str], int] = {}
         self.local: dict[Hashable, Any] = {}
         """Values derived at this cursor, shared by the parts of one snapshot."""
+
+    @property
+    def elsewhere(self) -> set[int]:
+        """Ranks of another role than the one that is looked at; empty where none was chosen."""
+        if self.store.part is None:
+            return set()
+        life = (p.rank for p in self.store.procs.values() if p.epoch == self.epoch)
+        return {rank for rank in life if rank is not None} - self.ranks.keys()
 
     def visible(self, process: Process, table: str) -> int:
         """Number of rows of a process's table visible at the cursor."""

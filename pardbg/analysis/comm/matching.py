@@ -216,7 +216,8 @@ def _verdict(
             return "missing rank", text, missing
         return "incomplete", f"waits for {ranks_text(missing)}", missing
     if unrecorded:
-        return "incomplete", f"{ranks_text(unrecorded)} not recorded", ()
+        why = "of another role" if view.elsewhere >= set(unrecorded) else "not recorded"
+        return "incomplete", f"{ranks_text(unrecorded)} {why}", ()
     if any(i.failed for i in parts.values()):
         failed = tuple(sorted(i.rank for i in parts.values() if i.failed))
         return "incomplete", f"failed on {ranks_text(failed)}", failed

@@ -51,7 +51,7 @@ def begun_late(view: View) -> Iterable[Finding]:
 def unseen_ranks(view: View) -> Iterable[Finding]:
     """Ranks that the groups name and that never told anything, though ops with them are over."""
     members = {r for (e, _), g in view.store.groups.items() if e == view.epoch for r in g.ranks}
-    unseen = tuple(sorted(members - view.ranks.keys()))
+    unseen = tuple(sorted(members - view.ranks.keys() - view.elsewhere))
     if not unseen or not view.ranks:
         return
     if view.run_end is None and not any(_passed(row, unseen) for row in collectives(view)):
@@ -141,10 +141,11 @@ CLOCK_NS: Final = 1_000_000
 
 def restarts(view: View) -> Iterable[Finding]:
     """torchelastic started the workers anew: what is shown is the newest round alone."""
-    if view.epoch <= 0:
+    number = max(map(_own, view.ranks.values()), default=0)
+    if number <= 0:
         return
     begun = [p.started_ns for p in view.ranks.values() if p.started_ns is not None]
-    times = "once" if view.epoch == 1 else f"{view.epoch} times"
+    times = "once" if number == 1 else f"{number} times"
     before = "".join(_ended(view, epoch) for epoch in range(max(0, view.epoch - 3), view.epoch))
     dying = _dying(view)
     yield Finding(
@@ -153,7 +154,7 @@ def restarts(view: View) -> Iterable[Finding]:
         ranks=tuple(view.ranks),
         t_ns=min(begun, default=0),
         text=f"the workers were restarted {times}: what is shown is since then.{before}{dying}",
-        advice="The output has what ended them before.",
+        advice="The output has what ended them before; `[` `]` and --part show it.",
         evidence=Evidence(min(begun, default=0), None, "output"),
     )
 
@@ -215,7 +216,7 @@ def several_jobs(view: View) -> Iterable[Finding]:
     for process in view.store.procs.values():
         rank = process.rank
         shown = None if rank is None else view.ranks.get(rank)
-        if rank is None or shown is None or shown is process or shown.epoch != process.epoch:
+        if rank is None or shown is None or shown is process or _own(shown) != _own(process):
             continue
         if _at_once(view, shown, process):
             twice.add(rank)
@@ -230,9 +231,14 @@ def several_jobs(view: View) -> Iterable[Finding]:
         ranks=ranks,
         t_ns=view.t_ns,
         text=f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} more than one process at a "
-        f"time: the command runs several jobs{which}, and figures over ranks mix them.",
-        advice="Give each job a `pardbg run` of its own.",
+        f"time: the command runs several jobs{which}, and what is shown is one of them.",
+        advice="`[` `]` and --part show the others.",
     )
+
+
+def _own(process: Process) -> int:
+    """torchelastic's count of restarts."""
+    return fields.integer(process.facts, "epoch", 0)
 
 
 def _at_once(view: View, shown: Process, other: Process) -> bool:

@@ -56,6 +56,7 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         (0, (Segment(f" {state}", state_style),)),
         (1, (Segment(name, "strong"),)),
         (1, _part(snapshot)),
+        (1 if snapshot.part else 6, _life(snapshot)),
         (5, (Segment(_size(snapshot)),)),
         (2, (Segment(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
         (3, (Segment(f"{words.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
@@ -133,6 +134,14 @@ def _part(snapshot: Snapshot) -> Line:
     """Which file of a recording in several."""
     number, following = snapshot.run.part
     return line(Segment(f"part {number}", "warn")) if number > 1 or following else ()
+
+
+def _life(snapshot: Snapshot) -> Line:
+    """Which life or role of a run that has several."""
+    part, number = snapshot.part, len(snapshot.parts)
+    if part is None:
+        return line(Segment(f"[ ] {number} parts", "dim")) if number else ()
+    return line(Segment(f"[{part.number}/{number}] {clip(clean(part.name), 28)}", "warn"))
 
 
 def _bubble(snapshot: Snapshot) -> Line:

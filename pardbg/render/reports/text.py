@@ -24,7 +24,7 @@ from pardbg.render.reports.sections import (
     stage_lines,
     wait_lines,
 )
-from pardbg.words import binary_size, busbw, count, duration, percent, plural, size
+from pardbg.words import binary_size, busbw, count, duration, percent, plural, rank_set, size
 
 WIDTH: Final = 80
 MAX_RANKS: Final = 32
@@ -38,8 +38,8 @@ _IDLE: Final[tuple[tuple[Cause, str], ...]] = (
 def text(report: Report) -> str:
     """The report of ``pardbg.analysis.answers.report.report`` for a terminal."""
     sections = (
-        _run(report), _findings(report), _ranks(report), _pipeline(report), _steps(report),
-        _collectives(report), _p2p(report), _memory(report),
+        _run(report), _findings(report), _parts(report), _ranks(report), _pipeline(report),
+        _steps(report), _collectives(report), _p2p(report), _memory(report),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
@@ -77,6 +77,8 @@ def _ended(report: Report) -> str:
         return "cut off"
     if report.live:
         return "still running"
+    if report.part is not None:
+        return "ended"
     states = {rank.now.state for rank in report.ranks}
     return "killed" if states and states <= {"lost", "ended"} else "end not known"
 
@@ -94,6 +96,19 @@ def _findings(report: Report) -> list[str]:
     if len(found) > 12:
         lines.append(f"· and {len(found) - 12} more (--json has all)")
     return _titled("Findings", lines)
+
+
+def _parts(report: Report) -> list[str]:
+    """The lives and roles of a run that has several, and of which the figures are."""
+    begun = min((part.begin_ns for part in report.parts), default=0)
+    rows = [("", "part", "ranks", "steps", "from", "for")]
+    for part in report.parts[:MAX_RANKS]:
+        here, name = "▸" if part.number == report.part else "", f"{part.number}  {part.name}"
+        since, lasted = duration(part.begin_ns - begun), duration(part.end_ns - part.begin_ns)
+        rows.append((here, name, rank_set(part.ranks), str(part.num_steps), since, lasted))
+    which = "the newest life" if report.part is None else f"part {report.part}"
+    said = f"the figures of this report are of {which}; --part N shows another"
+    return _titled("Parts", [*_table(rows, left=(0, 1, 2)), said]) if report.parts else []
 
 
 def _ranks(report: Report) -> list[str]:

@@ -84,7 +84,7 @@ def _records(store: Store, kind: str) -> Sheet:
     columns = RECORDS.get(kind, OTHER_RECORD)
     parts = [
         (process, process.table(name))
-        for process in store.procs.values()
+        for process in store.of_part()
         for name in SPLIT.get(kind, (kind,))
         if len(process.table(name))
     ]
@@ -185,7 +185,7 @@ _ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
     "process": lambda store: [
         (p.epoch, p.rank, p.host, p.pid, p.proc, p.num_records, p.lost(None), p.offset_ns,
          p.clock_error_ns)
-        for p in store.procs.values()
+        for p in store.of_part()
     ],
     "group": lambda store: [
         (g.epoch, g.key, g.name, g.axis or "", g.backend, ",".join(map(str, g.ranks)))

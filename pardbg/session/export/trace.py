@@ -109,7 +109,7 @@ def _open(path: Path) -> IO[str]:
 
 def _places(view: View) -> Iterator[tuple[Process, _Place]]:
     """A pid per process: its rank, where no newer process has that."""
-    for at, process in enumerate(view.store.procs.values()):
+    for at, process in enumerate(view.store.of_part()):
         shown = process.rank is not None and view.ranks.get(process.rank) is process
         yield (
             process,

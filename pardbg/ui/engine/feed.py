@@ -63,6 +63,8 @@ class Want:
     """The line of a file to show."""
     pipeline_of: int | None = None
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
+    part: int | None = None
+    """The life or role to look at; None: the newest life."""
 
 
 @dataclass(frozen=True, slots=True)

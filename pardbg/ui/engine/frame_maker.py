@@ -36,11 +36,15 @@ class FrameMaker:
         self._loader, self._places = loader, places
         self._source_read: SourceLines | None = None
         self._whole: Ahead | None = None
+        self._part: int | None = None
 
     def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
         """The frame at the cursor; in a ``hurry`` without findings."""
         cursor, analysis, glance = self._cursor, self._analysis, self._analysis.glance
         make = glance if hurry and glance else analysis.snapshot
+        if want.part != self._part:
+            self._part = want.part
+            self._store.look_at(want.part)
         snapshot = make(self._store, cursor.at(now_s), want.pipeline_of)
         begin, end = self._loader.bounds()
         self._places.saw(snapshot.findings, snapshot.t_ns)

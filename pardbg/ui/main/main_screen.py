@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
@@ -206,7 +207,7 @@ class MainScreen(Screen[None]):
 
     def want_page(self) -> None:
         """Tell the engine what the visible page needs."""
-        self._want(self.page.want())
+        self._want(replace(self.page.want(), part=self.shared.part))
 
     def open_panel(self, title: str, draw: Draw) -> None:
         """Show a framed picture over the page."""

@@ -131,11 +131,16 @@ class SelectionActions:
         self._view.page.redraw()
 
     def _turn(self, by: int) -> None:
-        if not self._view.page.turn(by):
-            self._view.say(
-                "[ and ] go through the pipelines of a run that has several, on 2 Pipeline"
-            )
+        if not self._view.page.turn(by) and not self._turn_part(by):
+            self._view.say("[ and ] go through the pipelines (on 2), lives and roles of a run")
         self._view.want_page()
+
+    def _turn_part(self, by: int) -> bool:
+        """To the next life or role of the run, and from the last one to the newest life again."""
+        shared = self._view.shared
+        number = len(shared.frame.snapshot.parts) if shared.frame else 0
+        shared.part = ((shared.part or 0) + by) % (number + 1) or None
+        return number > 0
 
 
 class AppActions:

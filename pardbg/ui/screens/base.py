@@ -21,6 +21,8 @@ class Shared:
     """What the pages have in common: one selected rank everywhere."""
 
     rank: int = 0
+    part: int | None = None
+    """The life or role that is looked at; None: the newest life."""
     frame: Frame | None = None
     loading: str = "waiting for the first record …"
     can_control: bool = False

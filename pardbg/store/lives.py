@@ -1,0 +1,160 @@
+"""Lives and roles of a run: which processes trained together, and what each of them is for.
+
+A run may start its ranks several times (torchelastic's restarts, one torchrun after another) or
+several jobs at a time; a life is one set of ranks that was started together. In one life some ranks
+may step an optimizer while others serve (a parameter server, a player and its trainer), or run
+programs of their own: those are roles. Each is a part that one can look at by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.events import fields
+from pardbg.store.process import Process
+from pardbg.words import ranks_text
+
+_STEPS_OF_A_ROLE: Final = 2
+"""Steps of others after which a rank without one is of another role, not late."""
+MAX_PARTS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A life of a run or, of ranks that do different things in one, a role."""
+
+    number: int
+    """From 1, by begin."""
+    name: str
+    ranks: tuple[int, ...]
+    num_steps: int
+    """The most that one of its ranks made."""
+    begin_ns: int
+    end_ns: int
+    procs: frozenset[str]
+
+
+def life_of(process: Process, others: Iterable[Process]) -> tuple[str, int]:
+    """Return what tells a process's life: its job, and how often its rank was started in it.
+
+    torchelastic counts restarts, but only those for failures of the own node, so a rank that comes
+    again counts too.
+    """
+    job = _job(process)
+    before = sum(
+        other is not process and other.rank == process.rank and _job(other) == job
+        for other in others
+    )
+    return job, max(fields.integer(process.facts, "epoch", 0), before)
+
+
+def _job(process: Process) -> str:
+    """torchrun's run id, else where the ranks meet; that may change when they are restarted."""
+    job = fields.text(process.facts, "job")
+    run_id, more, _ = job.partition(":")
+    return run_id if more and run_id not in ("", "none") else job
+
+
+def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:
+    """Return the ranks' processes of the life to look at where nobody chose: the newest that has
+    begun. Processes that only help a life that trains (a checkpoint's writers) are none."""
+    ranked = [process for process in procs.values() if process.rank is not None]
+    lives = _by_life(ranked)
+    if len(lives) < 2:
+        return ranked
+    begun = [life for life, of in lives.items() if t_ns is None or _begin(of) <= t_ns]
+    newest = max(begun, default=min(lives))
+    for life in sorted(begun, reverse=True):
+        if not any(_helps(lives[life], lives[other]) for other in begun if other < life):
+            newest = life
+            break
+    jobs = {_job(process) for process in lives[newest]}
+    size = max((process.world_size or 0 for process in lives[newest]), default=0)
+    return [
+        process
+        for process in ranked
+        if process.epoch == newest
+        or (_job(process) in jobs and (not size or (process.rank or 0) < size))
+    ]
+
+
+def _helps(life: list[Process], main: list[Process]) -> bool:
+    return not _steps(life) and _steps(main) > 0 and _last(main) > _begin(life)
+
+
+def parts(procs: Mapping[str, Process]) -> tuple[Part, ...]:
+    """Return the parts of a run by their begin, a life's roles behind it; empty where the run is
+    one life of one role."""
+    ranked = [process for process in procs.values() if process.rank is not None]
+    lives = sorted(_by_life(ranked).values(), key=_begin)
+    names = [_programs(life) for life in lives]
+    found: list[tuple[str, list[Process]]] = []
+    for number, life in enumerate(lives, 1):
+        own = names[number - 1] if len(set(names)) > 1 else ""
+        name = f"life {number}" + (f" ({own})" if own else "")
+        if len(lives) > 1:
+            found.append((name, life))
+        for role, members in _roles(life).items():
+            found.append((f"{name}, {role}" if len(lives) > 1 else role, members))
+    return tuple(
+        Part(
+            number=number,
+            name=name,
+            ranks=tuple(sorted({process.rank or 0 for process in members})),
+            num_steps=_steps(members),
+            begin_ns=_begin(members),
+            end_ns=end_of(members),
+            procs=frozenset(process.proc for process in members),
+        )
+        for number, (name, members) in enumerate(found[:MAX_PARTS], 1)
+    )
+
+
+def _by_life(ranked: Iterable[Process]) -> dict[int, list[Process]]:
+    lives: dict[int, list[Process]] = {}
+    for process in ranked:
+        lives.setdefault(process.epoch, []).append(process)
+    return lives
+
+
+def _roles(life: list[Process]) -> dict[str, list[Process]]:
+    """Name -> members, where a life has more than one role: another program, or no optimizer."""
+    found: dict[tuple[str, bool], list[Process]] = {}
+    trains = _steps(life) >= _STEPS_OF_A_ROLE
+    for process in sorted(life, key=lambda process: process.rank or 0):
+        key = fields.text(process.facts, "program"), trains and _steps([process]) > 0
+        found.setdefault(key, []).append(process)
+    if len(found) < 2:
+        return {}
+    several = len({program for program, _ in found}) > 1
+    names = {}
+    for (program, steps), members in found.items():
+        what = "optimizer" if steps else "no optimizer"
+        who = ranks_text(tuple(process.rank or 0 for process in members))
+        names[f"{who}: {program if several else what}"] = members
+    return names
+
+
+def _programs(life: list[Process]) -> str:
+    return ", ".join(sorted({fields.text(process.facts, "program") for process in life} - {""}))
+
+
+def _steps(processes: Iterable[Process]) -> int:
+    tables = [process.table("step") for process in processes]
+    return max((table.base + len(table) for table in tables), default=0)
+
+
+def _begin(processes: Iterable[Process]) -> int:
+    return min((p.started_ns for p in processes if p.started_ns is not None), default=0)
+
+
+def end_of(processes: Iterable[Process]) -> int:
+    """Return when the last of them ended or, where no end is known, did anything (hub ns)."""
+    return max((max([_last([p]), *(t_ns for t_ns, _ in p.ends[:1])]) for p in processes), default=0)
+
+
+def _last(processes: Iterable[Process]) -> int:
+    known = [t_ns for p in processes for t_ns in (p.newest_ns, p.leaving_ns) if t_ns is not None]
+    return max(known, default=0)
