@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pardbg.events import fields
@@ -356,16 +356,21 @@ class Store:
         if isinstance(argv, list) and argv and isinstance(argv[0], str):
             process.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]
         if process.rank is not None and not process.in_life:
-            life = life_of(process, self.procs.values())
-            process.epoch = self._lives.setdefault(
-                life, max(life[1], max(self._lives.values(), default=-1) + 1)
-            )
-            process.in_life = True
+            self._enter_life(process)
         process.world_size = fields.integer_or_none(process.facts, "world_size")
         process.host = fields.text(process.facts, "host", process.host)
         process.pid = fields.integer(process.facts, "pid", process.pid)
         if start is not None and process.started_ns is None:
             process.started_ns = start + process.offset_ns
+
+    def _enter_life(self, process: Process) -> None:
+        """Its epoch becomes the number of its life: groups and plans of lives are kept apart."""
+        life = life_of(process, self.procs.values())
+        number = max(life[1], max(self._lives.values(), default=-1) + 1)
+        process.epoch, process.in_life = self._lives.setdefault(life, number), True
+        for at, group in process.groups.items():  # of a rank that only its group said
+            process.groups[at] = replace(group, epoch=process.epoch)
+            self.groups.setdefault((process.epoch, group.key), process.groups[at])
 
     def _define_name(self, process: Process, values: Mapping[str, Any]) -> None:
         if len(process.names) < MAX_NAMES_PER_PROC:

@@ -22,7 +22,7 @@ from pardbg_agent.hooks.comm import (
 )
 from pardbg_agent.hooks.memory import saved_tensors, wrappers
 from pardbg_agent.hooks.patching import Patches, unframed
-from pardbg_agent.hooks.training import fsdp, pipeline, recompute, step_phases
+from pardbg_agent.hooks.training import fsdp, pipeline, recompute, remote_calls, step_phases
 from pardbg_agent.hooks.watch import diverge, probes
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
@@ -84,6 +84,7 @@ class Installed:
         wrappers.install(self._patches, self._late)
         fsdp.install(self._patches, self._late)
         recompute.install(self._patches, self._late)
+        remote_calls.install(self._patches, self._late)
         default = c10d._world.default_pg
         if default is not None:  # attached in the middle of a program
             groups.default_made(default)

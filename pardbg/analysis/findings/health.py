@@ -16,6 +16,7 @@ from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg.words import duration, plural, ranks_text
+from pardbg_agent import wire
 
 
 def dropped(view: View) -> Iterable[Finding]:
@@ -207,6 +208,21 @@ def _ended(view: View, epoch: int) -> str:
         first = min(killed, key=lambda process: process.ends[0][0] if process.ends else 0)
         return f"{life} rank {first.rank} {killed_text(first.exit_code)}."
     return ""
+
+
+def remote_calls(view: View) -> Iterable[Finding]:
+    """Workers of torch.distributed.rpc: what their calls carry passes no hook."""
+    if wire.NOTE_RPC not in view.store.notes:
+        return
+    yield Finding(
+        kind="rpc",
+        severity="info",
+        ranks=tuple(view.ranks),
+        t_ns=view.begin_ns,
+        text="torch.distributed.rpc is in use: its calls are spans of the timeline; what they "
+        "carry, who serves them and waits inside them are not covered.",
+        advice="`where` and Debug show the stacks of workers that wait.",
+    )
 
 
 def several_jobs(view: View) -> Iterable[Finding]:

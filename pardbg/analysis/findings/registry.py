@@ -27,6 +27,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ends,
     health.restarts,
     health.recorder_lost,
+    health.remote_calls,
     health.several_jobs,
     health.nothing_seen,
     health.clocks,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from textwrap import wrap
 from typing import Final
 
 from pardbg.analysis.answers.report import Report
-from pardbg.analysis.answers.report_pipeline import RankUse, by_edge, by_op
+from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
+from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.mesh import PipelineSummary
 from pardbg.analysis.pipeline.observed import Cause
 from pardbg.render.draw.signs import SIGN
@@ -194,7 +195,23 @@ def _steps(report: Report) -> list[str]:
     rows = [("phase", "of the steps", "")]
     for phase, time in sorted(sums.items(), key=lambda item: -item[1]):
         rows.append((phase, percent(time / whole), _bar(time / whole)))
+        if phase == "pipeline" and report.pipeline is not None:
+            rows += _inside(report.pipeline, {step.step: step.duration_ns for step in steps})
     return _titled("Phases", _table(rows[:9], left=(0, 2)))
+
+
+def _inside(pipeline: PipelineReport, lasted: Mapping[int, int]) -> list[tuple[str, str, str]]:
+    """Forward and backward of a pipeline's phase, mean over its ranks; the rest of it waits."""
+    sums: Counter[str] = Counter()
+    known = [step for step in pipeline.steps if step.step in lasted]
+    for step in known:
+        for row in step.ranks:
+            for action in row.actions:
+                if action.kind in COMPUTE and action.t1_ns is not None:
+                    kind = "forward" if action.kind == "F" else "backward"
+                    sums[kind] += (action.t1_ns - action.t0_ns) // len(step.ranks)
+    whole = max(1, sum(lasted[step.step] for step in known))
+    return [(f"  {kind}", percent(ns / whole), _bar(ns / whole)) for kind, ns in sums.items()]
 
 
 def _collectives(report: Report) -> list[str]:

@@ -84,7 +84,7 @@ class Steps:
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
-    patches.around(torch.autograd, "backward", "backward", _before_backward, _after_backward)
+    patches.around(torch.autograd, "backward", "backward", before_backward, after_backward)
     scaler = getattr(torch.amp, "GradScaler", None)
     patches.around(scaler, "scale", "scale", before_scale)
     patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
@@ -179,7 +179,8 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     phase_ends(c, x, "forward", t0, t1, failed)
 
 
-def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
+def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
+    """Backward begins, from ``tensors``."""
     x = context.of(c)
     if local().action:  # a pipeline stage's own
         if not local().pipeline and not local().backward:
@@ -199,7 +200,8 @@ def _before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     return t0
 
 
-def _after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
+def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
+    """It returned."""
     local().backward -= 1
     if local().futures:
         works.backward_ended(c, t1)
@@ -364,9 +366,15 @@ def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
     x = context.of(c)
     phase_ends(c, x, "optimizer", t0, t1)
     x.optimizers.add(optimizer)
+    round_ended(c, x, optimizer, t1)
+
+
+def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
+    """An optimizer stepped, until ``t1``; perhaps it was the last one of a training step."""
     x.loss.clear()
     if x.part(Steps).cycle.stepped(optimizer):
-        usage.sample(c, x, t1)
+        if x.optimizers:  # else their parameters live elsewhere
+            usage.sample(c, x, t1)
         spend(c, t1)
         step_ended(c, x)
         t1 = now_ns()
