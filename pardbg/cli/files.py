@@ -11,8 +11,8 @@ import click
 
 from pardbg.cli.common import (
     FORCE,
-    PART,
     JSON,
+    PART,
     UserError,
     complete_sessions,
     echo,
