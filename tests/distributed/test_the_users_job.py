@@ -414,3 +414,37 @@ def test_breakpoint_where_nobody_can_type(tmp_path: Path) -> None:
     lines = said(tmp_path / "s.mcap")
     assert "end False" in lines
     assert sum("breakpoint() at <string>:2" in line and "pardbg run" in line for line in lines) == 1
+
+
+WRITES = """
+import sys, time
+from pathlib import Path
+print("begun", flush=True)
+while not Path("go").exists():
+    time.sleep(0.01)
+for n in range(30_000):
+    print(n, "x" * 90)
+    if n % 10 == 0:
+        print("err", n, file=sys.stderr)
+sys.stdout.flush()
+Path("written").touch()
+"""
+
+
+def test_a_stopped_run_keeps_no_job_waiting(tmp_path: Path) -> None:
+    """SIGSTOP to `pardbg run` alone: 3 MB go through pipes that hold 64 kB, and are passed on, all
+    of it and in order, once it runs again."""
+    session = tmp_path / "s.mcap"
+    expected = ["begun", *(f"{n} {'x' * 90}" for n in range(30_000))]
+    with owned(run_argv(session, WRITES), cwd=tmp_path) as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout.readline() == b"begun\n"
+        os.kill(run.pid, signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        wait_until((tmp_path / "written").exists, 30, "the job's output")
+        os.kill(run.pid, signal.SIGCONT)
+        out, err = run.communicate(timeout=30)
+    assert out.decode().splitlines() == expected[1:]
+    errors = [line for line in err.decode().splitlines() if not line.startswith("pardbg: ")]
+    assert errors == [f"err {n}" for n in range(0, 30_000, 10)]
+    assert run.returncode == 0

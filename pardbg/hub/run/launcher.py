@@ -25,7 +25,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.run.config import ConfigError, RunConfig
 from pardbg.hub.run.jobs import Killing, stay_behind, write_exit
-from pardbg.hub.run.output import Copier, memory_files
+from pardbg.hub.run.output import Copier, StandIn, memory_files
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import TerminalModes
 from pardbg.words import duration
@@ -36,6 +36,7 @@ HUB_START_S: Final = 15.0
 HUB_END_S: Final = 20.0
 """How long the hub may take to write the rest after the job's end."""
 TICK_S: Final = 0.2
+STAND_IN_S: Final = 0.01
 RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)
 """Written when the disk is full, too."""
 
@@ -71,6 +72,7 @@ class Launcher:
         self._umask = umask
         """The job's."""
         self._copier: Copier | None = None
+        self._stand_in: StandIn | None = None
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir, config.owner_pid)
@@ -172,6 +174,9 @@ class Launcher:
     def _start_job(self) -> str | None:
         argv = list(self.config.argv)
         stdio = self._stdio
+        if stdio is not None and self.config.owner_pid is not None:
+            ends = (stdio.stdout, stdio.stderr)
+            self._stand_in = StandIn(self.dir, self.config.owner_pid, ends)
         if stdio is None:
             out, err = map(os.dup, self._sources)
             stdio = Stdio(os.open(os.devnull, os.O_RDONLY), out, err, -1)
@@ -199,14 +204,18 @@ class Launcher:
 
     def _look_after(self) -> None:
         assert self.job is not None
+        stands_in = False
         while self.job.poll() is None:
-            self._wait(TICK_S)
+            self._wait(STAND_IN_S if stands_in else TICK_S)
+            stands_in = self._stand_in is not None and self._stand_in.turn()
             self._keep_hub()
             self._killing.tick()
             if self._tty is not None and self._killing.owner_gone:
                 self._tty.restore()
         if self._copier is not None:
             self._copier.finish()
+        if self._stand_in is not None:
+            self._stand_in.close()
         write_exit(self.dir, self.job.returncode, self.restarts)
         self._killing.finish()
 

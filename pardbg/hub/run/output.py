@@ -1,6 +1,7 @@
 """The job's output on its way: read from the job, kept (the newest of it), passed on.
 
-The job of an owner (``pardbg run``) writes to pipes or terminals, which that reads and passes on.
+The job of an owner (``pardbg run``) writes to pipes or terminals, which that reads and passes on;
+while an owner is stopped, the launcher reads its pipes in its place (``StandIn``).
 Without an owner it writes to files in memory, which need no reader: the launcher copies what comes,
 the hub when that is killed, and nobody's death or sleep costs the job more than its output. Never
 to our files: a full disk costs what we keep, not the job. What is kept lies in a file that others
@@ -10,18 +11,22 @@ the file stays small.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import os
 import select
+import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pardbg.hub.ranks.processes import stat_fields
 from pardbg.hub.run import config as files
+from pardbg.words import size
 
 PAGE: Final = 4096
 READ_BYTES: Final = 64 << 10
@@ -32,6 +37,8 @@ TURN_MS: Final = 100
 MAX_REST_BYTES: Final = 1 << 20
 """… nor more than this: a pipe holds no more of what the job itself has written."""
 COPY_S: Final = 0.04
+TURN_READS: Final = 64
+STDERR: Final = 2
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _GONE: Final = select.POLLERR | select.POLLNVAL
 
@@ -49,7 +56,7 @@ class RingFile:
     """Keeps the newest bytes of a stream in a file, each at its offset in the stream."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._limit = limit
         self._end = os.fstat(self._fd).st_size
         self._freed = 0
@@ -77,6 +84,43 @@ class RingFile:
     def skip_to(self, end: int) -> None:
         """Give up what comes before: it becomes a hole."""
         self._end = max(self._end, _up(end))
+
+    def take(self, source: int, wait: bool = True) -> list[bytes]:
+        """Keep what ``source`` has of the stream, and return it: before it what another process
+        took meanwhile. Empty at the stream's end. Raises OSError: BlockingIOError where there is
+        nothing now, or, without ``wait``, while another process is at it."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        try:
+            missed = self._missed()
+            try:
+                data = os.read(source, READ_BYTES)
+            except BlockingIOError:
+                if missed:
+                    return missed
+                raise
+            self.append(data)
+            return [*missed, data] if data else missed
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    @property
+    def behind(self) -> bool:
+        """Another process has taken something of the stream."""
+        return os.fstat(self._fd).st_size > self._end
+
+    def _missed(self) -> list[bytes]:
+        found = []
+        while self.behind:
+            try:
+                at = os.lseek(self._fd, self._end, os.SEEK_DATA)
+            except OSError:  # a hole up to the end
+                at = os.fstat(self._fd).st_size
+            if at > self._end:
+                lost = f"pardbg: {size(at - self._end)} of output came while this was stopped: gone"
+                os.write(STDERR, f"{lost}\n".encode())
+            found.append(os.pread(self._fd, READ_BYTES, at))
+            self._end = at + len(found[-1])
+        return found
 
     def close(self) -> None:
         os.close(self._fd)
@@ -163,16 +207,18 @@ class Pump:
     def _one_turn(self, stream: Stream, poller: select.poll, kept: RingFile | None) -> bool:
         """False at the stream's end."""
         found = dict(poller.poll(TURN_MS))
-        if not found:
+        behind = kept is not None and kept.behind
+        if not found and not behind:
             return not self._over
-        if stream.source not in found:
+        if stream.source not in found and not behind:
             return not found.get(stream.through or 0, 0) & _GONE
         try:
-            data = os.read(stream.source, READ_BYTES)
+            parts = (
+                [os.read(stream.source, READ_BYTES)] if kept is None else kept.take(stream.source)
+            )
         except OSError as error:
             return error.errno == errno.EAGAIN  # else: a terminal whose other side is closed
-        if kept is not None:
-            kept.append(data)
+        data = b"".join(parts)
         if self._over:
             self._left[stream.source] -= len(data)
             if self._left[stream.source] <= 0:
@@ -196,7 +242,53 @@ def _write_all(fd: int, data: bytes) -> bool:
 def pipes() -> tuple[list[Stream], tuple[int, int]]:
     """Two pipes: our ends (not inherited) and the job's stdout and stderr."""
     (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
+    for fd in (out_r, err_r):
+        os.set_blocking(fd, False)  # a stand-in may have been quicker
     return [Stream(out_r, files.OUT_FILE), Stream(err_r, files.ERR_FILE)], (out_w, err_w)
+
+
+class StandIn:
+    """Keeps what a job writes to the pipes of an owner that is stopped (SIGSTOP): else the job
+    would wait once a pipe is full. The owner passes it on when it runs again."""
+
+    def __init__(self, run_dir: Path, owner: int, ends: Sequence[int]) -> None:
+        self._run_dir, self._owner = run_dir, owner
+        known = [os.fstat(fd) for fd in ends]
+        names = (files.OUT_FILE, files.ERR_FILE)
+        self._names = {facts.st_ino: name for facts, name in zip(known, names, strict=True)
+                       if stat.S_ISFIFO(facts.st_mode)}  # fmt: skip
+        self._open: list[tuple[int, RingFile]] = []
+
+    def turn(self) -> bool:
+        """Read what is there if the owner is stopped; return whether it is."""
+        stopped = (stat_fields(self._owner) or " ")[0] in "Tt"
+        with contextlib.suppress(OSError):
+            if stopped and not self._open:
+                self._open_pipes()
+        for source, ring in self._open:
+            with contextlib.suppress(OSError):
+                for _ in range(TURN_READS if stopped else 0):
+                    if not ring.take(source, wait=False):
+                        break
+        if not stopped:
+            self.close()
+        return stopped
+
+    def close(self) -> None:
+        """Leave the pipes to the owner."""
+        for source, ring in self._open:
+            os.close(source)
+            ring.close()
+        self._open = []
+
+    def _open_pipes(self) -> None:
+        """By the owner's own descriptors: nobody else keeps a pipe open that the owner closes."""
+        limit = kept_bytes(self._run_dir)
+        for path in Path(f"/proc/{self._owner}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if name := self._names.get(path.stat().st_ino):
+                    source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                    self._open.append((source, RingFile(self._run_dir / name, limit)))
 
 
 def memory_files() -> tuple[int, int]:
