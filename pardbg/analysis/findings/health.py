@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
@@ -180,6 +180,33 @@ def recorder_lost(view: View) -> Iterable[Finding]:
             "it, and records that are missing are counted (records-missing)."
         )
         yield Finding("recorder-lost", "info", seen[-1][0], text)
+
+
+def nodes_lost(view: View) -> Iterable[Finding]:
+    """Nodes of the job that the hub hears nothing of, until they are back."""
+    silent: dict[int, tuple[int, dict[str, Any]]] = {}
+    controls = view.store.controls
+    for index in range(controls.count(view.t_ns)):
+        t_ns, event = controls.at(index)
+        word = fields.text(event, "event")
+        if word in ("node_lost", "node_back", "node"):
+            node = fields.integer(event, "node", -1)
+            silent.pop(node, None)
+            if word == "node_lost":
+                silent[node] = (t_ns, event)
+    for t_ns, event in silent.values():
+        ranks = fields.integers(event, "ranks")
+        yield Finding(
+            kind="node-lost",
+            severity="error",
+            t_ns=t_ns,
+            text=fields.text(event, "text"),
+            advice="Ask the node itself: does it answer, do its ranks run? Its own `pardbg run` "
+            "says whether it finds the hub.",
+            ranks=ranks,
+            culprits=ranks,
+            evidence=Evidence(t_ns, ranks[0] if ranks else None, "overview"),
+        )
 
 
 def _dying(view: View) -> str:

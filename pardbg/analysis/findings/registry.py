@@ -28,6 +28,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     health.restarts,
     health.recorder_lost,
     health.remote_calls,
+    health.nodes_lost,
     health.several_jobs,
     health.nothing_seen,
     health.clocks,

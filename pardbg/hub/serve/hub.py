@@ -27,6 +27,7 @@ from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
+from pardbg.hub.serve.nodes import Known
 from pardbg.hub.serve.resume import Resumed, open_writer
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Sockets, check_endpoints, load_keys
@@ -224,8 +225,8 @@ class Hub:
             files.add_notice(self.config.dir, plain(text))
             self._agents.nodes.tell_all(Node.NOTICE, text=text)
 
-    def _node_event(self, event: str, text: str) -> None:
-        self._control_event(event, text)
+    def _node_event(self, event: str, node: Known, text: str) -> None:
+        self._control_event(event, text, node=node.number, ranks=node.ranks())
         self._notice({"event": event, "text": text})
 
     # -- what the hub says

@@ -49,7 +49,7 @@ class Nodes:
     """All relays of a run."""
 
     def __init__(self, hub_id: str, router: Router) -> None:
-        self.on_event: Callable[[str, str], None] = lambda event, text: None
+        self.on_event: Callable[[str, Known, str], None] = lambda event, node, text: None
         self.on_welcome: Callable[[str], object] = lambda proc: None
         """The process's records from where the hub stands are to come (again)."""
         self.on_rescued: Callable[[str, Rescued, int, int | None], None] = lambda *_: None
@@ -102,6 +102,7 @@ class Nodes:
                 node.silent = True
                 self.on_event(
                     "node_lost",
+                    node,
                     f"{node} is silent for {duration(now - node.heard_ns)}: the network, its relay "
                     "or the node; its ranks are shown as they were",
                 )
@@ -148,7 +149,7 @@ class Nodes:
         if node.silent:
             node.silent = False
             away = duration(now - node.heard_ns)
-            self.on_event("node_back", f"{node} is back after {away}")
+            self.on_event("node_back", node, f"{node} is back after {away}")
         node.heard_ns = now
         if node.link != message["link"]:
             node.link = int(message["link"])
@@ -172,7 +173,7 @@ class Nodes:
         why = ""
         if message["version"] != VERSION:
             why = f"its pardbg speaks version {VERSION}, yours {message['version']}: use one"
-        elif same is not None and same.run != run and not same.ended:
+        elif same is not None and same.run != run and not (same.ended or same.silent):
             why = f"node {number} is there already ({same.host}): another --node-rank, or wait"
         elif len(self._nodes) >= MAX_NODES:
             why = f"{MAX_NODES} nodes are there already"
@@ -180,14 +181,14 @@ class Nodes:
             self._router.send_relay(relay, {"t": Node.REFUSED.value, "why": why})
             return None
         node = Known(number, str(message["host"])[:64], run, relay, heard_ns=now)
-        if same is None:
-            self.on_event("node", f"node {number} ({node.host}) has joined")
-        else:
+        if same is not None:
             del self._nodes[same.identity]
             self._take(same, {})
-            if same.run == run:
-                self.on_event("node_back", f"node {number} ({node.host}) has a new relay")
         self._nodes[relay] = node
+        if same is None or same.run != run:
+            self.on_event("node", node, f"node {number} ({node.host}) has joined")
+        else:
+            self.on_event("node_back", node, f"node {number} ({node.host}) has a new relay")
         return node
 
     def _rescued(self, node: Known, message: dict[str, Any]) -> None:
