@@ -177,15 +177,14 @@ def _of_a_rank() -> bool:
 
 
 def _parents() -> list[int]:
+    from pardbg_agent.identity import read_text
+
     found: list[int] = []
     pid = os.getppid()
     while pid > 1 and len(found) < MAX_PARENTS:
         found.append(pid)
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-                pid = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
+        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
     return found
 
 

@@ -24,6 +24,7 @@ MAX_NAMES: Final = 65_536
 MORE: Final = "(more names than pardbg keeps)"
 _MAX_STRING: Final = 1024
 _LENGTH: Final = struct.Struct("<I")
+_OP_FIELDS: Final = ("op", "dtype", "reduce", "root", "tag", "coalesced")
 
 
 class Defs:
@@ -37,8 +38,8 @@ class Defs:
         self.on_identify: Callable[[dict[str, Any]], None] | None = None
         """Called with the fields ``identify`` changed (the core updates the ring's header)."""
         self._lock = threading.RLock()
-        self._names: dict[str, int] = {}
-        self._ops: dict[tuple[Any, ...], int] = {}
+        self._names: dict[Any, int] = {}
+        """Strings; and ops, as the tuple of their fields."""
         self._groups: dict[str, tuple[int, tuple[Any, ...]]] = {}
         self._next_name = itertools.count(1).__next__
         self._next_group = itertools.count(1).__next__
@@ -49,7 +50,7 @@ class Defs:
 
     def name(self, text: str) -> int:
         """Id of an interned string (from 1)."""
-        return self._names.get(text) or self._new_name(text)
+        return self._names.get(text) or self._new(text, text)
 
     def op(
         self,
@@ -62,11 +63,11 @@ class Defs:
     ) -> int:
         """Id of an op's signature; ids are shared with names."""
         key = (op, dtype, reduce, root, tag, coalesced)
-        return self._ops.get(key) or self._new_op(key)
+        return self._names.get(key) or self._new(key, op)
 
     def op_named(self, number: int) -> str:
-        """Return the op of an id that ``op`` returned."""
-        return next((key[0] for key, known in list(self._ops.items()) if known == number), "?")
+        ops = [key for key, known in list(self._names.items()) if known == number]
+        return next((key[0] for key in ops if isinstance(key, tuple)), "?")
 
     def group(
         self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str,
@@ -88,7 +89,6 @@ class Defs:
         return group_id
 
     def put(self, kind: DefKind, **fields: Any) -> None:
-        """Append any definition."""
         payload = msgpack.packb({"k": kind.value, **fields}, default=str)
         with self._lock:
             self.payloads.append(payload)
@@ -105,38 +105,25 @@ class Defs:
             self.on_identify(fields)
 
     def close(self) -> None:
-        """Close the file; further definitions stay in memory."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
 
-    def _new_name(self, text: str) -> int:
+    def _new(self, key: Any, text: str) -> int:
+        """Define a name, or an op with this name; past MAX_NAMES others stand for it."""
         with self._lock:
-            if len(self._names) >= MAX_NAMES and text != MORE:
-                return self.name(MORE)
-            known = self._names.get(text)
-            if known is None:
-                known = self._names[text] = self._define(DefKind.NAME, s=text[:_MAX_STRING])
-            return known
-
-    def _new_op(self, key: tuple[Any, ...]) -> int:
-        with self._lock:
-            if len(self._ops) >= MAX_NAMES:
-                return self.name(key[0])
-            known = self._ops.get(key)
-            if known is None:
-                op, dtype, reduce, root, tag, coalesced = key
-                known = self._ops[key] = self._define(
-                    DefKind.OP, op=op, dtype=dtype, reduce=reduce, root=root, tag=tag,
-                    coalesced=coalesced,
-                )  # fmt: skip
-            return known
-
-    def _define(self, kind: DefKind, **fields: Any) -> int:
-        new = self._next_name()
-        self.put(kind, id=new, **fields)
-        return new
+            known = self._names.get(key)
+            if known is not None:
+                return known
+            if len(self._names) >= MAX_NAMES and key != MORE:
+                return self.name(MORE if key == text else text)
+            new = self._names[key] = self._next_name()
+            if key == text:
+                self.put(DefKind.NAME, id=new, s=text[:_MAX_STRING])
+            else:
+                self.put(DefKind.OP, id=new, **dict(zip(_OP_FIELDS, key, strict=True)))
+            return new
 
     def _write(self, payload: bytes) -> None:
         if self._file < 0:

@@ -41,21 +41,11 @@ class Identity:
 
     def fields(self, level: str) -> dict[str, Any]:
         """What a PROCESS definition and HELLO say."""
-        torch = sys.modules.get("torch")
+        known = {name: getattr(self, name) for name in self.__slots__ if name != "extra"}
         return {
-            "proc": self.proc,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "local_rank": self.local_rank,
-            "host": self.host,
-            "pid": self.pid,
-            "epoch": self.epoch,
-            "boot_id": self.boot_id,
-            "start_ns": self.start_ns,
-            "wall_ns": self.wall_ns,
+            **known,
             "python": platform.python_version(),
-            "torch": str(getattr(torch, "__version__", "")),
-            "device": self.device,
+            "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
             "argv": [str(arg)[:_MAX_ARG] for arg in _argv()[:_MAX_ARGS]],
             "level": level,
             "job": job_name(),

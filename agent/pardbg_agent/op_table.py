@@ -144,7 +144,6 @@ class OpTable:
 
     @property
     def num_ever(self) -> int:
-        """Ops issued so far."""
         return self._newest
 
     @property
@@ -158,7 +157,6 @@ class OpTable:
         return sum(not op[0].startswith(CALLS) for op in list(self._open.values()))
 
     def oldest(self) -> Issued | None:
-        """The op that has been open longest."""
         found = self._first()
         return None if found is None else Issued(*found)
 

@@ -29,6 +29,8 @@ _MIN_CAPACITY: Final = 64
 _MAX_CAPACITY: Final = 1 << 22
 _LIMITS: Final = {"B": (0, 255), "H": (0, 65535), "I": (0, 2**32 - 1), "h": (-(2**15), 2**15 - 1)}
 _FORMAT: Final = "BBHIqqIIHhhhqq"
+_NOW: Final = struct.Struct("<qIIhh4xq")
+"""wire.STATUS_NOW, its reserved field left at 0."""
 
 RecordFn = Callable[[int, int, int, int, int, int, int, int, int, int, int, int, int, int], None]
 """(kind, lane, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer, a, b)"""
@@ -53,33 +55,21 @@ class Status:
     """Writers of the status blocks: where the rank is now. Each is one ``pack_into``."""
 
     def __init__(self, buffer: mmap.mmap) -> None:
-        self.now: Callable[[int, int, int, int, int, int], None] = _now_writer(buffer)
+        block = functools.partial
+        self.now: Callable[..., None] = block(_NOW.pack_into, buffer, wire.STATUS_NOW_OFFSET)
         """(step, phase_id, action_id, stage, mb, since_ns)"""
-        self.op: Callable[[int, int, int, int, int, int, int], None] = _block_writer(
-            buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
+        self.op: Callable[..., None] = block(
+            wire.STATUS_OP.pack_into, buffer, wire.STATUS_OP_OFFSET
         )
         """(name_id, seq, group_id, peer, flags, since_ns, open)"""
-        self.gate: Callable[[int, int, int], None] = _block_writer(
-            buffer, wire.STATUS_GATE, wire.STATUS_GATE_OFFSET
+        self.gate: Callable[..., None] = block(
+            wire.STATUS_GATE.pack_into, buffer, wire.STATUS_GATE_OFFSET
         )
         """(gate class, name_id, since_ns)"""
-        self.health: Callable[[int, int, int, int, int, int], None] = _block_writer(
-            buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET
+        self.health: Callable[..., None] = block(
+            wire.STATUS_HEALTH.pack_into, buffer, wire.STATUS_HEALTH_OFFSET
         )
         """(heartbeat_ns, sent, dropped, errors, level, hook_ns)"""
-
-
-def _now_writer(buffer: mmap.mmap) -> Callable[[int, int, int, int, int, int], None]:
-    pack, offset = wire.STATUS_NOW.pack_into, wire.STATUS_NOW_OFFSET
-
-    def now(step: int, phase_id: int, action_id: int, stage: int, mb: int, t: int) -> None:
-        pack(buffer, offset, step, phase_id, action_id, stage, mb, 0, t)
-
-    return now
-
-
-def _block_writer(buffer: mmap.mmap, layout: struct.Struct, offset: int) -> Callable[..., None]:
-    return functools.partial(layout.pack_into, buffer, offset)
 
 
 def _clamped(fields: tuple[Any, ...]) -> list[int]:
@@ -217,7 +207,6 @@ class RingReader:
         return cls(buffer, start=start, hole_ns=hole_ns)
 
     def close(self) -> None:
-        """Give the mapping back."""
         self._marks.release()
         self._data.release()
         if isinstance(self._buffer, mmap.mmap):

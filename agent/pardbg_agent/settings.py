@@ -64,7 +64,6 @@ def budget_from_env() -> float:
 
 
 def complain(text: str) -> None:
-    """Print a line on stderr."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
         sys.stderr.flush()

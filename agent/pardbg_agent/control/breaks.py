@@ -42,8 +42,6 @@ class BadTree(ValueError):
 
 @dataclass(slots=True, eq=False)
 class Break:
-    """One breakpoint."""
-
     number: int
     gates: int
     equal: tuple[tuple[str, Any], ...]

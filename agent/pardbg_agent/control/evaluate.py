@@ -216,7 +216,6 @@ class OwnOutput:
 
     @property
     def text(self) -> str:
-        """Return what this thread has printed."""
         return self._own.getvalue()
 
     def __getattr__(self, name: str) -> Any:
@@ -296,7 +295,6 @@ class TimeLimit:
         return not self._sent  # the work may have swallowed it
 
     def check(self) -> None:
-        """End what has run for too long."""
         with self._lock:
             if self._ident and self._now() >= self._until_ns:
                 ident, self._ident, self._sent = self._ident, 0, True

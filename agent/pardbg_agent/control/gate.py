@@ -148,7 +148,6 @@ class GateControl:
         return delayed + self._pass(gate, describe) if self.holding else delayed
 
     def _delay(self) -> int:
-        """The planted straggler: once in each step, at its first gate."""
         step, late = self._step(), self._delay_ns
         if step == self._delayed_step:
             return 0
@@ -157,7 +156,6 @@ class GateControl:
         return late
 
     def _break(self, gate: int, describe: Describe, facts: AskFacts | None) -> None:
-        """Close the gate if a breakpoint matches what comes next."""
         try:
             hit = self.breaks.first_hit(gate, facts, self._facts)
         except Exception:  # noqa: BLE001 - a condition must not reach the training
@@ -182,7 +180,6 @@ class GateControl:
             return True
 
     def _stop_here(self) -> None:
-        """The gate after ``stop``."""
         with self._changed:
             if self._due is not None and not self._ended:
                 self._close(self._due)
@@ -266,7 +263,6 @@ class GateControl:
     # -- the agent thread's side
 
     def raised(self) -> dict[int, TracebackType]:
-        """thread ident -> the exception it is held at."""
         with self._changed:
             return {one.ident: one.trace for one in self._holders if one.trace is not None}
 
@@ -300,7 +296,6 @@ class GateControl:
             self._changed.notify_all()
 
     def run(self, message_id: int | None = None) -> None:
-        """Open the gate; everybody held goes on."""
         with self._changed:
             if message_id is not None:
                 self._reply_to = message_id
@@ -313,7 +308,6 @@ class GateControl:
                 self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
 
     def set_breaks(self, breaks: Breaks, watches: Watches = NO_WATCHES) -> None:
-        """Replace all breakpoints and watches."""
         with self._changed:
             breaks.keep_counts(self.breaks)
             watches.keep_counts(self.watches)

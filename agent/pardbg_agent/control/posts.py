@@ -1,9 +1,8 @@
 """A board in shared memory: what each process of this host is about to do, for others to compare.
 
-Each process has one file, ``<proc>.board`` beside its ring, of a fixed size. It alone writes there;
-the others map it and only read. There is no lock, no rendezvous and no message: a rank *posts* what
-it is about to do and then *looks* at what the others have posted for the same thing. Made with the
-first post, so a run without such a watch has no board.
+Each process has one file, ``<proc>.board`` beside its ring. It alone writes there; the others map
+it and only read. There is no lock, no rendezvous and no message: a rank *posts* what it is about to
+do and then *looks* at what the others have posted for the same thing. Made with the first post.
 
 A post lies under a key of two numbers, (what, which): a group's hash and the op's seq; the hash of
 a p2p edge's side and the message's order; the hash of a set of parameters and the step. The header
@@ -11,21 +10,19 @@ says which job and which restart of it (epoch): boards of others are not looked 
 
 [Note: who sees whom] Post, fence, then look: without the fence a processor may read the others'
 slots before its own post has left its store buffer. Of two ranks that post at the same time at
-least one sees the other, as one of the writes comes first; both may. So a disagreement is always
-seen by somebody who has not issued yet, and nobody has to wait for anybody.
+least one sees the other, as one of the writes comes first. So a disagreement is always seen by
+somebody who has not issued yet, and nobody has to wait for anybody.
 
-[Note: what is not there] says nothing. A rank may not have been told yet to watch, be on another
-host, be gone, or its post may be overwritten: then there is nothing to compare, and that is never a
-finding. Posts of a process that is dead, and of two processes that claim the same rank of the same
-group (two jobs that nothing tells apart), do not count either.
+[Note: what is not there] says nothing, and is never a finding: a rank may not have been told yet to
+watch, be on another host, be gone, or its post may be overwritten. Posts of a dead process, and of
+two that claim the same rank of a group (jobs that nothing tells apart), do not count either.
 
-[Note: torn] Whoever reads may meet a writer half-way. A slot ends with the checksum of all before
-it; one that does not fit is read again and then taken as not there. That is safe: its writer looks
-after it has written.
+[Note: torn] A slot ends with the checksum of all before it; one that does not fit is read again and
+then taken as not there. That is safe: its writer looks after it has written.
 
-[Note: full] Posts live in sets of WAYS slots; (what + which) says which set, so the posts of one
-group lie side by side and push out nothing before SETS * WAYS of them. In a full set the oldest
-goes. Slots keep the whole key, so two keys of one set are never taken for each other.
+[Note: full] Posts live in sets of WAYS slots; (what + which) says which set, so those of one group
+push out nothing before SETS * WAYS of them. In a full set the oldest goes. Slots keep the whole
+key, so two keys of one set are never taken for each other.
 
 The layout, host byte order, all in one page-aligned file::
 
@@ -33,11 +30,8 @@ The layout, host byte order, all in one page-aligned file::
     4096    SETS * WAYS slots of SLOT bytes: ops
     ...     AREAS areas of AREA bytes: checksums of up to MAX_SUMS parameters each
 
-Times are CLOCK_MONOTONIC, one clock for all processes of a host. Only same-host members of a group
-meet here; for a group across hosts each host compares its own, and the analysis all of them.
-
-Standard library only.
-"""
+Only same-host members of a group meet here (times are CLOCK_MONOTONIC); for a group across hosts
+each host compares its own, and the analysis all of them. Standard library only."""
 
 from __future__ import annotations
 
@@ -110,7 +104,7 @@ class Post(NamedTuple):
     reduce: int
     """Place in the list of reduce ops; -1: not known (ops that C++ issues)."""
     tensors: int
-    """How many tensors the bytes are of; 0: more than the shape tells."""
+    """Tensors that the bytes are of; 0: more than the shape tells."""
     peer: int
     """Global rank of the root or the peer; -1 none."""
     in_bytes: int
@@ -132,7 +126,6 @@ def pack_what(
     op: str, reduce: int, tensors: int, peer: int, in_bytes: int, out_bytes: int, dtype: str,
     shape: str,
 ) -> bytes:  # fmt: skip
-    """Pack the part of a post that ranks compare."""
     return WHAT.pack(
         _OP_CODES.get(op, 0), max(-1, min(reduce, 127)), max(0, min(tensors, 65535)), peer,
         in_bytes, out_bytes, dtype.encode("ascii", "replace")[:16],
@@ -141,7 +134,6 @@ def pack_what(
 
 
 def post_of(rank: int, t_ns: int, packed: bytes, held: bool = False) -> Post:
-    """``pack_what`` undone."""
     code, reduce, tensors, peer, in_bytes, out_bytes, dtype, shape = WHAT.unpack(packed)
     op = OPS[code] if code < len(OPS) else OPS[0]
     return Post(
@@ -171,8 +163,6 @@ class Posts:
 
     @classmethod
     def create(cls, path: str, job: int, rank: int) -> Posts:
-        """Make the file, 0600, with its space reserved: a full tmpfs must fail here as an OSError,
-        and not as SIGBUS in the training."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of an earlier process with this number
         hidden = path + NEW  # nobody maps it before its header is there
@@ -228,10 +218,9 @@ class Posts:
         self._fence()
 
     def _fence(self) -> None:
-        """Let what was written be seen before anything is read that comes after. Python has no
-        fence of its own, but a lock's atomic instruction is one on x86; on ARM64 the second round
-        takes the word that the first one released, so it comes after it, and all reads after that.
-        0.1 us."""
+        """Let what was written be seen before anything is read that comes after. A lock's atomic
+        instruction is a fence on x86; on ARM64 the second round takes the word that the first one
+        released, so it comes after it, and all reads after that. 0.1 us."""
         for _ in range(2):
             with self._lock:
                 pass
@@ -281,7 +270,6 @@ class Peer:
         return None
 
     def sums(self, what: int, which: int) -> Sums | None:
-        """Return its checksums under this key, or None."""
         for area in range(AREAS):
             at = _AREAS + area * AREA
             for _ in range(_TRIES):
@@ -309,11 +297,9 @@ class Peer:
         return bool(magic == MAGIC and slot == SLOT)
 
     def alive(self) -> bool:
-        """Return whether its process runs, and not another one with the same pid."""
         return identity.started(self.pid) == str(self.started)
 
     def gate(self) -> tuple[bool, int]:
-        """Return (held at a gate, since when it is held or free)."""
         if self.ring is None:
             return False, 0
         return gate_of(self.ring)
@@ -346,7 +332,6 @@ class PeerPosts:
         return [other for other in self._known.values() if other.rank in ranks]
 
     def all(self) -> Iterator[Peer]:
-        """Iterate over all known peers."""
         yield from list(self._known.values())
 
     def refresh(self) -> None:
@@ -392,7 +377,6 @@ class PeerPosts:
 
 
 def gate_of(ring: Any) -> tuple[bool, int]:
-    """Return (held, since when) from a ring's status block."""
     gate, _, since_ns = wire.STATUS_GATE.unpack_from(ring, wire.STATUS_GATE_OFFSET)
     return bool(gate), int(since_ns)
 

@@ -1,24 +1,16 @@
 """Watches of this rank: conditions on what happens in the training, evaluated by the hooks.
 
 A watch has a number of the breakpoints' table, a kind (wire.WATCH_KINDS) and a limit: times the
-median for ``slow``, ns for ``skew``, bytes for ``memory``, 0 for the others. The hub sends all of
-them with BREAKS, ``"watches": [{"n", "kind", "limit", "ignore"}]``.
+median for ``slow``, ns for ``skew``, bytes for ``memory``, 0 for the others. How a hook uses it:
 
-How a hook uses it:
-
-- ``c.watches`` (replaced as a whole by each BREAKS) has one attribute per kind, the Watch or None:
-  ``if c.watches.memory is not None: ...``. ``c.watches.active`` says whether there is any.
+- ``c.watches`` (replaced as a whole by each BREAKS) has one attribute per kind, the Watch or None.
 - A kind of BEFORE_ISSUE looks at an op before it is issued. ``c.gate.closed`` is True while there
-  is one, so the open gate costs what it always did: hooks look inside ``if c.gate.closed:`` and
-  before ``wait_gate``, through ``hooks.watch.op_watches.before_issue``.
+  is one, so the open gate costs what it always did: hooks look inside ``if c.gate.closed:``.
 - ``c.gate.stop(number, text)``: this thread's rank holds at its next gate, which for a stop before
   ``wait_gate`` of an op is that op's own. ``text`` (what, where, number against limit; not the
   rank, which the hub says) goes to the hub as STATE's ``hit``. It counts a match, lets ``ignore``
   of them pass, and does nothing while an earlier hit of this rank waits for the hub. True: it will
-  hold. It never waits and never raises; any thread.
-
-Runs on the training's threads: plain attributes, no lock but the gate's.
-"""
+  hold. It never waits and never raises; any thread."""
 
 from __future__ import annotations
 
@@ -75,7 +67,6 @@ class Watches:
         return min(found, key=lambda one: (one.limit, one.number), default=None)
 
     def has(self, number: int) -> bool:
-        """Return whether there is a watch of this number."""
         return number in self._left
 
     def counts(self, number: int) -> bool:

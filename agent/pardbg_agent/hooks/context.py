@@ -1,8 +1,7 @@
 """What the hooks keep: per thread (State), and per Core (Context, with one object for each hook).
 
-A Core gets its Context with its first hook, and loses it with detach; a forked child has neither.
-What a hook notes before there is a Core (optimizers are often made before the first group) is in
-the Context that the next Core takes over."""
+A Core gets its Context with its first hook, and loses it with detach or fork. What is noted before
+there is a Core (optimizers made before the first group) is in the one that the next Core gets."""
 
 from __future__ import annotations
 

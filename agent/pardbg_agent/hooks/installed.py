@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -26,6 +26,12 @@ from pardbg_agent.hooks.training import fsdp, pipeline, recompute, remote_calls,
 from pardbg_agent.hooks.watch import diverge, probes
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
+
+_HOOKS: Final[tuple[Any, ...]] = (
+    host_calls, probes, step_phases, pipeline, frameworks, wrappers, fsdp, recompute,
+    remote_calls,
+)  # fmt: skip
+"""Those of watches come before training's: a step's number moves on there."""
 
 
 class OpHooks(Protocol):
@@ -74,17 +80,9 @@ class Installed:
             c10d._update_default_pg, groups.default_made))  # fmt: skip
         mesh = device_mesh.DeviceMesh
         self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
-        host_calls.install(self._patches, self._late)
-        # Before training's: a step's number moves on there.
-        self._handles += probes.install(self._patches, self._late)
         self._handles += diverge.install()
-        self._handles += step_phases.install(self._patches, self._late)
-        pipeline.install(self._patches, self._late)
-        frameworks.install(self._patches, self._late)
-        wrappers.install(self._patches, self._late)
-        fsdp.install(self._patches, self._late)
-        recompute.install(self._patches, self._late)
-        remote_calls.install(self._patches, self._late)
+        for hook in _HOOKS:
+            self._handles += hook.install(self._patches, self._late) or ()
         default = c10d._world.default_pg
         if default is not None:  # attached in the middle of a program
             groups.default_made(default)

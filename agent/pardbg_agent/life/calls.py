@@ -50,7 +50,6 @@ def begin(c: Core, name: str, detail: str, key: str, members: Sequence[int]) -> 
 
 
 def end(c: Core, call: Call, failed: bool = False) -> None:
-    """It is over."""
     if c.ops.completed(call.token):
         _record(c, Kind.CALL, call, now_ns(), int(Flag.FAILED) if failed else 0)
 

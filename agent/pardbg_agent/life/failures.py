@@ -77,33 +77,27 @@ class UncaughtErrors:
     def _uncaught(
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
-        before = self._before[0] if self._before is not None else sys.__excepthook__
-        if self._again():
-            sys.__excepthook__(kind, value, trace)
-            return
-        self._tell_and_hold(value, trace, "MainThread")
-        hide_own(value)
-        self._pass_on(before, kind, value, trace)
+        self._end(0, value, trace, "MainThread", kind, value, trace)
 
     def _uncaught_in_thread(self, args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "thread"
-        before = self._before[1] if self._before is not None else threading.__excepthook__
-        if self._again():
-            threading.__excepthook__(args)
+        self._end(1, args.exc_value, args.exc_traceback, name, args)
+
+    def _end(
+        self, which: int, value: BaseException | None, trace: TracebackType | None, thread: str,
+        *args: Any,
+    ) -> None:  # fmt: skip
+        """Tell, and pass ``args`` on to the hook that was there."""
+        plain: Callable[..., Any] = (sys.__excepthook__, threading.__excepthook__)[which]
+        if getattr(self._passing, "on", False):  # that hook was itself chained to ours
+            plain(*args)
             return
-        if args.exc_value is not None:
-            self._tell_and_hold(args.exc_value, args.exc_traceback, name)
-            hide_own(args.exc_value)
-        self._pass_on(before, args)
-
-    def _again(self) -> bool:
-        """The hook that ours calls was itself chained to ours."""
-        return getattr(self._passing, "on", False)
-
-    def _pass_on(self, before: Callable[..., Any], *args: Any) -> None:
+        if value is not None:
+            self._tell_and_hold(value, trace, thread)
+            hide_own(value)
         self._passing.on = True
         try:
-            before(*args)
+            (plain if self._before is None else self._before[which])(*args)
         finally:
             self._passing.on = False
 
@@ -151,7 +145,6 @@ class Children:
         self._undo = lambda: setattr(base, "_bootstrap", original)
 
     def leave(self) -> None:
-        """Start children as before."""
         self._undo()
         self._undo = lambda: None
 

@@ -39,12 +39,10 @@ class LateImports(MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Wait for nothing any more."""
         for module in list(self._wanted):
             self.forget(module)
 
     def forget(self, module: str) -> None:
-        """Do not wait for this one any more."""
         self._wanted.pop(module, None)
         if not self._wanted and self in sys.meta_path:
             sys.meta_path.remove(self)

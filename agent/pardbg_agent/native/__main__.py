@@ -54,7 +54,6 @@ def build() -> tuple[str, float]:
 
 
 def compile_to(out: str, torch: str) -> None:
-    """Raises Unusable."""
     wanted = os.environ.get("CXX")
     compiler = wanted or next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
@@ -84,7 +83,6 @@ def compile_to(out: str, torch: str) -> None:
 
 
 def try_it(path: str) -> None:
-    """Load it in a process of its own. Raises Unusable."""
     ran = subprocess.run(
         [sys.executable, "-c", TRY, path], capture_output=True, text=True, timeout=TIMEOUT_S,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PARDBG": ""},

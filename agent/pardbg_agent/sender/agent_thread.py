@@ -137,7 +137,6 @@ class Sender:
             link.close()
 
     def _turn(self, link: Link) -> None:
-        """Wait for something to do, then do all of it."""
         core = self._core
         busy = core.gate.holding or self._control.active or self._flush_wanted
         rests = self._control.rests and not self._flush_wanted

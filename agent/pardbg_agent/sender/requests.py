@@ -39,11 +39,9 @@ class Requests:
         """Id of the newest PERMIT or RUN that was obeyed."""
 
     def new_hub(self) -> None:
-        """Another hub counts its requests anew."""
         self._obeyed = -1
 
     def answer(self) -> None:
-        """Send what held threads have found."""
         while self._answers:
             message, fields = self._answers.popleft()
             self._ack(message, **fields)

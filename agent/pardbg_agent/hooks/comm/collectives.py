@@ -57,10 +57,27 @@ def make_count(spec: Spec) -> Any:
 
 
 def make_begin(spec: Spec) -> Any:
-    """Return what runs before the op enters the backend. It returns the Op, or None if that is not
-    real (a fake tensor)."""
-    begin = _begin(spec)
-    return begin if spec.parts is None else _with_parts(spec.parts, spec.group, begin)
+    """Return what runs before the op enters the backend, guarded. It returns the Op; None where it
+    is only counted (``make_count``), or not real (a fake tensor)."""
+    begin, count, hook = _begin(spec), make_count(spec), f"c10d.{spec.torch_name}"
+    if spec.parts is not None:
+        begin = _with_parts(spec.parts, spec.group, begin)
+
+    def guarded(c: _core.Core, args: Args, state: State) -> Op | None:
+        if c.level and hook not in c.guard.disabled:
+            state.numbered = False
+            try:
+                op: Op | None = begin(c, args, state)
+                return op
+            except Exception as error:  # noqa: BLE001 - the guard
+                lost(c, hook, error)
+                if state.numbered:
+                    return None
+        count(c, args, state)
+        state.numbered = True
+        return None
+
+    return guarded
 
 
 def _with_parts(parts: Parts, group_at: int, begin: Any) -> Any:

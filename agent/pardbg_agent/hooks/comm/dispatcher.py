@@ -20,7 +20,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import works
-from pardbg_agent.hooks.comm.collectives import failed, lost, make_begin, make_count
+from pardbg_agent.hooks.comm.collectives import failed, lost, make_begin
 from pardbg_agent.hooks.comm.op_arguments import SPECS, Args, Spec
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import unframed, unseen
@@ -43,7 +43,6 @@ class Dispatcher:
         self._libraries: list[Any] = []
 
     def install(self) -> None:
-        """Register a kernel for each op that this torch has."""
         library = Library("c10d", "IMPL")
         for spec in SPECS:
             packet = getattr(torch.ops.c10d, spec.torch_name, None)
@@ -53,7 +52,6 @@ class Dispatcher:
         self._libraries = [library, watch_waits()]
 
     def uninstall(self) -> None:
-        """Unregister: from here on ops take torch's own way."""
         for library in self._libraries:
             library._destroy()
         self._libraries = []
@@ -61,7 +59,7 @@ class Dispatcher:
 
 def make_kernel(spec: Spec, redispatch: Any) -> Any:
     """Return the kernel of one op. Whatever the hook does, it issues the op exactly once."""
-    begin, count, ends = make_begin(spec), make_count(spec), _ends(spec)
+    begin, ends = make_begin(spec), _ends(spec)
     hook, below = f"c10d.{spec.torch_name}", _below
 
     @unseen
@@ -70,17 +68,8 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
             entered = now_ns()
             rest = below.get(keyset.raw_repr()) or _rest(keyset)
             c = _core.CURRENT or _core.ensure()
-            op, state = None, LOCAL.state
-            if c.level and hook not in c.guard.disabled:
-                state.numbered = False
-                try:
-                    op = begin(c, args, state)
-                except Exception as error:  # noqa: BLE001 - the guard
-                    lost(c, hook, error)
-                    if not state.numbered:
-                        count(c, args, state)
-            else:
-                count(c, args, state)
+            state = LOCAL.state
+            op = begin(c, args, state)
             if op is None:
                 return redispatch(rest, *args)
             try:
@@ -182,15 +171,14 @@ _MONITORED = Spec(
 
 
 def monitored(original: Any) -> Any:
-    """Return the method, watched."""
-    begin, count, hook = make_begin(_MONITORED), make_count(_MONITORED), "monitored_barrier"
+    begin = make_begin(_MONITORED)
 
     @unframed
     @functools.wraps(original)
     def barrier(self: Any, *args: Any, **kwargs: Any) -> Any:
         c, op = _core.CURRENT, None
         if c is not None:
-            op = _enter_or_count(c, hook, begin, count, self)
+            op = c.guard.call("monitored_barrier", _enter, c, begin, self)
         if c is None or op is None:
             return original(self, *args, **kwargs)
         refused = True
@@ -198,36 +186,21 @@ def monitored(original: Any) -> Any:
             result = original(self, *args, **kwargs)
             refused = False
         finally:
-            c.guard.call(hook, works.waited, c, op, op.t0, now_ns(), refused)
+            c.guard.call("monitored_barrier", works.waited, c, op, op.t0, now_ns(), refused)
         return result
 
     return barrier
 
 
-def _enter_or_count(c: _core.Core, hook: str, begin: Any, count: Any, pg: Any) -> Op | None:
-    state = LOCAL.state
-    state.numbered = False
-    if c.level:
-        op: Op | None = c.guard.call(hook, _enter, c, begin, pg)
-        if op is not None:
-            return op
-        c.guard.call("unrecorded", c.unrecorded.begins, now_ns(), True)
-    if not state.numbered:
-        state.group = pg
-        count(c, (pg, False), state)
-        state.group = None
-    return None
-
-
-def _enter(c: _core.Core, begin: Any, pg: Any) -> Op:
+def _enter(c: _core.Core, begin: Any, pg: Any) -> Op | None:
     """The issue of an op that waits inside its call: recorded before, as a wait has no end yet."""
     state = LOCAL.state
     state.group = pg
     try:
-        op: Op = begin(c, (pg, False), state)
+        op: Op | None = begin(c, (pg, False), state)
     finally:
         state.group = None
-    if c.level > 1:
+    if op is not None and c.level > 1:
         c.record(
             _ISSUE, _COMM, op.flags, op.name_id, op.t0, op.t0, op.step, op.seq, op.group_id,
             NONE, NONE, NONE, 0, 0,

@@ -88,7 +88,6 @@ def _note(name: str, axis: str) -> None:
 
 
 def _meet_again(c: _core.Core, name: str) -> None:
-    """The definition of a group once more, now that its axis is known."""
     for pg, known in list(c10d._world.pg_names.items()):
         if known == name:
             _meet(of(c), pg)

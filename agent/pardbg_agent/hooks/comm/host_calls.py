@@ -33,6 +33,9 @@ _INIT: Final = (
 )  # fmt: skip
 
 
+_GROUPS: Final = (c10d, dist, device_mesh)
+
+
 class About(NamedTuple):
     """What a call is, before it begins."""
 
@@ -53,31 +56,21 @@ _here = _Here()
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Put the hooks in place."""
-    for name, describe in (
-        ("init_process_group", _init), ("new_group", _new_group), ("split_group", _split_group),
-        ("destroy_process_group", _destroy),
+    for modules, prefix, name, describe in (
+        (_GROUPS, "", "init_process_group", _init),
+        (_GROUPS, "", "destroy_process_group", _destroy),
+        (_GROUPS, "", "new_group", _new_group), (_GROUPS, "", "split_group", _split_group),
+        ((device_mesh, dist), "", "init_device_mesh", _mesh),
+        ((c10d.Store,), "Store.", "get", _key), ((c10d.Store,), "Store.", "wait", _key),
+        ((torch, torch.serialization), "torch.", "save", _file),
+        ((torch, torch.serialization), "torch.", "load", _file),
     ):  # fmt: skip
-        original = getattr(c10d, name, None)
-        if original is None:
-            continue
-        watched = _watched(name, original, describe)
-        for module in (c10d, dist, device_mesh):
-            if vars(module).get(name) is original:
-                patches.set(module, name, watched)
-    mesh = getattr(device_mesh, "init_device_mesh", None)
-    if mesh is not None:
-        watched = _watched("init_device_mesh", mesh, _mesh)
-        for module in (device_mesh, dist):
-            if vars(module).get("init_device_mesh") is mesh:
-                patches.set(module, "init_device_mesh", watched)
-    for name in ("get", "wait"):
-        patches.set(c10d.Store, name, _watched(f"Store.{name}", getattr(c10d.Store, name), _key))
-    for name in ("save", "load"):
-        original = getattr(torch, name)
-        watched = _watched(f"torch.{name}", original, _file)
-        for module in (torch, torch.serialization):
-            patches.set(module, name, watched)
+        original = getattr(modules[0], name, None)
+        if original is not None:
+            watched = _watched(prefix + name, original, describe)
+            for module in modules:
+                if getattr(module, name, None) is original:
+                    patches.set(module, name, watched)
     for name in ("saver", "loader"):
         late.when_imported(
             f"torch.distributed.checkpoint.state_dict_{name}",
@@ -147,7 +140,6 @@ def _spawned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _core.Core | None
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """init_process_group's arguments by name."""
     return {**dict(zip(_INIT, args, strict=False)), **kwargs}
 
 
@@ -183,7 +175,6 @@ def _init(*args: Any, **kwargs: Any) -> About | None:
 
 
 def _world() -> range | None:
-    """All ranks of the job."""
     if dist.is_initialized():
         return range(dist.get_world_size())
     size = _number("WORLD_SIZE")

@@ -61,7 +61,6 @@ def usable() -> bool:
 
 
 def why_not() -> str:
-    """Why it is not usable: a line."""
     return _process.why_not or "the agent was attached another way before"
 
 
@@ -76,7 +75,6 @@ class Hotpath:
     name = "native"
 
     def install(self) -> None:
-        """Give the Core its table, now or when it is made, and register."""
         _core.ON_START = _adopt
         if _core.CURRENT is not None:
             _adopt(_core.CURRENT)
@@ -151,12 +149,10 @@ class NativeTable:
 
     @property
     def revision(self) -> int:
-        """Changes whenever STATE would."""
         return int(self.table.revision)
 
     @property
     def num_ever(self) -> int:
-        """Ops issued so far."""
         return int(self.table.num_ever)
 
     @property
@@ -165,12 +161,10 @@ class NativeTable:
         return sum(not op[0].startswith(CALLS) for op in self.table.rows()[0])
 
     def oldest(self) -> Issued | None:
-        """The op that has been open longest."""
         rows = self.table.rows()[0]
         return Issued(*rows[0]) if rows else None
 
     def snapshot(self) -> dict[str, Any]:
-        """As OpTable's."""
         ops, issued, edges = self.table.rows()
         return {
             "open": [as_state(Issued(*op)) for op in ops if not op[0].startswith(CALLS)],
@@ -218,10 +212,7 @@ class Labels:
 # -- called from C++, holding the GIL
 
 
-_begin: Final = tuple(
-    (f"c10d.{spec.torch_name}", collectives.make_begin(spec), collectives.make_count(spec))
-    for spec in SPECS
-)
+_begin: Final = tuple(collectives.make_begin(spec) for spec in SPECS)
 """By the place of an op in SPECS, which is its place in C++ too."""
 
 
@@ -231,24 +222,14 @@ def ask(number: int, pg: Any, address: int, reduce: int, args: list[Any]) -> Any
     group's key and ranks. None: it is not recorded. Waits at the gate."""
     entered = now_ns()
     try:
-        hook, begin, count = _begin[number]
         c = _core.CURRENT or _core.ensure()
         if c.run is None:
             return None
-        state, op = LOCAL.state, None
+        state = LOCAL.state
         outer = state.group, state.reduce
         state.group, state.reduce = pg, reduce
         try:
-            if c.level and hook not in c.guard.disabled:
-                state.numbered = False
-                try:
-                    op = begin(c, args, state)
-                except Exception as error:  # noqa: BLE001 - the guard
-                    collectives.lost(c, hook, error)
-                    if not state.numbered:
-                        count(c, args, state)
-            else:
-                count(c, args, state)
+            op: Op | None = _begin[number](c, args, state)
         finally:
             state.group, state.reduce = outer
         c.hook_ns += now_ns() - entered

@@ -43,7 +43,6 @@ class Spec:
 
 
 def num_bytes(tensors: Tensors) -> int:
-    """Bytes of a list of tensors."""
     if len(tensors) == 1:
         return int(tensors[0].nbytes)
     return sum(t.nbytes for t in tensors)

@@ -4,26 +4,23 @@ What ``ProcessGroup.register_pre_hook`` and ``register_post_hook`` are (torch 2.
 their headers, and tried):
 
 - Torch's kernels of the c10d ops call them, below the dispatcher: Python's calls, DDP's reducer,
-  functional collectives and compiled code all pass. Measured on the fake backend, an empty pair
-  costs 0.6 us an op, an empty Python kernel 4.2.
+  functional collectives and compiled code all pass. On the fake backend an empty pair costs 0.6 us
+  an op, an empty Python kernel 4.2.
 - The thread that issues the op runs them, holding the GIL only for the call; so a gate may wait in
   the pre-hook, and the backend is entered without the GIL.
-- Before: kind of op, async_op, input and output tensors, root or peer, a number. After: the Work,
-  and the same number. An exception in a hook reaches the program; in a pre-hook the op is then
-  not issued. If the backend refuses the op, no post-hook follows.
-- They do not say the group (the hook has to know its own), the tag of a p2p op and the reduction:
-  those come from the Python method that runs, and are unknown for ops that C++ issues. In 2.14
-  coalesced ops look like the others (several tensors in one op tell them); 2.15 has names for them.
-- They belong to one ProcessGroup and "registration is expected to happen at setup time, not
-  concurrently with collectives": torch walks an unguarded table without the GIL. So a group gets
-  its hooks when it is made. Groups that exist when we come get them only if no other thread is
-  there that could be issuing; else the dispatcher's way is taken (see ``installable``). Taking
-  hooks off follows the same rule: otherwise they stay, and do nothing.
-- Nobody is told of waits: ``_c10d_functional::wait_tensor`` keeps its Python kernel. 2.15 has
-  completion hooks too, which must not take the GIL: not for Python.
+- Before: kind of op, async_op, input and output tensors, root or peer. After: the Work. An
+  exception in a hook reaches the program; in a pre-hook the op is then not issued. If the backend
+  refuses the op, no post-hook follows.
+- They do not say the group, the tag of a p2p op and the reduction: those come from the Python
+  method that runs, and are unknown for ops that C++ issues. In 2.14 coalesced ops look like the
+  others (several tensors in one op tell them); 2.15 has names for them.
+- They belong to one ProcessGroup, whose unguarded table torch walks without the GIL: no hook may
+  come or go while ops are issued. So a group gets its hooks when it is made; groups that exist when
+  we come only if no other thread is there that could be issuing, else the dispatcher's way is taken
+  (``installable``). Taken off by the same rule: otherwise they stay, and do nothing.
+- Nobody is told of waits: ``_c10d_functional::wait_tensor`` keeps its Python kernel.
 
-Not seen: groups built by hand, unknown to torch.distributed, before an ``attach`` in mid-program.
-"""
+Not seen: groups built by hand, unknown to torch.distributed, before an ``attach`` later on."""
 
 from __future__ import annotations
 
@@ -143,7 +140,6 @@ class Watch:
 
 
 def watch(pg: Any) -> None:
-    """Hook a group, once."""
     if not _is_watched(pg):
         Watch(pg)
 
@@ -191,7 +187,6 @@ class _Kind:
 
 
 def _kinds() -> dict[str, _Kind]:
-    """By HookOpName's names."""
     reduce_scatter: dict[str, Any] = {"reduces": True, "future": False}
     return {
         "SEND": _Kind("send", both=True, rooted=True, p2p=True, send=True, future=False),
@@ -241,14 +236,13 @@ def _before(watch: Watch, args: Any) -> None:
         return
     state = LOCAL.state
     state.numbered = False
-    if c.level and kind.hook not in c.guard.disabled:
-        try:
-            op = _begin(c, watch, kind, args)
-            if op is not None:
-                issuing.append((watch, op, kind))
-            state.numbered = True
-        except Exception as error:  # noqa: BLE001 - the guard
-            collectives.lost(c, kind.hook, error)
+    try:
+        op = _begin(c, watch, kind, args)
+        if op is not None:
+            issuing.append((watch, op, kind))
+        state.numbered = True
+    except Exception as error:  # noqa: BLE001 - the guard
+        collectives.lost(c, kind.hook, error)
     if not state.numbered:
         c.guard.call("c10d.count", _count, c, watch, kind, args)
     c.hook_ns += now_ns() - entered
@@ -309,7 +303,6 @@ def _is_on_host(pg: Any) -> bool:
 
 @unseen
 def _after(watch: Watch, args: Any) -> None:
-    """The post-hook: the op is issued."""
     t1 = now_ns()
     issuing = LOCAL.state.issuing
     if not issuing or (issuing[-1][0] is not watch and not _uncover(issuing, watch)):

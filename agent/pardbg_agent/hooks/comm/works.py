@@ -1,21 +1,17 @@
-"""When an issued op is complete, and who waited for it.
-
-An op's completion is seen where it is cheapest to see truly:
+"""When an issued op is complete, and who waited for it: seen where it is cheapest to see truly.
 
 - a synchronous op of Python: in the ``Work.wait`` that follows at once (DONE_WAITED);
-- an asynchronous one, or one that C++ issued (DDP's reducer): in its future's callback, where the
-  backend has one (DONE_COMPLETED). It runs on the backend's worker, which needs the GIL for it and
-  may get it late; what DDP waited for in a backward is complete at the backward's end at the
-  latest (DONE_WAITED), whichever comes first;
+- an asynchronous one, or one that C++ issued (DDP's reducer): in its future's callback
+  (DONE_COMPLETED). It runs on the backend's worker, which may get the GIL for it late; what DDP
+  waited for in a backward is complete at the backward's end at the latest (DONE_WAITED);
 - gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
 - functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by data_ptr;
 - on a device ``Work.wait`` returns before the op is complete: there the agent's thread polls
-  ``is_completed`` (DONE_POLLED). For that the Work is held until the next poll that sees it
-  complete (at most 50 ms longer than needed), at most MAX_POLLED of them.
+  ``is_completed`` (DONE_POLLED). For that the Work is held until the poll that sees it complete (at
+  most 50 ms longer than needed), at most MAX_POLLED of them.
 
 No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
-Work's Python object leads to the op's numbers.
-"""
+Work's Python object leads to the op's numbers."""
 
 from __future__ import annotations
 

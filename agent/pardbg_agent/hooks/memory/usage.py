@@ -151,7 +151,6 @@ def _counts(x: Context) -> tuple[int, int]:
 
 
 def _state(optimizer: Any) -> Any:
-    """The state kept on this rank."""
     return _inner(optimizer).state
 
 
@@ -201,7 +200,6 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
 
 
 def _bytes(tensor: Any) -> int:
-    """Bytes on this rank."""
     return bytes_of(tensor)
 
 

@@ -44,7 +44,6 @@ class Wrappers:
 
 
 def held(x: Context) -> list[Held]:
-    """What is kept now."""
     return [read(wrapper) for wrapper, read in list(x.part(Wrappers).made.items())]
 
 

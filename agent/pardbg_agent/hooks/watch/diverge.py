@@ -2,17 +2,14 @@
 compared by the sums of their bits on the board (``pardbg_agent.control.posts``).
 
 Replicas are what DistributedDataParallel keeps equal, and what DTensors say is replicated along a
-mesh axis (HSDP's shards, parameters that tensor parallelism leaves whole). Gradients come first, so
-the first thing that differs is the one that is named. Each rank posts its sums and goes on; the
-last one to come compares, and is held: at the optimizer for gradients, at the step's end for
-parameters. Who differs is said by majority. Once per watch: what differs once differs for good.
-
-While the watch is set, all bits are read in every step, whatever the probes' budget is. On a device
-the sums run there and are fetched together: that waits for the device, twice per step.
+mesh axis. Gradients come first, so the first thing that differs is the one that is named. Each rank
+posts its sums and goes on; the last one to come compares, and is held: at the optimizer for
+gradients, at the step's end for parameters. Who differs is said by majority, once per watch: what
+differs once differs for good. All bits are read in every step; on a device the sums run there and
+are fetched together, which waits for it twice per step.
 
 A sum has the optimizer's own place in the step in its key (its nth step() since the step began), so
-a rank that is told to watch later than another compares nothing else than what belongs together.
-"""
+a rank that is told to watch later than another compares nothing else than what belongs together."""
 
 from __future__ import annotations
 
@@ -160,7 +157,6 @@ def _compare(
 
 
 def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], step: int) -> str:
-    """What differs first, and whose."""
     length = min(map(len, sums.values()))
     apart = [i for i in range(length) if len({values[i] for values in sums.values()}) > 1]
     if not apart:
@@ -209,7 +205,6 @@ def _folded(each: list[int]) -> list[int]:
 
 
 def _tensor(p: Any, axis: int, gradients: bool) -> Any:
-    """What this rank has of it, or None."""
     if p is not None and gradients:
         p = p.grad
     if p is None:

@@ -61,7 +61,6 @@ class Comparing:
         return known
 
     def pack(self, op: Any) -> bytes:
-        """Return this op as other ranks see it."""
         tensor = op.tensor
         shape = None if tensor is None else tensor.shape
         key = (op.spec.op, op.reduce, op.peer, op.dtype, shape, op.in_bytes, op.out_bytes)
@@ -87,7 +86,6 @@ def of(c: _core.Core) -> Comparing:
 
 
 def kinds_of(watches: Watches) -> int:
-    """Return what a process watches, as a mask."""
     return sum(bit for kind, bit in posts.KINDS.items() if getattr(watches, kind) is not None)
 
 

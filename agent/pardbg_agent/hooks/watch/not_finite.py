@@ -60,14 +60,12 @@ def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
 
 
 def loss(c: _core.Core, value: float) -> None:
-    """Backward is called on this."""
     watch = c.watches.nan
     if watch is not None and not math.isfinite(value) and _due(c, watch):
         _stop(c, watch, f"the loss is {value}")
 
 
 def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
-    """Check the gradients at the optimizer's gate."""
     if not _due(c, watch):
         return
     there = [(at, p) for at, p in enumerate(_parameters(optimizer)) if p.grad is not None]

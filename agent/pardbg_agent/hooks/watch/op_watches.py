@@ -73,7 +73,6 @@ class Coming:
 
 
 def at_gate(op: Coming) -> None:
-    """Pass the op's gate, which is closed."""
     c, gate = op.core, Gate.COLLECTIVE
     if op.spec.p2p:
         gate = Gate.SEND if op.spec.send else Gate.RECV
@@ -129,7 +128,6 @@ def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
 
 
 def op_ended(c: _core.Core, op: Op, t1: int) -> None:
-    """Check a complete op's duration. Any thread."""
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(op.t0):
         return
@@ -147,7 +145,6 @@ def op_ended(c: _core.Core, op: Op, t1: int) -> None:
 def action_ended(
     c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: int
 ) -> None:  # fmt: skip
-    """Check a pipeline action's duration."""
     LOCAL.state.own_ns = t1
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(t0):
