@@ -135,6 +135,16 @@ class Ring:
             start_ns, wall_ns, rank, world_size, pid, epoch,
         )  # fmt: skip
 
+    def span_ended(
+        self, kind: int, lane: int, flags: int, name_id: int, t0: int, t1: int, step: int,
+        stage: int, mb: int, a: int, phase_id: int,
+    ) -> None:  # fmt: skip
+        """Write the record of an action or a phase, and the status: back in ``phase_id``."""
+        self.record(
+            kind, lane, flags, name_id, t0, t1, step, 0, wire.NO_GROUP, stage, mb, wire.NONE, a, 0
+        )
+        self.status.now(step, phase_id, 0, wire.NONE, wire.NONE, t1)
+
     def _writer(self, layout: struct.Struct) -> Callable[..., None]:
         pack, buffer, ring = layout.pack_into, self.buffer, self
         mask, base = self.capacity - 1, wire.RING_DATA_OFFSET

@@ -53,6 +53,7 @@ class Core:
         self.ring, self.defs = ring, defs
         self.status = ring.status
         self.record, self.record_f = ring.record, ring.record_f
+        self.span_ended: Callable[..., None] = ring.span_ended
         self.guard = Guard(lambda where, text, t: defs.put(
             DefKind.ERROR, where=where, text=text, t_ns=t))  # fmt: skip
         self.step = 0

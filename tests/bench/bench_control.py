@@ -35,7 +35,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.session.reader import load
-from pardbg_agent.clock import boot_id
+from pardbg_agent.identity import boot_id
 from tests.bench.bench_hub import make_run, short_dir
 from tests.bench.figures import Figure
 from tests.distributed.recorded import launched

@@ -5,21 +5,43 @@
 namespace pardbg {
 namespace {
 
-PyObject* record(PyObject* self, PyObject* const* args, Py_ssize_t num);
-PyMethodDef record_def = {"record", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&record)),
-                          METH_FASTCALL, nullptr};
-
 struct Owner {  // of one Core's state; both live until the process ends
-  Owner(py::buffer ring, uint64_t offset, uint64_t status, uint64_t capacity, py::object python)
+  Owner(py::buffer ring, uint64_t offset, uint64_t status, uint64_t now, uint64_t capacity,
+        py::object python)
       : fallback(std::move(python)) {
     kept = new py::buffer_info(ring.request(true));  // keeps the ring mapped
     char* base = static_cast<char*>(kept->ptr);
     state = new State(base + offset, capacity, 0, base + status);
+    status_now = base + now;
+  }
+  // wire.STATUS_NOW, "<qIIhhiq": where the rank is.
+  void show(int64_t step, uint32_t phase, uint32_t action, int16_t stage, int16_t mb, int64_t t) {
+    char block[32] = {};
+    std::memcpy(block, &step, 8), std::memcpy(block + 8, &phase, 4);
+    std::memcpy(block + 12, &action, 4), std::memcpy(block + 16, &stage, 2);
+    std::memcpy(block + 18, &mb, 2), std::memcpy(block + 24, &t, 8);
+    std::memcpy(status_now, block, sizeof block);
   }
   State* state;
+  char* status_now;
   py::buffer_info* kept;
   py::object fallback;  // ring.Ring.record, for values that fit no record
+  py::object python_ended, python_now;  // and what the other two were
 };
+
+// Whole numbers of a call, each within its bounds. False: Python's own is to be called.
+template <int Num>
+bool whole(PyObject* const* args, Py_ssize_t num, const int64_t (&low)[Num],
+           const int64_t (&high)[Num], int64_t (&v)[Num]) {
+  if (num != Num) return false;
+  for (int i = 0; i < Num; i++) {
+    int overflow = 0;
+    if (!PyLong_Check(args[i])) return false;
+    v[i] = PyLong_AsLongLongAndOverflow(args[i], &overflow);
+    if (overflow != 0 || v[i] < low[i] || v[i] > high[i]) return false;
+  }
+  return true;
+}
 
 // ring.Ring.record, called as that one. What does not fit goes to Python's, which makes it fit.
 PyObject* record(PyObject* self, PyObject* const* args, Py_ssize_t num) {
@@ -29,15 +51,8 @@ PyObject* record(PyObject* self, PyObject* const* args, Py_ssize_t num) {
   static const int64_t high[] = {255, 255, 65535, UINT32_MAX, INT64_MAX, INT64_MAX, UINT32_MAX,
                                  UINT32_MAX, 65535, 32767, 32767, 32767, INT64_MAX, INT64_MAX};
   int64_t v[14];
-  bool fits = num == 14;
-  for (int i = 0; fits && i < 14; i++) {
-    int overflow = 0;
-    fits = PyLong_Check(args[i]);
-    if (!fits) break;
-    v[i] = PyLong_AsLongLongAndOverflow(args[i], &overflow);
-    fits = overflow == 0 && v[i] >= low[i] && v[i] <= high[i];
-  }
-  if (!fits) return PyObject_Vectorcall(owner.fallback.ptr(), args, num, nullptr);
+  if (!whole(args, num, low, high, v))
+    return PyObject_Vectorcall(owner.fallback.ptr(), args, num, nullptr);
   Record r{};
   r.kind = v[0], r.lane = v[1], r.flags = v[2], r.name_id = v[3], r.t0 = v[4], r.t1 = v[5];
   r.step = v[6], r.seq = v[7], r.group_id = v[8], r.stage = v[9], r.mb = v[10], r.peer = v[11];
@@ -45,6 +60,46 @@ PyObject* record(PyObject* self, PyObject* const* args, Py_ssize_t num) {
   owner.state->ring.write(r);
   Py_RETURN_NONE;
 }
+
+// ring.Ring.span_ended: the record of an action or a phase, and the status after it, in one call.
+PyObject* ended(PyObject* self, PyObject* const* args, Py_ssize_t num) {
+  Owner& owner = *static_cast<Owner*>(PyCapsule_GetPointer(self, nullptr));
+  static const int64_t low[] = {0, 0, 0, 0, INT64_MIN, INT64_MIN, 0, -32768, -32768, INT64_MIN, 0};
+  static const int64_t high[] = {255, 255, 65535, UINT32_MAX, INT64_MAX, INT64_MAX, UINT32_MAX,
+                                 32767, 32767, INT64_MAX, UINT32_MAX};
+  int64_t v[11];
+  if (!whole(args, num, low, high, v))
+    return PyObject_Vectorcall(owner.python_ended.ptr(), args, num, nullptr);
+  Record r{};
+  r.kind = v[0], r.lane = v[1], r.flags = v[2], r.name_id = v[3], r.t0 = v[4], r.t1 = v[5];
+  r.step = v[6], r.group_id = kNoGroup, r.stage = v[7], r.mb = v[8], r.peer = -1, r.a = v[9];
+  owner.state->ring.write(r);
+  owner.show(v[6], v[10], 0, -1, -1, v[5]);
+  Py_RETURN_NONE;
+}
+
+// ring.Status.now.
+PyObject* now(PyObject* self, PyObject* const* args, Py_ssize_t num) {
+  Owner& owner = *static_cast<Owner*>(PyCapsule_GetPointer(self, nullptr));
+  static const int64_t low[] = {INT64_MIN, 0, 0, -32768, -32768, INT64_MIN};
+  static const int64_t high[] = {INT64_MAX, UINT32_MAX, UINT32_MAX, 32767, 32767, INT64_MAX};
+  int64_t v[6];
+  if (!whole(args, num, low, high, v))
+    return PyObject_Vectorcall(owner.python_now.ptr(), args, num, nullptr);
+  owner.show(v[0], v[1], v[2], v[3], v[4], v[5]);
+  Py_RETURN_NONE;
+}
+
+PyCFunction fast(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(f));
+}
+PyMethodDef record_def = {"record", fast(&record), METH_FASTCALL, nullptr};
+PyMethodDef ended_def = {"span_ended", fast(&ended), METH_FASTCALL, nullptr};
+PyMethodDef now_def = {"now", fast(&now), METH_FASTCALL, nullptr};
+
+struct Labels {  // Context.labels
+  State* state;
+};
 
 py::tuple row(const Open& o) {
   return py::make_tuple(o.group->key, o.group_id, o.op, o.seq, o.p2p, o.send, o.peer, o.tag,
@@ -66,7 +121,10 @@ PYBIND11_MODULE(_hotpath, m) {
     asks = new py::object(std::move(ask)), slow_waited = new py::object(std::move(waited));
   });
   m.def("pass_all", [](bool on) { passing = on; });
-  m.def("forked", [] { current = nullptr, passing = thread_known = false; });
+  m.def("forked", [] {
+    if (State* s = current.exchange(nullptr)) s->gone = true;
+    passing = thread_known = false;
+  });
   m.def("wait_of", [](py::object original) {
     auto f = py::reinterpret_steal<py::object>(PyCFunction_New(&wait_def, original.ptr()));
     return py::reinterpret_steal<py::object>(PyInstanceMethod_New(f.ptr()));
@@ -75,11 +133,38 @@ PYBIND11_MODULE(_hotpath, m) {
     py::list all;
     for (const Spec& s : kSpecs)
       all.append(py::make_tuple(s.name, s.op, s.group, s.root, s.tag, s.async_op, s.p2p, s.send,
-                                s.future, s.functional, s.reduce >= 0, s.python));
+                                s.future, s.functional, s.reduce >= 0, s.parts));
     return all;
   });
+  py::class_<Labels>(m, "Labels")
+      .def("__bool__", [](Labels& l) { return l.state->num_labels.load() > 0; })
+      .def("__setitem__", [](Labels& l, std::pair<uintptr_t, bool> key,
+                             const std::tuple<char, int16_t, int16_t>& known) {
+        const auto& [letter, stage, mb] = known;
+        std::lock_guard<std::mutex> guard(l.state->lock);
+        l.state->labels[{reinterpret_cast<const void*>(key.first), key.second}] =
+            Label{letter, stage, mb};
+        l.state->num_labels = l.state->labels.size();
+      })
+      .def("pop", [](Labels& l, std::pair<uintptr_t, bool> key, py::object otherwise) -> py::object {
+        Label found;
+        {
+          std::lock_guard<std::mutex> guard(l.state->lock);
+          const auto at =
+              l.state->labels.find({reinterpret_cast<const void*>(key.first), key.second});
+          if (at == l.state->labels.end()) return otherwise;
+          found = at->second;
+          l.state->labels.erase(at);
+          l.state->num_labels = l.state->labels.size();
+        }
+        return py::make_tuple(std::string(1, found.letter), found.stage, found.mb);
+      })
+      .def("clear", [](Labels& l) {
+        std::lock_guard<std::mutex> guard(l.state->lock);
+        l.state->labels.clear(), l.state->num_labels = 0;
+      });
   py::class_<Owner>(m, "Table", py::dynamic_attr())
-      .def(py::init<py::buffer, uint64_t, uint64_t, uint64_t, py::object>())
+      .def(py::init<py::buffer, uint64_t, uint64_t, uint64_t, uint64_t, py::object>())
       // From here on this Core's ops are ours, and the ring's indices. Python's writer is switched
       // over in one go: it may be writing in other threads.
       .def("adopt", [](Owner& o, py::object ring) {
@@ -90,19 +175,24 @@ PYBIND11_MODULE(_hotpath, m) {
         ring.attr("take") = take;
         current = o.state, passing = false;
         const py::capsule self(&o);
-        return py::reinterpret_steal<py::object>(PyCFunction_New(&record_def, self.ptr()));
+        const auto function = [&](PyMethodDef& def) {
+          return py::reinterpret_steal<py::object>(PyCFunction_New(&def, self.ptr()));
+        };
+        o.python_ended = ring.attr("span_ended"), o.python_now = ring.attr("status").attr("now");
+        ring.attr("span_ended") = function(ended_def);
+        ring.attr("status").attr("now") = function(now_def);
+        return function(record_def);
       })
       .def("set", [](Owner& o, int level, uint32_t step, bool closed, bool slow, bool probes) {
         State& s = *o.state;
         s.step = step, s.closed = closed, s.slow = slow, s.probes = probes, s.level = level;
       })
-      .def("set_step", [](Owner& o, uint32_t n) { o.state->step = n; })
-      .def("set_closed", [](Owner& o, bool on) { o.state->closed = on; })
       .def("forget", [](Owner& o, uintptr_t group) {
         o.state->forget(reinterpret_cast<const void*>(group));
       })
       .def("cost", [](Owner& o) {
-        return py::make_tuple(o.state->hook_ns.load(), o.state->hook_calls.load());
+        const int64_t calls = o.state->hook_calls.load();
+        return py::make_tuple(calls * kOpNs, calls);
       })
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
       .def("probe_ns", [](Owner& o) { return o.state->probe_ns.load(); })
@@ -114,27 +204,7 @@ PYBIND11_MODULE(_hotpath, m) {
                                       r.mb, r.peer, r.a, r.b, t1));
         return ended;
       })
-      .def("num_polled", [](Owner& o) { return o.state->polled.size(); })
-      // -- labels
-      .def("label", [](Owner& o, uintptr_t data, bool send, char letter, int16_t stage, int16_t mb) {
-        std::lock_guard<std::mutex> guard(o.state->lock);
-        o.state->labels[{reinterpret_cast<const void*>(data), send}] = Label{letter, stage, mb};
-        o.state->num_labels = o.state->labels.size();
-      })
-      .def("unlabel", [](Owner& o, uintptr_t data, bool send) -> py::object {
-        std::lock_guard<std::mutex> guard(o.state->lock);
-        const auto at = o.state->labels.find({reinterpret_cast<const void*>(data), send});
-        if (at == o.state->labels.end()) return py::none();
-        const Label found = at->second;
-        o.state->labels.erase(at);
-        o.state->num_labels = o.state->labels.size();
-        return py::make_tuple(std::string(1, found.letter), found.stage, found.mb);
-      })
-      .def("num_labels", [](Owner& o) { return o.state->num_labels.load(); })
-      .def("clear_labels", [](Owner& o) {
-        std::lock_guard<std::mutex> guard(o.state->lock);
-        o.state->labels.clear(), o.state->num_labels = 0;
-      })
+      .def_property_readonly("labels", [](Owner& o) { return Labels{o.state}; })
       // -- op_table.OpTable
       .def("next_seq", [](Owner& o, const std::string& key, bool p2p) {
         return o.state->table.group(key)->next[p2p].fetch_add(1);
@@ -148,8 +218,9 @@ PYBIND11_MODULE(_hotpath, m) {
                         int64_t t0, int64_t order) {
         Table& t = o.state->table;
         Group* group = t.group(key);
-        return t.issued(Open{group, group_id, op, seq, p2p, send, peer, tag, order, name_id, t0},
-                        p2p ? t.edge(group, peer, tag, send) : nullptr);
+        return t.issued_by_python(
+            Open{group, group_id, "", seq, p2p, send, peer, tag, order, name_id, t0}, op,
+            p2p ? t.edge(group, peer, tag, send) : nullptr);
       }, py::arg("group_key"), py::arg("group_id"), py::arg("op"), py::arg("seq"), py::arg("p2p"),
          py::arg("send"), py::arg("peer"), py::arg("tag"), py::arg("name_id"), py::arg("t0"),
          py::arg("order") = -1)
@@ -165,7 +236,7 @@ PYBIND11_MODULE(_hotpath, m) {
       .def("num_issued", [](Owner& o, const std::string& key) { return o.state->table.num_issued(key); })
       .def("num_on_edge", [](Owner& o, const std::string& key, int peer, int64_t tag, bool send) {
         int64_t found = 0;
-        o.state->table.look([&](auto&, auto&, auto& edges) {
+        o.state->table.look([&](auto&, auto& edges) {
           for (const Edge& e : edges)
             if (e.group->key == key && e.peer == peer && e.tag == tag && e.send == send)
               found = e.issued;
@@ -173,25 +244,17 @@ PYBIND11_MODULE(_hotpath, m) {
         return found;
       })
       .def_property_readonly("num_ever", [](Owner& o) { return o.state->table.newest(); })
-      .def_property_readonly("revision", [](Owner& o) {
-        uint64_t n = 0;
-        o.state->table.look([&](auto& open, auto&, auto&) {
-          n = 2 * o.state->table.newest() - open.size();
-        });
-        return n;
-      })
+      .def_property_readonly("revision", [](Owner& o) { return o.state->table.revision(); })
       .def("rows", [](Owner& o) {  // (open ops, [(group, issued)], [(group, peer, tag, send, n)])
-        std::vector<Open> open;
         py::list ops, groups, edges;
         std::vector<std::pair<std::string, int64_t>> numbers;
         std::vector<Edge> ends;
-        o.state->table.look([&](auto& o, auto& g, auto& e) {  // no Python on the lock
-          for (const auto& item : o) open.push_back(item.second);
+        o.state->table.look([&](auto& g, auto& e) {  // no Python on the lock
           for (const auto& item : g)
             if (item.second->issued >= 0) numbers.emplace_back(item.first, item.second->issued);
           ends.assign(e.begin(), e.end());
         });
-        for (const Open& one : open) ops.append(row(one));
+        for (const Open& one : o.state->table.open()) ops.append(row(one));
         for (const auto& [key, n] : numbers) groups.append(py::make_tuple(key, n));
         for (const Edge& e : ends)
           if (e.issued) edges.append(py::make_tuple(e.group->key, e.peer, e.tag, e.send, e.issued));

@@ -50,7 +50,6 @@ struct Label {  // of a message that a pipeline's stage prepared
 };
 
 struct Follow;
-struct Held;
 
 struct State {
   State(char* ring, uint64_t capacity, uint64_t next, char* status)
@@ -62,55 +61,80 @@ struct State {
   std::atomic<uint32_t> step{0};
   std::atomic<int> level{0};
   std::atomic<bool> closed{false}, slow{false}, probes{false};
-  std::atomic<int64_t> hook_ns{0}, hook_calls{0}, probe_ns{0}, errors{0};
+  std::atomic<int64_t> hook_calls{0}, probe_ns{0}, errors{0};
+  std::atomic<bool> gone{false};  // a forked child's: the parent's, and nothing here counts
   const int64_t since_ns = now_ns();
 
   std::shared_mutex signatures_lock;
   std::unordered_map<Key, Signature, Hash> signatures;
+  std::atomic<uint64_t> signatures_change{0};
 
   std::mutex lock;  // of what follows
   std::map<std::pair<const void*, bool>, Label> labels;  // (data_ptr, send)
   std::atomic<size_t> num_labels{0};
-  std::unordered_map<const void*, std::weak_ptr<Held>> tensors;  // for wait_tensor, by data_ptr
+  std::unordered_map<const void*, std::weak_ptr<Follow>> tensors;  // for wait_tensor, by data_ptr
   std::deque<const void*> tensors_by_age;
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> polled;
   std::deque<std::pair<Record, int64_t>> slow_ended;  // for watch slow: op and when it ended
 
+  // Each thread keeps its latest ones at hand, good as long as none has changed.
   bool find(const Key& key, Signature& out) {
-    std::shared_lock<std::shared_mutex> guard(signatures_lock);
-    const auto at = signatures.find(key);
-    if (at == signatures.end()) return false;
-    out = at->second;
+    struct Recent {
+      const State* state = nullptr;
+      uint64_t change = 0;
+      Key key{};
+      Signature known{};
+    };
+    static thread_local Recent recent[8];
+    Recent& mine = recent[(Hash()(key) >> 4) & 7];
+    const uint64_t change = signatures_change.load(std::memory_order_acquire);
+    if (mine.state != this || mine.change != change || !(mine.key == key)) {
+      std::shared_lock<std::shared_mutex> guard(signatures_lock);
+      const auto at = signatures.find(key);
+      if (at == signatures.end()) return false;
+      mine = Recent{this, change, key, at->second};
+    }
+    out = mine.known;
     return true;
   }
 
   void keep(const Key& key, const Signature& known) {
     std::unique_lock<std::shared_mutex> guard(signatures_lock);
     if (signatures.size() >= kMaxSignatures) signatures.clear();
-    signatures[key] = known;
+    signatures[key] = known, signatures_change += 1;
   }
 
   // A ProcessGroup is gone: another may come to lie at its address.
   void forget(const void* group) {
     std::unique_lock<std::shared_mutex> guard(signatures_lock);
     std::erase_if(signatures, [&](const auto& item) { return item.first.group == group; });
+    signatures_change += 1;
   }
 };
 
 // An op between its issue and its completion: numbers only, no tensor, no Work.
 struct Follow {
+  explicit Follow(State& s) : state(s) { r.kind = kIssue, r.lane = kLaneComm; }
+  Follow(const Follow&) = delete;
+  ~Follow() {  // its Work is gone. Nobody waited: when it ended is not known
+    if ((token || open.open) && !state.gone.load(std::memory_order_relaxed)) finish();
+  }
+
   State& state;
-  Record r;
-  uint64_t token;
-  Group* group;
-  bool host_waits;  // Work.wait returns when the op is complete, not when a stream was told to wait
-  bool any_source;
+  Record r{};
+  Open open;           // in the table, unless Python's is there,
+  uint64_t token = 0;  // which has a number
+  bool host_waits = true;  // Work.wait returns when the op is complete, not when a stream was told
+  bool any_source = false;
   std::atomic<bool> told{false};  // something but its Work says when it is complete
   std::atomic<bool> waited_for{false};
+  std::function<void()> before;  // what the Work had to call at its end: the profiler's
+
+  bool finish() { return token ? state.table.completed(token) : state.table.completed(open); }
 
   // The op is complete; the first one to see it writes the record.
   void done(int64_t t1, uint16_t source) {
-    if (!state.table.completed(token)) return;
+    if (!finish()) return;
     if (state.slow.load(std::memory_order_relaxed)) {
       std::lock_guard<std::mutex> guard(state.lock);
       if (state.slow_ended.size() < kMaxSlow) state.slow_ended.emplace_back(r, t1);
@@ -150,48 +174,36 @@ struct Inside : c10d::Work {
   }
 };
 
-struct Held {
-  Held(std::shared_ptr<Follow> f, std::function<void()> b)
-      : follow(std::move(f)), before(std::move(b)) {}
-  Held(const Held&) = delete;
-
-  const std::shared_ptr<Follow> follow;
-  const std::function<void()> before;  // what the Work had there: the profiler's
-  ~Held() {  // the Work is gone. Nobody waited: when it ended is not known
-    if (!follow->told) follow->state.table.completed(follow->token);
-  }
-};
-
 struct Tied {
-  std::shared_ptr<Held> held;
+  std::shared_ptr<Follow> follow;
   void operator()() const {  // the Work ends, on its own lock: nothing here may wait for anybody
-    if (held->before) held->before();
-    Follow& f = *held->follow;
+    Follow& f = *follow;
+    if (f.before) f.before();
     // A message ends in its wait (any thread's); others on the backend's worker.
     if (!f.told && f.host_waits && !f.any_source)
       f.done(now_ns(), f.r.flags & kP2P ? kWaited : kCompleted);
   }
 };
 
-// Never waits for the Work's lock: whoever has it is at the Work's end. Null: it has ended.
-inline std::shared_ptr<Held> follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow) {
+// Never waits for the Work's lock: whoever has it is at the Work's end. False: it has ended.
+inline bool follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
-  auto& at_end = Inside::at_end(work);
   if (!guard || Inside::completed(work)) {
     if (!follow->told && follow->host_waits) follow->done(now_ns(), kCompleted);
-    return nullptr;
+    return false;
   }
-  auto held = std::make_shared<Held>(follow, std::move(at_end));
-  at_end = Tied{held};
-  return held;
+  auto& at_end = Inside::at_end(work);
+  follow->before = std::move(at_end);
+  at_end = Tied{follow};
+  return true;
 }
 
 // To be kept while the Work is waited for: its own end lets go.
-inline std::shared_ptr<Held> held_by(c10d::Work& work) {
+inline std::shared_ptr<Follow> followed_by(c10d::Work& work) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
   if (!guard) return nullptr;
   const Tied* found = Inside::at_end(work).target<Tied>();
-  return found == nullptr ? nullptr : found->held;
+  return found == nullptr ? nullptr : found->follow;
 }
 
 }  // namespace pardbg

@@ -16,6 +16,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace pardbg {
@@ -33,10 +34,11 @@ struct Record {  // wire.RECORD
 };
 static_assert(sizeof(Record) == 64);
 
-constexpr uint8_t kIssue = 2, kDone = 3, kWait = 4, kLaneComm = 3, kLaneWait = 4;
+constexpr uint8_t kIssue = 2, kDone = 3, kWait = 4, kPart = 15, kLaneComm = 3, kLaneWait = 4;
 constexpr uint16_t kP2P = 2, kSend = 4, kCompleted = 8, kWaited = 16, kPolled = 32, kFailed = 128,
                    kAsync = 256, kOtherThread = 4096;
 constexpr uint16_t kNoGroup = 0xFFFF;
+constexpr size_t kMaxParts = 64;
 
 inline int64_t now_ns() {  // time.monotonic_ns
   timespec t;
@@ -86,16 +88,18 @@ struct Edge {
   int64_t next = 0, issued = 0;
 };
 
-struct Open {  // op_table.Issued
-  Group* group;
-  uint16_t group_id;
-  std::string op;
-  uint32_t seq;
-  bool p2p, send;
-  int peer;
-  int64_t tag, order;
-  uint32_t name_id;
-  int64_t t0;
+struct Open {  // op_table.Issued; a link in the list of open ops, oldest first
+  Group* group = nullptr;
+  uint16_t group_id = 0;
+  const char* op = "";  // lives as long as the process
+  uint32_t seq = 0;
+  bool p2p = false, send = false;
+  int peer = -1;
+  int64_t tag = 0, order = -1;
+  uint32_t name_id = 0;
+  int64_t t0 = 0;
+  bool open = false;
+  Open *older = nullptr, *newer = nullptr;
 };
 
 // op_table.OpTable. Groups and edges live as long as the process: few, and others point to them.
@@ -119,13 +123,28 @@ class Table {
     return edge_of(group, peer, tag, send);
   }
 
-  // An op goes to the backend now. `edge` of a p2p op; `order` >= 0 where it is known already.
-  uint64_t issued(Open op, Edge* edge) {
+  // An op goes to the backend now. `edge` of a p2p op; `order` >= 0 where it is known already. The
+  // op is the caller's, and stays where it is until `completed`.
+  uint64_t issued(Open& op, Edge* edge) {
     std::lock_guard<std::mutex> lock(lock_);
     op.order = count(op.group, op.seq, edge, op.order);
-    const uint64_t token = ++newest_;
-    const auto at = open_.emplace_hint(open_.end(), token, std::move(op));
-    if (open_.size() == 1) show(at->second); else show(open_.begin()->second);
+    op.older = newest_open_, op.open = true;
+    (newest_open_ == nullptr ? oldest_open_ : newest_open_->newer) = &op;
+    newest_open_ = &op, num_open_ += 1;
+    show();
+    return ++newest_;
+  }
+
+  // The same for an op that Python numbers: it is ours, and known by its token.
+  uint64_t issued_by_python(const Open& op, const std::string& name, Edge* edge) {
+    auto kept = std::make_unique<Open>(op);
+    {
+      std::lock_guard<std::mutex> lock(lock_);
+      kept->op = words_.insert(name).first->c_str();
+    }
+    const uint64_t token = issued(*kept, edge);
+    std::lock_guard<std::mutex> lock(lock_);
+    pythons_.emplace(token, std::move(kept));
     return token;
   }
 
@@ -136,24 +155,43 @@ class Table {
   }
 
   // False: it already was.
+  bool completed(Open& op) {
+    std::lock_guard<std::mutex> lock(lock_);
+    return close(op);
+  }
+
   bool completed(uint64_t token) {
     std::lock_guard<std::mutex> lock(lock_);
-    if (open_.erase(token) == 0) return false;
-    if (open_.empty()) idle_locked(); else show(open_.begin()->second);
+    const auto at = pythons_.find(token);
+    if (at == pythons_.end()) return false;
+    close(*at->second);
+    pythons_.erase(at);
     return true;
   }
 
   void idle() {
     std::lock_guard<std::mutex> lock(lock_);
-    idle_locked();
+    show();
   }
 
   uint64_t newest() const { return newest_; }
 
   template <typename F>
-  void look(F&& f) {  // f(open ops oldest first, groups, edges in order of first use)
+  void look(F&& f) {  // f(groups, edges in order of first use)
     std::lock_guard<std::mutex> lock(lock_);
-    f(open_, groups_, edges_);
+    f(groups_, edges_);
+  }
+
+  std::vector<Open> open() {  // oldest first
+    std::lock_guard<std::mutex> lock(lock_);
+    std::vector<Open> found;
+    for (const Open* op = oldest_open_; op != nullptr; op = op->newer) found.push_back(*op);
+    return found;
+  }
+
+  uint64_t revision() {  // op_table.OpTable.revision
+    std::lock_guard<std::mutex> lock(lock_);
+    return 2 * newest_ - num_open_;
   }
 
   int64_t num_issued(const std::string& key) {
@@ -180,26 +218,34 @@ class Table {
   }
 
   // wire.STATUS_OP, "<IIHhIqI": the oldest open op.
-  void put(uint32_t name, uint32_t seq, uint16_t group, int16_t peer, uint32_t flags, int64_t since) {
+  void show() {
+    static const Open nothing{nullptr, kNoGroup};
+    const Open& op = oldest_open_ == nullptr ? nothing : *oldest_open_;
+    const auto peer = static_cast<int16_t>(op.peer);
+    const uint32_t flags = op.send ? kP2P | kSend : op.p2p ? kP2P : 0;
     char block[28];
-    const uint32_t open = static_cast<uint32_t>(open_.size());
-    std::memcpy(block, &name, 4), std::memcpy(block + 4, &seq, 4);
-    std::memcpy(block + 8, &group, 2), std::memcpy(block + 10, &peer, 2);
-    std::memcpy(block + 12, &flags, 4), std::memcpy(block + 16, &since, 8);
-    std::memcpy(block + 24, &open, 4);
+    std::memcpy(block, &op.name_id, 4), std::memcpy(block + 4, &op.seq, 4);
+    std::memcpy(block + 8, &op.group_id, 2), std::memcpy(block + 10, &peer, 2);
+    std::memcpy(block + 12, &flags, 4), std::memcpy(block + 16, &op.t0, 8);
+    std::memcpy(block + 24, &num_open_, 4);
     std::memcpy(status_, block, sizeof block);
   }
 
-  void show(const Open& op) {
-    put(op.name_id, op.seq, op.group_id, static_cast<int16_t>(op.peer),
-        op.send ? kP2P | kSend : op.p2p ? kP2P : 0, op.t0);
+  bool close(Open& op) {
+    if (!op.open) return false;
+    op.open = false, num_open_ -= 1;
+    (op.older == nullptr ? oldest_open_ : op.older->newer) = op.newer;
+    (op.newer == nullptr ? newest_open_ : op.newer->older) = op.older;
+    show();
+    return true;
   }
-
-  void idle_locked() { put(0, 0, kNoGroup, -1, 0, 0); }
 
   std::mutex lock_;
   char* status_;
-  std::map<uint64_t, Open> open_;  // by token: oldest first
+  Open *oldest_open_ = nullptr, *newest_open_ = nullptr;
+  uint32_t num_open_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<Open>> pythons_;  // by token
+  std::unordered_set<std::string> words_;
   std::atomic<uint64_t> newest_{0};
   std::unordered_map<std::string, std::unique_ptr<Group>> groups_;
   std::deque<Edge> edges_;

@@ -124,15 +124,17 @@ def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) 
     ring = Ring.anonymous()
     ring.header(start_ns=1, wall_ns=1, rank=0, world_size=1, pid=1, epoch=0)
     ring.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
-    table = hotpath.module().Table(
-        ring.buffer, wire.RING_DATA_OFFSET, wire.STATUS_OP_OFFSET, ring.capacity, ring.record
-    )
+    table = hotpath.module().Table(ring.buffer, *hotpath.OFFSETS, ring.capacity, ring.record)
     record = table.adopt(ring)
     widest = (
         2, 3, 0xFFFF, 2**32 - 1, -(2**63), 2**63 - 1, 7, 8, 0xFFFF, -1, -(2**15), 2**15 - 1, -1, 0,
     )  # fmt: skip
     record(*widest)
     ring.record_f(8, 7, 1, 4, 5, 6, 7, 8, 9, -1, -1, -1, 0.5, 14)
+    ring.span_ended(1, 2, 0, 4, 5, 6, 7, 1, 3, 800, 9)  # phase 9 goes on from there
+    assert wire.STATUS_NOW.unpack_from(ring.buffer, 1024) == (7, 9, 0, -1, -1, 0, 6)
+    ring.status.now(8, 1, 2, 3, 4, 10)
+    assert wire.STATUS_NOW.unpack_from(ring.buffer, 1024) == (8, 1, 2, 3, 4, 0, 10)
     record(300, 3, 0, 4, 5, 6, 7, -8, 9, None, 99_999, 1, 2**70, 0)
     found = RingReader(ring.buffer).read()
     assert found is not None and found[0] == 0
@@ -140,4 +142,20 @@ def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) 
     assert rows[0] == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 1)
     assert rows[1] == (*widest, 2)
     assert wire.RECORD_F.unpack(found[1][128:192])[12:] == (0.5, 14, 3)
-    assert rows[3] == (255, 3, 0, 4, 5, 6, 7, 0, 9, 0, 2**15 - 1, 1, 2**63 - 1, 0, 4)
+    assert rows[3] == (1, 2, 0, 4, 5, 6, 7, 0, 0xFFFF, 1, 3, -1, 800, 0, 4)
+    assert rows[4] == (255, 3, 0, 4, 5, 6, 7, 0, 9, 0, 2**15 - 1, 1, 2**63 - 1, 0, 5)
+
+
+@needs_native
+def test_the_table_of_ops_is_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pardbg_agent.hooks.comm import hotpath
+    from pardbg_agent.hooks.comm.op_arguments import SPECS
+
+    monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
+    assert hotpath.module().specs() == [
+        (
+            s.torch_name, s.op, s.group, s.root, s.tag, s.is_async, s.p2p, s.send, s.future,
+            s.functional, s.reduces, s.parts is not None,
+        )
+        for s in SPECS
+    ]  # fmt: skip

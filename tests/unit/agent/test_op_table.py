@@ -44,9 +44,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
 
         monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
         ring = Ring.anonymous()
-        table = hotpath.module().Table(
-            ring.buffer, wire.RING_DATA_OFFSET, wire.STATUS_OP_OFFSET, ring.capacity, ring.record
-        )
+        table = hotpath.module().Table(ring.buffer, *hotpath.OFFSETS, ring.capacity, ring.record)
         return hotpath.NativeTable(table), Blocks(ring)
 
     return native if request.param == "native" else python

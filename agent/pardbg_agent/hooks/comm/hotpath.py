@@ -24,7 +24,10 @@ from pardbg_agent.hooks.patching import unseen
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import Issued, as_state
-from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_OP_OFFSET
+from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
+
+OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET
+"""In the ring file: what the table in C++ writes."""
 
 
 class _Process:
@@ -103,16 +106,16 @@ def _adopt(c: _core.Core) -> None:
         return
     if c.native is None and _is_new(c):
         ring = c.ring
-        table = made.Table(ring.buffer, RING_DATA_OFFSET, STATUS_OP_OFFSET, ring.capacity,
-                           ring.record)  # fmt: skip
+        table = made.Table(ring.buffer, *OFFSETS, ring.capacity, ring.record)
         c.native = ops = NativeTable(table)
         c.record = table.adopt(ring)
+        c.span_ended = ring.span_ended
         c.ops = cast(Any, ops)
         ops.idle()
         c.sums.more = table.sums
     if c.native is not None:
         x = context.of(c)
-        x.labels = Labels(c.native.table)
+        x.labels = c.native.table.labels
         x.part(probes.Probes).elsewhere = c.native.table.probe_ns
         c.pollers.append(c.native.poll)
         c.changed = c.gate.changed = partial(_tell, c)
@@ -187,26 +190,6 @@ class NativeTable:
             c.guard.call("watch slow", op_watches.op_ended, c, op, t1)
         if self.table.errors():
             c.guard.failed("native", RuntimeError(f"{self.table.errors()} errors in C++"))
-
-
-class Labels:
-    """Context.labels, in C++."""
-
-    def __init__(self, table: Any) -> None:
-        self._table = table
-
-    def __bool__(self) -> bool:
-        return bool(self._table.num_labels())
-
-    def __setitem__(self, key: tuple[int, bool], known: tuple[str, int, int]) -> None:
-        self._table.label(*key, *known)
-
-    def pop(self, key: tuple[int, bool], default: tuple[str, int, int]) -> tuple[str, int, int]:
-        found = self._table.unlabel(*key)
-        return default if found is None else (found[0], found[1], found[2])
-
-    def clear(self) -> None:
-        self._table.clear_labels()
 
 
 # -- called from C++, holding the GIL

@@ -23,7 +23,7 @@ from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.schedule_orders import COMPUTE, Plan, parse, text
-from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Flag, Gate, Kind, Lane
+from pardbg_agent.wire import NONE, DefKind, Flag, Gate, Kind, Lane
 
 FORWARD: Final = "F"
 _PHASES: Final = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
@@ -185,15 +185,15 @@ class Actions:
         num_bytes = saved_tensors.end(c, action.count) if action.count is not None else 0
         if action.phase:
             step_phases.phase_ends(c, self._x, action.phase, action.t0, t1, failed)
-        c.status.now(c.step, self._x.phase, 0, NONE, NONE, t1)
-        record = [
-            _ACTION, _COMPUTE, _FAILED if failed else 0, action.name, action.t0, t1, c.step, 0,
-            NO_GROUP, action.stage, action.mb, NONE, num_bytes, 0,
+        fields = [
+            _ACTION, _COMPUTE, _FAILED if failed else 0, action.name, action.t0, t1, c.step,
+            action.stage, action.mb, num_bytes, self._x.phase,
         ]  # fmt: skip
         if loss_of is not None and not failed:
-            self._pending = (loss_of, record)
+            self._pending = (loss_of, fields)
+            c.status.now(c.step, self._x.phase, 0, NONE, NONE, t1)
         else:
-            c.record(*record)
+            c.span_ended(*fields)
         self._note(action, num_bytes, t1, failed)
 
     def _note(self, action: Action, num_bytes: int, t1: int, failed: bool) -> None:
@@ -236,8 +236,8 @@ class Actions:
     def flush(self) -> None:
         """Write a forward that no loss followed."""
         if self._pending is not None:
-            record, self._pending = self._pending[1], None
-            self._c.record(*record)
+            fields, self._pending = self._pending[1], None
+            self._c.span_ended(*fields)
 
 
 def of(c: _core.Core) -> Actions:

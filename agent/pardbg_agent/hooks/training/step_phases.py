@@ -129,9 +129,9 @@ def phase_ends(
     c: _core.Core, x: Context, name: str, t0: int, t1: int, failed: bool = False
 ) -> None:
     """Leave a phase of the main loop."""
-    context.phase_record(c, _PHASE, _LANE, _FAILED if failed else 0, name, t0, t1)
+    flags = _FAILED if failed else 0
+    c.span_ended(_PHASE, _LANE, flags, c.defs.name(name), t0, t1, c.step, NONE, NONE, 0, 0)
     x.phase = 0
-    c.status.now(c.step, 0, 0, NONE, NONE, t1)
 
 
 def _before_data(c: _core.Core, *_: Any) -> int:
