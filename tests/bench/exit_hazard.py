@@ -1,8 +1,8 @@
 """How often do small gloo programs die or hang at their end, with and without the agent?
 
 ``python -m tests.bench.exit_hazard [--runs N] [WAY …]``: N runs of a 2-rank DDP program in each way
-to end (WAYS), plain and with the agent, interleaved. torch itself is not innocent here, so what
-counts is the rate beside the plain program's.
+to end (WAYS), plain and with the agent (``seen_as``), interleaved. torch itself is not innocent
+here, so what counts is the rate beside the plain program's.
 
 Ranks are forked from this process, which has imported torch and nothing else of it: each then runs
 and ends as a program of its own, with the interpreter's whole finalization, in a fifth of the time
@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 import pardbg_agent
 import pardbg_agent.hooks.installed
-from pardbg_agent import core
+from pardbg_agent import core, native
 
 RANKS, TIMEOUT_S = 2, 30.0
 
@@ -39,6 +39,15 @@ WAYS = {
     "_exit": "exit 4", "raise": "exit 1", "raise in an op": "exit 1",
 }  # fmt: skip
 """How a program ends, and what its parent sees of it."""
+
+
+def seen_as() -> tuple[str, ...]:
+    """How its ops are seen: not at all, in Python, and in C++ where that was built."""
+    try:
+        native.state()
+    except native.Unusable:
+        return "plain", "dispatcher"
+    return "plain", "dispatcher", "native"
 
 
 def program(rank: int, work: Path, way: str) -> None:
@@ -76,7 +85,7 @@ def _end(way: str) -> None:
         raise RuntimeError("the end")
 
 
-def start_rank(rank: int, work: Path, agent: bool, way: str) -> int:
+def start_rank(rank: int, work: Path, seen: str, way: str) -> int:
     """Fork a rank; the child leaves through SystemExit, that is through the whole exit path."""
     pid = os.fork()
     if pid:
@@ -85,23 +94,24 @@ def start_rank(rank: int, work: Path, agent: bool, way: str) -> int:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS))
-    if agent:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), PARDBG_HOOKS=seen)
+    if seen != "plain":
         assert pardbg_agent.attach(work)
     program(rank, work, way)
-    if agent:
+    if seen != "plain":
         assert core.CURRENT is not None and core.CURRENT.guard.errors == 0
+        assert (core.CURRENT.native is not None) == (seen == "native")
     sys.exit(0)
 
 
-def run_once(agent: bool, way: str) -> list[str]:
+def run_once(seen: str, way: str) -> list[str]:
     """What became of each rank: ``ok``, ``exit N``, ``signal N`` or ``hang``."""
     work = Path(tempfile.mkdtemp(prefix="pdbx-", dir="/tmp"))
     (work / "rings").mkdir()
     run = {"v": 1, "run": "exit", "ring_dir": str(work / "rings")}
     (work / "run.json").write_text(json.dumps(run))
     try:
-        pids = [start_rank(rank, work, agent, way) for rank in range(RANKS)]
+        pids = [start_rank(rank, work, seen, way) for rank in range(RANKS)]
         return [_end_of(pid, time.monotonic() + TIMEOUT_S) for pid in pids]
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -122,19 +132,19 @@ def _end_of(pid: int, deadline: float) -> str:
 
 def main(ways: list[str], count: int) -> None:
     """Run and print."""
-    both = [(way, agent) for way in ways for agent in (False, True)]
-    found: dict[tuple[str, bool], Counter[str]] = {one: Counter() for one in both}
-    seconds: dict[tuple[str, bool], float] = dict.fromkeys(both, 0.0)
+    each = [(way, seen) for way in ways for seen in seen_as()]
+    found: dict[tuple[str, str], Counter[str]] = {one: Counter() for one in each}
+    seconds: dict[tuple[str, str], float] = dict.fromkeys(each, 0.0)
     for _ in range(count):
-        for way, agent in both:
+        for way, seen in each:
             begun = time.monotonic()
-            found[way, agent].update(run_once(agent, way))
-            seconds[way, agent] += time.monotonic() - begun
+            found[way, seen].update(run_once(seen, way))
+            seconds[way, seen] += time.monotonic() - begun
     print(f"{count} runs of {RANKS} ranks each way")
-    for (way, agent), counts in found.items():
+    for (way, seen), counts in found.items():
         odd = sum(n for what, n in counts.items() if what != WAYS[way])
-        who, mean = "agent" if agent else "plain", seconds[way, agent] / count
-        print(f"{way:<14} {who} {odd:>4} odd  {mean:.2f} s per run  {dict(counts)}")
+        mean = seconds[way, seen] / count
+        print(f"{way:<14} {seen:<10} {odd:>4} odd  {mean:.2f} s per run  {dict(counts)}")
 
 
 if __name__ == "__main__":
