@@ -11,8 +11,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
-from pardbg.analysis.comm.overlap import ops_by_rank, overlap
-from pardbg.analysis.findings.speed.windows import rows_by_step, window
+from pardbg.analysis.findings.speed.windows import overlaps_in, rows_by_step, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.layout import Layout, layouts
@@ -220,14 +219,10 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     if looked_at is None:
         return ()
     rows = rows_by_step(view, looked_at)
-    ops = {step: ops_by_rank(rows.get(step, ())) for step in looked_at.steps}
     caused = {step: _caused(rows.get(step, ())) for step in looked_at.steps}
     made = []
     for rank in sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]:
-        parts = [
-            overlap(view, rank, step, looked_at.spans[step][rank], ops[step])
-            for step in looked_at.steps if rank in looked_at.spans[step]
-        ]  # fmt: skip
+        parts = overlaps_in(view, looked_at, rank)
         made.append(
             RankOverlap(
                 rank=rank,

@@ -21,8 +21,9 @@ def union(parts: Iterable[Interval]) -> list[Interval]:
 
 def clip(parts: Iterable[Interval], begin: int, end: int) -> list[Interval]:
     """What of ``parts`` lies in [begin, end]."""
-    clipped = ((max(a, begin), min(b, end)) for a, b in parts)
-    return [(a, b) for a, b in clipped if b > a]
+    if begin >= end:
+        return []
+    return [(max(a, begin), min(b, end)) for a, b in parts if a < end and b > begin and b > a]
 
 
 def subtract(parts: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:

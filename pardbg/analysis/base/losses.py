@@ -158,7 +158,7 @@ def _seen(view: View, first: int, last: int) -> Found:
             wanted.append(step)
     if not wanted:
         return found
-    for step, by_rank in _gather(view, wanted[0], wanted[-1]).items():
+    for step, by_rank in _gather(view, wanted[0], max(newest, wanted[-1])).items():
         found[step] = _one(by_rank)
         if step < newest - 2:  # records of the last steps may still come
             # Whose a value is rests on what else was seen by now: no good for an earlier cursor.
@@ -178,6 +178,7 @@ def _one(by_rank: Values) -> tuple[float, str]:
     return fmean(logged or [value for _, value, _ in last]), by
 
 
+@per_view
 def _gather(view: View, first: int, last: int) -> dict[int, Values]:
     found: dict[int, Values] = defaultdict(lambda: defaultdict(list))
     for rank, process in view.ranks.items():

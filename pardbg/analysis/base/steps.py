@@ -110,14 +110,15 @@ def _sum_phases(
             inside = min(t1, end) - max(t0, begin)
             if inside > 0:
                 window = max(t0, begin), min(t1, end)
+                name = process.name(name_id)
                 out = stalls(view, rank, *window)
                 if flags & _INFERRED:  # it lies around the waits for its input
-                    out = union([*out, *clip(p2p_waits(view, rank, window), *window)])
-                if process.name(name_id) == "optimizer":
-                    out = union([*out, *clip(inner, *window)])
-                inside -= total(out)
+                    out += clip(p2p_waits(view, rank, window), *window)
+                if inner and name == "optimizer":
+                    out += clip(inner, *window)
+                inside -= total(union(out)) if out else 0
             if inside > 0:
-                by_rank = sums[step][process.name(name_id)]
+                by_rank = sums[step][name]
                 by_rank[rank] = by_rank.get(rank, 0) + inside
     means = {
         step: {

@@ -90,8 +90,7 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
     """One collective from what each rank issued. ``reached``: newest seq seen per rank."""
-    issued = sorted((i.t0_ns, i.rank) for i in parts.values())
-    first = parts[issued[0][1]]
+    first = min(parts.values(), key=lambda issue: (issue.t0_ns, issue.rank))
     members = _members(first.group, parts)
     absent = tuple(rank for rank in members if rank not in parts)
     # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
@@ -103,14 +102,14 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
     )  # fmt: skip
     missing = tuple(r for r in absent if r not in unrecorded)
     verdict, detail, culprits = _verdict(view, first, parts, missing, unrecorded)
-    arrivals = _arrivals(view, members, parts, issued[0][0])
-    came = sorted((a.came_ns, a.rank) for a in arrivals if a.came_ns is not None)
-    whole = not absent and len(issued) > 0
+    arrivals = _arrivals(view, members, parts, first.t0_ns)
+    came = sorted((a.issued_ns - a.held_ns, a.rank) for a in arrivals if a.issued_ns is not None)
+    whole = not absent
     skew = came[-1][0] - came[0][0] if whole else None
     transfer = _transfer(arrivals, came[-1][0]) if whole else None
-    num_bytes = max(i.bytes for i in parts.values())
+    num_bytes = max(0, *(i.a for i in parts.values()), *(i.b for i in parts.values()))
     busbw = busbw_gbps(first.op.op, len(members), num_bytes, transfer)
-    last_rank = came[-1][1] if whole and len(issued) > 1 else None
+    last_rank = came[-1][1] if whole and len(parts) > 1 else None
     return CollectiveRow(
         group=first.group.axis or first.group.name,
         axis=first.group.axis,
@@ -122,7 +121,7 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
         arrivals=arrivals,
         skew_ns=skew,
         last_rank=last_rank,
-        wait_ns=sum(came[-1][0] - t for t, _ in came) if whole else None,
+        wait_ns=len(came) * came[-1][0] - sum(t for t, _ in came) if whole else None,
         transfer_ns=transfer,
         busbw_gbps=busbw if verdict == "matched" else None,
         verdict=verdict,
@@ -146,6 +145,9 @@ def _arrivals(
 ) -> tuple[Arrival, ...]:
     """Each member's arrival; where the debugger stopped ranks meanwhile, how long it did."""
     ends = [view.t_ns if i.done_ns is None else i.done_ns for i in parts.values()]
+    if len(parts) == len(members) and not was_held(view, first_ns, max(ends)):
+        whole = (parts[rank] for rank in members)
+        return tuple(Arrival(i.rank, i.t0_ns, i.done_ns, i.source) for i in whole)
     held = was_held(view, first_ns, max(ends))
     made = []
     for rank in members:
@@ -168,12 +170,13 @@ def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
     A completion seen by a wait or a poll is an upper bound; bounds may stand together, but never
     beside true completions.
     """
-    if any(a.completed_ns is None for a in parts):
+    left = [a.completed_ns - a.held_ns - a.held_in_ns for a in parts if a.completed_ns is not None]
+    if len(left) < len(parts):
         return None
-    kinds = {"bound" if a.source in _UPPER_BOUNDS else a.source for a in parts}
+    kinds = {"bound" if s in _UPPER_BOUNDS else s for s in {a.source for a in parts}}
     if len(kinds) != 1 or "" in kinds:  # "": that it completed is known, and not when
         return None
-    return max(0, max(a.left_ns for a in parts if a.left_ns is not None) - last_arrival)
+    return max(0, max(left) - last_arrival)
 
 
 def busbw_factor(op: str, num_ranks: int) -> float | None:
@@ -218,8 +221,8 @@ def _verdict(
     if unrecorded:
         why = "of another role" if view.elsewhere >= set(unrecorded) else "not recorded"
         return "incomplete", f"{ranks_text(unrecorded)} {why}", ()
-    if any(i.failed for i in parts.values()):
-        failed = tuple(sorted(i.rank for i in parts.values() if i.failed))
+    failed = tuple(sorted(i.rank for i in parts.values() if i.failed))
+    if failed:
         return "incomplete", f"failed on {ranks_text(failed)}", failed
     pending = tuple(sorted(i.rank for i in parts.values() if i.done_ns is None))
     if pending:
@@ -244,8 +247,10 @@ def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
     """What ranks disagree on: the op first, as the rest follows from it."""
-    same = {(_op_text(i), _root(i), i.op.dtype) for i in parts.values()}
-    if len(same) == 1 and len(set(_sizes(first.op.op, list(parts.values())).values())) <= 1:
+    alike = {
+        (i.op.op, i.op.reduce, i.op.dtype, i.op.root, i.peer, i.a, i.b) for i in parts.values()
+    }
+    if len(alike) == 1:
         return None
     ordered = [parts[rank] for rank in sorted(parts)]
     checks: tuple[tuple[Verdict, Mapping[int, object]], ...] = (

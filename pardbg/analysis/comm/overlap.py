@@ -7,6 +7,7 @@ end of a backward after its last op was issued (DDP waits for its buckets there,
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ _ASYNC: Final = int(wire.Flag.ASYNC)
 class Overlap:
     """A rank's collectives in one step, ns. waits and moves apart from each other."""
 
-    rank: int
     step: int
     step_ns: int
     moving_ns: int
@@ -36,7 +36,7 @@ class Overlap:
     """... and the host was held up by it."""
     waiting_ns: int
     """The host was held up by an op to which others had still to come."""
-    held_up_ns: int = 0
+    held_up_ns: int
     """The host was held up by communication at all."""
 
     @property
@@ -64,24 +64,28 @@ def ops_by_rank(rows: Iterable[CollectiveRow]) -> Ops:
     return found
 
 
-def overlap(view: View, rank: int, step: int, span: Interval, ops: Ops) -> Overlap:
-    """Return how ``rank``'s communication lies beside its compute in the step at ``span``.
+def overlaps(
+    view: View, rank: int, spans: Mapping[int, Interval], ops: Mapping[int, Ops]
+) -> list[Overlap]:
+    """Return how ``rank``'s communication lies beside its compute in each step of ``spans``.
 
-    ``ops``: of the step's collectives (others do not matter, but take time).
+    ``ops``: step -> its collectives (others do not matter, but take time).
     """
-    waiting, moving = under_way(span, ops.get(rank, ()))
-    held_up = blocked(view, view.ranks[rank], span, [*waiting, *moving])
-    waits = intersect(held_up, waiting)
-    moves = subtract(moving, waits)
-    return Overlap(
-        rank=rank,
-        step=step,
-        step_ns=span[1] - span[0],
-        moving_ns=total(moves),
-        exposed_ns=total(intersect(moves, held_up)),
-        waiting_ns=total(waits),
-        held_up_ns=total(held_up),
-    )
+    ways = {step: under_way(span, ops[step].get(rank, ())) for step, span in spans.items()}
+    whole = (min(a for a, _ in spans.values()), max(b for _, b in spans.values()))
+    both = [part for waiting, moving in ways.values() for part in (*waiting, *moving)]
+    held_up_ever = blocked(view, view.ranks[rank], whole, both)
+    made = []
+    for step, (begin, end) in spans.items():
+        waiting, moving = ways[step]
+        at = bisect_left(held_up_ever, begin, key=lambda part: part[1])
+        until = bisect_left(held_up_ever, end, key=lambda part: part[0])
+        held_up = clip(held_up_ever[at:until], begin, end)
+        waits = intersect(held_up, waiting)
+        moves = subtract(moving, waits)
+        exposed = total(intersect(moves, held_up))
+        made.append(Overlap(step, end - begin, total(moves), exposed, total(waits), total(held_up)))
+    return made
 
 
 def under_way(

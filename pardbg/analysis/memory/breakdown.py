@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.memory.sharding import gathered_peak
 from pardbg.analysis.pipeline.bounds import peak_bytes
 from pardbg.store.definitions import ModelDef
 from pardbg.store.process import Process
-from pardbg.store.table import Table
+from pardbg.store.table import Array, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,8 @@ def _activations_least(view: View, process: Process) -> int | None:
     """The least that any of the last sampled forwards kept; stages each have one, so they have
     no figure."""
     table, visible = view.rows(process, "memory")
-    ids = [i for i, name in process.names.items() if name == "activations"]
     lo = max(0, visible - _TAIL_ROWS)
-    rows = np.flatnonzero(np.isin(table.col("name_id")[lo:visible], ids)) + lo
+    rows = np.flatnonzero(named(process, table.col("name_id")[lo:visible], "activations")) + lo
     rows = rows[table.col("stage")[rows] < 0]
     return int(table.col("a")[rows].min()) if len(rows) else None
 
@@ -161,12 +161,18 @@ def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
         found[place] = (int(a[row]), int(b[row]), max(top, before))
 
 
+def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
+    """Return which of a process's name ids mean that name: mostly one does."""
+    ids = [i for i, name in process.names.items() if name == wanted]
+    found: NDArray[np.bool_] = name_ids == ids[0] if len(ids) == 1 else np.isin(name_ids, ids)
+    return found
+
+
 def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], ...]:
     """(t, bytes) of the total, thinned to HISTORY points."""
     table, visible = view.rows(process, "memory")
-    ids = [i for i, name in process.names.items() if name == kind]
     lo = max(0, visible - _TAIL_ROWS)
-    rows = np.flatnonzero(np.isin(table.col("name_id")[lo:visible], ids)) + lo
+    rows = np.flatnonzero(named(process, table.col("name_id")[lo:visible], kind)) + lo
     if len(rows) > HISTORY:
         rows = rows[np.linspace(0, len(rows) - 1, HISTORY).astype(np.int64)]
     times, values = table.col("t1_ns")[rows].tolist(), table.col("a")[rows].tolist()
@@ -182,7 +188,7 @@ def _course(
     names, stages, when, values = (table.col(c)[tail] for c in ("name_id", "stage", "t1_ns", "a"))
     found = []
     for category in _CATEGORIES:
-        own = np.isin(names, [i for i, name in process.names.items() if name == category])
+        own = named(process, names, category)
         sums = np.zeros(len(times), np.int64)
         first = None
         for stage in np.unique(stages[own]):

@@ -9,7 +9,7 @@ from pardbg.analysis.answers.report import as_json, report, schema
 from pardbg.analysis.answers.report_pipeline import bandwidths, rank_overlaps, stage_times
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
-from pardbg.analysis.comm.overlap import ops_by_rank, overlap
+from pardbg.analysis.comm.overlap import ops_by_rank, overlaps
 from pardbg.analysis.findings.speed.windows import window
 from pardbg.render.reports.text import text
 from tests.unit.analysis.test_findings_speed import pipeline
@@ -51,7 +51,7 @@ def test_a_ddp_backward_waits_unseen_at_its_end() -> None:
         proc.step(0, 0, 100)
     view = View(trace.store(), None)
     span = (trace_ns(0), trace_ns(100))
-    part = overlap(view, 0, 0, span, ops_by_rank(collectives(view)))
+    (part,) = overlaps(view, 0, {0: span}, {0: ops_by_rank(collectives(view))})
     assert part.exposed_ns == pytest.approx(30 * MS, abs=0.02 * MS)
 
 

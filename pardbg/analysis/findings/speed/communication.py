@@ -10,9 +10,15 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, total, union
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.comm.overlap import Overlap, ops_by_rank, overlap
+from pardbg.analysis.comm.overlap import Overlap
 from pardbg.analysis.findings.shared import Evidence, Finding, first
-from pardbg.analysis.findings.speed.windows import Window, often, per_window, rows_by_step
+from pardbg.analysis.findings.speed.windows import (
+    Window,
+    often,
+    overlaps_in,
+    per_window,
+    rows_by_step,
+)
 from pardbg.words import duration, percent, size
 
 Group = tuple[int, str]
@@ -42,15 +48,12 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     rows = rows_by_step(view, looked_at)
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
     parts: dict[int, list[Overlap]] = defaultdict(list)
-    for step in looked_at.steps:
-        ops = ops_by_rank(rows.get(step, ()))
-        for rank in ranks:
-            span = looked_at.spans[step].get(rank)
-            if span is not None:
-                parts[step].append(overlap(view, rank, step, span, ops))
+    for rank in ranks:
+        for part in overlaps_in(view, looked_at, rank):
+            parts[part.step].append(part)
     by_step = {
         step: (median(p.exposed_ns for p in made), median(p.step_ns for p in made))
-        for step, made in parts.items() if made
+        for step, made in sorted(parts.items())
     }  # fmt: skip
     loud = [s for s, (out, whole) in by_step.items() if out >= max(EXPOSED_NS, EXPOSED * whole)]
     if not often(len(loud), looked_at.steps):

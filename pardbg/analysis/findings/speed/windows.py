@@ -19,9 +19,10 @@ from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.base.spans import stretches
+from pardbg.analysis.base.spans import records, stretches
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.overlap import Ops, Overlap, ops_by_rank, overlaps
 from pardbg.analysis.findings.shared import Finding
 
 LAST: Final = 12
@@ -167,6 +168,19 @@ def rows_by_step(view: View, looked_at: Window) -> dict[int, list[CollectiveRow]
     return found
 
 
+@per_view
+def overlaps_in(view: View, looked_at: Window, rank: int) -> list[Overlap]:
+    """A rank's communication beside its compute in each step of the window that it took part in."""
+    spans = {s: looked_at.spans[s][rank] for s in looked_at.steps if rank in looked_at.spans[s]}
+    return overlaps(view, rank, spans, _ops_by_step(view, looked_at)) if spans else []
+
+
+@per_view
+def _ops_by_step(view: View, looked_at: Window) -> dict[int, Ops]:
+    rows = rows_by_step(view, looked_at)
+    return {step: ops_by_rank(rows.get(step, ())) for step in looked_at.steps}
+
+
 def issued_since(view: View, name: str, since_ns: int) -> int:
     """Rows of a table of issued ops since then, over all ranks."""
     issued = 0
@@ -187,11 +201,15 @@ COMPUTE: Final = ("forward", "backward", "optimizer", "pipeline")
 def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
     """phase -> ns of the stretch. Waits for ops are communication, wherever they lie; what is in
     no phase is host."""
-    waited = stretches(view, view.ranks[rank], "wait", whole)
+    process = view.ranks[rank]
+    waited = stretches(view, process, "wait", whole)
     found: dict[str, int] = {}
     covered: list[Interval] = list(waited)
+    phases: dict[str, list[Interval]] = defaultdict(list)
+    for one in records(view, process, "phase", whole):
+        phases[process.name(one.name_id)].append((one.t0_ns, one.t1_ns))
     for name in ("data", *COMPUTE):
-        inside = subtract(stretches(view, view.ranks[rank], "phase", whole, (name,)), covered)
+        inside = subtract(clip(phases[name], *whole), covered)
         found[name] = total(inside)
         covered = union([*covered, *inside])
     found["communication"] = total(waited)
