@@ -10,7 +10,7 @@ from textual import constants, events
 from textual.app import App
 from textual.binding import BindingType
 
-from pardbg.control.language.verbs import ControlPort, Reply, Verb
+from pardbg.control.language.verbs import ControlPort
 from pardbg.render.draw.plots import preload
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import SessionError
@@ -22,11 +22,9 @@ from pardbg.ui.commands.startup import History, Rc, run_rc
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
-from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording
-from pardbg.ui.engine.landmarks import Journey
+from pardbg.ui.engine.feed import Analysis, SecondRecording
 from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.main.main_screen import MainScreen
-from pardbg.ui.main.main_view import Callbacks
 from pardbg.ui.palette import THEMES
 from pardbg.ui.terminal_driver import TerminalDriver
 from pardbg.ui.widgets.prompt import Prompt
@@ -63,20 +61,21 @@ class PardbgApp(App[None]):
         super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
-        self.controller = Controller(control if live else None, self._in_thread, self._answered)
-        self._analysis = analysis
-        self._second = SecondRecording(*second, Store()) if second is not None else None
+        self.controller = Controller(control if live else None, self._in_thread, self.post_message)
         self._store = store if store is not None else Store(live=live)
         self._source = source
         self._keeping = threading.Lock()
         """One copy of the file at a time."""
-        self.engine: Engine | None = None
-        callbacks = Callbacks(self._want, self._wake, self._go, self._mark)
+        self.engine = Engine(
+            source, self._store, analysis or Analysis.real(), self.cursor, self.post_message,
+            SecondRecording(*second, Store()) if second is not None else None,
+        )  # fmt: skip
         self._rc, self._history = rc or Rc(), History(history)
         self._history.load()
         self.main = MainScreen(
-            self, title, self.cursor, self.controller, start_screen, callbacks, self._history
-        )
+            self, title, self.cursor, self.controller, self.engine, self._mark, start_screen,
+            self._history,
+        )  # fmt: skip
 
     def get_default_screen(self) -> MainScreen:
         return self.main
@@ -87,14 +86,6 @@ class PardbgApp(App[None]):
             self.register_theme(theme)
         few = self.console.color_system == "standard" and not self.is_headless
         self.theme = "pardbg-16" if few else "pardbg-dark"
-        self.engine = Engine(
-            self._source, self._store, self._analysis or Analysis.real(), self.cursor,
-            self._post_frame,
-            lambda text: self.post_message(Trouble(text)),
-            lambda share: self.post_message(Loading(share)),
-            lambda text: self.post_message(Arrived(text)),
-            self._second,
-        )  # fmt: skip
         self.engine.want(self.main.page.want())
         self.engine.start()
         if self._rc.lines or self._rc.problems:
@@ -113,16 +104,7 @@ class PardbgApp(App[None]):
 
     def on_unmount(self) -> None:
         self.controller.farewell()
-        if self.engine is not None:
-            self.engine.stop()
-
-    # ---- from the engine's and the workers' threads
-
-    def _post_frame(self, frame: Frame) -> None:
-        self.post_message(FrameReady(frame))
-
-    def _answered(self, verb: Verb | None, reply: Reply) -> None:
-        self.post_message(Answered(verb, reply))
+        self.engine.stop()
 
     # ---- to the main screen
 
@@ -148,23 +130,10 @@ class PardbgApp(App[None]):
 
     # ---- from the main screen
 
-    def _want(self, want: Any) -> None:
-        if self.engine is not None:
-            self.engine.want(want)
-
-    def _wake(self) -> None:
-        if self.engine is not None:
-            self.engine.wake()
-
-    def _go(self, journey: Journey) -> None:
-        if self.engine is not None:
-            self.engine.go(journey)
-
     def _mark(self, mark: Bookmark) -> None:
         """Into the run's recording: through the hub, or into the file that is open."""
         if self.cursor.replay:
-            if self.engine is not None:
-                self.engine.mark(mark)
+            self.engine.mark(mark)
             self._in_thread(lambda: self._keep(mark))
         else:
             self.main.control.refused(self.controller.mark(mark.t_ns, mark.text))

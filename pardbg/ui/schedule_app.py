@@ -6,7 +6,7 @@ Keys change the draft at once; what is said of it is made by a thread and drawn 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, NamedTuple
 
 from textual import constants, events
@@ -61,12 +61,11 @@ class ScheduleApp(App[None]):
     AUTO_FOCUS = ""  # keys are the table's until something is asked for
     BINDINGS: ClassVar[list[BindingType]] = []
 
+    @dataclass
     class Made(Message):
         """A sheet is there."""
 
-        def __init__(self, sheet: Sheet, draft: Draft) -> None:
-            super().__init__()
-            self.shown = Shown(sheet, draft)
+        shown: Shown
 
     def __init__(self, table: Table, sheet_of: Say, *, name: str, costs: str,
                  save: Save | None = None) -> None:  # fmt: skip
@@ -138,8 +137,11 @@ class ScheduleApp(App[None]):
             return
         self._busy = True
         draft = self.editor.draft
-        self.run_worker(lambda: self.post_message(self.Made(self._sheet_of(draft.table), draft)),
-                        thread=True)  # fmt: skip
+
+        def make() -> None:
+            self.post_message(self.Made(Shown(self._sheet_of(draft.table), draft)))
+
+        self.run_worker(make, thread=True)
 
     def on_schedule_app_made(self, event: Made) -> None:
         self._busy, self.shown = False, event.shown

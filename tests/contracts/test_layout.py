@@ -18,8 +18,8 @@ FOLDERS = sorted(
 )
 SAME_THING = {
     # What is computed, how it is drawn, and the screen that shows it.
-    "collectives", "debug", "findings", "memory", "output", "overview", "pipeline", "schedule",
-    "stacks", "timeline", "traffic",
+    "collectives", "debug", "memory", "output", "pipeline", "schedule", "stacks", "timeline",
+    "traffic",
     # The agent has its own few: it imports nothing of pardbg.
     "words",
 }  # fmt: skip

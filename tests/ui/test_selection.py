@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.matched import P2PRow
-from pardbg.render.pages.traffic import ordered
+from pardbg.render.pages.traffic import busiest
 from pardbg.ui.app import PardbgApp
 from tests.ui import sample
 from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
 
 
-def busiest(app: PardbgApp) -> tuple[int, int]:
+def busiest_edge(app: PardbgApp) -> tuple[int, int]:
     """Source and destination of the first edge listed."""
     frame = app.main.shared.frame
     assert frame is not None
-    first = ordered(frame.snapshot.traffic)[0]
+    first = busiest(frame.snapshot.traffic)[0]
     return first.src, first.dst
 
 
@@ -40,10 +40,10 @@ async def test_an_edge_stays_chosen_when_another_one_becomes_busier() -> None:
         store = app._store
         assert isinstance(store, FakeStore)
         store.show(with_rates(base, 10, 20, 30, 40))  # 3-0, 2-3, 1-2, 0-1
-        await until(lambda: busiest(app) == (3, 0), "the new order")
+        await until(lambda: busiest_edge(app) == (3, 0), "the new order")
         frame = app.main.shared.frame
         assert frame is not None
-        assert page._at(frame) == 2  # type: ignore[attr-defined]
+        assert page.at(frame) == 2  # type: ignore[attr-defined]
         await pilot.press("up")
         assert page._chosen == (2, 3, "modelled")  # type: ignore[attr-defined]
 

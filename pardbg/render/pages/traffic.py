@@ -47,7 +47,7 @@ class TrafficPageState:
     matrix: bool = False
 
 
-def ordered(view: TrafficView) -> list[Edge]:
+def busiest(view: TrafficView) -> list[Edge]:
     """The busiest edges first."""
     return sorted(view.edges, key=lambda e: (-e.rate_bps, -e.bytes, e.src, e.dst))
 
@@ -58,7 +58,7 @@ def traffic(
     """The page at ``cells`` x ``rows``: picture, edges, operations."""
     look = look or TrafficPageState()
     view = snapshot.traffic
-    edges = ordered(view)
+    edges = busiest(view)
     if not edges and not view.ops:
         return empty(cells, rows, "No traffic yet.",
                      "Sends and receives are shown as they are seen; collectives as a ring "

@@ -7,7 +7,7 @@ Handlers register by the action's id (``pardbg.ui.main``); a test checks that ea
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -17,6 +17,9 @@ from pardbg.control.language.verbs import Verb
 
 Context = Literal["any", "live", "replay"]
 Group = Literal["control", "time", "screens", "look", "app"]
+Handlers = Mapping[str, Callable[[str], None]]
+"""Action id -> what does it; it gets its command's argument, empty for a key, and raises
+CommandError."""
 
 GROUP_TITLES: dict[Group, str] = {
     "control": "Control (live)", "time": "Time", "screens": "Screens", "look": "Look closer",

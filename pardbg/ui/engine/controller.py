@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from textual.message import Message
 
 from pardbg.analysis.base.control import ControlView
 from pardbg.control.language.arguments import MOVES
 from pardbg.control.language.verbs import ControlPort, Reply, Verb
+from pardbg.ui.engine.messages import Answered
 
 _UNDER_WAY = {
     Verb.PAUSE: "pausing…", Verb.CONTINUE: "letting every rank run on…", Verb.STEP: "stepping…",
@@ -25,15 +29,15 @@ NO_PORT = "this viewer has no control: it shows a recording"
 
 
 class Controller:
-    """Sends one command at a time; ``answer`` is called on the worker's thread."""
+    """Sends one command at a time; what was answered is posted from the worker's thread."""
 
     def __init__(
         self,
         port: ControlPort | None,
         start: Callable[[Callable[[], None]], object],
-        answer: Callable[[Verb | None, Reply], object],
+        post: Callable[[Message], object],
     ) -> None:
-        self._port, self._start, self._answer = port, start, answer
+        self._port, self._start, self._post = port, start, post
         self._lock = threading.Lock()
         self._sent: list[tuple[Verb | None, str]] = []
         """What was asked and is not answered yet, and how the screen says so."""
@@ -79,8 +83,7 @@ class Controller:
         if verb is Verb.STEP and ranks:
             words = f"stepping rank {ranks}…"
         self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.LEVEL)
-        self._run(verb, words, lambda: port.command(verb, ranks, **args))
-        return None
+        return self._run(verb, words, partial(port.command, verb, ranks, **args))
 
     def _moves_under_way(self) -> int:
         with self._lock:
@@ -95,34 +98,23 @@ class Controller:
 
     def mark(self, t_ns: int, text: str) -> Reply | None:
         """A bookmark in the run's recording; without text: taken away."""
-        port = self._port
-        if port is None:
+        if self._port is None:
             return Reply(False, "no hub to keep the bookmark: this viewer only looks", {})
-        call = lambda: port.command(Verb.MARK, at_ns=t_ns, text=text)  # noqa: E731
-        self._run(Verb.MARK, "keeping the bookmark…", call)
-        return None
+        call = partial(self._port.command, Verb.MARK, at_ns=t_ns, text=text)
+        return self._run(Verb.MARK, "keeping the bookmark…", call)
 
     def take(self) -> Reply | None:
-        port = self._port
-        if port is None:
+        if self._port is None:
             return Reply(False, NO_PORT, {})
         self.used = True
-        self._run(None, "taking control…", port.take)
-        return None
+        return self._run(None, "taking control…", self._port.take)
 
     def leave(self) -> Reply | None:
         """Give control up; every rank runs on."""
-        port = self._port
-        if port is None:
+        if self._port is None:
             return Reply(False, NO_PORT, {})
-
-        def call() -> Reply:
-            port.leave()
-            return Reply(True, None, {})
-
         self.used = False
-        self._run(None, "giving control up…", call)
-        return None
+        return self._run(None, "giving control up…", self._port.leave)
 
     def farewell(self, timeout_s: float = 1.0) -> None:
         """On the way out: let every rank run on, without waiting long for a hub that is gone."""
@@ -133,16 +125,19 @@ class Controller:
         thread.start()
         thread.join(timeout_s)
 
-    def _run(self, verb: Verb | None, words: str, call: Callable[[], Reply]) -> None:
+    def _run(self, verb: Verb | None, words: str, call: Callable[[], Reply | None]) -> Reply | None:
+        """Ask on a worker's thread; None: it is under way."""
+
         def work() -> None:
             try:
-                reply = call()
+                reply = call() or Reply(True, None, {})
             except Exception as error:  # noqa: BLE001 - the port is another process's other end
                 reply = Reply(False, f"no answer from the hub: {error}", {})
             with self._lock:
                 self._sent.remove((verb, words))
-            self._answer(verb, reply)
+            self._post(Answered(verb, reply))
 
         with self._lock:
             self._sent.append((verb, words))
         self._start(work)
+        return None

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from textual.message import Message
+
 from pardbg.session.navigation.goto import TravelError
 from pardbg.session.navigation.travel import first_step_end
 from pardbg.store.history import Bookmark
@@ -22,6 +24,7 @@ from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording, Want
 from pardbg.ui.engine.frame_maker import FrameMaker
 from pardbg.ui.engine.landmarks import Journey, Places
 from pardbg.ui.engine.loading import Loader
+from pardbg.ui.engine.messages import Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
 
 LOADING_PERIOD_S = 0.2
@@ -31,8 +34,8 @@ MOST_RECORDS = 1_000_000
 
 
 class Engine:
-    """Runs the thread; ``post`` gets frames, ``fail`` one-line errors, ``say`` where a journey
-    ended, ``loading`` how much of a recording is read before its first frame."""
+    """Runs the thread; ``post`` gets frames, one-line errors, where a journey ended, and how much
+    of a recording is read before its first frame."""
 
     def __init__(
         self,
@@ -40,14 +43,11 @@ class Engine:
         store: Any,
         analysis: Analysis,
         cursor: TimeCursor,
-        post: Callable[[Frame], object],
-        fail: Callable[[str], object],
-        loading: Callable[[float], object],
-        say: Callable[[str], object] = lambda text: None,
+        post: Callable[[Message], object],
         second: SecondRecording | None = None,
     ) -> None:
         self._store, self._analysis, self._cursor = store, analysis, cursor
-        self._post, self._fail, self._loading, self._say = post, fail, loading, say
+        self._post = post
         self._loader = Loader(source, store, cursor, second)
         self._places = Places(store, analysis.findings)
         self._maker = FrameMaker(store, analysis, cursor, self._loader, self._places)
@@ -107,7 +107,7 @@ class Engine:
                     self._turn()
                     self._gc.tick(self._pace.idle or self._cursor.following)
         except Exception as error:  # noqa: BLE001 - the thread's last word must reach the screen
-            self._fail(f"the viewer's feed stopped: {type(error).__name__}: {error}")
+            self._post(Trouble(f"the viewer's feed stopped: {type(error).__name__}: {error}"))
 
     def _turn(self) -> None:
         if self._loader.finished:
@@ -146,9 +146,9 @@ class Engine:
         if now - self._told_s >= LOADING_PERIOD_S:
             self._told_s = now
             if self._made is None:
-                self._loading(self._loader.share)
+                self._post(Loading(self._loader.share))
             else:
-                self._post(replace(self._made, loaded=self._loader.share))
+                self._post(FrameReady(replace(self._made, loaded=self._loader.share)))
 
     @property
     def _waited_for(self) -> bool:
@@ -175,7 +175,8 @@ class Engine:
         there_ns = self._places.there_ns(error) if error is not None else 0
         if error is not None and self._cursor.at(time.monotonic()) == at:  # nobody moved meanwhile
             self._cursor.seek(there_ns)
-            self._say(f"opened at the first error ({error.kind}); home goes to the begin")
+            text = f"opened at the first error ({error.kind}); home goes to the begin"
+            self._post(Arrived(text))
 
     def _searching(self) -> bool:
         """Nothing to do: look for findings that were gone again by the end of a recording."""
@@ -204,12 +205,12 @@ class Engine:
             try:
                 found = self._places.go(journey, end if now is None else now, begin, end)
             except TravelError as error:
-                self._fail(str(error) + self._loader.so_far)
+                self._post(Trouble(str(error) + self._loader.so_far))
                 continue
             self._cursor.stop()
             self._cursor.seek(found.t_ns)
             if found.text:
-                self._say(found.text)
+                self._post(Arrived(found.text))
 
     # ---------------------------------------------------------------- frames
 
@@ -241,12 +242,12 @@ class Engine:
         if frame.whole and frame.awaited_ns is None:
             self._pace.was_whole()
         self._made = frame
-        self._post(frame)
+        self._post(FrameReady(frame))
 
     def _tell_once(self, text: str) -> None:
         if text not in self._errors:
             self._errors.add(text)
-            self._fail(text)
+            self._post(Trouble(text))
 
     def _hurry(self, asked: bool) -> bool:
         """Give a first answer: whole frames take long, and somebody waits for this one."""

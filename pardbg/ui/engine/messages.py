@@ -2,65 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from textual.message import Message
 
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.ui.engine.feed import Frame
 
 
+@dataclass
 class FrameReady(Message):
     """A new frame; only the newest waiting one is drawn."""
 
     bubble = False
-
-    def __init__(self, frame: Frame) -> None:
-        super().__init__()
-        self.frame = frame
+    frame: Frame
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, FrameReady)
 
 
+@dataclass
 class Loading(Message):
     """A recording is being read: how much of it is."""
 
     bubble = False
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
+    share: float
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, Loading)
 
 
+@dataclass
 class Trouble(Message):
     """One line about something that failed in the viewer."""
 
     bubble = False
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
+    text: str
 
 
+@dataclass
 class Arrived(Message):
     """Where a journey in time ended, in words."""
 
     bubble = False
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
+    text: str
 
 
+@dataclass
 class Answered(Message):
     """The hub answered a command (or the port raised)."""
 
     bubble = False
-
-    def __init__(self, verb: Verb | None, reply: Reply) -> None:
-        super().__init__()
-        self.verb = verb
-        """None: ``take`` or ``leave``."""
-        self.reply = reply
+    verb: Verb | None
+    """None: ``take`` or ``leave``."""
+    reply: Reply

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,30 +15,33 @@ from textual.widgets import ContentSwitcher
 
 from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.cells import Segment, line
+from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line
-from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, for_mode
+from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, Handlers, for_mode
 from pardbg.ui.commands.command_line import candidates_line, complete, note_line
 from pardbg.ui.commands.startup import History
 from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.chrome_bars import ChromeBars
 from pardbg.ui.main.control_actions import ControlActions
-from pardbg.ui.main.main_view import NOTE, Callbacks, Handlers
 from pardbg.ui.main.time_actions import TimeActions
 from pardbg.ui.main.view_actions import AppActions, SelectionActions
 from pardbg.ui.screens.base import Page, Shared
-from pardbg.ui.screens.collectives import CollectivesPage
 from pardbg.ui.screens.debug import DebugPage
-from pardbg.ui.screens.findings import FindingsPage
-from pardbg.ui.screens.memory import MemoryPage
-from pardbg.ui.screens.output import OutputPage
-from pardbg.ui.screens.overview import OverviewPage
 from pardbg.ui.screens.panel import Draw, Panel
 from pardbg.ui.screens.pipeline import PipelinePage
+from pardbg.ui.screens.row_pages import (
+    CollectivesPage,
+    FindingsPage,
+    MemoryPage,
+    OutputPage,
+    OverviewPage,
+    TrafficPage,
+)
 from pardbg.ui.screens.timeline import TimelinePage
-from pardbg.ui.screens.traffic import TrafficPage
 from pardbg.ui.widgets.lines import ClickedLines, Lines, PicturePane, Tabs
-from pardbg.ui.widgets.prompt import Prompt
+from pardbg.ui.widgets.prompt import NOTE, Prompt
 from pardbg.words import percent
 
 if TYPE_CHECKING:
@@ -57,8 +60,7 @@ _PAGES: tuple[type[Page], ...] = (
 class MainScreen(Screen[None]):
     """Header, tabs, one page, control line or time bar, key hints.
 
-    The parts that do what keys and commands ask for register by action id (``handlers``); they
-    see this screen as a ``MainView``."""
+    The parts that do what keys and commands ask for register by action id (``handlers``)."""
 
     AUTO_FOCUS = ""
     """The prompt takes keys only when it was asked for."""
@@ -73,13 +75,14 @@ class MainScreen(Screen[None]):
         title: str,
         cursor: TimeCursor,
         controller: Controller,
+        engine: Engine,
+        keep: Callable[[Bookmark], None],
         start_screen: str,
-        callbacks: Callbacks,
         history: History | None = None,
     ) -> None:
         super().__init__()
         self._history = history
-        self._want = callbacks.want
+        self._want = engine.want
         self.live = not cursor.replay
         self._by_key = {key: a for a in for_mode(self.live) for key in a.keys}
         self._message_number = 0
@@ -89,7 +92,7 @@ class MainScreen(Screen[None]):
         self.pages: Mapping[str, Page] = {page.name_: page(self.shared) for page in _PAGES}
         self._active = start_screen if start_screen in self.pages else "overview"
         self.control = ControlActions(self, controller)
-        self._time = TimeActions(self, cursor, callbacks)
+        self._time = TimeActions(self, cursor, engine, keep)
         self._selection = SelectionActions(self, self._time.jump_to)
         self._bars = ChromeBars(title, self.live, controller, lambda: self._time.moves_by)
         self.handlers: Handlers = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
@@ -10,18 +11,26 @@ from pardbg.render.frame.panels import bookmark_list
 from pardbg.session.navigation.travel import UNITS
 from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line
+from pardbg.ui.commands.actions import Handlers
 from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.landmarks import Journey
-from pardbg.ui.main.main_view import NOTE, Callbacks, Handlers, MainView
+from pardbg.ui.widgets.prompt import NOTE
 from pardbg.words import whole
+
+if TYPE_CHECKING:
+    from pardbg.ui.main.main_screen import MainScreen
 
 
 class TimeActions:
     """Moves the cursor."""
 
-    def __init__(self, view: MainView, cursor: TimeCursor, app: Callbacks) -> None:
-        self._view, self._cursor, self._app = view, cursor, app
+    def __init__(
+        self, view: MainScreen, cursor: TimeCursor, engine: Engine, keep: Callable[[Bookmark], None]
+    ) -> None:
+        """``keep``: a bookmark; one without text takes the mark at its time away."""
+        self._view, self._cursor, self._engine, self._keep = view, cursor, engine, keep
         self.unit = UNITS[0]
         """What ``,`` and ``.`` move by where a page has no unit of its own."""
 
@@ -55,7 +64,7 @@ class TimeActions:
 
     def _play(self, change: Callable[[], None]) -> None:
         change()
-        self._app.wake()
+        self._engine.wake()
 
     def _speed(self, argument: str) -> None:
         factor = command_line.factor(argument)
@@ -68,7 +77,7 @@ class TimeActions:
         if frame is not None:
             self._cursor.stop()
             self._cursor.move(by_ns, frame.snapshot.t_ns)
-            self._app.wake()
+            self._engine.wake()
 
     def _one(self, whole_step: bool) -> int:
         frame = self._view.shared.frame
@@ -79,21 +88,18 @@ class TimeActions:
         return self._view.page.time_step_ns(frame.snapshot)
 
     def _begin(self, _argument: str) -> None:
-        frame = self._view.shared.frame
-        if frame is not None:
-            self._cursor.stop()
-            self._cursor.seek(frame.begin_ns)
-            self._app.wake()
+        if self._view.shared.frame is not None:
+            self.seek(self._view.shared.frame.begin_ns)
 
     def _follow(self, _argument: str) -> None:
         self._cursor.follow()
         self._view.page.follow()
-        self._app.wake()
+        self._engine.wake()
 
     def _go(self, goto: str = "", by: int = 0) -> None:
         frame = self._view.shared.frame
         step = frame.snapshot.step if frame is not None else None
-        self._app.go(Journey(goto, self.moves_by, by, self._view.shared.rank, step))
+        self._engine.go(Journey(goto, self.moves_by, by, self._view.shared.rank, step))
 
     @property
     def moves_by(self) -> str:
@@ -104,16 +110,14 @@ class TimeActions:
         """To this time."""
         self._cursor.stop()
         self._cursor.seek(t_ns)
-        self._app.wake()
+        self._engine.wake()
 
     def jump_to(self, evidence: Evidence) -> None:
         """To the moment, the rank and the screen that show something."""
         if evidence.rank is not None:
             self._view.shared.rank = evidence.rank
-        self._cursor.stop()
-        self._cursor.seek(evidence.t_ns)
         self._view.show_page(evidence.screen)
-        self._app.wake()
+        self.seek(evidence.t_ns)
 
     def _goto(self, argument: str) -> None:
         if not argument:
@@ -158,7 +162,7 @@ class TimeActions:
         """Mark the moment that is on the screen."""
         frame = self._view.shared.frame
         if frame is not None:
-            self._app.mark(Bookmark(frame.snapshot.t_ns, note.strip() or "bookmark"))
+            self._keep(Bookmark(frame.snapshot.t_ns, note.strip() or "bookmark"))
 
     def _unmark(self, argument: str) -> None:
         frame = self._view.shared.frame
@@ -168,7 +172,7 @@ class TimeActions:
         number = whole(argument, len(known))
         if not number:
             raise command_line.CommandError(f"which bookmark? 1 to {len(known)} (`:marks`)")
-        self._app.mark(Bookmark(known[number - 1].t_ns, ""))
+        self._keep(Bookmark(known[number - 1].t_ns, ""))
 
     def _marks(self, _argument: str) -> None:
         def draw(cells: int, rows: int) -> Picture:

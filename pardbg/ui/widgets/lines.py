@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.segment import Segment as Painted
 from textual import events
@@ -68,10 +69,10 @@ class Lines(Widget):
 class ClickedLines(Lines):
     """Lines that say where they were clicked."""
 
+    @dataclass
     class Clicked(Message):
-        def __init__(self, x: int, y: int) -> None:
-            super().__init__()
-            self.x, self.y = x, y
+        x: int
+        y: int
 
     def on_click(self, event: events.Click) -> None:
         self.post_message(self.Clicked(event.x, event.y))
@@ -80,10 +81,9 @@ class ClickedLines(Lines):
 class Tabs(Lines):
     """The tab line; a click chooses."""
 
+    @dataclass
     class Chosen(Message):
-        def __init__(self, number: int) -> None:
-            super().__init__()
-            self.number = number
+        number: int
 
     def __init__(self, names: Sequence[chrome.Tab], *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -111,12 +111,12 @@ class Tabs(Lines):
 class PicturePane(Lines):
     """Shows a `Picture`; keeps its focus row in view and says how much lies beyond."""
 
+    @dataclass
     class Clicked(Message):
         """A body row was clicked in column ``x``; ``index`` is the picture's ``rows`` entry."""
 
-        def __init__(self, index: int, x: int) -> None:
-            super().__init__()
-            self.index, self.x = index, x
+        index: int
+        x: int
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from textual import events
 from textual.message import Message
@@ -12,6 +14,8 @@ from textual.widgets import Input
 from pardbg.ui.commands.startup import History
 
 Complete = Callable[[str], Sequence[str]]
+NOTE: Final = "m"
+"""The prompt asks for a bookmark's note."""
 
 
 class _Likely(Suggester):
@@ -28,28 +32,25 @@ class _Likely(Suggester):
 class Prompt(Input):
     """A one-line input that knows what it is asked for (``:`` or ``/``)."""
 
+    @dataclass
     class Done(Message):
         """The line was entered (``text``) or given up (``None``)."""
 
-        def __init__(self, kind: str, text: str | None) -> None:
-            super().__init__()
-            self.kind = kind
-            self.text = text
+        kind: str
+        text: str | None
 
+    @dataclass
     class Edited(Message):
         """The text changed: filters apply at once, candidates follow."""
 
-        def __init__(self, kind: str, text: str) -> None:
-            super().__init__()
-            self.kind = kind
-            self.text = text
+        kind: str
+        text: str
 
+    @dataclass
     class Kept(Message):
         """A line is new in the history."""
 
-        def __init__(self, line: str) -> None:
-            super().__init__()
-            self.line = line
+        line: str
 
     def __init__(
         self, complete: Complete, history: History | None = None, *, id: str | None = None

@@ -1,0 +1,243 @@
+"""Pages that list rows, and those without a state of their own: overview, collectives, traffic,
+memory, findings, output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.collectives import (
+    CollectivesPageState,
+    collectives,
+    detail,
+    key_of,
+    rows_of,
+)
+from pardbg.render.pages.findings import WIDE, Around, findings, ordered
+from pardbg.render.pages.memory import memory
+from pardbg.render.pages.output import matches, output
+from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.timeline import Window
+from pardbg.render.pages.traffic import TrafficPageState, busiest, traffic
+from pardbg.ui.engine.feed import Frame, OutputWant, TimelineWant, Want
+from pardbg.ui.screens.base import Page, Shared
+
+_LIMIT = 2000
+"""Lines of output."""
+
+
+class OverviewPage(Page):
+    """Every rank in a row."""
+
+    name_ = "overview"
+    twofold = True
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        look = OverviewPageState(self.shared.rank, self.contains, frame.ahead)
+        return overview(frame.snapshot, cells, rows, look, frame.output)
+
+    def want(self) -> Want:
+        return Want(output=OutputWant(40), ahead=True)
+
+
+class MemoryPage(Page):
+    """Stacked bars by category beside the expected bytes."""
+
+    name_ = "memory"
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)
+
+    def want(self) -> Want:
+        return Want(peaks=True)
+
+
+class RowsPage(Page):
+    """A list of which one row is chosen: it stays chosen while others come and go around it."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._chosen: Any = None
+        """What names the row; None: none was chosen by hand."""
+        self._at = 0
+
+    def rows(self, frame: Frame) -> Sequence[Any]:
+        """What is listed, top to bottom."""
+        raise NotImplementedError
+
+    def key(self, row: Any) -> object:
+        """What names a row."""
+        raise NotImplementedError
+
+    def unchosen(self, number: int) -> int:
+        """Of ``number`` rows the one to begin at."""
+        return 0
+
+    def at(self, frame: Frame) -> int:
+        """The place of the chosen row."""
+        names = [self.key(row) for row in self.rows(frame)]
+        here = self._chosen in names
+        self._at = names.index(self._chosen) if here else self.unchosen(len(names))
+        return self._at
+
+    def move(self, by: int) -> None:
+        if self.shared.frame is not None:
+            self.choose(self.at(self.shared.frame) + by)
+
+    def choose(self, index: int) -> None:
+        frame = self.shared.frame
+        rows = self.rows(frame) if frame is not None else ()
+        if rows:
+            self._chosen = self.key(rows[min(max(0, index), len(rows) - 1)])
+        self.redraw()
+
+    def follow(self) -> None:
+        self._chosen = None
+        super().follow()
+
+    def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
+        return None
+
+
+class CollectivesPage(RowsPage):
+    """Operations matched over their ranks; follows the newest until a row is selected."""
+
+    name_ = "collectives"
+    _p2p = _by_wait = False
+
+    @property
+    def _look(self) -> CollectivesPageState:
+        return CollectivesPageState(self._chosen, self.contains, self._p2p, self._by_wait)
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        return collectives(frame.snapshot, cells, rows, self._look)
+
+    def rows(self, frame: Frame) -> Sequence[Any]:
+        return rows_of(frame.snapshot, self._look)
+
+    def key(self, row: Any) -> object:
+        return key_of(row)
+
+    def unchosen(self, number: int) -> int:
+        return 0 if self._by_wait else number - 1
+
+    def grid(self) -> bool:
+        """By time, or what cost most waiting first."""
+        self._by_wait, self._chosen = not self._by_wait, None
+        self.redraw()
+        return True
+
+    def other(self) -> bool:
+        self._p2p, self._chosen = not self._p2p, None
+        self.redraw()
+        return True
+
+    def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
+        listed = self.rows(frame)
+        if not listed:
+            return None
+        return "operation", detail(listed[self.at(frame)], frame.snapshot, cells, rows)
+
+
+class TrafficPage(RowsPage):
+    """Ring or matrix, and the edges by rate."""
+
+    name_ = "traffic"
+    _matrix = False
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        return traffic(frame.snapshot, cells, rows, TrafficPageState(self.at(frame), self._matrix))
+
+    def rows(self, frame: Frame) -> Sequence[Any]:
+        return busiest(frame.snapshot.traffic)
+
+    def key(self, row: Any) -> object:
+        return row.src, row.dst, row.source
+
+    def other(self) -> bool:
+        self._matrix = not self._matrix
+        self.redraw()
+        return True
+
+
+class FindingsPage(RowsPage):
+    """List findings in words; enter goes to the moment and the place that show it."""
+
+    name_ = "findings"
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        around = Around(
+            frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
+            () if frame.snapshot.live else frame.findings,
+        )  # fmt: skip
+        return findings(frame.snapshot, cells, rows, self.at(frame), around)
+
+    def rows(self, frame: Frame) -> Sequence[Finding]:
+        return ordered(frame.snapshot.findings)
+
+    def key(self, row: Finding) -> object:
+        return row.kind, row.culprits, row.group, row.seq
+
+    def unchosen(self, number: int) -> int:
+        return min(self._at, max(0, number - 1))
+
+    def want(self) -> Want:
+        """Lanes up to the moment of the chosen finding."""
+        frame = self.shared.frame
+        found = self.rows(frame) if frame is not None else []
+        if self._at >= len(found):
+            return Want()
+        width = self.app.size.width
+        columns = (width * 3 // 5 if width >= WIDE else width) - 16
+        return Want(timeline=TimelineWant(None, max(10, columns), end_ns=found[self._at].t_ns))
+
+    def point_at(self, finding: Finding) -> None:
+        """Choose it, now or as soon as it is there."""
+        self._chosen = self.key(finding)
+        self.redraw()
+
+    def jump(self, frame: Frame) -> Evidence | None:
+        found = self.rows(frame)
+        return found[self._at].evidence if self._at < len(found) else None
+
+
+class OutputPage(Page):
+    """What the job prints; the filter is applied by the analysis."""
+
+    name_ = "output"
+    _at: int | None = None
+    """The line that a search stands at."""
+
+    def want(self) -> Want:
+        contains = self.contains if self._at is None else ""
+        return Want(output=OutputWant(_LIMIT, contains or None))
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at)
+
+    def match(self, by: int) -> bool:
+        """To the match after or before, in all lines; False where nothing is searched for."""
+        frame = self.shared.frame
+        if not self.contains or frame is None:
+            return False
+        found = matches(frame.output, self.contains)
+        if self._at is None:  # the lines are the matches; all of them come with the next frame
+            self._at = len(frame.output)
+        elif found and by < 0:
+            self._at = max((at for at in found if at < self._at), default=found[-1])
+        elif found:
+            self._at = min((at for at in found if at > self._at), default=found[0])
+        self.redraw()
+        return True
+
+    def filter(self, text: str) -> None:
+        self._at = None
+        super().filter(text)
+
+    def move(self, by: int) -> None:
+        self.scroll_rows(by)
+
+    def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
+        return None
