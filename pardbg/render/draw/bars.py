@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pardbg.render.draw.cells import (
@@ -147,6 +147,32 @@ def table_row(
     """A row under ``headings``; across the whole width where it is the chosen one."""
     made = line("  ", *(line(fit(cell(c), c.size), "  ") for c in columns))
     return fit(selected(made), cells, "+sel") if chosen else made
+
+
+def facts(rows: Iterable[tuple[str, str]], size: int = 16) -> list[Line]:
+    """A name and what is said of it, a line each."""
+    return [line(Segment("  " + left(name, size), "dim"), Segment(text)) for name, text in rows]
+
+
+def inspected(head: Sequence[Segment], tail: Sequence[Segment], cells: int) -> list[Line]:
+    """What is known of the chosen box, in two lines that belong together."""
+    return [
+        fit((Segment("  ┌ ", "accent"), *head), cells),
+        fit((Segment("  └ ", "accent"), *tail), cells),
+    ]
+
+
+def keys(items: Iterable[tuple[str, str, str]], cells: int) -> Line:
+    """Marks (text, its style) and what each means, as many as fit."""
+    parts: list[Segment] = []
+    used = 0
+    for mark, style, word in items:
+        used += width(mark) + 1 + width(word)
+        if used > cells:
+            break
+        parts += [Segment(mark, style), Segment(f" {word}  ", "dim")]
+        used += 2
+    return tuple(parts)
 
 
 def side_by_side(panels: Sequence[tuple[str, str, Sequence[Line]]], size: int, height: int

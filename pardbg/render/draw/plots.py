@@ -54,11 +54,8 @@ class Scale:
         return math.log10(value) if self.log else value
 
 
-def _step_text(value: float) -> str:
-    return f"{value:.0f}"
-
-
-STEPS: Final = Scale(_step_text, whole=True, unit="step")
+WHOLE: Final = "{:.0f}".format
+STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 """The axis of training steps."""
 
 

@@ -12,7 +12,7 @@ from pardbg import words
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.render.draw.bars import Column, choose, headings, side_by_side
 from pardbg.render.draw.cells import Line, Segment, clean, line
-from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.draw.plots import DOT, WHOLE, Scale, Series, plot
 
 _STYLES: Final = ("spark", "loss", "busy", "bubble", "held", "moving")
 """An op each, as far as they go."""
@@ -137,11 +137,7 @@ def _lateness(rows: Sequence[CollectiveRow], cells: int, height: int) -> list[Li
     return plot(_by_op(points, rows), cells, height, _RANKS, _TIMES)
 
 
-def _rank_text(value: float) -> str:
-    return f"{value:.0f}"
-
-
 _SIZES: Final = Scale(words.size, log=True)
 _RATES: Final = Scale(words.busbw, log=True)
-_RANKS: Final = Scale(_rank_text, whole=True, unit="rank")
+_RANKS: Final = Scale(WHOLE, whole=True, unit="rank")
 _TIMES: Final = Scale(words.duration, low=0.0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
-from pardbg.render.draw.bars import LEVELS, Column, choose, headings, rule, table_row
+from pardbg.render.draw.bars import LEVELS, Column, choose, facts, headings, rule, table_row
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -17,7 +18,6 @@ from pardbg.render.draw.cells import (
     clean,
     clip,
     fit,
-    left,
     line,
     width,
 )  # fmt: skip
@@ -106,7 +106,9 @@ def collectives(
         return Picture(head, blank.body)
     focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
     current = listed[focus if focus is not None else 0 if look.by_wait else -1]
-    foot = _closer(current, snapshot, cells, rows) if rows >= 16 else ()
+    foot: tuple[Line, ...] = ()
+    if rows >= 16 and isinstance(current, CollectiveRow):
+        foot = ((), *arrivals(current, snapshot.t_ns, cells, max(3, rows // 3)))
     columns = choose(
         _p2p_columns(cells) if p2p else _columns(listed, cells, look.by_wait), cells - 3
     )
@@ -116,7 +118,9 @@ def collectives(
         head = (*head, *summary(own, cells, 4 if rows < CHART_ROWS else 7), ())
         if rows >= CHART_ROWS:
             foot = ((), *charts(own, cells, min(14, rows // 4)), *foot)
-    body = tuple(_row(row, columns, snapshot, row is current, cells) for row in listed)
+    body = tuple(
+        table_row(columns, partial(_cell, row, snapshot), row is current, cells) for row in listed
+    )
     if focus is None and look.by_wait:
         focus = 0
     return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
@@ -177,17 +181,9 @@ def _p2p_columns(cells: int) -> list[Column]:
     ]  # fmt: skip
 
 
-def _row(row: CollectiveRow | P2PRow, columns: Sequence[Column], snapshot: Snapshot,
-         chosen: bool, cells: int) -> Line:  # fmt: skip
-    def cell(column: Column) -> Line:
-        if isinstance(row, CollectiveRow):
-            return _cell(column, row)
+def _cell(row: CollectiveRow | P2PRow, snapshot: Snapshot, column: Column) -> Line:
+    if isinstance(row, P2PRow):
         return _p2p_cell(column, row, snapshot)
-
-    return table_row(columns, cell, chosen, cells)
-
-
-def _cell(column: Column, row: CollectiveRow) -> Line:
     bad = row.verdict not in ("matched", "incomplete")
     if column.title == "arrival":
         return strip(row, column.size)
@@ -279,19 +275,11 @@ def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segme
     return Segment(LEVELS[min(7, int(share * 7.99))], "late" if loud else "on.time")
 
 
-def _closer(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int
-            ) -> tuple[Line, ...]:  # fmt: skip
-    if isinstance(row, P2PRow):
-        return ()
-    limit = max(3, rows // 3)
-    return ((), *arrivals(row, snapshot.t_ns, cells, limit))
-
-
 def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[Line, ...]:
     """One op over time, a line per rank: when it came, how long it waited, when it was done."""
     name = f"{operation(row)} {clean(row.label or row.group)} #{row.seq}"
-    facts = f"{words.size(row.bytes)} {clean(row.dtype)}"
-    head = line(" ", rule(f"{name}  {facts}", cells - 2, clip(clean(row.detail), cells // 2)))
+    held = f"{words.size(row.bytes)} {clean(row.dtype)}"
+    head = line(" ", rule(f"{name}  {held}", cells - 2, clip(clean(row.detail), cells // 2)))
     times = [t for a in row.arrivals for t in (a.came_ns, a.left_ns) if t is not None]
     if not times:
         return (head,)
@@ -346,17 +334,13 @@ def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: in
         lines = arrivals(row, snapshot.t_ns, cells, 4096)
         return Picture((lines[0],), lines[1:], (line(Segment(
             "  ● came   ░ waits for the last   ━ data moves", "dim")),))  # fmt: skip
-    facts = [
+    told = [
         ("edge", f"{row.src} → {row.dst} on {clean(row.group)}"), ("what", clean(row.label)),
         ("number", str(row.order)), ("tag", str(row.tag)), ("bytes", words.size(row.bytes)),
         ("send issued", _at(row.send_ns, snapshot)), ("receive issued", _at(row.recv_ns, snapshot)),
         ("done", _at(row.done_ns, snapshot)), ("verdict", row.verdict),
     ]  # fmt: skip
-    return Picture(
-        body=tuple(
-            line(Segment("  " + left(name, 16), "dim"), Segment(text)) for name, text in facts
-        )
-    )
+    return Picture(body=tuple(facts(told)))
 
 
 def _at(t_ns: int | None, snapshot: Snapshot) -> str:

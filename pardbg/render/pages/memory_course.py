@@ -11,7 +11,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.memory.sharding import ShardingView, Stretch, UnitRow
 from pardbg.render.draw.axis import Axis
-from pardbg.render.draw.bars import LEVELS, rule, shares
+from pardbg.render.draw.bars import LEVELS, keys, rule, shares, side_by_side
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line, right, width
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
 
@@ -81,16 +81,13 @@ def course(snapshot: Snapshot, own: MemoryRow, cells: int, height: int) -> list[
     if not panels:
         return []
     size = (cells - 2) // len(panels) - 2
-    head = line(*(line(" ", rule(title, size, note), " ") for title, note, _ in panels))
-    charts = [
-        plot(shown, size, height - 3, _TIMES, _PARTS if title == _BY else _BYTES)
-        for title, _, shown in panels
-    ]
-    if not all(charts):
-        return []
-    keys = line(*(line(" ", fit(_key(shown), size), " ") for _, _, shown in panels))
-    rows = zip(*charts, strict=True)
-    return [(), head, keys, *(line(*(line(" ", fit(r, size), " ") for r in row)) for row in rows)]
+    drawn = []
+    for title, note, shown in panels:
+        chart = plot(shown, size, height - 3, _TIMES, _PARTS if title == _BY else _BYTES)
+        if not chart:
+            return []
+        drawn.append((title, note, [_key(shown), *chart]))
+    return [(), *side_by_side(drawn, size, height - 2)]
 
 
 Panel = tuple[str, str, list[Series]]
@@ -133,10 +130,8 @@ def _totals(snapshot: Snapshot, own: MemoryRow) -> Panel:
 def _key(shown: list[Series]) -> Line:
     """The letters of the categories; nothing where the series have none."""
     names = {style: name for name, style in _STYLES.items()}
-    return line(*(
-        part for one in shown if one.style in names
-        for part in (Segment(f"  {one.marker}", one.style), Segment(f" {names[one.style]}", "dim"))
-    ))  # fmt: skip
+    items = ((o.marker, o.style, names[o.style]) for o in shown if o.style in names)
+    return line("  ", keys(items, 80))
 
 
 def _at(t_ns: float) -> str:
@@ -175,11 +170,8 @@ def sharding(view: ShardingView, cells: int, rows: int) -> list[Line]:
 
 def legend() -> Line:
     """What the marks mean."""
-    parts: list[Segment | str] = []
-    for (char, style), word in ((_FETCH, "all_gather"), (_WHOLE, "whole"),
-                                (_REDUCE, "reduce")):  # fmt: skip
-        parts += ["  ", Segment(char * 2, style), Segment(f" {word}", "dim")]
-    return line(*parts)
+    names = ((_FETCH, "all_gather"), (_WHOLE, "whole"), (_REDUCE, "reduce"))
+    return line("  ", keys(((char * 2, style, word) for (char, style), word in names), 80))
 
 
 def _shown(units: Sequence[UnitRow], most: int) -> Sequence[UnitRow]:

@@ -17,6 +17,7 @@ from pardbg.render.draw.bars import (
     Column,
     bars,
     choose,
+    facts,
     headings,
     rule,
     side_by_side,
@@ -31,7 +32,6 @@ from pardbg.render.draw.cells import (
     clean,
     clip,
     fit,
-    left,
     line,
     line_width,
     plain,
@@ -290,7 +290,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
     now = next((row for row in snapshot.ranks if row.rank == number), None)
     if now is None:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
-    facts: list[tuple[str, str]] = [
+    told: list[tuple[str, str]] = [
         ("now", f"{clean(now.now)} ({now.state})"),
         ("process", f"pid {now.pid} on {clean(now.host)}"
                     f"{'' if now.node is None else f' · node {now.node}'}"),
@@ -305,7 +305,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         *((clean(name)[:17], words.number(value)) for name, value in now.metrics[:8]),
         *_pipeline(snapshot, number), *_memory(snapshot, number),
     ]  # fmt: skip
-    body = [line(Segment("  " + left(name, 18), "dim"), Segment(text)) for name, text in facts]
+    body = facts(told, 18)
     height = min(8, rows - len(body) - 3)
     if height >= 3 and len(now.step_ns) > 1:
         last = now.step if now.step is not None else 0

@@ -12,6 +12,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
+from pardbg.render.draw.bars import inspected, keys
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -173,14 +174,13 @@ def _inspected(
     like = [s.t1_ns - s.t0_ns for row in lanes.values() for s in row.get(spot.lane, ())
             if s.style == span.style]  # fmt: skip
     head: list[Segment] = [
-        Segment("  ┌ ", "accent"), Segment(f"r{spot.rank} ", "dim"),
+        Segment(f"r{spot.rank} ", "dim"),
         Segment(f"{spot.lane} " if spot.lane in ("wait", "gate") else "", "dim"),
         Segment(f"{name}  ", "strong"), Segment(words.duration(took), "strong"),
         Segment(f"  median {words.duration(round(median(like)))} of {len(like)} in sight", "dim"),
     ]  # fmt: skip
     until = f"to {words.offset(begin + took, 1e5)} " if cells >= 100 else ""
-    tail = [Segment("  └ ", "accent"),
-            Segment(f"from {words.offset(begin, 1e5)} {until} ", "dim")]  # fmt: skip
+    tail = [Segment(f"from {words.offset(begin, 1e5)} {until} ", "dim")]
     if about is not None:
         tail.append(Segment(f"{words.size(about.bytes)}  ", "") if about.bytes else Segment(""))
         if about.rank is None:
@@ -190,7 +190,7 @@ def _inspected(
             came = f"not there after {late}" if about.came_ns is None else f"{late} later"
             said = f"waited for r{about.rank}: {came}"
             tail.append(Segment(said, "culprit"))
-    return (), fit(head, cells), fit(tail, cells)
+    return (), *inspected(head, tail, cells)
 
 
 def lane(
@@ -279,16 +279,11 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
         for spans in rank.values():
             for span in spans[:200]:
                 styles.setdefault(span.style)
-    parts: list[Segment] = [Segment("  ")]
-    used = 2
+    items: list[tuple[str, str, str]] = []
     for style in sorted(styles):
         root, _, name = style.partition(".")
         sample = "░░" if root in HATCHED else "  "
         word = KIND_WORD.get(name, name or root) if root == "action" else name or root
         word = f"{SHORT[word]} {word}" if root == "comm" and word in SHORT else word
-        text = f" {clean(word).replace('_', ' ')}   "
-        if used + len(text) + 2 > cells:
-            break
-        parts += [Segment(sample, style), Segment(text, "dim")]
-        used += len(text) + 2
-    return tuple(parts)
+        items.append((sample, style, clean(word).replace("_", " ") + " "))
+    return line("  ", keys(items, cells - 2))

@@ -139,7 +139,8 @@ def _drawing(
     if len(ranks) < 2:
         return []
     edges = {(edge.src, edge.dst): edge for edge in view.edges}
-    links = Links(edges, _chunks(view))
+    moves = view.ring.moves if view.ring is not None else ()
+    links = Links(edges, {(move.src, move.dst): move.chunk for move in moves})
     main = _main(view.edges)
     drawn: list[Line] = []
     if not look.matrix and exchanged(view, ranks):
@@ -170,10 +171,6 @@ def _is_ring(ranks: Sequence[int], edges: Sequence[Edge]) -> bool:
     place = {rank: at for at, rank in enumerate(ranks)}
     apart = ((place[edge.dst] - place[edge.src]) % len(ranks) for edge in edges)
     return len(ranks) <= MOST and all(step in (1, len(ranks) - 1) for step in apart)
-
-
-def _chunks(view: TrafficView) -> dict[tuple[int, int], int]:
-    return {(m.src, m.dst): m.chunk for m in view.ring.moves} if view.ring is not None else {}
 
 
 def _where(step: RingStep | None, cells: int) -> list[Line]:

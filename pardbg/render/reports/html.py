@@ -12,11 +12,17 @@ from typing import Final
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, by_edge, by_op
 from pardbg.analysis.pipeline.observed import CAUSES
-from pardbg.render.draw.svg import escape
+from pardbg.render.draw.svg import escape as _e
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
-from pardbg.render.reports.sections import finite_losses, not_finite_text
-from pardbg.words import busbw, count, duration, number, percent, plural, size
+from pardbg.render.reports.sections import (
+    edge_rows,
+    finite_losses,
+    not_finite_text,
+    op_rows,
+    rank_rows,
+)
+from pardbg.words import count, duration, number, percent, plural
 
 MAX_FINDINGS: Final = 40
 MAX_ROWS: Final = 64
@@ -137,14 +143,8 @@ def _collectives(report: Report) -> str:
     if not found:
         return ""
     heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw", "not matched")
-    rows = [
-        (
-            *one.name, count(one.number), size(one.bytes), duration(one.skew_ns),
-            duration(one.wait_ns), duration(one.transfer_ns), busbw(one.busbw_gbps),
-            count(one.num_odd) if one.num_odd else "",
-        )
-        for one in found[:MAX_ROWS]
-    ]  # fmt: skip
+    odd = [(count(one.num_odd) if one.num_odd else "",) for one in found]
+    rows = [(*row, *also) for row, also in zip(op_rows(found[:MAX_ROWS]), odd, strict=False)]
     body = _table(heads, rows, left=2)
     if any(row.last_rank is not None for row in report.collectives):
         picture = charts.last_ranks(report.collectives, [rank.now.rank for rank in report.ranks])
@@ -157,14 +157,8 @@ def _p2p(report: Report) -> str:
     found = by_edge(report.p2p)
     if not found:
         return ""
-    rows = [
-        (
-            " → ".join(one.name), count(one.number), size(one.bytes), size(one.total_bytes),
-            duration(one.transfer_ns),
-        )
-        for one in found[:MAX_ROWS]
-    ]  # fmt: skip
     heads = ("edge", "number", "bytes", "in all", "transfer")
+    rows = edge_rows(found[:MAX_ROWS])
     return _section("Point to point", _table(heads, rows, left=1), "medians")
 
 
@@ -178,13 +172,7 @@ def _memory(report: Report) -> str:
 
 
 def _ranks(report: Report) -> str:
-    rows = [
-        (
-            str(r.now.rank), r.now.host, str(r.now.pid), r.now.state, count(r.num_steps),
-            count(r.now.dropped_records), percent(r.agent_overhead_fraction, 2),
-        )
-        for r in report.ranks[:MAX_ROWS]
-    ]  # fmt: skip
+    rows = rank_rows(report.ranks[:MAX_ROWS])
     heads = ("rank", "host", "pid", "state", "steps", "records lost", "agent")
     left = len(report.ranks) - MAX_ROWS
     more = f'<p class="dim">and {left} more (--json has all)</p>' if left > 0 else ""
@@ -226,10 +214,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> st
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{cells("th", heads)}</tr>{body}</table></div>'
-
-
-def _e(text: str) -> str:
-    return escape(text)
 
 
 def _file(name: str) -> str:

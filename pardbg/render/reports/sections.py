@@ -9,12 +9,12 @@ from math import isfinite
 from textwrap import wrap
 from typing import Final
 
-from pardbg.analysis.answers.report import Report
-from pardbg.analysis.answers.report_pipeline import Bandwidth, RankOverlap, StageTime
+from pardbg.analysis.answers.report import RankTotals, Report
+from pardbg.analysis.answers.report_pipeline import Bandwidth, Messages, RankOverlap, StageTime
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak
-from pardbg.words import busbw, duration, number, percent, ranks_text, size
+from pardbg.words import busbw, count, duration, number, percent, ranks_text, size
 
 WIDTH: Final = 80
 MAX_ROWS: Final = 32
@@ -25,6 +25,51 @@ _LOSS_SOURCES: Final = {
     "backward": "what backward began from, mean over ranks", "logged": "logged by the program",
     "schedule": "reported by the schedule", "printed": "printed by the program",
 }  # fmt: skip
+
+
+def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 1000) -> list[str]:
+    """Columns as wide as needed; those not at the ``left`` stand to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at in left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()[:cells]
+        for row in rows
+    ]
+
+
+def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
+    """Rank, host, pid, state, steps, records lost, the agent's share."""
+    return [
+        (
+            str(r.now.rank), r.now.host, str(r.now.pid), r.now.state, count(r.num_steps),
+            count(r.now.dropped_records), percent(r.agent_overhead_fraction, 2),
+        )
+        for r in ranks
+    ]  # fmt: skip
+
+
+def op_rows(ops: Sequence[Messages]) -> list[tuple[str, ...]]:
+    """Group, op, number, bytes, skew, wait, transfer, busbw (medians)."""
+    return [
+        (
+            *one.name, count(one.number), size(one.bytes), duration(one.skew_ns),
+            duration(one.wait_ns), duration(one.transfer_ns), busbw(one.busbw_gbps),
+        )
+        for one in ops
+    ]  # fmt: skip
+
+
+def edge_rows(edges: Sequence[Messages]) -> list[tuple[str, ...]]:
+    """Edge, number, bytes, in all, transfer (medians)."""
+    return [
+        (
+            " → ".join(one.name), count(one.number), size(one.bytes), size(one.total_bytes),
+            duration(one.transfer_ns),
+        )
+        for one in edges
+    ]  # fmt: skip
 
 
 def path_lines(path: CriticalPath | None) -> list[str]:

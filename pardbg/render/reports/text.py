@@ -14,26 +14,26 @@ from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.mesh import PipelineSummary
-from pardbg.analysis.pipeline.observed import Cause
 from pardbg.render.draw.signs import SIGN
+from pardbg.render.pages.pipeline.schedule import CAUSE_SHORT
 from pardbg.render.reports.sections import (
+    WIDTH,
     bandwidth_lines,
+    edge_rows,
     loss_text,
+    op_rows,
     overlap_lines,
     path_lines,
     peak_lines,
+    rank_rows,
     stage_lines,
+    table,
     wait_lines,
 )
-from pardbg.words import binary_size, busbw, count, duration, percent, plural, rank_set, size
+from pardbg.words import binary_size, count, duration, percent, plural, rank_set
 
-WIDTH: Final = 80
 MAX_RANKS: Final = 32
 """Rows per table; more ranks are said to be more."""
-_IDLE: Final[tuple[tuple[Cause, str], ...]] = (
-    ("warmup", "warm"), ("dependency", "dep"), ("communication", "comm"),
-    ("host", "host"), ("cooldown", "cool"),
-)  # fmt: skip
 
 
 def text(report: Report) -> str:
@@ -113,16 +113,11 @@ def _parts(report: Report) -> list[str]:
 
 
 def _ranks(report: Report) -> list[str]:
-    rows = [("rank", "host", "pid", "state", "steps", "dropped", "agent")]
-    for rank in report.ranks[:MAX_RANKS]:
-        now = rank.now
-        rows.append(
-            (
-                str(now.rank), now.host[:18], str(now.pid), now.state, str(rank.num_steps),
-                str(now.dropped_records), percent(rank.agent_overhead_fraction, 2),
-            )
-        )  # fmt: skip
-    lines = _table(rows, left=(1, 3)) + _more(report.ranks)
+    rows: list[tuple[str, ...]] = [
+        ("rank", "host", "pid", "state", "steps", "dropped", "agent"),
+        *rank_rows(report.ranks[:MAX_RANKS]),
+    ]
+    lines = table(rows, (1, 3), WIDTH) + _more(report.ranks)
     return _titled("Ranks", lines if len(rows) > 1 else ["none seen"])
 
 
@@ -166,21 +161,21 @@ def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
         said += ", which has the largest bubble"
     elif worst is not None:
         said += f"; the largest bubble is that of {worst.label}"
-    return ["", *_table(rows, left=(0, 1)), said]
+    return ["", *table(rows, (0, 1), WIDTH), said]
 
 
 def _idle_table(use: Sequence[RankUse]) -> list[str]:
     """Per rank, over the complete steps: busy and idle by cause, of the window."""
-    rows = [("rank", "busy", "", *(short for _, short in _IDLE), "in flight")]
+    rows = [("rank", "busy", "", *CAUSE_SHORT.values(), "in flight")]
     for one in use[:MAX_RANKS]:
         bound = "" if one.in_flight_bound is None else f"/{one.in_flight_bound}"
         rows.append(
             (
                 str(one.rank), percent(one.busy), _bar(one.busy),
-                *(percent(one.idle[cause]) for cause, _ in _IDLE), f"{one.max_in_flight}{bound}",
+                *(percent(one.idle[cause]) for cause in CAUSE_SHORT), f"{one.max_in_flight}{bound}",
             )
         )  # fmt: skip
-    return _table(rows, left=(2,)) + _more(use) if use else []
+    return table(rows, (2,), WIDTH) + _more(use) if use else []
 
 
 def _steps(report: Report) -> list[str]:
@@ -197,7 +192,7 @@ def _steps(report: Report) -> list[str]:
         rows.append((phase, percent(time / whole), _bar(time / whole)))
         if phase == "pipeline" and report.pipeline is not None:
             rows += _inside(report.pipeline, {step.step: step.duration_ns for step in steps})
-    return _titled("Phases", _table(rows[:9], left=(0, 2)))
+    return _titled("Phases", table(rows[:9], (0, 2), WIDTH))
 
 
 def _inside(pipeline: PipelineReport, lasted: Mapping[int, int]) -> list[tuple[str, str, str]]:
@@ -218,15 +213,9 @@ def _collectives(report: Report) -> list[str]:
     found = by_op(report.collectives)
     if not found:
         return []
-    rows = [("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw")]
-    for one in found[:16]:
-        rows.append(
-            (
-                *one.name, str(one.number), size(one.bytes), duration(one.skew_ns),
-                duration(one.wait_ns), duration(one.transfer_ns), busbw(one.busbw_gbps),
-            )
-        )  # fmt: skip
-    lines = _table(rows, left=(0, 1))
+    heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw")
+    rows = [heads, *op_rows(found[:16])]
+    lines = table(rows, (0, 1), WIDTH)
     lines.append(_verdicts(report.collectives))
     beside = overlap_lines(report.overlap)
     if beside:
@@ -241,15 +230,8 @@ def _p2p(report: Report) -> list[str]:
     found = by_edge(report.p2p)
     if not found:
         return []
-    rows = [("edge", "number", "bytes", "in all", "transfer")]
-    for one in found[:MAX_RANKS]:
-        rows.append(
-            (
-                " → ".join(one.name), str(one.number), size(one.bytes), size(one.total_bytes),
-                duration(one.transfer_ns),
-            )
-        )  # fmt: skip
-    lines = _table(rows, left=(0,))
+    heads = ("edge", "number", "bytes", "in all", "transfer")
+    lines = table([heads, *edge_rows(found[:MAX_RANKS])], (0,), WIDTH)
     lines.append(_verdicts(report.p2p))
     return _titled("Point to point (medians)", lines)
 
@@ -267,7 +249,7 @@ def _memory(report: Report) -> list[str]:
     heads = ("rank", "params", "grads", "optimizer", "activations", "other", "expected")
     rows: list[tuple[str, ...]] = [heads]
     rows += [(str(row.rank), *map(binary_size, _sizes(row))) for row in known[:MAX_RANKS]]
-    lines = _table(rows) + _more(known)
+    lines = table(rows, (), WIDTH) + _more(known)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
 
@@ -284,19 +266,6 @@ def _sizes(row: MemoryRow) -> tuple[int | None, ...]:
 
 def _titled(title: str, lines: Sequence[str]) -> list[str]:
     return [f"── {title} ".ljust(WIDTH, "─"), *lines]
-
-
-def _table(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
-    """Columns as wide as needed; numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip()[:WIDTH])
-    return lines
 
 
 def _more(rows: Sequence[object]) -> list[str]:

@@ -20,6 +20,7 @@ from pardbg.analysis.schedules.lint import Verdict
 from pardbg.analysis.schedules.schedule_table import Table
 from pardbg.render.draw.cells import clean, clip, left, right
 from pardbg.render.draw.signs import SIGN
+from pardbg.render.reports.sections import table
 from pardbg.words import change as signed
 from pardbg.words import duration, ranks_text
 
@@ -46,11 +47,7 @@ def metric_list() -> str:
         rows.append((name, units, metric.over or "run", metric.aggregate, metric.doc))
         if metric.filter:
             rows.append(("", "", "", "", f"[…]: {metric.filter}"))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    made = [
-        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]]).rstrip()
-        for row in rows
-    ]
+    made = table(rows, range(5))
     made += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
     return "\n".join(made)
 
@@ -231,9 +228,4 @@ def compared(tables: Sequence[Predicted]) -> str:
             str(max(one.verdict.in_flight, default=0)), str(one.num_messages),
             problems[0].line() if problems else "",
         ))  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    return "\n".join(
-        "  ".join((f"{row[0]:<{widths[0]}}", *(f"{row[i]:>{widths[i]}}" for i in range(1, 5)),
-                   row[5])).rstrip()
-        for row in rows
-    )  # fmt: skip
+    return "\n".join(table(rows, (0, 5)))

@@ -73,7 +73,9 @@ class Controller:
             if ranks != "yes":
                 return Reply(False, "kill ends the job for everybody: type `:kill yes`", {})
             ranks, args = None, {"confirm": True}
-        if verb in MOVES and self._moves_under_way() >= MOST_MOVES:
+        with self._lock:
+            moves = sum(sent in MOVES for sent, _ in self._sent)
+        if verb in MOVES and moves >= MOST_MOVES:
             return None  # a key held down: what it asked for so far is enough
         words = _UNDER_WAY.get(verb, f"{verb.value}…")
         if verb is Verb.UNTIL:
@@ -84,10 +86,6 @@ class Controller:
             words = f"stepping rank {ranks}…"
         self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.LEVEL)
         return self._run(verb, words, partial(port.command, verb, ranks, **args))
-
-    def _moves_under_way(self) -> int:
-        with self._lock:
-            return sum(verb in MOVES for verb, _ in self._sent)
 
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
         """Send and wait for the answer: not in the UI's thread."""

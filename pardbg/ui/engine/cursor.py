@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from pardbg.session.navigation.replay import ReplayClock
 
@@ -49,29 +50,14 @@ class TimeCursor:
         with self._lock:
             return self._t_ns if self._clock is None else self._clock.now(now_s)
 
-    def toggle(self) -> None:
-        """Play or stop; at the end, from the begin."""
+    def play(self, change: Callable[[ReplayClock, float], None]) -> None:
+        """Change how a recording plays, by the clock and the time (s); a live run does not."""
         with self._lock:
             if self._clock is not None:
-                self._clock.toggle(time.monotonic())
+                change(self._clock, time.monotonic())
 
     def stop(self) -> None:
-        with self._lock:
-            if self._clock is not None:
-                self._clock.stop(time.monotonic())
-
-    def set_speed(self, factor: float) -> None:
-        """Play ``factor`` times as fast as it ran; negative: backwards."""
-        with self._lock:
-            if self._clock is not None:
-                self._clock.set_speed(factor, time.monotonic())
-
-    def change_speed(self, by: int) -> None:
-        """The next faster or slower of the offered speeds."""
-        with self._lock:
-            if self._clock is not None:
-                change = self._clock.faster if by > 0 else self._clock.slower
-                change(time.monotonic())
+        self.play(ReplayClock.stop)
 
     def seek(self, t_ns: int) -> None:
         """To ``t_ns``, kept inside the run; the end of a live run is following it."""

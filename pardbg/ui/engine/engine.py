@@ -141,7 +141,9 @@ class Engine:
 
     def _read_on(self) -> None:
         """A slice of a recording: frames and keys come in between."""
-        self._loader.read_slice(lambda: self._ended.is_set() or self._waited_for)
+        self._loader.read_slice(
+            lambda: self._ended.is_set() or (self._loader.opened and self._wake.is_set())
+        )
         now = time.monotonic()
         if now - self._told_s >= LOADING_PERIOD_S:
             self._told_s = now
@@ -149,10 +151,6 @@ class Engine:
                 self._post(Loading(self._loader.share))
             else:
                 self._post(FrameReady(replace(self._made, loaded=self._loader.share)))
-
-    @property
-    def _waited_for(self) -> bool:
-        return self._loader.opened and self._wake.is_set()
 
     def _finish(self) -> None:
         """Everything was read, or the run has ended."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pardbg.analysis.findings.shared import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import bookmark_list
+from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.navigation.travel import UNITS
 from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line
@@ -37,10 +38,10 @@ class TimeActions:
     def handlers(self) -> Handlers:
         """By action id."""
         return {
-            "play": lambda _: self._play(self._cursor.toggle),
-            "slower": lambda _: self._play(lambda: self._cursor.change_speed(-1)),
-            "faster": lambda _: self._play(lambda: self._cursor.change_speed(1)),
-            "reverse": lambda _: self._play(lambda: self._cursor.set_speed(-self._cursor.speed)),
+            "play": lambda _: self._play(ReplayClock.toggle),
+            "slower": lambda _: self._play(ReplayClock.slower),
+            "faster": lambda _: self._play(ReplayClock.faster),
+            "reverse": lambda _: self._play(lambda clock, s: clock.set_speed(-clock.speed, s)),
             "speed": self._speed,
             "back": lambda _: self._move(-self._one(False)),
             "forward": lambda _: self._move(self._one(False)),
@@ -62,13 +63,13 @@ class TimeActions:
 
     # ---------------------------------------------------------------- playing
 
-    def _play(self, change: Callable[[], None]) -> None:
-        change()
+    def _play(self, change: Callable[[ReplayClock, float], None]) -> None:
+        self._cursor.play(change)
         self._engine.wake()
 
     def _speed(self, argument: str) -> None:
         factor = command_line.factor(argument)
-        self._play(lambda: self._cursor.set_speed(factor))
+        self._play(lambda clock, s: clock.set_speed(factor, s))
 
     # ---------------------------------------------------------------- moving
 

@@ -159,29 +159,17 @@ def _why(step: PipelineStep, idle: Idle) -> list[Segment]:
     producer = idle.producer or "its input"
     on = f" on rank {idle.producer_rank}" if idle.producer_rank is not None else ""
     if idle.cause == "dependency":
-        found = _find(step, idle.producer)
-        return [
-            Segment("waits for "),
-            Segment(producer, "strong"),
-            Segment(on),
-            *_slower(step, found),
-        ]
+        ran = (a for row in step.ranks for a in row.actions if a.text == idle.producer)
+        slower = _slower(step, next(ran, None))
+        return [Segment("waits for "), Segment(producer, "strong"), Segment(on), *slower]
     if idle.cause == "communication":
         return [Segment(producer, "strong"), Segment(f" is done{on}; its tensor is on the way")]
     if idle.cause == "warmup":
-        tail = (
-            [Segment(": waits for "), Segment(producer, "strong"), Segment(on)]
-            if idle.producer
-            else []
-        )
-        return [Segment("nothing has reached it yet"), *tail]
+        tail = [Segment(": waits for "), Segment(producer, "strong"), Segment(on)]
+        return [Segment("nothing has reached it yet"), *(tail if idle.producer else ())]
     if idle.cause == "cooldown":
         return [Segment("it has done its last action; others finish")]
     return [Segment("its input was there; the process was busy elsewhere")]
-
-
-def _find(step: PipelineStep, text: str | None) -> ActionSpan | None:
-    return next((a for row in step.ranks for a in row.actions if a.text == text), None)
 
 
 def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
@@ -254,11 +242,10 @@ def _row(names: tuple[PipelineName, ...], shown: int, first: int, last: int) -> 
     parts += [Segment(" …", "faint")] if first > 0 else []
     for index in range(first, last):
         here = index == shown
-        parts += [
-            Segment(" ▸" if here else "  ", "accent"),
-            Segment(names[index].label, "strong" if here else "dim"),
-            Segment(f" {words.percent(names[index].bubble_fraction)}", "warn" if here else "dim"),
-        ]
+        share = words.percent(names[index].bubble_fraction)
+        parts += [Segment(" ▸" if here else "  ", "accent"),
+                  Segment(names[index].label, "strong" if here else "dim"),
+                  Segment(f" {share}", "warn" if here else "dim")]  # fmt: skip
     parts += [Segment("  …", "faint")] if last < len(names) else []
     return line(*parts)
 

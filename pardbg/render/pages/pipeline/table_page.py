@@ -8,6 +8,7 @@ from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid
 from pardbg.analysis.schedules.compare import Predicted
 from pardbg.analysis.schedules.sheet import Placed, Sheet
+from pardbg.render.draw.bars import inspected
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -186,7 +187,7 @@ def _inspected(sheet: Sheet, one: Placed, cells: int) -> list[Line]:
     text = one.op.text
     place = f"tick {one.tick}  row {one.rank + 1}, column {one.at + 1}  "
     head = [
-        Segment("  ┌ ", "accent"), Segment(f"r{one.rank} {text} ", "strong"), Segment(place, "dim"),
+        Segment(f"r{one.rank} {text} ", "strong"), Segment(place, "dim"),
     ]  # fmt: skip
     begin, end = sheet.times.get(text, (None, None))
     if begin is not None and end is not None:
@@ -198,9 +199,9 @@ def _inspected(sheet: Sheet, one: Placed, cells: int) -> list[Line]:
     source = f"{needed.op.text} (r{needed.rank}, tick {needed.tick})" if needed else "nothing"
     takers = [o for row in sheet.rows for o in row if sheet.needs(o.op) == one]
     to = " ".join(f"{o.op.text} (r{o.rank}, tick {o.tick})" for o in takers) or "nobody"
-    foot = [Segment("  └ ", "accent"), Segment("needs ", "dim"), Segment(source),
+    foot = [Segment("needs ", "dim"), Segment(source),
             Segment("  taken by ", "dim"), Segment(to), *_waited(sheet, one, begin)]  # fmt: skip
-    return [fit(head, cells), fit(foot, cells)]
+    return inspected(head, foot, cells)
 
 
 def _waited(sheet: Sheet, one: Placed, begin: float | None) -> tuple[Segment, ...]:

@@ -12,6 +12,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks, Transfer
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
 from pardbg.control.machine.outcome import Words, did, short
+from pardbg.render.draw.bars import inspected
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -24,14 +25,13 @@ from pardbg.render.draw.cells import (
     line_width,
     spread,
 )
-from pardbg.render.pages.pipeline.schedule import token
+from pardbg.render.pages.pipeline.schedule import KIND_WORD, token
 from pardbg.render.pages.pipeline.tick_row import Window, grid_row, gutter, ruler, window
 from pardbg.words import duration, size
 
 NAME = 11
 """Cells of the mark, rank and stages."""
 _WIDE = 100
-_KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 _SHORT = {"F": "fwd", "B": "bwd", "I": "bwd input", "W": "weight"}
 _ORDER = {
     "plan": "", "step before": "no plan: what is to come is as in the step before",
@@ -238,7 +238,7 @@ def _said(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: i
     lines.append(flight(grid, cells))
     cell = ticks.cell
     if cell is not None and (cell.rank, cell.action) == (look.selected, look.cursor):
-        lines += [()] * (rows >= 30) + _inspected(cell, grid.many_stages, cells)
+        lines += [()] * (rows >= 30) + _told(cell, grid.many_stages, cells)
     return lines
 
 
@@ -274,10 +274,10 @@ def flight(grid: TickGrid, cells: int) -> Line:
     return fit(parts, cells)
 
 
-def _inspected(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
+def _told(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
     """The chosen cell: duration beside the median, bytes in and out, who waited for it."""
     head: list[Segment] = [
-        Segment("  ┌ ", "accent"), Segment(f"r{cell.rank} {cell.action} ", "strong"),
+        Segment(f"r{cell.rank} {cell.action} ", "strong"),
         Segment(f"tick {cell.tick} ", "dim"),
     ]  # fmt: skip
     if cell.duration_ns is None:
@@ -289,7 +289,7 @@ def _inspected(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
     if cell.median_ns is not None:
         text = f"  median {duration(cell.median_ns)} of {cell.num_like_it}"
         head.append(Segment(text, "dim"))
-    parts: list[Segment] = [Segment("  └ ", "accent")]
+    parts: list[Segment] = []
     for word, arrow, moved in (("in", "◂", cell.received), ("out", "▸", cell.sent)):
         parts += [Segment(f"{word} ", "dim"), Segment(_moved(moved, arrow), ""), Segment("  ")]
     if cell.waited_ns and cell.needs:
@@ -297,7 +297,7 @@ def _inspected(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
     who = ", ".join(f"r{rank} {short(action, many_stages)} {duration(ns)}"
                     for rank, action, ns in cell.waiters)  # fmt: skip
     parts += [Segment("waited for by ", "dim"), Segment(who or "nobody", "warn" if who else "")]
-    return [fit(head, cells), fit(parts, cells)]
+    return inspected(head, parts, cells)
 
 
 def _moved(transfers: tuple[Transfer, ...], arrow: str) -> str:
@@ -311,11 +311,11 @@ def _moved(transfers: tuple[Transfer, ...], arrow: str) -> str:
 
 
 def legend(grid: TickGrid, cells: int) -> Line:
-    kinds = sorted({cell.kind for row in grid.rows for cell in row.cells if cell.kind in _KINDS},
+    kinds = sorted({cell.kind for row in grid.rows for cell in row.cells if cell.kind in KIND_WORD},
                    key="FBIW".index)  # fmt: skip
     parts: list[Segment] = [Segment("  ")]
     for kind in kinds:
-        word = (_KINDS if cells >= _WIDE else _SHORT)[kind]
+        word = (KIND_WORD if cells >= _WIDE else _SHORT)[kind]
         parts += [Segment(kind, f"plan.{kind}"), Segment(f" {word}  ", "dim")]
     first = kinds[0] if kinds else "F"
     parts += [
