@@ -9,7 +9,7 @@ from pardbg.analysis.base.matched import P2PRow
 from pardbg.render.pages.traffic import busiest
 from pardbg.ui.app import PardbgApp
 from tests.ui import sample
-from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
+from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
 
 
 def busiest_edge(app: PardbgApp) -> tuple[int, int]:
@@ -97,3 +97,27 @@ async def test_a_click_on_the_time_bar_goes_there() -> None:
         await until(lambda: moment() == base.t_end_ns, "the end")
         await pilot.click("#status", offset=(track()[0], 0))
         await until(lambda: moment() == base.t_begin_ns, "the begin")
+
+
+async def test_the_chosen_box_stays_in_sight_while_a_live_run_goes_on() -> None:
+    """A minute on, the window ends where it did when the box was chosen; esc follows again."""
+    base = sample.snapshot_1f1b()
+    app = app_on(base, FakePort(), start="timeline")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, " across · ")
+        await pilot.press("l")
+        await shows(app, "┌ r0")
+        box = text_of(app).partition("┌")[2][:60]
+        later = base.t_ns + 60 * sample.S
+        store = app._store
+        assert isinstance(store, FakeStore)
+        store.show(replace(base, t_ns=later, t_end_ns=later))
+        await shows(app, "stays 1m00s back while a box is chosen")
+        frame = app.main.shared.frame
+        assert frame is not None and frame.lanes_t1_ns == base.t_ns
+        assert text_of(app).partition("┌")[2][:60] == box
+        await pilot.press("plus")  # closer: the box stays inside
+        await until(lambda: "┌" in text_of(app) and app.main.shared.frame.lanes_t1_ns <= base.t_ns)
+        await pilot.press("escape")
+        await until(lambda: app.main.shared.frame.lanes_t1_ns == later, "follows")
+        assert "┌" not in text_of(app)

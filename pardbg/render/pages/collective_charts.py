@@ -1,4 +1,5 @@
-"""What collectives add up to: a line per (group, op, size), charts of bandwidth and skew."""
+"""What the listed operations add up to: a line per kind, and charts. A kind of collectives is
+(group, op, size), of messages (edge, what, size)."""
 
 from __future__ import annotations
 
@@ -9,44 +10,60 @@ from statistics import median
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.render.draw.bars import Column, choose, headings, side_by_side
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side
 from pardbg.render.draw.cells import Line, Segment, clean, line
-from pardbg.render.draw.plots import DOT, WHOLE, Scale, Series, plot
+from pardbg.render.draw.plots import DOT, WHOLE, Point, Scale, Series, plot
 
 _STYLES: Final = ("spark", "loss", "busy", "bubble", "held", "moving")
 """An op each, as far as they go."""
 _LEAST_ROWS: Final = 7
+Rows = Sequence[CollectiveRow | P2PRow]
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """All collectives of one kind that are listed."""
+    """All operations of one kind that are listed."""
 
     group: str
+    """Of messages the edge."""
     op: str
     num_bytes: int
     number: int
     wait_ns: int
-    """Summed over ranks and ops."""
+    """Summed over ranks and operations."""
     skew_ns: float | None
-    """Median."""
+    """Median; of messages the time under way."""
     busbw_gbps: float | None
-    """Median."""
+    """Median; of messages bytes by the time under way."""
 
 
-def sums(rows: Sequence[CollectiveRow]) -> list[Sum]:
-    """Per (group, op, size), what cost most waiting first."""
-    kinds: dict[tuple[str, str, int], list[CollectiveRow]] = defaultdict(list)
+def _op(row: CollectiveRow | P2PRow) -> str:
+    """Of a message what it carries, without its number: ``F`` of ``F mb4``."""
+    return row.op if isinstance(row, CollectiveRow) else row.label.partition(" ")[0] or "message"
+
+
+def _figures(row: CollectiveRow | P2PRow) -> tuple[int, float | None, float | None]:
+    """(wait, skew or time under way, GB/s)"""
+    if isinstance(row, CollectiveRow):
+        return row.wait_ns or 0, row.skew_ns, row.busbw_gbps
+    took = row.transfer_ns
+    return row.waited_ns or 0, took, row.bytes / took if took and row.bytes else None
+
+
+def sums(rows: Rows) -> list[Sum]:
+    """By kind, what cost most waiting first."""
+    kinds: dict[tuple[str, str, int], list[tuple[int, float | None, float | None]]]
+    kinds = defaultdict(list)
     for row in rows:
-        kinds[row.label or row.group, row.op, row.bytes].append(row)
-    made = [
-        Sum(
-            group, op, num_bytes, len(of), sum(row.wait_ns or 0 for row in of),
-            _median([row.skew_ns for row in of]), _median([row.busbw_gbps for row in of]),
-        )
-        for (group, op, num_bytes), of in kinds.items()
-    ]  # fmt: skip
+        name = row.label or row.group
+        if isinstance(row, P2PRow):
+            name = f"{row.src} → {row.dst}"
+        kinds[name, _op(row), row.bytes].append(_figures(row))
+    made = []
+    for kind, of in kinds.items():
+        waits, skews, rates = zip(*of, strict=True)
+        made.append(Sum(*kind, len(of), sum(waits), _median(skews), _median(rates)))
     return sorted(made, key=lambda one: (-one.wait_ns, one.group, one.op, -one.num_bytes))
 
 
@@ -55,86 +72,84 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def summary(rows: Sequence[CollectiveRow], cells: int, limit: int) -> list[Line]:
+def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
     """The table in at most ``limit`` lines; nothing where there is no room for three kinds."""
     found = sums(rows)
     if limit < 3 or len(found) < 2:
         return []
+    p2p = isinstance(rows[0], P2PRow)
     columns = choose(
         [
-            Column("by kind", 14), Column("op", 16), Column("bytes", 8, align="right"),
-            Column("×", 5, align="right"), Column("waited", 9, align="right"),
-            Column("skew", 9, 1, "right"), Column("busbw", 9, 2, "right"),
+            Column("by kind", 14), Column("what" if p2p else "op", 16),
+            Column("bytes", 8, align="right"), Column("×", 5, align="right"),
+            Column("waited", 9, align="right"),
+            Column("under way" if p2p else "skew", 9, 1, "right"),
+            Column("rate" if p2p else "busbw", 9, 2, "right"),
         ],
         cells - 3,
     )  # fmt: skip
     lines = [headings(columns)]
     for one in found[: limit - 1]:
-        text = {
-            "by kind": clean(one.group), "op": clean(one.op), "bytes": words.size(one.num_bytes),
-            "×": str(one.number), "waited": words.duration(one.wait_ns),
-            "skew": words.duration(one.skew_ns), "busbw": words.busbw(one.busbw_gbps),
-        }  # fmt: skip
-        style = {"op": "strong", "by kind": "dim"}
-        parts = (Segment(c.cell(text[c.title]) + "  ", style.get(c.title, "")) for c in columns)
-        lines.append(line("  ", *parts))
+        text = (clean(one.group), clean(one.op), words.size(one.num_bytes), str(one.number),
+                words.duration(one.wait_ns), words.duration(one.skew_ns),
+                words.busbw(one.busbw_gbps))  # fmt: skip
+        styles = ("dim", "strong", *[""] * 5)
+        cell = zip(columns, text, styles, strict=False)
+        lines.append(line("  ", *(Segment(c.cell(said) + "  ", style) for c, said, style in cell)))
     if len(found) > limit - 1:
         more = f"  … {words.plural(len(found) - limit + 1, 'more kind')} that waited less"
         lines[-1] = line(Segment(more, "faint"))
     return lines
 
 
-def charts(rows: Sequence[CollectiveRow], cells: int, height: int) -> list[Line]:
-    """Bus bandwidth by message size and lateness per rank, side by side, each op in its style."""
-    if height < _LEAST_ROWS + 1:
+def charts(rows: Rows, cells: int, height: int) -> list[Line]:
+    """Side by side, each op in its style: bus bandwidth by message size and lateness per rank; of
+    messages the rate, and how long each rank's receives stood."""
+    if height < _LEAST_ROWS + 1 or not rows:
         return []
     size = (cells - 4) // 2
-    panels = [
-        ("bus bandwidth by message size", "", _bandwidth(rows, size, height - 2)),
-        ("how late each rank came", "", _lateness(rows, size, height - 2)),
-    ]
-    panels = [panel for panel in panels if panel[2]]
+    p2p = isinstance(rows[0], P2PRow)
+    titles = ("rate by message size", "how long each rank's receives waited") if p2p else (
+        "bus bandwidth by message size", "how late each rank came"
+    )  # fmt: skip
+    counted = Counter(_op(row) for row in rows)
+    ordered = sorted(counted, key=lambda op: (-counted[op], op))
+    styles = {op: _STYLES[at] if at < len(_STYLES) else "dim" for at, op in enumerate(ordered)}
+    panels = []
+    for title, found, x, y in zip(
+        titles, (_rates(rows), _lateness(rows)), (_SIZES, _RANKS), (_RATES, _TIMES), strict=True
+    ):
+        shown = [Series(tuple(found[op]), styles[op], DOT) for op in ordered if found[op]]
+        chart = plot(shown, size, height - 2, x, y)
+        panels += [(title, "", chart)] if chart else []
     if not panels:
         return []
-    title, *drawn = side_by_side(panels, size, height - 2)
-    return [title, _legend(rows), *drawn]
+    heading, *drawn = side_by_side(panels, size, height - 2)
+    legend = keys(((DOT, style, clean(op)) for op, style in styles.items()), cells - 2)
+    return [heading, line("  ", legend), *drawn]
 
 
-def _styles(rows: Sequence[CollectiveRow]) -> dict[str, str]:
-    """op -> style, the most frequent first."""
-    counted = Counter(row.op for row in rows)
-    ordered = sorted(counted, key=lambda op: (-counted[op], op))
-    return {op: _STYLES[at] if at < len(_STYLES) else "dim" for at, op in enumerate(ordered)}
-
-
-def _legend(rows: Sequence[CollectiveRow]) -> Line:
-    return line("  ", *(Segment(f"● {clean(op)}  ", style) for op, style in _styles(rows).items()))
-
-
-def _by_op(
-    points: dict[str, list[tuple[float, float]]], rows: Sequence[CollectiveRow]
-) -> list[Series]:
-    return [
-        Series(tuple(points[op]), style, DOT) for op, style in _styles(rows).items() if points[op]
-    ]
-
-
-def _bandwidth(rows: Sequence[CollectiveRow], cells: int, height: int) -> list[Line]:
-    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+def _rates(rows: Rows) -> dict[str, list[Point]]:
+    """GB/s by bytes."""
+    points: dict[str, list[Point]] = defaultdict(list)
     for row in rows:
-        if row.busbw_gbps and row.bytes:
-            points[row.op].append((row.bytes, row.busbw_gbps))
-    return plot(_by_op(points, rows), cells, height, _SIZES, _RATES)
+        rate = _figures(row)[2]
+        if rate and row.bytes:
+            points[_op(row)].append((row.bytes, rate))
+    return points
 
 
-def _lateness(rows: Sequence[CollectiveRow], cells: int, height: int) -> list[Line]:
-    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+def _lateness(rows: Rows) -> dict[str, list[Point]]:
+    """By rank: how much later than the first it came; how long its receive stood."""
+    points: dict[str, list[Point]] = defaultdict(list)
     for row in rows:
-        times = [a.came_ns for a in row.arrivals if a.came_ns is not None]
-        for arrival in row.arrivals:
-            if arrival.came_ns is not None:
-                points[row.op].append((arrival.rank, arrival.came_ns - min(times)))
-    return plot(_by_op(points, rows), cells, height, _RANKS, _TIMES)
+        if isinstance(row, P2PRow):
+            points[_op(row)] += [(row.dst, row.waited_ns)] if row.waited_ns is not None else []
+            continue
+        came = [(a.rank, a.came_ns) for a in row.arrivals if a.came_ns is not None]
+        first = min((t_ns for _, t_ns in came), default=0)
+        points[row.op] += [(rank, t_ns - first) for rank, t_ns in came]
+    return points
 
 
 _SIZES: Final = Scale(words.size, log=True)

@@ -9,6 +9,7 @@ from functools import partial
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
+from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, Column, choose, facts, headings, rule, table_row
 from pardbg.render.draw.cells import (
     Line,
@@ -109,15 +110,16 @@ def collectives(
     foot: tuple[Line, ...] = ()
     if rows >= 16 and isinstance(current, CollectiveRow):
         foot = ((), *arrivals(current, snapshot.t_ns, cells, max(3, rows // 3)))
+    elif rows >= SUMMARY_ROWS and isinstance(current, P2PRow):
+        foot = ((), *message(current, snapshot.t_ns, cells))
     columns = choose(
         _p2p_columns(cells) if p2p else _columns(listed, cells, look.by_wait), cells - 3
     )
     names = headings(columns)
-    if not p2p and (rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16)):
-        own = [row for row in listed if isinstance(row, CollectiveRow)]
-        head = (*head, *summary(own, cells, 4 if rows < CHART_ROWS else 7), ())
+    if rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16):
+        head = (*head, *summary(listed, cells, 4 if rows < CHART_ROWS else 7), ())
         if rows >= CHART_ROWS:
-            foot = ((), *charts(own, cells, min(14, rows // 4)), *foot)
+            foot = ((), *charts(listed, cells, min(14, rows // 4)), *foot)
     body = tuple(
         table_row(columns, partial(_cell, row, snapshot), row is current, cells) for row in listed
     )
@@ -319,6 +321,30 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
         drawn.put(x(a.came_ns), "●", "strong")
         text = Segment(_came(a, begin), "dim")
     return line(Segment(f"  r{a.rank:<4} "), *drawn.line(), "  ", text)
+
+
+def message(row: P2PRow, now_ns: int, cells: int) -> tuple[Line, ...]:
+    """One message over time: when its send and its receive came, and when it was there."""
+    name = f"{row.src} → {row.dst} {clean(row.label)}"
+    head = line(" ", rule(f"{name}  {words.size(row.bytes)}", cells - 2, clean(row.group)))
+    came = [t_ns for t_ns in (row.send_ns, row.recv_ns) if t_ns is not None]
+    if not came:
+        return (head,)
+    begin, end = min(came), row.done_ns if row.done_ns is not None else max(now_ns, max(came))
+    size = max(10, cells - 40)
+    x = Axis(begin, max(1, end - begin), size - 1).x
+    lines = []
+    for what, rank, t_ns in (("sends", row.src, row.send_ns), ("receives", row.dst, row.recv_ns)):
+        drawn, text = Row(size), "has not come"
+        if t_ns is not None:
+            both = max(came) if len(came) == 2 else end
+            drawn.fill(x(t_ns), x(both), "░", "waiting")
+            drawn.fill(x(both), x(end) + 1 if len(came) == 2 else 0, "━", "moving")
+            drawn.put(x(t_ns), "●", "strong")
+            text = f"+{words.duration(t_ns - begin)}"
+        gutter = line(Segment(f"  r{rank:<4} "), Segment(f"{what:<9}", "dim"))
+        lines.append(line(gutter, *drawn.line(), "  ", Segment(text, "dim")))
+    return (head, *lines)
 
 
 def _came(a: Arrival, begin: int) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
-from pardbg.render.draw.cells import Line, Picture, Segment, clean, clip, fit, line, selected
+from pardbg.render.draw.axis import Axis, ruler
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import Line, Picture, Row, Segment, clean, clip, fit, line, selected
 from pardbg.render.frame.panels import empty
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -43,9 +46,33 @@ def output(
     head = (line(Segment(f"  {words.plural(len(lines), 'line')}{note}", "dim"),
                  Segment(shown if contains else "  / filters", "faint")),)  # fmt: skip
     body = [output_line(entry, snapshot, cells) for entry in lines]
-    if at is not None and at < len(body):
+    body += _course(snapshot, lines, cells, rows - len(body) - 2) if at is None else []
+    if at is not None and at < len(lines):
         body[at] = fit(selected(body[at]), cells, "+sel")
     return Picture(head, tuple(body), focus=at, follow=at is None)
+
+
+def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
+    """Room to spare: when each rank printed, and on which stream."""
+    whose: dict[int, list[OutputLine]] = defaultdict(list)
+    for one in sorted(lines, key=lambda one: one.stream == "stderr"):  # errors over the rest
+        whose[-1 if one.rank is None else one.rank].append(one)
+    span = snapshot.t_ns - snapshot.t_begin_ns
+    if rows < len(whose) + 4 or span <= 0:
+        return []
+    axis = Axis(snapshot.t_begin_ns, span, max(10, cells - 42))
+    drawn = [(), line(" ", rule("printed over time", cells - 2, "▪ stdout   ! stderr"))]
+    drawn.append(line(" " * 10, *ruler(axis).line()))
+    for rank, own in sorted(whose.items()):
+        row = Row(axis.cells)
+        for one in own:
+            mark = ("!", "stderr") if one.stream == "stderr" else ("▪", "spark")
+            row.put(min(axis.x(one.t_ns), axis.cells - 1), *mark)
+        errors = sum(one.stream == "stderr" for one in own)
+        said = f"  {words.plural(len(own), 'line')}" + (f", {errors} on stderr" if errors else "")
+        who = "job" if rank < 0 else f"r{rank}"
+        drawn.append(line(Segment(f"  {who:<8}", "accent"), row.line(), Segment(said, "dim")))
+    return drawn
 
 
 def output_line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:

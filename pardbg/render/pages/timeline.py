@@ -114,15 +114,17 @@ def timeline(
         _arrow(body, starts, spot, span, about, axis)
     focus = next((y for (rank, name), y in starts.items() if rank == chosen
                   and (spot is None or name == spot.lane)), None)  # fmt: skip
-    return Picture(_head(snapshot, window, axis), tuple(body), foot, focus=focus,
+    return Picture(_head(snapshot, window, axis, span is not None), tuple(body), foot, focus=focus,
                    rows=tuple(index))  # fmt: skip
 
 
-def _head(snapshot: Snapshot, window: Window, axis: Axis) -> tuple[Line, ...]:
+def _head(snapshot: Snapshot, window: Window, axis: Axis, held: bool) -> tuple[Line, ...]:
     across, cell = words.duration(axis.span_ns), words.duration(axis.ns_per_cell)
     title = f"  {across} across · {cell} a column"
     behind = snapshot.t_ns - window.t1_ns
-    if behind > 0:
+    if behind > 0 and held and snapshot.live:
+        title += f" · stays {words.duration(behind)} back while a box is chosen (esc follows)"
+    elif behind > 0:
         title += f" · nothing was recorded in the last {words.duration(behind)}"
     times = line(left("", GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line())
     return line(Segment(title, "dim")), times
@@ -219,19 +221,18 @@ def lane(
                 continue
         touching = start == painted and painted > 0
         if start > painted:
-            runs.append(Segment(" " * (start - painted)))
+            runs += _box("", "", start - painted, False, False)
         odd = touching and span.style == last and not odd
         if span is mark:
             runs.append(Segment(_shown(span.label, span.style, end - start), "chosen"))
         else:
-            runs += _box(span, end - start, odd, named)
+            runs += _box(span.label, span.style, end - start, odd, named)
         painted, last = end, span.style
     if painted < cells:
-        runs.append(Segment(" " * (cells - painted)))
+        runs += _box("", "", cells - painted, False, False)
     return tuple(runs)
 
 
-@lru_cache(maxsize=8192)
 def _shown(label: str, style: str, size: int) -> str:
     """What stands in a box of ``size`` cells."""
     root = style.partition(".")[0]
@@ -258,18 +259,16 @@ def _shorter(label: str, size: int) -> str:
     return next((text for text in tries if len(text) <= size), op[:size] if size >= 4 else "")
 
 
-def _box(span: LaneSpan, size: int, odd: bool, named: bool) -> tuple[Segment, ...]:
-    style = span.style
+@lru_cache(maxsize=16384)
+def _box(label: str, style: str, size: int, odd: bool, named: bool) -> tuple[Segment, ...]:
+    """A box of ``size`` cells; without a style blank. The same ones come again with each frame."""
     hatched = style.partition(".")[0] in HATCHED
-    text = _shown(span.label, style, size) if named or hatched else " " * size
+    text = _shown(label, style, size) if named or hatched else " " * size
     if style.startswith("action") and style.count(".") == 1:
         return (Segment(text, style + (".odd" if odd else ".even")),)
     if odd and text[0] == " ":
-        return (
-            (Segment("▏", style + "+edge"), Segment(text[1:], style))
-            if size > 1
-            else (Segment("▏", style + "+edge"),)
-        )
+        edge = Segment("▏", style + "+edge")
+        return (edge, Segment(text[1:], style)) if size > 1 else (edge,)
     return (Segment(text, style),)
 
 

@@ -95,7 +95,8 @@ class Frame:
     lanes_t1_ns: int = 0
     waited: tuple[Spot, WaitedFor | None] | None = None
     """The chosen box, and what it waited for."""
-    output: tuple[OutputLine, ...] = ()
+    output: tuple[OutputLine, ...] | None = None
+    """None: it was not asked for."""
     begin_ns: int = 0
     end_ns: int = 0
     """The whole session, also while only part of it is read."""

@@ -54,7 +54,7 @@ class FrameMaker:
                 snapshot = replace(snapshot, findings=(*found, *gone))
         active = active_bounds(self._store) if cursor.replay else None
         lanes, t0, t1 = self._lanes(want, snapshot, active)
-        output: tuple[OutputLine, ...] = ()
+        output: tuple[OutputLine, ...] | None = None
         if want.output is not None:
             output = analysis.output(self._store, snapshot.t_ns, want.output)
         return Frame(

@@ -8,6 +8,7 @@ from typing import Any
 
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.render.draw.cells import Picture
+from pardbg.render.frame.panels import empty
 from pardbg.render.pages.collectives import (
     CollectivesPageState,
     collectives,
@@ -36,7 +37,7 @@ class OverviewPage(Page):
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         look = OverviewPageState(self.shared.rank, self.contains, frame.ahead)
-        return overview(frame.snapshot, cells, rows, look, frame.output)
+        return overview(frame.snapshot, cells, rows, look, frame.output or ())
 
     def want(self) -> Want:
         return Want(output=OutputWant(40), ahead=True)
@@ -215,12 +216,14 @@ class OutputPage(Page):
         return Want(output=OutputWant(_LIMIT, contains or None))
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        if frame.output is None:  # the frame was made for another page
+            return empty(cells, rows, "reading what the job printed …")
         return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at)
 
     def match(self, by: int) -> bool:
         """To the match after or before, in all lines; False where nothing is searched for."""
         frame = self.shared.frame
-        if not self.contains or frame is None:
+        if not self.contains or frame is None or frame.output is None:
             return False
         found = matches(frame.output, self.contains)
         if self._at is None:  # the lines are the matches; all of them come with the next frame

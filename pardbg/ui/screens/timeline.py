@@ -5,6 +5,7 @@ from __future__ import annotations
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot
 from pardbg.render.draw.cells import Picture
+from pardbg.render.frame.panels import empty
 from pardbg.render.pages.timeline import Window, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
@@ -22,12 +23,23 @@ class TimelinePage(Page):
         super().__init__(shared)
         self._span_ns: int | None = None
         self._spot: Spot | None = None
+        self._stay_ns: int | None = None
+        """Where a live run's window ends while a box is chosen: it must not run away."""
 
     def want(self) -> Want:
-        width = columns(max(20, self.app.size.width))
-        return Want(timeline=TimelineWant(self._span_ns, width, spot=self._spot))
+        width, frame = columns(max(20, self.app.size.width)), self.shared.frame
+        end_ns = self._stay_ns if frame is not None and frame.following else None
+        return Want(timeline=TimelineWant(self._span_ns, width, spot=self._spot, end_ns=end_ns))
+
+    def _look_at(self, frame: Frame, spot: Spot | None) -> None:
+        """Choose a box; the window stays where it is for as long as one is chosen."""
+        self._spot = spot
+        self._stay_ns = frame.lanes_t1_ns if spot is not None else None
+        self.redraw()
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        if frame.lanes_t1_ns <= frame.lanes_t0_ns:  # the frame was made for another page
+            return empty(cells, rows, "laying out what ran …")
         lanes = self._lanes(frame)
         spot, about = frame.waited or (None, None)
         return timeline(
@@ -68,14 +80,14 @@ class TimelinePage(Page):
             if name is None:
                 return False
             longest = max(row[name], key=lambda span: span.t1_ns - span.t0_ns)
-            self._spot = Spot(self.shared.rank, name, longest.t0_ns)
+            spot = Spot(self.shared.rank, name, longest.t0_ns)
         else:
             begins = [s.t0_ns for s in lanes[spot.rank][spot.lane]]
             span = spot.span(lanes)
             at = begins.index(span.t0_ns) + by if span is not None else 0
             at = min(max(at, 0), len(begins) - 1)
-            self._spot = Spot(spot.rank, spot.lane, begins[at])
-        self.redraw()
+            spot = Spot(spot.rank, spot.lane, begins[at])
+        self._look_at(frame, spot)
         return True
 
     def move(self, by: int) -> None:
@@ -103,12 +115,11 @@ class TimelinePage(Page):
             return max(span.t0_ns - t_ns, t_ns - span.t1_ns, 0)
 
         near = min(spans, key=away, default=None)
-        self._spot = Spot(place[0], lane, near.t0_ns) if near is not None else None
-        self.redraw()
+        self._look_at(frame, Spot(place[0], lane, near.t0_ns) if near is not None else None)
 
     def follow(self) -> None:
         """Back to the newest; no box is looked at any more."""
-        self._spot = None
+        self._spot = self._stay_ns = None
         super().follow()
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
@@ -127,6 +138,8 @@ class TimelinePage(Page):
         else:
             span = span // 2 if by > 0 else span * 2
         self._span_ns = min(max(span, _LEAST_NS), _MOST_NS)
+        if self._stay_ns is not None and self._spot is not None:  # it stays in sight
+            self._stay_ns = min(max(self._spot.t0_ns + self._span_ns // 2, 0), frame.snapshot.t_ns)
         return True
 
     def time_step_ns(self, snapshot: Snapshot) -> int:
