@@ -9,6 +9,7 @@ from pardbg.render.draw.cells import (
     Line,
     Row,
     Segment,
+    clip,
     fit,
     left,
     line,
@@ -188,6 +189,6 @@ def side_by_side(panels: Sequence[tuple[str, str, Sequence[Line]]], size: int, h
 def rule(title: str, cells: int, note: str = "") -> Line:
     """A section's heading: its name, a thin rule, a note at the right."""
     head = f"{title} " if title else ""
-    tail = f" {note}" if note else ""
+    tail = f" {clip(note, cells - width(head) - 3)}" if note else ""
     dashes = max(0, cells - width(head) - width(tail))
     return line(Segment(head, "title"), Segment("─" * dashes, "rule"), Segment(tail, "dim"))

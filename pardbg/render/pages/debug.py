@@ -56,6 +56,24 @@ class DebugPageState:
     """Of the program's own frames the one that is looked at; 0 the innermost."""
 
 
+def _other_version(found: SourceLines, title: str) -> bool:
+    """The line does not lie in the function that the stack names: the file was changed since."""
+    function = title.partition(" · ")[2].partition(" · ")[0].rpartition(" ")[2]
+    at = found.place.line - found.first
+    here = found.lines[at]
+    if not here.strip():
+        return True
+    depth = len(here) - len(here.lstrip())
+    for text in reversed(found.lines[:at]):
+        inner = len(text) - len(text.lstrip())
+        named = re.match(r"\s*(?:async )?def (\w+)", text)
+        if text.strip() and inner < depth:
+            depth = inner
+            if named is not None:
+                return function.isidentifier() and named[1] != function
+    return False
+
+
 def stacks_shown(snapshot: Snapshot, look: DebugPageState) -> tuple[dict[int, Stack], int | None]:
     """The newest stacks there are, and when they were taken: asked for, or recorded when ranks
     stood still."""
@@ -173,40 +191,39 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
         for rank in snapshot.ranks
         if rank.state == "waiting" and snapshot.t_ns - (rank.since_ns or 0) >= _WAIT_NS
     ]
+    said, style = "▶ running", "good"
     if hang is not None:
         who = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
         text = f"{who} {words.ranks_text(hang.waiting)} up" if hang.waiting else hang.kind
         if hang.until_ns is not None:
             text = f"ended in a hang: {hang.kind}"
-        text = f"  {SIGN[hang.severity][0]} {text}"
-        return fit(line(Segment(text, SIGN[hang.severity][1]), Segment(f"   {hint}", "faint")),
-                   cells)  # fmt: skip
-    if waits:
-        text = f"  ◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op"
-        return fit(line(Segment(text, "warn"), Segment(f"   {hint}", "faint")), cells)
-    states = {rank.state for rank in snapshot.ranks}
-    if snapshot.ranks and states <= {"ended", "lost"}:
-        return fit(line(Segment("  ■ ended", "dim"), Segment(f"   {hint}", "faint")), cells)
-    return fit(line(Segment("  ▶ running", "good"), Segment(f"   {hint}", "faint")), cells)
+        sign, style = SIGN[hang.severity]
+        said = f"{sign} {text}"
+    elif waits:
+        said, style = f"◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op", "warn"
+    elif snapshot.ranks and {rank.state for rank in snapshot.ranks} <= {"ended", "lost"}:
+        said, style = "■ ended", "dim"
+    hint = clip(hint, max(0, cells - width(said) - 5))
+    return fit(line("  ", Segment(said, style), Segment(f"   {hint}", "faint")), cells)
 
 
 def _ranks(
     snapshot: Snapshot, cells: int, look: DebugPageState
 ) -> tuple[list[Line], int | None, list[int]]:
     staged = any(rank.stages for rank in snapshot.ranks)
-    fixed = 29 if staged else 22
-    now_size = max(18, min(44, cells - fixed - 24))
+    fixed = 27 if staged else 20
+    nexts = _nexts(snapshot)
+    now_size = _now_size(snapshot, nexts, cells - fixed)
     stage = f"{'stage':<5}  " if staged else ""
     title = f"  {'rank':>4}  {stage}{left('now', now_size)}  {'since':>8}  next"
     lines: list[Line] = [line(Segment(clip(title, cells), "dim"))]
     places = [-1]
     focus = None
-    nexts = _nexts(snapshot)
     for rank in snapshot.ranks:
         coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
         if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
             coming = snapshot.hang.where or "others wait for it"
-        room = max(8, cells - now_size - fixed + 8)
+        room = max(8, cells - now_size - fixed)
         made = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
         if rank.rank == look.selected:
             focus = len(lines)
@@ -215,6 +232,14 @@ def _ranks(
         places.append(rank.rank)
     lines += _breaks(snapshot, cells)
     return lines, focus, places + [-1] * (len(lines) - len(places))
+
+
+def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
+    """What ranks do gets the room that what comes next leaves, and the other way round."""
+    hang = snapshot.hang
+    coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
+    most = max((width(clean(rank.now)) for rank in snapshot.ranks), default=0) + 2
+    return max(18, min(44, most, cells - min(24, max(map(width, coming), default=0))))
 
 
 def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
@@ -287,7 +312,9 @@ def source(found: SourceLines | None, title: str, cells: int, rows: int) -> list
     frame is known."""
     if found is None or rows < 2:
         return []
-    lines = [line(" ", rule(title, cells - 2, ""))]
+    other = found.lines and _other_version(found, title)
+    note = "another version of the file: not what ran" if other else found.note
+    lines = [line(" ", rule(title, cells - 2, note if found.lines else ""))]
     if not found.lines:
         where = f"{found.place.file}:{found.place.line}"
         return [*lines, line(Segment(clip(f"  {clean(where)}: {found.note}", cells), "faint"))]

@@ -9,7 +9,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.peaks import Peak
-from pardbg.render.draw.bars import resample, shares, spark
+from pardbg.render.draw.bars import keys, resample, shares, spark
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -226,12 +226,10 @@ def _moves(row: MemoryRow) -> str:
     return said
 
 
-def _letters() -> list[Segment]:
+def _letters() -> list[tuple[str, str, str]]:
     """The legend where one line must do."""
-    parts_: list[Segment] = [Segment(" ")]
-    for letter, word in CATEGORIES[:4]:
-        parts_ += [Segment(letter, f"mem.{letter}"), Segment(f" {SHORT[word]} ", "dim")]
-    return [*parts_, Segment("┃", "expected"), Segment(" expected", "dim")]
+    known = [(letter, f"mem.{letter}", SHORT[word]) for letter, word in CATEGORIES[:4]]
+    return [("┃", "expected", "expected"), *known]
 
 
 def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:
@@ -250,7 +248,7 @@ def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Lin
     if line_width(parts_) + len(note) > cells:
         note = ""
     if sharded and rows < SMALL:
-        return (fit((*legend(), *_letters()), cells),)
+        return (line(legend(), keys(_letters(), cells - line_width(legend()))),)
     if sharded:
         return (fit(legend(), cells), fit((*parts_, Segment(note, "faint")), cells))
     return ((), fit((*parts_, Segment(note, "faint")), cells))

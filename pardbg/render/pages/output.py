@@ -12,6 +12,7 @@ from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Picture, Row, Segment, clean, clip, fit, line, selected
+from pardbg.render.draw.plots import by_step
 from pardbg.render.frame.panels import empty
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -53,7 +54,7 @@ def output(
 
 
 def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
-    """Room to spare: when each rank printed, and on which stream."""
+    """Room to spare: when each rank printed, and on which stream; and the loss."""
     whose: dict[int, list[OutputLine]] = defaultdict(list)
     for one in sorted(lines, key=lambda one: one.stream == "stderr"):  # errors over the rest
         whose[-1 if one.rank is None else one.rank].append(one)
@@ -61,18 +62,21 @@ def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: i
     if rows < len(whose) + 4 or span <= 0:
         return []
     axis = Axis(snapshot.t_begin_ns, span, max(10, cells - 42))
-    drawn = [(), line(" ", rule("printed over time", cells - 2, "▪ stdout   ! stderr"))]
+    drawn = [(), line(" ", rule("printed over time", cells - 2, "■ stdout   ! stderr"))]
     drawn.append(line(" " * 10, *ruler(axis).line()))
     for rank, own in sorted(whose.items()):
         row = Row(axis.cells)
         for one in own:
-            mark = ("!", "stderr") if one.stream == "stderr" else ("▪", "spark")
+            mark = ("!", "stderr") if one.stream == "stderr" else ("■", "spark")
             row.put(min(axis.x(one.t_ns), axis.cells - 1), *mark)
         errors = sum(one.stream == "stderr" for one in own)
         said = f"  {words.plural(len(own), 'line')}" + (f", {errors} on stderr" if errors else "")
         who = "job" if rank < 0 else f"r{rank}"
         drawn.append(line(Segment(f"  {who:<8}", "accent"), row.line(), Segment(said, "dim")))
-    return drawn
+    height = min(24, rows - len(drawn) - 2)
+    chart = by_step(snapshot.loss_history, cells - 4, height, "loss", words.number)
+    title = f"loss, {snapshot.loss_source or 'backward'}"
+    return [*drawn, (), line(" ", rule(title, cells - 2)), *chart] if chart else drawn
 
 
 def output_line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:

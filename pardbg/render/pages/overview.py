@@ -83,7 +83,7 @@ def overview(
                      "9 Output shows what the job prints.")  # fmt: skip
     columns = choose(_columns(snapshot, cells), cells - 3)
     made = [
-        (rank, table_row(columns, partial(_cell, rank, snapshot.t_ns), False, cells))
+        (rank, table_row(columns, partial(_cell, rank, snapshot), False, cells))
         for rank in snapshot.ranks
     ]
     if look.contains:
@@ -133,7 +133,8 @@ def _now_size(snapshot: Snapshot, cells: int) -> int:
     return max(24, min(most, max(width(clean(r.now)) for r in snapshot.ranks) + 2 + _AGE))
 
 
-def _cell(rank: RankNow, now_ns: int, column: Column) -> Line:
+def _cell(rank: RankNow, snapshot: Snapshot, column: Column) -> Line:
+    culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
     text = {
         "rank": str(rank.rank), "host": clean(rank.host), "logged": _logged(rank),
         "node": "" if rank.node is None else f"n{rank.node}",
@@ -152,7 +153,7 @@ def _cell(rank: RankNow, now_ns: int, column: Column) -> Line:
             style = "warn"
         return (Segment(column.cell(text), style),)
     if column.title == "now":
-        return _now(rank, now_ns, column.size)
+        return _now(rank, snapshot.t_ns, column.size, rank.rank in culprits)
     if column.title == "step ms":
         return (Segment(column.cell(words.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
     if column.title == "trend":
@@ -176,14 +177,15 @@ def _trend(values: Sequence[int], cells: int) -> str:
     return spark(values, cells, low=middle - half, high=middle + half)
 
 
-def _now(rank: RankNow, now_ns: int, cells: int) -> Line:
+def _now(rank: RankNow, now_ns: int, cells: int, culprit: bool) -> Line:
     sign, style = SIGNS[rank.state]
     text = clean(rank.now) or rank.state
     since = ""
-    if rank.since_ns is not None and rank.state in ("waiting", "held", "stale"):
+    if rank.since_ns is not None and (culprit or rank.state in ("waiting", "held", "stale")):
         since = " " + words.duration(max(0, now_ns - rank.since_ns))
     text = clip(text, cells - 2 - width(since))
-    return line(Segment(f"{sign} ", style), Segment(text, style if rank.state != "running" else ""),
+    words_style = "culprit" if culprit else style if rank.state != "running" else ""
+    return line(Segment(f"{sign} ", style), Segment(text, words_style),
                 Segment(since, "dim"))  # fmt: skip
 
 

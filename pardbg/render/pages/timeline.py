@@ -282,7 +282,7 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
     for style in sorted(styles):
         root, _, name = style.partition(".")
         sample = "░░" if root in HATCHED else "  "
-        word = KIND_WORD.get(name, name or root) if root == "action" else name or root
+        word = KIND_WORD.get(name, (name or root).lower()) if root == "action" else name or root
         word = f"{SHORT[word]} {word}" if root == "comm" and word in SHORT else word
         items.append((sample, style, clean(word).replace("_", " ") + " "))
     return line("  ", keys(items, cells - 2))
