@@ -109,7 +109,7 @@ def _parts(report: Report) -> list[str]:
         rows.append((here, name, rank_set(part.ranks), str(part.num_steps), since, lasted))
     which = "the newest life" if report.part is None else f"part {report.part}"
     said = f"the figures of this report are of {which}; --part N shows another"
-    return _titled("Parts", [*_table(rows, left=(0, 1, 2)), said]) if report.parts else []
+    return _titled("Parts", [*table(rows, (0, 1, 2), WIDTH), said]) if report.parts else []
 
 
 def _ranks(report: Report) -> list[str]:
