@@ -28,6 +28,10 @@ class Case:
     """Bytes of parameters, gradients and optimizer state on each rank, and of all as expected."""
     findings: tuple[str, ...] = ()
     """Kinds of warnings and errors that must be found; no others may."""
+    torchrun: tuple[str, ...] = ()
+    """Further options of torchrun."""
+    parts: tuple[int, ...] = ()
+    """Steps of each life or role that the report lists."""
 
 
 CASES: Final = (
@@ -45,6 +49,19 @@ CASES: Final = (
     Case("no gradient average", "no_sync_bug", steps=8, loss=False,
          findings=("no-gradient-exchange",)),
     Case("odd optimizers", "misc_opt", steps=None, loss=False),
+    Case("rpc", "rpc_ps", nproc=3, steps=None, loss=False, parts=(0, 6)),
+    Case("averaged by hand", "averaged", steps=24, loss=False),
+    Case("averaged by hand, one drifts", "averaged", {"DRIFT": "1"}, nproc=3, steps=24, loss=False,
+         findings=("replica-divergence",)),
+    Case("restarted", "averaged", {"FAIL": "1"}, steps=24, loss=False,
+         torchrun=("--max-restarts", "1"), parts=(9, 24), findings=("restarted",)),
+    Case("one feeds, two train", "averaged", {"ROLES": "1"}, nproc=3, steps=None, loss=False,
+         parts=(0, 24)),
+    Case("optimizers in a container", "container", loss=True),
+    Case("megatron, gradients accumulate", "megatron_pp", {"MEG_PP": "1"}, ("megatron.core",),
+         loss=False),
+    Case("megatron dp x pp", "megatron_pp", {"MEG_PP": "2"}, ("megatron.core",), nproc=4,
+         schedule="Megatron 1F1B", microbatches=8, loss=False),
     Case("megatron 1f1b", "megatron_pp", needs=("megatron.core",), schedule="Megatron 1F1B",
          microbatches=8),
     Case("megatron interleaved", "megatron_pp", {"MEG_VPP": "2"}, ("megatron.core",),
@@ -61,6 +78,8 @@ CASES: Final = (
          schedule="picotron 1F1B", microbatches=4),
     Case("picotron afab", "picotron_train", {"PICO": "afab"}, ("picotron", "transformers"),
          schedule="picotron GPipe", microbatches=4),
+    Case("picotron tp x pp", "picotron_train", {"PICO_TP": "2", "PICO_PP": "2"},
+         ("picotron", "transformers"), nproc=4, schedule="picotron 1F1B", microbatches=4),
     Case("colossalai 1f1b", "colossal_pp", needs=("colossalai",), schedule="ColossalAI 1F1B",
          microbatches=8),
     Case("colossalai interleaved", "colossal_pp", {"COL": "interleaved"}, ("colossalai",),

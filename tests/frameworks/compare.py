@@ -58,7 +58,7 @@ def compare(case: Case, folder: Path) -> Compared:
     })  # fmt: skip
     argv = [
         PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.nproc),
-        str(PROGRAMS / f"{case.program}.py"),
+        *case.torchrun, str(PROGRAMS / f"{case.program}.py"),
     ]  # fmt: skip
     session = folder / f"{re.sub('[^a-z0-9]+', '-', case.name)}.mcap"
     pardbg = [sys.executable, "-m", "pardbg.cli"]
@@ -103,7 +103,7 @@ def _pipeline(case: Case, report: dict[str, Any]) -> list[str]:
                            ("num_microbatches", case.microbatches))
         if pipeline[name] != true
     ]  # fmt: skip
-    chunks = case.stages // case.nproc
+    chunks = max(1, case.stages // case.nproc)
     for step in pipeline["steps"]:
         for row in step["ranks"]:
             for verb in ("F",):
@@ -124,6 +124,8 @@ def _figures(case: Case, out: str, report: dict[str, Any]) -> list[str]:
         shown = [step["loss"] for step in report["steps"] if step["loss"] is not None]
         if not shown or not printed or abs(shown[-1] - float(printed[-1])) > 1e-3:
             wrong.append(f"loss {shown[-1:]}, the program says {printed[-1:]}")
+    if (steps := tuple(part["num_steps"] for part in report["parts"])) != case.parts:
+        wrong.append(f"parts of {steps} steps, not {case.parts}")
     names = ("parameters", "gradients", "optimizer", "expected")
     for row in report["memory"] if case.memory else ():
         counted = tuple(row[f"{name}_bytes"] for name in names)

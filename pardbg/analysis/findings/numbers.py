@@ -24,6 +24,8 @@ MIN_STEPS: Final = 3
 MIN_LIVE_STEPS: Final = 1000
 SMALL_BYTES: Final = 1024
 """Losses, counts and flags are smaller, gradients and activations larger."""
+_OWN: Final = "checksum-own "
+"""Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SUMS_BACK: Final = 4096
 """Checksum records per rank that are compared; a step has at most 16."""
 
@@ -174,7 +176,26 @@ def divergence(view: View) -> Iterable[Finding]:
             times[key[1]] = min(t, times.get(key[1], t))
     groups = {key[0] for key in by_key}
     for group in sorted(groups):
-        yield from _diverged(view, group, by_key, times)
+        mine = {key: by_rank for key, by_rank in by_key.items() if key[0] == group}
+        for ranks in _replicas(mine) if group.startswith(_OWN) else [set(view.ranks)]:
+            among = {k: {r: v for r, v in of.items() if r in ranks} for k, of in mine.items()}
+            yield from _diverged(view, group, among, times)
+
+
+def _replicas(
+    by_key: Mapping[tuple[str, int, int], Mapping[int, tuple[int, int, str]]],
+) -> list[set[int]]:
+    """Ranks that nobody said to be replicas, but whose parameters were equal after a step: they
+    took the same update."""
+    first = min(step for _, step, _ in by_key)
+    sums: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for (_, step, which), by_rank in sorted(by_key.items()):
+        for rank, (whole, parts, _) in by_rank.items() if step == first else ():
+            sums[rank].append((which, whole, parts))
+    alike: dict[tuple[tuple[int, int, int], ...], set[int]] = defaultdict(set)
+    for rank, said in sums.items():
+        alike[tuple(said)].add(rank)
+    return [ranks for ranks in alike.values() if len(ranks) > 1]
 
 
 def _diverged(
@@ -206,10 +227,11 @@ def _diverged(
     who = f"{ranks_text(culprits)} differ{'s' if len(culprits) == 1 else ''} from the others" \
         if culprits else "no two sides are larger than the other"  # fmt: skip
     ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
-    sure = len(different) > 1 and not again
+    sure = (len(different) > 1 and not again) or newest == step
+    sure = sure and not group.startswith(_OWN)
     yield Finding(
         kind="replica-divergence",
-        severity="info" if again else "error" if sure or newest == step else "warning",
+        severity="info" if again else "error" if sure else "warning",
         ranks=ranks,
         culprits=culprits,
         where=names[0] if names else None,
@@ -217,7 +239,7 @@ def _diverged(
         text=f"the replicas of the model on {ranks_text(ranks)} are no longer equal, bit by bit, "
         f"{since}; {who}{which if names else ''}."
         + (f" They are equal again in step {newest}." if again else "")
-        + _skipped(view, ranks, group),
+        + _skipped(view, ranks, group.removeprefix(_OWN)),
         advice="Replicas stay equal only if they start equal and take equal updates: look at what "
         "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "
         "parameters outside DDP, and at a no_sync without a synchronized backward after it.",
@@ -259,7 +281,7 @@ def _checksums(
 ) -> Iterable[tuple[tuple[str, int, int], tuple[int, int, str], int]]:
     """((group, step, which), (sum, bytes, name), time) of the last records."""
     table, visible = view.rows(process, "probe")
-    wanted = {i: n for i, n in process.names.items() if n.startswith("checksum ")}
+    wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", _OWN))}
     if not wanted or not visible:
         return
     lo = max(0, visible - _SUMS_BACK)
@@ -268,7 +290,8 @@ def _checksums(
     for name_id, gid, step, seq, a, b, t in zip(*columns, strict=True):
         group = process.groups.get(gid)
         if name_id in wanted and group is not None:
-            yield (group.key, step, seq), (a, b, wanted[name_id]), t
+            own = _OWN if wanted[name_id].startswith(_OWN) else ""
+            yield (own + group.key, step, seq), (a, b, wanted[name_id]), t
 
 
 # -- replicas that never exchange a gradient

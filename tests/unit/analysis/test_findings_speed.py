@@ -426,12 +426,12 @@ def test_an_overflow_that_passes_is_worth_a_note() -> None:
     assert one(trace, "nan").severity == "info"
 
 
-def replicas(sums: dict[int, list[tuple[int, int]]]) -> Trace:
+def replicas(sums: dict[int, list[tuple[int, int]]], name: str = "checksum") -> Trace:
     """rank -> (sum, bytes) of the checksums of steps 0, 10, 20, …"""
     trace = Trace(len(sums))
     for proc in trace.ranks:
         for i, (whole, parts) in enumerate(sums[proc.rank or 0]):
-            probe(proc, "checksum a b c", 1000 * i + 90, 10 * i, group_id=proc.group("world"),
+            probe(proc, f"{name} a b c", 1000 * i + 90, 10 * i, group_id=proc.group("world"),
                   a=whole, b=parts)  # fmt: skip
     return trace
 
@@ -451,6 +451,19 @@ def test_replicas_that_agree_again_are_worth_a_note() -> None:
                   "replica-divergence")  # fmt: skip
     assert finding.severity == "info" and "equal again in step 20" in finding.text
     assert finding.culprits == ()  # of two, neither side is larger
+
+
+def test_who_was_equal_after_a_step_is_a_replica_without_ddp() -> None:
+    """Two stages of two replicas each: 0 and 2, 1 and 3. Rank 3 drifts by step 10; that stages
+    differ from the first step on says nothing."""
+    finding = one(replicas({0: [(5, 1), (6, 1)], 1: [(7, 1), (8, 1)], 2: [(5, 1), (6, 1)],
+                            3: [(7, 1), (9, 2)]}, "checksum-own"), "replica-divergence")  # fmt: skip
+    assert (finding.ranks, finding.severity) == ((1, 3), "warning")
+
+
+def test_who_never_was_equal_is_no_replica() -> None:
+    """Local SGD that averages after its optimizer's step; a parameter server's workers."""
+    assert found(replicas({0: [(5, 1), (6, 1)], 1: [(7, 1), (8, 1)]}, "checksum-own")) == []
 
 
 def test_equal_replicas_and_lone_ranks_give_nothing() -> None:

@@ -116,6 +116,19 @@ def test_checksums_say_which_replica_differs_and_where(watched: Path) -> None:
     assert sum(a != b for a, b in zip(parts[1], parts[2], strict=True)) == 1
 
 
+def test_parameters_that_no_ddp_has_are_summed_too(watched: Path) -> None:
+    """Of two optimizers of a step each has its own row."""
+    nets = [torch.nn.Linear(4, 2), torch.nn.Linear(2, 1)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.0) for net in nets]
+    for _ in range(2):
+        for net, optimizer in zip(nets, optimizers, strict=True):
+            gradients(net)
+            optimizer.step()
+    sums = [(r.step, r.seq, r.name) for r in told(watched)]
+    name = "checksum-own parameter-0 parameter-1"
+    assert sums == [(0, 0, name), (0, probes.MAX_RECORDS, name)]
+
+
 def test_a_large_parameter_is_read_in_turns() -> None:
     big = torch.zeros(probes.MAX_ELEMENTS + 1, dtype=torch.int32)
     big[-1] = 7

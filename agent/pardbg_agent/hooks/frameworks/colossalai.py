@@ -54,13 +54,13 @@ def _begin(made: Actions, given: Given) -> Any:
     return group
 
 
-def _plain(c: _core.Core, made: Actions, given: Given) -> Plan:
+def _plain(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     number = _number(given["self"], "num_microbatches")
     row = one_f_one_b if _trains(given) else None
     return seam.plan_on(_begin(made, given), "ColossalAI 1F1B", number, row)
 
 
-def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan:
+def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     number, chunks = _number(given["self"], "num_microbatch"), int(given["self"].num_model_chunks)
 
     def row(at: int, size: int, number: int) -> list[str]:
@@ -71,7 +71,7 @@ def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan:
     return seam.plan_on(group, name, number, row if _trains(given) else None, chunks)
 
 
-def _zero_bubble(c: _core.Core, made: Actions, given: Given) -> Plan:
+def _zero_bubble(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     group = _begin(made, given)
     number, tables = _number(given["self"], "num_microbatch"), given["self"].schedules
 

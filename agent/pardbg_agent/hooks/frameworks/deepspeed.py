@@ -48,7 +48,7 @@ def _hook_table(patches: Patches, engine: Any) -> None:
     patches.set(engine, "_INSTRUCTION_MAP", table)
 
 
-def _begins(c: _core.Core, made: Actions, given: Given) -> Plan:
+def _begins(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     engine, schedule = given["self"], given["pipe_schedule"]
     group, kind = engine.grid.get_pipe_parallel_group(), type(schedule)
     run = seam.begin(made, group, engine.stage_id)

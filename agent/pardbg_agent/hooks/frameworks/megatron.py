@@ -40,13 +40,13 @@ def _begin(made: Actions, given: Given) -> Any:
     return group
 
 
-def _plain(c: _core.Core, made: Actions, given: Given) -> Plan:
+def _plain(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     row = None if given.get("forward_only") else one_f_one_b
     number = int(given["num_microbatches"])
     return seam.plan_on(_begin(made, given), "Megatron 1F1B", number, row)
 
 
-def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan:
+def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     chunks = len(given["model"])
     config = _config(given["model"][0])
     together = int(getattr(config, "microbatch_group_size_per_vp_stage", 0) or 0)

@@ -35,7 +35,7 @@ def _hook(patches: Patches, module: ModuleType) -> None:
 
 
 def _begins_as(name: str, row: Any) -> Any:
-    def begins(c: _core.Core, made: Actions, given: Given) -> Plan:
+    def begins(c: _core.Core, made: Actions, given: Given) -> Plan | None:
         manager: Any = sys.modules["picotron.process_group_manager"].process_group_manager
         seam.begin(made, manager.pp_group, manager.pp_rank)
         return seam.plan_on(manager.pp_group, name, int(given["data_loader"].grad_acc_steps), row)

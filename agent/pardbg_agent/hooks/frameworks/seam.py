@@ -49,11 +49,14 @@ def plan_on(
     number: int,
     row: Callable[[int, int, int], list[str]] | None,
     chunks: int = 1,
-) -> Plan:
+) -> Plan | None:
     """The plan of a run of ``number`` microbatches on a process group. ``row(rank in the group,
-    its size, number)`` are the actions of one of its ranks; None: not known."""
+    its size, number)`` are the actions of one of its ranks; None: not known. A group of one rank
+    has no pipeline, so no plan."""
     ranks = ranks_of(group)
     size = len(ranks)
+    if size < 2:
+        return None
     order = by_rank(ranks, lambda at: row(at, size, number)) if row and number else {}
     return Plan(name, ranks, size * chunks, number, order, group=group_key(group))
 
@@ -99,8 +102,9 @@ def hook_run(
     ended: Callable[[_core.Core, Actions], None] | None = None,
 ) -> None:
     """``owner.name`` is one run of a schedule. ``begins`` gives its plan (one without an order
-    where none is known; None: this call is no run) and may keep in ``Actions.of_run`` what the
-    actions need; ``ended`` looks at it when the run is over."""
+    where none is known; None: there is no pipeline, forward and backward are phases of the step)
+    and keeps in ``Actions.of_run`` what the actions need, or nothing where this call is no run;
+    ``ended`` looks at it when the run is over."""
     if not hasattr(owner, name):
         return
     given = names_of(getattr(owner, name))
@@ -108,20 +112,20 @@ def hook_run(
     def before(c: _core.Core, *args: Any, **kwargs: Any) -> Any:
         made = pipeline_actions.of(c)
         plan = begins(c, made, given(args, kwargs))
-        if plan is None:
-            return None
-        planned = made.define(plan) if plan.order else []
         made.run_step = c.step
-        made.run_begins(planned)
-        return made
+        if plan is not None:
+            made.run_begins(made.define(plan) if plan.order else [])
+        return None if made.of_run is None else (made, plan is not None)
 
-    def after(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
+    def after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+        made, piped = what
         try:
             if ended is not None and not failed:
                 ended(c, made)
         finally:
             made.of_run = None
-            made.run_ended(t1, failed)
+            if piped:
+                made.run_ended(t1, failed)
 
     patches.around(owner, name, hook, before, after)
 
@@ -150,14 +154,27 @@ def action(
         if what is None:
             return None
         verb, stage, mb, module = what
+        if made.of_run.num_ranks < 2:
+            return _phase(c, verb, module)
         loss = None if loss_of is None else loss_of(made, values)
-        return made, loss, made.begins(verb, stage, mb, module)
+        action = made.begins(verb, stage, mb, module)
+        return lambda t1, failed: made.ended(action, t1, failed, loss), ()
 
     def after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-        made, loss, begun = what
-        made.ended(begun, t1, failed, loss)
+        ended, before = what
+        ended(*before, t1, failed)
 
     return around(original, hook, before, after)
+
+
+def _phase(c: _core.Core, verb: str, module: Any) -> tuple[Callable[..., None], Any] | None:
+    """Forward or backward where the run is on one rank: no pipeline, but a phase of its step."""
+    ended: Callable[..., None] = step_phases.after_backward
+    if verb == "F":
+        begun, ended = step_phases.before_forward(c, module), step_phases.after_forward
+    else:
+        begun = step_phases.before_backward(c, None)
+    return None if begun is None else (ended, (c, begun))
 
 
 def hook_action(

@@ -146,18 +146,19 @@ def _counts(x: Context) -> tuple[int, int]:
     parameters = states = 0
     for optimizer in x.optimizers:
         parameters += sum(len(group["params"]) for group in optimizer.param_groups)
-        states += len(_state(optimizer))
+        states += sum(len(each.state) for each in _inner(optimizer))
     return parameters, states
 
 
-def _state(optimizer: Any) -> Any:
-    return _inner(optimizer).state
+def _inner(optimizer: Any) -> list[Any]:
+    """Those that keep the state: ZeroRedundancyOptimizer has a local one for this rank's share,
+    torchtitan's OptimizersContainer one for each part of the model."""
+    named = getattr(optimizer, "optim", None), *_listed(getattr(optimizer, "optimizers", None))
+    return [each for each in named if isinstance(each, torch.optim.Optimizer)] or [optimizer]
 
 
-def _inner(optimizer: Any) -> Any:
-    """ZeroRedundancyOptimizer has a local optimizer for this rank's share."""
-    inner = getattr(optimizer, "optim", None)
-    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
+def _listed(optimizers: Any) -> Sequence[Any]:
+    return optimizers if isinstance(optimizers, (list, tuple)) else ()
 
 
 def _exact(c: _core.Core, x: Context, t: int) -> None:
@@ -189,7 +190,7 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
                     continue
                 parameters += _bytes(p)
                 whole += _whole(p, shards)
-        for values in _state(optimizer).values():
+        for values in (v for each in _inner(optimizer) for v in each.state.values()):
             if isinstance(values, dict):
                 state += sum(_bytes(v) for v in values.values() if isinstance(v, torch.Tensor))
     state += master
@@ -219,7 +220,8 @@ def _define_model(
     that its optimizer steps, where that has one."""
     known = x.part(Usage)
     zero, shards = _sharding(x, held)
-    names = sorted({type(_inner(optimizer)).__name__ for optimizer in x.optimizers})
+    inner = [each for optimizer in x.optimizers for each in _inner(optimizer)]
+    names = sorted({type(each).__name__ for each in inner})
     fields = {
         "zero": zero, "shards": shards, "parameters_bytes": parameters_bytes,
         "optimizer": ", ".join(names),

@@ -6,7 +6,8 @@ them, and replicas that are no longer equal.
   looked at element by element, and the parameters' gradients at the next optimizer step.
 - **checksum**: every EVERY steps, after the optimizer, the bits of the parameters that
   DistributedDataParallel replicates are added up as integers: equal replicas give equal sums. The
-  analysis compares ranks; here nobody talks to anybody.
+  analysis compares ranks; here nobody talks to anybody. Without DDP (gradients averaged by hand,
+  optimizers that shard their state) it is all plain parameters that the optimizer steps.
 
 Only tensors in host memory: reading one on a device would wait for it. All probes together take at
 most SHARE of the time; what is over is left out. ``PARDBG_PROBES=off`` leaves out all.
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import torch
+import torch.distributed.distributed_c10d as c10d
 import torch.optim.optimizer as optimizers
 
 from pardbg_agent import core as _core
@@ -49,6 +51,8 @@ MAX_TOLD: Final = 64
 """NaN records of a process."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
+MAX_STEPPED: Final = 1024
+"""Parameters that no DDP has which a checksum reads."""
 MAX_ELEMENTS: Final = 1 << 18
 """Of one parameter that a checksum reads; which ones moves on from time to time."""
 
@@ -72,6 +76,8 @@ class Probes:
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
         self.number = itertools.count()
+        self.steppers: Any = weakref.WeakKeyDictionary()
+        """Optimizer of parameters that no DDP has -> its number, in the order they stepped."""
         self.names: Any = weakref.WeakKeyDictionary()
         """module -> ((parameter, name), ...) by weak reference to the parameter."""
 
@@ -213,7 +219,7 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
     if c is None or c.level < 2 or _HOOK in c.guard.disabled or torch.compiler.is_compiling():
         return
     known, outer = context.of(c).part(Probes), LOCAL.state.optimizer
-    due = c.step % EVERY == 0 and bool(known.replicas)
+    due = c.step % EVERY == 0 and (bool(known.replicas) or c.identity.world_size > 1)
     if not (due or known.ask_gradients) or outer is None or outer[0]() is not optimizer:
         return
     t0 = now_ns()
@@ -229,16 +235,30 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, due: bool) -> Non
             _tell_gradients(c, optimizer)
         if due and known.affordable:
             for module in list(known.replicas):
-                _checksum(c, known, module)
+                _checksum(c, list(_named(known, module)), module.process_group)
+            if not known.replicas and c10d._world.default_pg is not None:
+                at = known.steppers.setdefault(optimizer, len(known.steppers))
+                _checksum(c, _stepped(optimizer), c10d._world.default_pg, "checksum-own", at)
 
 
-def _checksum(c: _core.Core, known: Probes, module: Any) -> None:
+def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
+    """(parameter, name) of the plain ones on the host that an optimizer steps."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return [
+        (p, f"parameter-{at}")
+        for at, p in enumerate(parameters)
+        if type(p) is torch.nn.Parameter and p.is_cpu and p.layout is torch.strided
+    ][:MAX_STEPPED]
+
+
+def _checksum(
+    c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str = "checksum", number: int = 0
+) -> None:
     """PROBE ``checksum A B …``: a = all these parameters' bits in one sum, b = a byte for each
     part, so that unequal replicas show which part differs. seq: which of the step's records."""
-    named = list(_named(known, module))
     if not named:
         return
-    group = groups.group_of(context.of(c), module.process_group)
+    group = groups.group_of(context.of(c), pg)
     each = max(8, -(-len(named) // MAX_RECORDS))
     for at in range(0, len(named), each):
         part = named[at : at + each]
@@ -250,12 +270,12 @@ def _checksum(c: _core.Core, known: Probes, module: Any) -> None:
                 folded += (2 * (place + i) + 1) * int(bits_sum(window(p, c.step // EVERY)))
             whole += folded
             bytes_ |= _byte(folded) << (8 * (place // size))
-        text = "checksum " + " ".join(_part_name(part[i : i + size])
+        text = f"{head} " + " ".join(_part_name(part[i : i + size])
                                       for i in range(0, len(part), size))  # fmt: skip
         t = now_ns()
         c.record(
-            _PROBE, _LANE, 0, c.defs.name(text), t, t, c.step, at // each, group.group_id, NONE,
-            NONE, NONE, whole & _MASK, _signed(bytes_),
+            _PROBE, _LANE, 0, c.defs.name(text), t, t, c.step, number * MAX_RECORDS + at // each,
+            group.group_id, NONE, NONE, NONE, whole & _MASK, _signed(bytes_),
         )  # fmt: skip
 
 
