@@ -456,8 +456,9 @@ def test_replicas_that_agree_again_are_worth_a_note() -> None:
 def test_who_was_equal_after_a_step_is_a_replica_without_ddp() -> None:
     """Two stages of two replicas each: 0 and 2, 1 and 3. Rank 3 drifts by step 10; that stages
     differ from the first step on says nothing."""
-    finding = one(replicas({0: [(5, 1), (6, 1)], 1: [(7, 1), (8, 1)], 2: [(5, 1), (6, 1)],
-                            3: [(7, 1), (9, 2)]}, "checksum-own"), "replica-divergence")  # fmt: skip
+    same = [(5, 1), (6, 1)]
+    sums = {0: same, 1: [(7, 1), (8, 1)], 2: same, 3: [(7, 1), (9, 2)]}
+    finding = one(replicas(sums, "checksum-own"), "replica-divergence")
     assert (finding.ranks, finding.severity) == ((1, 3), "warning")
 
 
