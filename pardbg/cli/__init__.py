@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from pardbg import __version__
-from pardbg.cli import ctl, files, here, live, schedule
+from pardbg.cli import ctl, files, here, live, rehearse, schedule
 from pardbg.cli.common import USAGE_EXIT, UserError, echo
 from pardbg.cli.front import Front, help_
 from pardbg.render.draw.signs import ERRORS
@@ -80,7 +80,7 @@ cli: Front = _cli
 
 for _command in (
     *live.COMMANDS, *ctl.COMMANDS, *here.COMMANDS, *files.COMMANDS,
-    *schedule.COMMANDS, help_,
+    *schedule.COMMANDS, *rehearse.COMMANDS, help_,
 ):  # fmt: skip
     cli.add_command(_command)
 

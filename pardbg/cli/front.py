@@ -28,6 +28,7 @@ MORE: Final = {
     "check": "Test a recording in CI: exit 0 or 1.",
     "diff": "Compare two recordings: what changed beyond noise.",
     "whatif": "Predict a run's step time with another schedule or stage split.",
+    "rehearse": "Run a program as every rank of a large job, on one machine without GPUs.",
     "schedule": "Make, check and compare pipeline schedules.",
     "export": "Convert a recording for Perfetto, or to Parquet or CSV.",
     "import": "Convert Flight Recorder dumps or profiler traces to a recording.",
@@ -37,7 +38,7 @@ MORE: Final = {
     "native": "Build the agent's hot path in C++: `pardbg native build`.",
     "help": "Explain a command, a verb or a topic: keys, ranks, expr.",
 }
-STARTS: Final = ("watch", "run")
+STARTS: Final = ("watch", "run", "rehearse")
 """Commands that take a job's command, with ``--`` before it or without."""
 
 

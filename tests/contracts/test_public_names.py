@@ -13,10 +13,12 @@ import pytest
 COMMANDS = {
     "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "export", "check",
     "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
+    "rehearse",
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},
     "run": {"--output"},
+    "rehearse": {"--world-size", "--ranks", "--steps", "--transport", "--output", "--json"},
     "report": {"--json", "--html"},
     "export": {"--to", "--output", "--force"},
     "check": {"--junit", "--skip", "--list"},

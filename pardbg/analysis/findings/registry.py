@@ -58,8 +58,16 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 )
 
 
+OF_ORDER: Final[tuple[Detector, ...]] = (
+    ends, mismatches, thread_order, messages, hangs, health.hook_errors, health.thread_failures,
+)  # fmt: skip
+"""Those that ask who did what, in which order."""
+
+
 @per_view
 def findings(view: View) -> tuple[Finding, ...]:
     """All findings at the cursor, the worst first, then the newest."""
-    made = [finding for detector in DETECTORS for finding in detector(view)]
+    # Times of a rehearsal count events: nothing that is measured is found in them.
+    detectors = OF_ORDER if "rehearsed" in view.store.notes else DETECTORS
+    made = [finding for detector in detectors for finding in detector(view)]
     return tuple(sorted(made, key=lambda finding: finding.order))

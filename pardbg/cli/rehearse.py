@@ -1,0 +1,246 @@
+"""``pardbg rehearse``: the program as every rank of a large job, on this machine alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from pardbg.cli.common import UserError, echo, new_file, talk
+
+if TYPE_CHECKING:
+    from pardbg.analysis.findings.shared import Finding
+    from pardbg.rehearse.order import Transport
+    from pardbg.rehearse.rank_trace import Trace
+    from pardbg.rehearse.server import Plan
+
+PYTHONS: Final = ("python", "python3")
+SAY_S: Final = 2.0
+"""Between two lines of progress."""
+NEEDS: Final = (
+    ("a GPU", ("NVIDIA", "CUDA", "cuda", "nccl", "NCCL", "HIP")),
+    ("the network", ("Connection", "ConnectError", "gaierror", "TimeoutError", "URLError", "HTTP",
+                     "socket", "Network")),
+    ("another world size", ("AnotherWorld", "world_size", "world size", "WORLD_SIZE",
+                            "number of ranks", "num_ranks")),
+)  # fmt: skip
+"""What a program's first error says that it needs."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--world-size", "-n", type=click.IntRange(1, 32767), required=True, help="Ranks of the job."
+)
+@click.option("--ranks", metavar="RANKS", help="Run only these: 0-15, 3,7; default all.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=None, help="End each rank after N training steps."
+)
+@click.option(
+    "--per-node", type=click.IntRange(1), default=8, show_default=True, help="Ranks on a node."
+)
+@click.option(
+    "--transport", type=click.Choice(["rendezvous", "buffered", "pair"]), default="rendezvous",
+    show_default=True, help="How sends wait: a model.",
+)  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), default=None, help="Ranks at a time [cores].")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option("--json", "json_", is_flag=True, help="Print findings and figures as JSON.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def rehearse(
+    ctx: click.Context, world_size: int, ranks: str | None, steps: int | None, per_node: int,
+    transport: Transport, jobs: int | None, output: Path | None, force: bool, json_: bool,
+    program: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Run PROGRAM as every rank of a large job on this machine, without GPUs or a network.
+
+    Each rank runs by itself on torch's fake backend; what all of them issue is then played against
+    each other: order, sizes, dtypes and roots of collectives, sends against receives, deadlock.
+    The result is a session like any other. docs/rehearse.md says what cannot be known so.
+
+        pardbg rehearse --world-size 1024 -- python train.py --tp 8
+    """
+    from pardbg.rehearse.server import Plan
+
+    argv = script_of([*program, *(ctx.obj or ())])
+    chosen = _chosen(ranks, world_size)
+    path = output or Path(f"rehearsal-{world_size}.mcap")
+    with new_file(path, force or output is None) as fresh, _folder() as folder:
+        plan = Plan(
+            str(folder), tuple(argv), world_size, chosen, min(per_node, world_size), steps or 0,
+            jobs or len(os.sched_getaffinity(0)),
+        )  # fmt: skip
+        traces, interrupted = _run(plan, folder)
+        _refuse(traces)
+        found = _recorded(fresh, plan, traces, transport, interrupted)
+    _tell(found, traces, path, json_)
+    return 130 if interrupted else int(any(f.severity == "error" for f in found))
+
+
+def script_of(words: Sequence[str]) -> list[str]:
+    """A script (or ``-m`` and a module) and its arguments, out of the line that starts the job with
+    python or torchrun. Raises UserError."""
+    rest = list(words)
+    launcher = bool(rest) and Path(rest[0]).name == "torchrun"
+    if rest and (launcher or Path(rest[0]).name.startswith(PYTHONS)):
+        rest.pop(0)
+    if rest[:2] in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
+        rest, launcher = rest[2:], True
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        option = rest.pop(0)
+        if launcher and "=" not in option and option != "--standalone" and rest:
+            rest.pop(0)
+    if not rest or rest == ["-m"]:
+        raise UserError("give the program: `pardbg rehearse --world-size 64 -- python train.py`")
+    if rest[0] != "-m" and not Path(rest[0]).is_file():
+        raise UserError(f"no such file: {rest[0]}; give a Python script, or -m and a module")
+    return rest
+
+
+def _chosen(text: str | None, world: int) -> tuple[int, ...]:
+    if text is None:
+        return tuple(range(world))
+    from pardbg.control.language.ranksets import RankSetError, unseen
+
+    try:
+        found = unseen(text) or tuple(range(world))
+    except RankSetError as error:
+        raise UserError(f"--ranks: {error}") from None
+    if found[-1] >= world:
+        raise UserError(f"--ranks {text}: there are ranks 0 to {world - 1}")
+    return found
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A run directory in memory, where there is such a thing."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="pardbg-rehearse-", dir=place) as made:
+        folder = Path(made)
+        (folder / "rings").mkdir()
+        (folder / "mail").mkdir()
+        said = {"run": folder.name, "ring_dir": str(folder / "rings")}
+        (folder / "run.json").write_text(json.dumps(said), encoding="utf-8")
+        yield folder
+
+
+def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
+    """Run the ranks; what they left, and whether Ctrl-C ended it."""
+    from pardbg.rehearse.rank_trace import collect
+    from pardbg.rehearse.server import HOST
+
+    plan.write(folder / "plan")
+    env = {**os.environ, "PARDBG": str(folder), "PARDBG_NATIVE": "off", "OMP_NUM_THREADS": "1",
+           "CUDA_VISIBLE_DEVICES": "", "PARDBG_LEVEL": "full"}  # fmt: skip
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        env.pop(name, None)
+    traces: list[Trace] = []
+    server = subprocess.Popen(
+        [sys.executable, "-m", "pardbg.rehearse.server", str(folder / "plan")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True,
+    )  # fmt: skip
+    interrupted = False
+    assert server.stdout is not None and server.stdin is not None
+    with server, _progress(len(plan.ranks)) as done:
+        try:
+            for line in server.stdout:
+                rank, pid, code, cpu_ms = map(int, line.split())
+                traces.append(collect(folder, rank, pid, HOST, code, cpu_ms))
+                done(len(traces))
+        except KeyboardInterrupt:
+            interrupted = True
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the session is being written
+        finally:
+            server.stdin.close()  # that ends the server and its ranks
+    if server.returncode and not traces and not interrupted:
+        raise UserError("the rehearsal's process ended: is torch installed for this Python?")
+    return sorted(traces, key=lambda trace: trace.rank), interrupted
+
+
+@contextmanager
+def _progress(length: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; elsewhere a line now and then. Takes the number that are done."""
+    if not sys.stderr.isatty():
+        said = [time.monotonic()]
+
+        def line(number: int) -> None:
+            if time.monotonic() - said[0] >= SAY_S:
+                said[0] = time.monotonic()
+                talk(f"{number:,} of {length:,} ranks")
+
+        yield line
+        return
+    with click.progressbar(length=length, label="ranks", file=sys.stderr, show_pos=True) as bar:
+        yield lambda number: bar.update(number - bar.pos)
+
+
+def _refuse(traces: Sequence[Trace]) -> None:
+    """One line where the first rank could not run at all for want of what is not here."""
+    if not traces:
+        return
+    first = traces[0]
+    if first.why and not len(first.records):
+        need = next((n for n, words in NEEDS if any(word in first.why for word in words)), None)
+        said = f"rank {first.rank}: {first.why}"[:300]
+        if need is None:
+            raise UserError(f"the program ends before it makes a group: {said}")
+        raise UserError(f"the program needs {need}: {said}")
+
+
+def _recorded(
+    path: Path, plan: Plan, traces: Sequence[Trace], transport: Transport, interrupted: bool
+) -> tuple[Finding, ...]:
+    """Play the ranks, write the session; its findings."""
+    from pardbg.analysis.base.asof import View
+    from pardbg.analysis.findings import findings
+    from pardbg.rehearse.order import play
+    from pardbg.rehearse.record import Rehearsal, write
+    from pardbg.session.reader import load
+
+    played = play(traces, transport, bool(plan.steps))
+    command = ("pardbg", "rehearse", "--world-size", str(plan.world), "--", *plan.program)
+    write(path, Rehearsal(command, plan.world, plan.ranks, transport, interrupted), played)
+    return findings(View(load(path), None))
+
+
+def _tell(found: Sequence[Finding], traces: Sequence[Trace], path: Path, json_: bool) -> None:
+    cpu_s = sum(trace.cpu_ms for trace in traces) / 1e3
+    if json_:
+        said = [
+            {
+                "kind": f.kind,
+                "severity": f.severity,
+                "ranks": f.ranks,
+                "culprits": f.culprits,
+                "group": f.group,
+                "seq": f.seq,
+                "where": f.where,
+                "text": f.text,
+            }
+            for f in found
+        ]
+        echo(json.dumps({"ranks": len(traces), "findings": said, "session": str(path)}, indent=2))
+    for finding in () if json_ else found:
+        where = f" at {finding.where}" if finding.where else ""
+        echo(f"{finding.severity} {finding.kind}{where}: {finding.text}")
+    if not found and not json_:
+        echo(f"nothing found: {len(traces):,} ranks issue the same in the same order")
+    failed = Counter(trace.why for trace in traces if trace.why)
+    for why, number in failed.most_common(3):
+        talk(f"{number} of {len(traces)} ranks ended with {why}")
+    talk(f"{len(traces):,} ranks in {cpu_s:.1f} s of CPU; wrote {path}: pardbg replay {path}")
+
+
+COMMANDS = (rehearse,)

@@ -1,0 +1,244 @@
+"""torch.distributed for one rank by itself: torch's fake backend, and what else a rank must know.
+
+Every process group is a fake one: an op returns at once, and what it gives is the rank's own tensor
+or what lay in it before. Programs decide by what they are sent, though: shapes, sizes, pickled
+objects. So integers of a known sender travel by files (``Mail``), from a rank that has run, or runs
+meanwhile, to the one that wants them. Floating-point values stay arbitrary.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import msgpack
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pardbg_agent import autostart, core
+from pardbg_agent.hooks.comm import works
+from pardbg_agent.wire import Kind
+
+MAX_CONTROL_BYTES: Final = 1 << 16
+"""Integers in a message that is passed on."""
+POLL_S: Final = 0.002
+MAX_DEPTH: Final = 40
+_OP_ISSUE, _STEP = int(Kind.OP_ISSUE), int(Kind.STEP)
+_OWN: Final = (os.sep + "pardbg_agent" + os.sep, os.sep + "rehearse" + os.sep)
+
+Say = Callable[[str], None]
+
+
+class AnotherWorld(RuntimeError):
+    """The program wants another number of ranks than it is rehearsed with."""
+
+
+class Mail:
+    """Integers on their way from rank to rank: a file each."""
+
+    def __init__(self, folder: Path, rank: int, say: Say) -> None:
+        self._folder, self._rank, self._say = folder, rank, say
+        self._counts: Counter[str] = Counter()
+
+    def number(self, what: str) -> str:
+        """The name of the next message of a stream; both of its ends count alike."""
+        self._counts[what] += 1
+        return f"{what}.{self._counts[what]}"
+
+    def post(self, name: str, tensor: torch.Tensor) -> None:
+        """Leave a message."""
+        path = self._folder / f"{name}.{self._rank}.part"
+        path.write_bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        path.rename(self._folder / name)
+
+    def take(self, name: str, source: int, tensor: torch.Tensor) -> None:
+        """Wait for a message and put it into the tensor: zeros if its sender has ended without."""
+        path, gone = self._folder / name, self._folder / f"ended.{source}"
+        none = self._folder / f"none.{self._rank}"
+        waits = False
+        while not path.exists():
+            if gone.exists() and not path.exists():
+                break
+            if none.exists():
+                none.unlink()
+                break
+            if not waits:
+                waits = True
+                self._say(f"{self._rank} {source} {name}")
+            time.sleep(POLL_S)
+        if waits:
+            self._say(f"{self._rank} {source} -")
+        tensor.zero_()
+        if path.exists():
+            data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+            if len(data) == tensor.numel() * tensor.element_size():
+                tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
+
+
+class Alone:
+    """What this process is in the rehearsal, once it has been forked as a rank."""
+
+    def __init__(self) -> None:
+        self.rank, self.world, self.steps = -1, 0, 0
+        self.mail: Mail | None = None
+        self.end: Callable[[int], None] = lambda code: None
+        """Leave this rank; called after its last step."""
+        self.stacks: dict[tuple[Any, ...], int] = {}
+        self.places: list[int] = []
+        """Stack of each op that the rank issued, in order."""
+        self._due: dict[int, tuple[Any, Callable[[], None]]] = {}
+        """id of a Work -> it, and what its wait brings."""
+        self._ranks: dict[int, tuple[Any, list[int]]] = {}
+        self._num_steps = 0
+
+    def begin(self, rank: int, world: int, steps: int, mail: Mail) -> None:
+        """Be this rank."""
+        self.rank, self.world, self.steps, self.mail = rank, world, steps, mail
+
+    def write_places(self, path: Path) -> None:
+        """Write where each op was issued: {"stacks": [[[file, line, function], ...]], "ops": []}"""
+        path.write_bytes(msgpack.packb({"stacks": list(self.stacks), "ops": self.places}))
+
+    def observe(self, made: core.Core) -> core.Core:
+        """See the rank's own records: where its ops stand in the program, when steps end."""
+        record = made.record
+
+        def seen(kind: int, *fields: Any) -> None:
+            if kind == _OP_ISSUE:
+                stack = _stack(sys._getframe(1))
+                self.places.append(self.stacks.setdefault(stack, len(self.stacks)))
+            record(kind, *fields)
+            if kind == _STEP:
+                self._num_steps += 1
+                if self._num_steps == self.steps:
+                    self.end(0)
+
+        made.record = seen
+        return made
+
+    # -- torch's functions, as this rank has them
+
+    def init(self, original: Any) -> Any:
+        def init_process_group(
+            backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1,
+            rank: int = -1, store: Any = None, group_name: str = "", *args: Any, **kwargs: Any,
+        ) -> None:  # fmt: skip
+            if world_size not in (-1, self.world):
+                raise AnotherWorld(f"it wants {world_size} ranks, not {self.world}")
+            original(
+                "fake", store=FakeStore(), rank=self.rank, world_size=self.world, timeout=timeout
+            )
+
+        return init_process_group
+
+    def send(self, original: Any) -> Any:
+        def send(group: Any, tensors: Any, to: int, tag: int = 0) -> Any:
+            work = original(group, tensors, to, tag)
+            if (one := _control(tensors)) is not None and self.mail is not None:
+                name = f"p2p.{self.rank}.{self._members(group)[to]}.{tag}"
+                self.mail.post(self.mail.number(name), one)
+            return work
+
+        return send
+
+    def recv(self, original: Any) -> Any:
+        def recv(group: Any, tensors: Any, source: int, tag: int = 0) -> Any:
+            work = original(group, tensors, source, tag)
+            if (one := _control(tensors)) is not None and source >= 0:
+                sender = self._members(group)[source]
+                self._later(work, f"p2p.{sender}.{self.rank}.{tag}", sender, one)
+            return work
+
+        return recv
+
+    def broadcast(self, original: Any) -> Any:
+        def broadcast(group: Any, tensors: Any, opts: Any = None, *args: Any, **kw: Any) -> Any:
+            rest = () if opts is None else (opts, *args)
+            work = original(group, tensors, *rest, **kw)
+            root = getattr(opts, "rootRank", None)
+            if root is not None and (one := _control(tensors)) is not None and self.mail:
+                source, name = self._members(group)[root], f"all.{group.group_name}"
+                if source == self.rank:
+                    self.mail.post(self.mail.number(name), one)
+                else:
+                    self._later(work, name, source, one)
+            return work
+
+        return broadcast
+
+    def wait(self, original: Any) -> Any:
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            done = original(work, *args, **kwargs)
+            _, bring = self._due.pop(id(work), (None, None))
+            if bring is not None:
+                bring()
+            return done
+
+        return wait
+
+    def _later(self, work: Any, stream: str, source: int, tensor: torch.Tensor) -> None:
+        """At the wait, not before: the other side may first want something of this one."""
+        mail = self.mail
+        if mail is not None:
+            name = mail.number(stream)
+            self._due[id(work)] = work, lambda: mail.take(name, source, tensor)
+
+    def _members(self, group: Any) -> list[int]:
+        known = self._ranks.get(id(group))
+        if known is None or known[0] is not group:
+            known = self._ranks[id(group)] = group, dist.get_process_group_ranks(group)
+        return known[1]
+
+
+def prepare() -> Alone:
+    """Make this process's torch one for rehearsals; ranks are forked from it."""
+    autostart.start()
+    if "pardbg_agent.hooks" not in sys.modules:
+        autostart.install_hooks()
+    torch.set_num_threads(1)
+    works.SHORT_NS = -1  # type: ignore[misc]  # each wait counts here, however short
+    alone = Alone()
+    start = core.start
+    core.start = lambda run: alone.observe(start(run))
+    init = alone.init(c10d.init_process_group)
+    dist.init_process_group = c10d.init_process_group = init
+    make = c10d._new_process_group_helper
+    c10d._new_process_group_helper = lambda size, rank, ranks, backend, *args, **kwargs: make(
+        size, rank, ranks, "fake", *args, **kwargs
+    )
+    group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.Work
+    for name in ("send", "recv", "broadcast"):
+        setattr(group, name, getattr(alone, name)(getattr(group, name)))
+    kinds: list[Any] = [work, *work.__subclasses__()]
+    for kind in kinds:
+        if "wait" in vars(kind):
+            kind.wait = alone.wait(kind.wait)
+    return alone
+
+
+def _control(tensors: Any) -> torch.Tensor | None:
+    """The tensor of a message that a program may decide by: few integers."""
+    if not isinstance(tensors, list) or len(tensors) != 1 or not torch.is_tensor(tensors[0]):
+        return None
+    one: torch.Tensor = tensors[0]
+    fits = one.is_cpu and not one.is_floating_point() and not one.is_complex()
+    return one if fits and one.numel() * one.element_size() <= MAX_CONTROL_BYTES else None
+
+
+def _stack(frame: FrameType | None) -> tuple[Any, ...]:
+    """(file, line, function) of each frame, outermost first, without our own."""
+    found: list[tuple[str, int, str]] = []
+    while frame is not None and len(found) < MAX_DEPTH:
+        code = frame.f_code
+        if not any(own in code.co_filename for own in _OWN):
+            found.append((code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    return tuple(reversed(found))

@@ -1,0 +1,98 @@
+"""Programs rehearsed as every rank of a job: what each planted fault is called, and where."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pardbg.session.reader import load
+
+PROGRAM = Path(__file__).parent / "programs" / "rehearsed.py"
+SOURCE = PROGRAM.read_text(encoding="utf-8").splitlines()
+FAULTS = {
+    # kind, culprits, the line of the program it names
+    "none": ("", (), ""),
+    "op": ("op-mismatch", (2,), "dist.broadcast(grad, 0)"),
+    "order": ("deadlock", (), "dist.all_reduce"),
+    "unsent": ("unpaired-recv", (), "dist.recv(theirs, before)"),
+}
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def command(path: Path, *words: str, world: int = 4) -> list[str]:
+    return [sys.executable, "-m", "pardbg.cli", "rehearse", "--world-size", str(world), "--json",
+            "-o", str(path), "--", "python", str(PROGRAM), *words]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    folder = tmp_path_factory.mktemp("rehearsed")
+
+    def run(fault: str) -> subprocess.CompletedProcess[str]:
+        argv = command(folder / f"{fault}.mcap", fault, "2")
+        return subprocess.run(argv, capture_output=True, text=True, timeout=220)
+
+    with ThreadPoolExecutor(2) as pool:
+        done = dict(zip(FAULTS, pool.map(run, FAULTS), strict=True))
+    return {"folder": folder, **done}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_with_rank_and_place(fault: str, rehearsed: Mapping[str, Any]) -> None:
+    done, (kind, culprits, line) = rehearsed[fault], FAULTS[fault]
+    assert done.returncode == (1 if kind else 0), done.stderr
+    found = [f for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"]
+    assert [f["kind"] for f in found] == ([kind] if kind else [])
+    for one in found:
+        assert not culprits or tuple(one["culprits"]) == culprits
+        at = re.match(r"rehearsed\.py:(\d+) in ", one["where"])
+        assert at is not None and line in SOURCE[int(at[1]) - 1]
+
+
+def test_a_rehearsal_is_a_session_like_any_other(rehearsed: Mapping[str, Any]) -> None:
+    store = load(rehearsed["folder"] / "none.mcap")
+    ranks = store.rank_procs(None)
+    assert sorted(ranks) == [0, 1, 2, 3]
+    assert [ranks[r].table("step").col("step").tolist() for r in range(4)] == [[0, 1, 2, 3]] * 4
+    said = str(store.output.last(None, 20))
+    assert "they measure nothing" in said and "trained" in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("gpu", "the program needs a GPU: rank 0: "), ("world", "another world size: rank 0: ")],
+)
+def test_what_a_program_needs_is_said_in_a_line(fault: str, says: str, tmp_path: Path) -> None:
+    argv = command(tmp_path / "S.mcap", fault, "0")
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("pardbg: ") and says in last and "rehearsed.py:" in last
+    assert not (tmp_path / "S.mcap").exists()
+
+
+def test_ctrl_c_leaves_a_session_of_what_ran(tmp_path: Path) -> None:
+    path = tmp_path / "S.mcap"
+    argv = command(path, "none", "0", world=2048)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stderr=pipe, stdout=pipe, text=True) as job:
+        assert job.stderr is not None
+        try:
+            assert any("of 2,048 ranks" in line for line in job.stderr)
+            job.send_signal(signal.SIGINT)
+            out, _ = job.communicate(timeout=120)
+        finally:
+            job.kill()
+    assert job.returncode == 130
+    ran = json.loads(out)["ranks"]
+    assert 1 <= ran < 2048 and len(load(path).rank_procs(None)) == ran
