@@ -83,6 +83,9 @@ def follow(
 def recorded_words(handle: RunHandle) -> str:
     """Return one line on what was recorded, and what is missing."""
     if handle.config.is_relay:
+        missed = (handle.recorded() or {}).get("error")
+        if missed:
+            return f"NOT recorded: {missed}; what the rings hold: `pardbg postmortem {handle.run}`"
         return f"recorded by the hub at {handle.config.hub}"
     parts = handle.parts()
     name = str(parts[0])

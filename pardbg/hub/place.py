@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,9 +21,16 @@ WAIT_S: Final = 300.0
 POLL_S: Final = 0.2
 FRESH_S: Final = 3600.0
 """A shared file older than this is another job's."""
-_NODE: Final = ("PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "GROUP_RANK")
-"""torchrun's own variable, Slurm's, Kubernetes' for an indexed job, torchrun's for its workers."""
-_NODES: Final = ("PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE")
+_NODE: Final = (
+    "PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "GROUP_RANK", "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK", "RANK",
+)  # fmt: skip
+"""torchrun's own variable, Slurm's, Kubernetes' for an indexed job, torchrun's for its workers;
+mpirun's and a PyTorchJob's, of which each starts one ``pardbg run`` a node."""
+_NODES: Final = (
+    "PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE", "WORLD_SIZE",
+)  # fmt: skip
 _JOB: Final = ("SLURM_JOB_ID", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -48,8 +56,27 @@ def find_place(
         assert shared is not None
         found = _rendezvous(Path(shared), number, argv, env, say)
         return Place(found["hub"], number, total, found["keys"])
-    Endpoints(hub)
+    _check_host(Endpoints(hub).host, number, say)
     return Place(hub, number, total, _keys(key, number, env, say))
+
+
+def _check_host(host: str, node: int, say: Callable[[str], None]) -> None:
+    """Say at once what will not work as long as it stays so: a name may be known later, and an
+    address may be this machine's by other means."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        say(f"no address is known for {host} (yet): is --hub right?")
+        return
+    if node == 0 and host != "*" and not any(_is_ours(family, at) for family, *_, at in found):
+        say(f"node 0 runs the hub, but {host} is another machine: is --node-rank right?")
+
+
+def _is_ours(family: int, address: Any) -> bool:
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind(address)
+        return True
+    return False
 
 
 def _number(

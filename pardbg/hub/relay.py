@@ -117,6 +117,11 @@ class Relay:
         while not self.stopping and not self._turn():
             pass
         taken = not self._rings.mapped
+        missed = self._up.problem
+        if not missed and not self._up.num_links:
+            missed = f"no hub was reached at {self.config.hub}"
+        with contextlib.suppress(OSError):
+            files.write_json(self.config.dir / files.RECORDED_FILE, {"error": missed})
         self._up.close(linger_ms=1_000 if taken else 0)
         self._rings.close(remove=taken)
         self._output.close()

@@ -72,11 +72,11 @@ def elsewhere(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
 
 def _over_tcp(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
     ends, keys = Endpoints(text), _keys(key, env)
-    host, _, port = text.removeprefix("tcp://").rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+        port = int(text.rpartition(":")[2])
+        socket.create_connection((ends.host, port), ANSWER_S).close()
     except socket.gaierror:
-        raise ConfigError(f"{text}: no address is known for {host}") from None
+        raise ConfigError(f"{text}: no address is known for {ends.host}") from None
     except OSError as error:
         why = "refused: is the job running?" if isinstance(error, ConnectionRefusedError) else error
         raise ConfigError(f"{text} cannot be reached: {why}") from None

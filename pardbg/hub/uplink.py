@@ -129,6 +129,8 @@ class Uplink:
         for socket in self._up:
             socket.disable_monitor()
             socket.close(linger=linger_ms)
+        for monitor in self._monitors:  # or the context would wait for them for ever
+            monitor.close(linger=0)
 
 
 @dataclass(slots=True)

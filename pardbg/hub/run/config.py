@@ -74,6 +74,10 @@ class Endpoints:
             raise ConfigError(f"{self.text!r} is no tcp://HOST:PORT")
 
     @property
+    def host(self) -> str:
+        return self.text.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+
+    @property
     def ctrl(self) -> str:
         return self._at(CTRL_PORT)
 

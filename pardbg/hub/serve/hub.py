@@ -223,7 +223,8 @@ class Hub:
         text = notice(event, self.config.run)
         if text:
             files.add_notice(self.config.dir, plain(text))
-            self._agents.nodes.tell_all(Node.NOTICE, text=text)
+            for node in self._agents.nodes:  # there the run is called otherwise
+                self._agents.nodes.tell(node, Node.NOTICE, text=notice(event, node.run))
 
     def _node_event(self, event: str, node: Known, text: str) -> None:
         self._control_event(event, text, node=node.number, ranks=node.ranks())

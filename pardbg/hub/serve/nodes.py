@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class Nodes:
         self._asked: dict[str, int] = {}
         self._parts: dict[str, Rescued] = {}
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Known]:
         return iter(self._nodes.values())
 
     def node_of(self, proc: str) -> Known | None:
@@ -112,13 +112,13 @@ class Nodes:
         node = self.node_of(proc)
         if node is not None and now - self._asked.get(proc, -RESCUE_NS) >= RESCUE_NS:
             self._asked[proc] = now
-            self._tell(node, Node.RESCUE, proc=proc, start=start)
+            self.tell(node, Node.RESCUE, proc=proc, start=start)
 
     def forget(self, proc: str) -> None:
         """Everything of it is here."""
         node = self.node_of(proc)
         if node is not None:
-            self._tell(node, Node.FORGET, proc=proc)
+            self.tell(node, Node.FORGET, proc=proc)
             for rows in (node.rows, node.gone, self.rows, self._node_of):
                 rows.pop(proc, None)
 
@@ -127,13 +127,13 @@ class Nodes:
         node = self.node_of(proc)
         if node is None or node.silent:
             return False
-        return self._tell(node, Node.LOOK, id=number, proc=proc, pid=pid)
+        return self.tell(node, Node.LOOK, id=number, proc=proc, pid=pid)
 
     def tell_all(self, kind: Node, **fields: Any) -> None:
         for node in self:
-            self._tell(node, kind, **fields)
+            self.tell(node, kind, **fields)
 
-    def _tell(self, node: Known, kind: Node, **fields: Any) -> bool:
+    def tell(self, node: Known, kind: Node, **fields: Any) -> bool:
         return self._router.send_relay(node.identity, {"t": kind.value, **fields})
 
     def _rows(self, relay: str, message: dict[str, Any], now: int) -> None:
@@ -153,7 +153,7 @@ class Nodes:
         node.heard_ns = now
         if node.link != message["link"]:
             node.link = int(message["link"])
-            self._tell(node, Node.KNOWN, hub=self._hub_id)
+            self.tell(node, Node.KNOWN, hub=self._hub_id)
             for proc in rows.keys() - node.gone.keys():
                 self._router.reach(proc, relay)
                 self.on_welcome(proc)

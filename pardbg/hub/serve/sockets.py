@@ -8,6 +8,7 @@ or nothing. Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ def listen(socket: zmq.Socket[bytes], endpoint: str) -> None:
             socket.bind(endpoint)
             return
         except zmq.ZMQError as error:
-            problem = str(error.strerror)
+            problem = os.strerror(error.errno or 0)
     raise ConfigError(f"cannot listen on {endpoint}: {problem}")
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from pardbg.hub.uplink import MAX_KEPT, MAX_REFUSED, Turns
+import threading
+from typing import Any
+
+import zmq
+
+from pardbg.hub.ctrl_messages import Node
+from pardbg.hub.run.config import Endpoints
+from pardbg.hub.serve.sockets import make_keys
+from pardbg.hub.uplink import MAX_KEPT, MAX_REFUSED, Turns, Uplink
 from pardbg_agent import wire
 
 P = b"0.n1.7"
@@ -53,3 +61,14 @@ def test_what_waits_is_bounded() -> None:
         turns.passes(P, batch(n, 1))
     assert turns.full
     assert len(turns.welcome(P, 0)) == MAX_KEPT and not turns.full
+
+
+def test_a_relay_ends_at_once_where_no_hub_is() -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    up = Uplink(context, Endpoints("tcp://127.0.0.1:1"), make_keys(), 1)
+    assert up.say(Node.ROWS) is False and not up.up
+    up.close(linger_ms=0)
+    ending = threading.Thread(target=context.term, daemon=True)
+    ending.start()
+    ending.join(20)
+    assert not ending.is_alive()  # a socket left open would keep it

@@ -47,6 +47,9 @@ def test_one_node_needs_nothing() -> None:
         ("srun t.py", {"SLURM_NODEID": "1", "SLURM_NNODES": "8"}, 1, 8),
         ("t.py", {"PET_NODE_RANK": "5", "PET_NNODES": "6", "SLURM_NODEID": "1"}, 5, 6),
         ("t.py", {"JOB_COMPLETION_INDEX": "3"}, 3, 0),
+        ("t.py", {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, 1, 2),
+        ("t.py", {"PMI_RANK": "2", "PMI_SIZE": "3", "RANK": "7"}, 2, 3),
+        ("t.py", {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "job-master-0"}, 1, 4),
     ],
 )
 def test_the_node_is_found(
@@ -111,3 +114,17 @@ def test_endpoints_are_three_ports_in_a_row() -> None:
         "tcp://[fe80::1%eth0]:29700", "tcp://[fe80::1%eth0]:29701", "tcp://[fe80::1%eth0]:29702",
     )  # fmt: skip
     assert Endpoints("tcp://node0:29700").everywhere().ctrl == "tcp://*:29700"
+
+
+def test_what_cannot_work_is_said_at_once(key: Path) -> None:
+    """RFC 6761: no name below .invalid is ever known; RFC 5737: nobody has 192.0.2.1."""
+    said: list[str] = []
+    for hub, node in (
+        ("tcp://x.invalid:29700", 1), ("tcp://192.0.2.1:29700", 0), ("tcp://192.0.2.1:29700", 1),
+        ("tcp://127.0.0.1:29700", 0), ("tcp://[::1]:29700", 1),
+    ):  # fmt: skip
+        assert find_place(hub, key, node, 2, [], {}, said.append) is not None
+    assert said == [
+        "no address is known for x.invalid (yet): is --hub right?",
+        "node 0 runs the hub, but 192.0.2.1 is another machine: is --node-rank right?",
+    ]
