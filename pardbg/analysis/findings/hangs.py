@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -11,6 +12,7 @@ from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.mismatches import crossed, mispaired
 from pardbg.analysis.findings.reasons import UNKNOWN, Reason, past, reason, stays
 from pardbg.analysis.findings.shared import (
@@ -34,6 +36,12 @@ STUCK_NS: Final = 5_000_000_000
 """An op that all its ranks issued and that does not end for so long."""
 START_NS: Final = 10_000_000_000
 """Imports and models take some ranks longer than others."""
+GETS_ON_NS: Final = 3_000_000_000
+"""A rank whose records go on coming is mentioned after that, if ..."""
+UNUSUAL: Final = 5
+"""... nobody had to wait a fifth as long in ..."""
+LEAST_BEFORE: Final = 8
+"""... so many ops before."""
 ENDED_NS: Final = 1_000_000_000
 """A process that has just gone: why is told with its exit code."""
 BEFORE_NS: Final = 200_000_000
@@ -87,8 +95,11 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if _waits_soon(view, blame.ranks[0]):
             continue  # whom it waits for is known in a moment
         why = reason(view, blame.ranks[0])
-        if why.fault or view.t_ns - blame.since_ns >= _patience(view, blame, why):
-            missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
+        if not why.fault and view.t_ns - blame.since_ns < _patience(view, blame, why):
+            if not why.gets_on or not _unusual(view, blame):
+                continue
+            why = replace(why, severity="info", text=f"gets on: {why.text}")
+        missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
     for blamed in missing.values():
         yield _missing(view, blamed, over)
     for ops in graph.issued_by_all:
@@ -101,6 +112,21 @@ def _patience(view: View, blame: Blame, why: Reason) -> int:
     usual = max(patience_ns(view), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
     return max(usual, START_NS) if starting and not why.idle else usual
+
+
+def _unusual(view: View, blame: Blame) -> bool:
+    """Nobody has waited nearly as long in that group, or for messages of that rank, before."""
+    op, rank = blame.waits[0].op, blame.ranks[0]
+    before: list[int | None] = [
+        row.skew_ns for row in collectives(view) if row.key == op.key and row.verdict == "matched"
+    ]
+    if op.p2p:
+        edge = (op.rank, rank) if op.send else (rank, op.rank)
+        before = [row.waited_ns for row in p2p_rows(view) if (row.src, row.dst) == edge]
+    known = [ns for ns in before if ns is not None]
+    waited = view.t_ns - blame.since_ns
+    least = max(GETS_ON_NS, patience_ns(view))
+    return len(known) >= LEAST_BEFORE and waited >= max(least, UNUSUAL * max(known))
 
 
 def _waits_soon(view: View, rank: int) -> bool:

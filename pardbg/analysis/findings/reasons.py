@@ -53,6 +53,8 @@ class Reason:
     """It sleeps or waits for something."""
     patience_ns: int = 0
     """Time an activity may take before a finding mentions it."""
+    gets_on: bool = False
+    """Its records go on coming."""
 
 
 def reason(view: View, rank: int) -> Reason:
@@ -86,7 +88,8 @@ def reason(view: View, rank: int) -> Reason:
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
-                  patience_ns=_MOVES_NS if moves else 0 if idle else _patience(now))  # fmt: skip
+                  patience_ns=_MOVES_NS if moves else 0 if idle else _patience(now),
+                  gets_on=moves)  # fmt: skip
 
 
 def _patience(now: Seen) -> int:
@@ -115,8 +118,9 @@ def _busy(now: Seen, where: str | None) -> str:
         return words
     by = caller(now.frames)
     called = f", called by {by}" if by else ""
+    lock = f"; {now.lock}" if now.lock else ""
     asleep = " (it sleeps or waits there)" if _asleep(now) else ""
-    return f"{words} at {where}{_in_thread(now)}{called}{asleep}{others(now)}"
+    return f"{words} at {where}{_in_thread(now)}{called}{asleep}{others(now)}{lock}"
 
 
 def _in_thread(now: Seen) -> str:

@@ -55,6 +55,8 @@ class Seen:
     """What the agent's own frames were around: wait, op, gate, gil or ``""``."""
     source: str
     """agent, py-spy, or why there is no stack; empty: none was taken."""
+    lock: str = ""
+    """``waits for self.lock; …``, of its thread that does."""
     threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
     """(name, stack) of its threads, the one of ``frames`` first; empty: there is no other one."""
 
@@ -77,9 +79,9 @@ def seen(view: View, rank: int) -> Seen:
     stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
     frames: tuple[Frame, ...] = ()
     threads: Threads = ()
-    inside = source = ""
+    inside = source = lock = ""
     if stack is not None and stack[0] >= moved:
-        _, frames, inside, source, threads = stack
+        _, frames, inside, source, threads, lock = stack
     return Seen(
         rank=rank,
         os_state=fields.text(said, "os"),
@@ -93,6 +95,7 @@ def seen(view: View, rank: int) -> Seen:
         inside=inside,
         source=source,
         threads=threads,
+        lock=lock,
     )
 
 
@@ -120,8 +123,8 @@ def _newest(view: View, process: Process) -> int:
 
 
 Threads = tuple[tuple[str, tuple[Frame, ...]], ...]
-Stack = tuple[int, tuple[Frame, ...], str, str, Threads]
-"""(when, frames, inside, source, threads)"""
+Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str]
+"""(when, frames, inside, source, threads, lock it waits for)"""
 
 
 @per_view
@@ -135,11 +138,11 @@ def stall_stacks(view: View) -> dict[int, Stack]:
 
 
 def _take(found: dict[int, Stack], t_ns: int, said: Mapping[str, Any]) -> None:
-    source = fields.mapping(said, "source")
+    source, locks = fields.mapping(said, "source"), fields.mapping(said, "locks")
     for rank, word in source.items():
         number = whole(str(rank))
         if number is not None:
-            found[number] = (t_ns, (), "", str(word)[:200], ())
+            found[number] = (t_ns, (), "", str(word)[:200], (), "")
     parts = said.get("stacks")
     for part in parts if isinstance(parts, (list, tuple)) else ():
         if not isinstance(part, dict):
@@ -150,7 +153,9 @@ def _take(found: dict[int, Stack], t_ns: int, said: Mapping[str, Any]) -> None:
         for rank in fields.integers(part, "ranks"):
             word = str(source.get(str(rank), ""))[:200]
             said_inside = str(inside.get(str(rank), ""))[:16]
-            found[rank] = (t_ns, frames, said_inside, word, _threads(threads.get(str(rank))))
+            lock = "; ".join(fields.texts(locks, str(rank)))[:300]
+            own = _threads(threads.get(str(rank)))
+            found[rank] = (t_ns, frames, said_inside, word, own, lock)
 
 
 def _threads(said: Any) -> Threads:

@@ -33,6 +33,16 @@ def stat_fields(pid: int, *, ended: bool = False) -> list[str]:
     return [] if len(fields) < 20 or (fields[0] in "ZX" and not ended) else fields
 
 
+def schedule(pid: int) -> list[int]:
+    """(ns that its main thread has run, ns that it was ready to and got no core); empty where the
+    kernel does not say."""
+    try:
+        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+            return [int(word) for word in file.read().split()[:2]]
+    except (OSError, ValueError):
+        return []
+
+
 def group(leader: int) -> list[int]:
     """The processes of a process group."""
     found = []

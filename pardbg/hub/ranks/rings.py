@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ranks.processes import exit_code, start_time, stat_fields
+from pardbg.hub.ranks.processes import exit_code, schedule, start_time, stat_fields
 from pardbg.hub.removal import RING, remove_ring, remove_rings
 from pardbg_agent import wire
 from pardbg_agent.defs import read_file
@@ -43,6 +43,8 @@ class Mapped:
     """The kernel's letter for it: R runs, S sleeps, D blocked, T stopped, t traced."""
     cpu: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
     """(when, CPU ticks used) at the last looks."""
+    scheduled: list[int] = field(default_factory=list)
+    """``processes.schedule`` at the last look."""
     code: int | None = None
     """Exit code as subprocess gives it (-9: SIGKILL); None where it was not seen."""
     exit_fd: int = -1
@@ -183,6 +185,7 @@ class Rings:
         if started:
             ring.os_state = fields[0]
             ring.cpu.append((now, int(fields[11]) + int(fields[12])))
+            ring.scheduled = schedule(ring.pid)
             if not ring.seen_alive:
                 ring.seen_alive, ring.started = True, started
             return started == ring.started
@@ -218,6 +221,7 @@ class Rings:
             "next": names.get(next_id, "") if held else "",
             "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
             "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
+            "scheduled": ring.scheduled,
         }  # fmt: skip
 
 

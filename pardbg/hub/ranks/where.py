@@ -6,15 +6,18 @@ import json
 import os
 import queue
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.analysis.hangs.locks import MAX_TEXT, lock_waits
 from pardbg.analysis.hangs.stacks import is_user
 
 WAIT_NS: Final = 1_000_000_000
@@ -151,8 +154,22 @@ class Where:
         asked = self._asked[number]
         if not asked.waiting:
             del self._asked[number]
-            tree = merge(asked.stacks)
-            asked.answer({"stacks": asked.stacks, "source": asked.source, "tree": tree})
+            tree, source = merge(asked.stacks), cache(program_text)
+            locks = {rank: lock_waits(threads, source) for rank, threads in asked.stacks.items()}
+            asked.answer(
+                {"stacks": asked.stacks, "source": asked.source, "tree": tree, "locks": locks}
+            )
+
+
+def program_text(file: str) -> str:
+    """The text of a program's file; empty for what is no file, is too long or cannot be read."""
+    try:
+        status = os.stat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TEXT:
+            return ""
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:

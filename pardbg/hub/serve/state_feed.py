@@ -25,7 +25,7 @@ STATE_PER_RANK_NS: Final = 500_000
 """Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
 STATE_IDLE_NS: Final = 1_000_000_000
 _TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
-_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu")
+_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu", "scheduled")
 """Fields of a row whose change alone is no news."""
 STALL_NS: Final = 2_000_000_000
 """Somebody waits so long in one op."""
@@ -178,6 +178,7 @@ def ask(
                 "since_ns": now,
                 "stacks": [_part(part, data["stacks"]) for part in data["tree"]],
                 "source": {str(rank): word for rank, word in data["source"].items()},
+                "locks": {str(rank): waits for rank, waits in data["locks"].items() if waits},
             }
         )
 

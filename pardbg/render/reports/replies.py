@@ -99,6 +99,8 @@ def _stacks(data: dict[str, Any]) -> str:
         lines += [f"    {frame}" for frame in frames] or ["    no frames"]
     for rank, threads in sorted(dict(data.get("stacks") or {}).items()):
         lines += [f"rank {rank} {where}" for where in _other_threads(threads)]
+    for rank, waits in sorted(dict(data.get("locks") or {}).items()):
+        lines += [f"rank {rank} {wait}" for wait in waits]
     for rank, source in sorted(dict(data.get("source") or {}).items()):
         if source != "agent":
             lines.append(f"rank {rank}: {source}")

@@ -82,6 +82,39 @@ def test_a_straggler_and_what_makes_it_late(phase: str, says: str) -> None:
     assert finding.evidence is not None and finding.evidence.rank == 1
 
 
+@pytest.mark.parametrize(
+    ("ran", "stood", "others_stood", "severity", "culprits", "says"),
+    [
+        (50, 31, 0, "warning", (1,), "is ready to run and gets no core for 31 ms longer. "),
+        (
+            50,
+            41,
+            10,
+            "info",
+            (),
+            "31 ms longer (the others for 10 ms: the host is overloaded)",
+        ),
+        (80, 41, 10, "warning", (1,), "it spends 30 ms more outside of forward and backward"),
+        (50, 20, 10, "warning", (1,), "it spends 30 ms more outside of forward and backward"),
+    ],
+)
+def test_a_rank_that_gets_no_core_is_not_the_slow_one(
+    ran: int, stood: int, others_stood: int, severity: str, culprits: tuple[int, ...], says: str
+) -> None:
+    """30 ms late in steps of 100 ms. All ran 50 ms of each; where it was ready without a core 31 ms
+    longer, that is why: somebody on its cores, or all ranks' if the others stand so, too. Not where
+    it runs for more than a tenth longer, nor where it stood only 10 ms longer."""
+    trace = data_parallel(Trace(3), {1: {"host": 30}})
+    for step in (0, STEPS):
+        rows = {p.proc: [50 * MS * step, others_stood * MS * step] for p in trace.ranks}
+        rows[trace.ranks[1].proc] = [ran * MS * step, stood * MS * step]
+        said = {proc: {"scheduled": row} for proc, row in rows.items()}
+        trace.state(100 * step, **said)
+    finding = one(trace, "straggler")
+    assert (finding.severity, finding.culprits) == (severity, culprits)
+    assert says in finding.text
+
+
 def test_two_stragglers_are_both_named() -> None:
     finding = one(data_parallel(Trace(4), {1: {"data": 30}, 3: {"data": 40}}), "straggler")
     assert finding.culprits == (1, 3) and finding.cost_ns_per_step == 40 * MS

@@ -9,6 +9,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.hangs.stacks import caller, kept, place
 from pardbg.analysis.hangs.waitgraph import wait_graph
@@ -204,6 +205,28 @@ def test_a_stack_is_forgotten_when_its_rank_moves_on() -> None:
     trace.ranks[1].phase("forward", 2200, 2300)
     assert "missing-rank" not in found(trace, 2500)  # it gets on: it may come in a moment
     assert found(trace, 3400)["missing-rank"].where is None
+
+
+@pytest.mark.parametrize(("skew", "said_after"), [(10, 3100), (900, 4600)])
+def test_a_rank_that_gets_on_is_mentioned_where_no_wait_was_nearly_as_long(
+    skew: int, said_after: int
+) -> None:
+    """Eight ops with a skew of 10 ms: a wait of 3 s is worth a note, of 10 s a warning, while the
+    rank runs one forward after the other. After waits of 900 ms it takes five times as long."""
+    trace = Trace(2)
+    for i in range(8):
+        for proc in trace.ranks:
+            begin = 1000 * i + (skew if proc.rank else 0)
+            proc.collective("world", "all_reduce", begin, 1000 * i + skew + 1)
+    trace.ranks[0].collective("world", "all_reduce", 10_000, None)
+    for i in range(120):
+        trace.ranks[1].phase("forward", 10_000 + 100 * i, 10_090 + 100 * i)
+    trace.flush()
+    assert not list(hangs(at(trace, 10_000 + said_after - 200)))
+    (said,) = hangs(at(trace, 10_000 + said_after))
+    assert (said.kind, said.severity, said.culprits) == ("missing-rank", "info", (1,))
+    assert "gets on" in said.text
+    assert found(trace, 20_100)["missing-rank"].severity == "warning"
 
 
 def test_a_stopped_rank_is_named_also_where_it_waits_itself() -> None:

@@ -19,6 +19,7 @@ from pardbg.analysis.findings.speed.windows import (
     phases_in,
     rows_by_step,
 )
+from pardbg.events import fields
 from pardbg.words import duration, ranks_text
 
 Group = tuple[int, str]
@@ -32,11 +33,19 @@ BEYOND: Final = 2.0
 """Times the usual spread of the others' arrivals: less is what they do to each other, too."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
+BUSY_HOST: Final = 0.05
+"""A host whose ranks usually stand ready without a core for so much of a step has too few."""
+LEAST_NS: Final = 500_000_000
+"""The kernel's figures come some times a second: of a shorter time they say little."""
 _ADVICE: Final = {
     "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
     "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
     "a larger share of the model than the others have.",
     "communication": "It waits in another group's ops first: look for what holds that group up.",
+    "core": "Another process runs on its cores: look at its CPU affinity (taskset, cgroup) and at "
+    "what else runs there.",
+    "busy host": "Run fewer processes on that host, or fewer threads in each (OMP_NUM_THREADS): no "
+    "rank is slower than the others by itself.",
     "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
     "Put a pardbg_agent.span around what you suspect.",
 }
@@ -112,10 +121,12 @@ def _finding(
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     cost = median(_cost(late, culprits) for late in late_in)
-    loud = cost >= max(LOUD_NS, OF_STEP * looked_at.step_ns)
+    cause, words = _no_core(view, looked_at, culprits, by) or _cause(
+        view, looked_at, late_in, culprits
+    )
+    loud = cost >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and cause != "busy host"
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
-    cause, words = _cause(view, looked_at, late_in, culprits)
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
     where = _host_words(view, hosts, culprits)
     who = f"{ranks_text(culprits)}{where}"
@@ -123,7 +134,7 @@ def _finding(
         kind="straggler",
         severity="warning" if loud else "info",
         ranks=others,
-        culprits=tuple(culprits),
+        culprits=() if cause == "busy host" else tuple(culprits),
         group=newest.group,
         seq=newest.seq,
         t_ns=first(newest),
@@ -151,6 +162,47 @@ def _host_words(view: View, hosts: set[str], culprits: Sequence[int]) -> str:
     (host,) = hosts
     there = [rank for rank, process in view.ranks.items() if process.host == host]
     return f" (all of host {host})" if sorted(there) == sorted(culprits) and there[1:] else ""
+
+
+def _no_core(
+    view: View, looked_at: Window, culprits: Sequence[int], by: float
+) -> tuple[str, str] | None:
+    """(cause, in words) where the culprits do no more than the others and stand ready, without a
+    core to run on, for most of what they are late by: the host's doing."""
+    taken = _scheduled(view, looked_at)
+    usual = [taken[rank] for rank in taken if rank not in culprits]
+    if not usual or not taken.keys() >= set(culprits):
+        return None
+    ran, stood = (median(each) for each in zip(*usual, strict=True))
+    more = min(taken[rank][1] for rank in culprits) - stood
+    if more < CAUSE_SHARE * by or max(taken[r][0] for r in culprits) > (1 + OF_STEP) * ran:
+        return None
+    text = f"it is ready to run and gets no core for {duration(more)} longer"
+    if stood < BUSY_HOST * looked_at.step_ns:
+        return "core", text
+    return "busy host", f"{text} (the others for {duration(stood)}: the host is overloaded)"
+
+
+def _scheduled(view: View, looked_at: Window) -> dict[int, tuple[float, float]]:
+    """rank -> (ns a step that its main thread ran, ns that it was ready to and got no core)."""
+    states = view.store.states
+    (begin, before), (end, after) = (
+        states.ranks(t_ns) for t_ns in (looked_at.begin_ns, looked_at.end_ns)
+    )
+    if begin is None or end is None or end - begin < LEAST_NS:
+        return {}
+    found: dict[int, tuple[float, float]] = {}
+    for rank, process in view.ranks.items():
+        first, last = (
+            fields.integers(said.get(process.proc, {}), "scheduled") for said in (before, after)
+        )
+        if len(first) == len(last) == 2:
+            ran, stood = (
+                (b - a) * looked_at.step_ns / (end - begin)
+                for a, b in zip(first, last, strict=True)
+            )
+            found[rank] = ran, stood
+    return found
 
 
 def _cause(

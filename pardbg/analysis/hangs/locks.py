@@ -1,0 +1,87 @@
+"""Who is inside a lock that a thread waits to enter, as the program's text and the threads' lines
+say it: Python keeps no owner of a lock, and nothing is asked of the program."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pardbg.analysis.hangs.stacks import is_user, place
+from pardbg.store.definitions import Frame, frames_of
+
+MAX_TEXT: Final = 1_000_000
+"""Longer files are not read."""
+_MAX_TOLD: Final = 3
+Source = Callable[[str], str]
+"""A file's text; empty where it cannot be read."""
+Inside = tuple[str, int, int, int]
+"""(lock as it is written, line of its ``with``, first and last line inside)"""
+
+
+def lock_waits(threads: Sequence[Mapping[str, Any]], source: Source) -> list[str]:
+    """Return ``MainThread waits for self.lock; thread writer is inside it at a.py:30 in run``, one
+    for each thread of a rank that stands at a lock which some thread is inside of."""
+    stacks = [(str(t.get("thread")), frames_of(t.get("frames"))) for t in threads]
+    found = []
+    for name, frames in stacks:
+        lock = _awaited(frames[-1], source) if frames else ""
+        holders = [
+            f"{'it' if other == name else f'thread {other}'} is inside it at {place(part)}"
+            for other, others in stacks
+            if (part := _inside(others, frames[-1][0], lock, source, other == name))
+        ] if lock else []  # fmt: skip
+        if holders:
+            found.append(f"{name} waits for {lock}; {', '.join(holders[:_MAX_TOLD])}")
+    return found
+
+
+def _awaited(frame: Frame, source: Source) -> str:
+    """The lock that the line of a thread's innermost frame takes; empty if it takes none."""
+    file, line, _ = frame
+    text = source(file) if is_user(frame) else ""
+    lines = text.splitlines()
+    here = lines[line - 1] if 0 < line <= len(lines) else ""
+    if "with " not in here and ".acquire(" not in here:
+        return ""
+    held = next((lock for lock, at, _, _ in _withs(text) if at == line), "")
+    return held or next((lock for lock, at in _acquires(text) if at == line), "")
+
+
+def _inside(
+    frames: Sequence[Frame], file: str, lock: str, source: Source, same: bool
+) -> Sequence[Frame]:
+    """The part of a thread's stack up to where it is inside ``with lock``; empty if it is not. Of
+    the waiting thread itself without its innermost frame."""
+    bodies = [(first, last) for name, _, first, last in _withs(source(file)) if name == lock]
+    shown = frames[:-1] if same else frames
+    for at in range(len(shown), 0, -1):
+        of, line, _ = shown[at - 1]
+        if of == file and any(first <= line <= last for first, last in bodies):
+            return shown if not same else shown[:at]
+    return ()
+
+
+def _withs(text: str) -> Iterator[Inside]:
+    """``with`` statements over things that have a name: locks are objects, not calls."""
+    for node in _nodes(text):
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                if isinstance(item.context_expr, (ast.Name, ast.Attribute, ast.Subscript)):
+                    lock = ast.unparse(item.context_expr)
+                    last = node.end_lineno or node.lineno
+                    yield lock, item.context_expr.lineno, node.body[0].lineno, last
+
+
+def _acquires(text: str) -> Iterator[tuple[str, int]]:
+    for node in _nodes(text):
+        func = node.func if isinstance(node, ast.Call) else None
+        if isinstance(func, ast.Attribute) and func.attr == "acquire":
+            yield ast.unparse(func.value), func.value.lineno
+
+
+def _nodes(text: str) -> Iterator[ast.AST]:
+    try:
+        yield from ast.walk(ast.parse(text)) if len(text) <= MAX_TEXT else ()
+    except (SyntaxError, ValueError, RecursionError):
+        return
