@@ -9,7 +9,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.windows import Window, often, per_window
+from pardbg.analysis.findings.speed.windows import Window, often, overloaded, per_window
 from pardbg.analysis.pipeline.bounds import bound_fraction
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import Cause, PipelineStep
@@ -152,10 +152,10 @@ def _excess(
     length = median(s.t1_ns - s.t0_ns for s in over)
     implied = median(s.implied_fraction or 0 for s in over)
     cause, share, rank = _main_cause(over)
-    newest = over[-1]
+    newest, busy = over[-1], crowded(view, layout.ranks) or overloaded(view, looked_at)
     yield Finding(
         kind="schedule-excess",
-        severity="warning" if excess >= LOUD and not crowded(view, layout.ranks) else "info",
+        severity="warning" if excess >= LOUD and not busy else "info",
         ranks=layout.ranks,
         group=layout.group or None,
         t_ns=newest.t0_ns,

@@ -12,14 +12,15 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import (
+    BUSY_HOST,
     COMPUTE,
     Window,
     often,
     per_window,
     phases_in,
     rows_by_step,
+    scheduled,
 )
-from pardbg.events import fields
 from pardbg.words import duration, ranks_text
 
 Group = tuple[int, str]
@@ -33,10 +34,6 @@ BEYOND: Final = 2.0
 """Times the usual spread of the others' arrivals: less is what they do to each other, too."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
-BUSY_HOST: Final = 0.05
-"""A host whose ranks usually stand ready without a core for so much of a step has too few."""
-LEAST_NS: Final = 500_000_000
-"""The kernel's figures come some times a second: of a shorter time they say little."""
 _ADVICE: Final = {
     "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
     "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
@@ -169,7 +166,7 @@ def _no_core(
 ) -> tuple[str, str] | None:
     """(cause, in words) where the culprits do no more than the others and stand ready, without a
     core to run on, for most of what they are late by: the host's doing."""
-    taken = _scheduled(view, looked_at)
+    taken = scheduled(view, looked_at)
     usual = [taken[rank] for rank in taken if rank not in culprits]
     if not usual or not taken.keys() >= set(culprits):
         return None
@@ -181,28 +178,6 @@ def _no_core(
     if stood < BUSY_HOST * looked_at.step_ns:
         return "core", text
     return "busy host", f"{text} (the others for {duration(stood)}: the host is overloaded)"
-
-
-def _scheduled(view: View, looked_at: Window) -> dict[int, tuple[float, float]]:
-    """rank -> (ns a step that its main thread ran, ns that it was ready to and got no core)."""
-    states = view.store.states
-    (begin, before), (end, after) = (
-        states.ranks(t_ns) for t_ns in (looked_at.begin_ns, looked_at.end_ns)
-    )
-    if begin is None or end is None or end - begin < LEAST_NS:
-        return {}
-    found: dict[int, tuple[float, float]] = {}
-    for rank, process in view.ranks.items():
-        first, last = (
-            fields.integers(said.get(process.proc, {}), "scheduled") for said in (before, after)
-        )
-        if len(first) == len(last) == 2:
-            ran, stood = (
-                (b - a) * looked_at.step_ns / (end - begin)
-                for a, b in zip(first, last, strict=True)
-            )
-            found[rank] = ran, stood
-    return found
 
 
 def _cause(

@@ -24,6 +24,7 @@ from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, Overlap, ops_by_rank, overlaps
 from pardbg.analysis.findings.shared import Finding
+from pardbg.events import fields
 
 LAST: Final = 12
 LEAST: Final = 6
@@ -38,6 +39,12 @@ MAX_ISSUES: Final = 24_000
 """Issues of collectives that a window reads, over all ranks."""
 MAX_ROWS: Final = MAX_ISSUES // 2 + 1
 """Collectives that those can be: each has two issues at least."""
+
+
+BUSY_HOST: Final = 0.05
+"""A host whose ranks usually stand ready without a core for so much of a step has too few."""
+LEAST_NS: Final = 500_000_000
+"""The kernel's figures come some times a second: of a shorter time they say little."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +195,35 @@ def issued_since(view: View, name: str, since_ns: int) -> int:
         table, visible = view.rows(process, name)
         issued += visible - int(np.searchsorted(table.when[:visible], since_ns, side="left"))
     return issued
+
+
+@per_view
+def scheduled(view: View, looked_at: Window) -> dict[int, tuple[float, float]]:
+    """rank -> (ns a step that its main thread ran, ns that it was ready to and got no core)."""
+    states = view.store.states
+    (begin, before), (end, after) = (
+        states.ranks(t_ns) for t_ns in (looked_at.begin_ns, looked_at.end_ns)
+    )
+    if begin is None or end is None or end - begin < LEAST_NS:
+        return {}
+    found: dict[int, tuple[float, float]] = {}
+    for rank, process in view.ranks.items():
+        first, last = (
+            fields.integers(said.get(process.proc, {}), "scheduled") for said in (before, after)
+        )
+        if len(first) == len(last) == 2:
+            ran, stood = (
+                (b - a) * looked_at.step_ns / (end - begin)
+                for a, b in zip(first, last, strict=True)
+            )
+            found[rank] = ran, stood
+    return found
+
+
+def overloaded(view: View, looked_at: Window) -> bool:
+    """Ranks usually stand ready and get no core: what takes long is the host's doing."""
+    stood = [ns for _, ns in scheduled(view, looked_at).values()]
+    return bool(stood) and median(stood) >= BUSY_HOST * looked_at.step_ns
 
 
 def often(times: int, steps: Sequence[int]) -> bool:
