@@ -26,7 +26,14 @@ from pardbg.analysis.findings.shared import (
 )
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.hangs.standstill import seen
-from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, Blame, PendingOp, WaitGraph, wait_graph
+from pardbg.analysis.hangs.waitgraph import (
+    PATIENCE_NS,
+    Blame,
+    PendingOp,
+    Wait,
+    WaitGraph,
+    wait_graph,
+)
 from pardbg.analysis.pipeline.layout import states
 from pardbg.events import fields
 from pardbg.words import duration, ranks_text, waits_text
@@ -88,6 +95,10 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if blame.cycle:
             yield _deadlock(view, graph, blame, over)
             continue
+        taker = _taker(graph, blame)
+        if taker is not None:
+            yield _misaddressed(view, blame.waits[0].op, taker.op, over)
+            continue
         if blame.ranks[0] in {rank for rank, _, _ in bad_ends(view)}:
             continue  # how it ended is a finding of its own, and says who waits for it
         if over is None and _just_ended(view, blame.ranks[0]):
@@ -105,6 +116,39 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
     for ops in graph.issued_by_all:
         if ops[0].key not in explained:
             yield from _stuck(view, ops, over)
+
+
+def _taker(graph: WaitGraph, blame: Blame) -> Wait | None:
+    """Who waits for a message of the rank that waits in one with somebody else."""
+    op = blame.waits[0].op
+    return next(
+        (wait for wait in graph.waits
+         if op.p2p and wait.op.p2p and wait.op.send != op.send and wait.missing == (op.rank,)
+         and wait.rank not in blame.ranks and wait.op.key == op.key),
+        None,
+    )  # fmt: skip
+
+
+def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None) -> Finding:
+    """A send or receive that names another rank than the one that waits for it."""
+    kind = "unpaired-send" if op.send else "unpaired-recv"
+    does, waits = ("receives", "receive from") if op.send else ("sends", "send to")
+    where = place(seen(view, op.rank).frames)
+    return Finding(
+        kind=kind,
+        severity="error" if over else "warning",
+        ranks=tuple(sorted((op.rank, other.rank))),
+        culprits=(op.rank,),
+        group=op.name,
+        where=where,
+        t_ns=op.since_ns,
+        text=f"rank {op.rank} waits in {op.text}, which {does} nothing of it, while rank "
+        f"{other.rank} waits to {waits} rank {op.rank}: one of them names another rank than is "
+        f"meant.{_stands(view, (op.rank, other.rank))}",
+        advice=_ADVICE[kind],
+        evidence=Evidence(op.since_ns + INTO_NS, op.rank, "timeline", op=op.text),
+        first_ns=op.since_ns,
+    )
 
 
 def _patience(view: View, blame: Blame, why: Reason) -> int:

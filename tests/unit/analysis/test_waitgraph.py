@@ -229,6 +229,21 @@ def test_a_rank_that_gets_on_is_mentioned_where_no_wait_was_nearly_as_long(
     assert found(trace, 20_100)["missing-rank"].severity == "warning"
 
 
+@pytest.mark.parametrize("send", [True, False])
+def test_a_message_for_another_rank_than_the_one_that_waits(send: bool) -> None:
+    """0 sends to 2, which has gone on, while 1 waits for a message of 0; and vice versa."""
+    trace = Trace(3)
+    trace.ranks[0].p2p("world", 2, send, 1, None)
+    trace.ranks[1].p2p("world", 0, not send, 1, None)
+    trace.ranks[2].phase("forward", 0, 1)
+    trace.flush()
+    (said,) = hangs(at(trace, 3000))
+    kind = "unpaired-send" if send else "unpaired-recv"
+    assert (said.kind, said.culprits, said.ranks) == (kind, (0,), (0, 1))
+    verb = "send to 2, which receives" if send else "recv from 2, which sends"
+    assert f"rank 0 waits in {verb} nothing of it, while rank 1 waits" in said.text
+
+
 def test_a_stopped_rank_is_named_also_where_it_waits_itself() -> None:
     """1 is stopped inside the all_reduce that all have issued; 0 and 2 stand in it."""
     trace = Trace(3)
