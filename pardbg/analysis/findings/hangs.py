@@ -106,7 +106,9 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if _waits_soon(view, blame.ranks[0]):
             continue  # whom it waits for is known in a moment
         why = reason(view, blame.ranks[0])
-        if not why.fault and view.t_ns - blame.since_ns < _patience(view, blame, why):
+        loads = why.kind == "gil-held" and blame.waits[0].op.op.op == "init_process_group"
+        sure = why.fault and not loads  # libraries are loaded with the GIL held
+        if not sure and view.t_ns - blame.since_ns < _patience(view, blame, why):
             if not why.gets_on or not _unusual(view, blame):
                 continue
             why = replace(why, severity="info", text=f"gets on: {why.text}")

@@ -451,6 +451,17 @@ def call(proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = 
     proc.record(wire.Kind.CALL_BEGIN, t, t, op, seq=seq, group_id=proc._groups[key])
 
 
+def test_a_rank_that_loads_libraries_holds_its_gil_and_is_no_news_at_the_start() -> None:
+    """It has not beaten since 400 ms; others wait in init_process_group: told after 10 s."""
+    trace = Trace(2)
+    call(trace.ranks[0], "init_process_group", 1, (0, 1))
+    trace.flush()
+    for t in (2400, 10_500):
+        state_of(trace, trace.ranks[1], t, heartbeat_ns=ns(400))
+        stall(trace, t, r1=FORWARD)
+    assert found(trace, 2500) == {} and "gil-held" in found(trace, 10_600)
+
+
 def test_a_rank_that_never_comes_to_init_process_group_is_to_blame() -> None:
     """It sleeps, which is said after 2 s; were it working, imports might take 10 s."""
     trace = Trace(3)
