@@ -39,9 +39,9 @@ def session_path(text: str) -> tuple[Path, bool]:
     from pardbg.hub.run.runs import list_runs
 
     path, runs = Path(text), list_runs()
-    writing = {run.session.resolve() for run in runs}
-    if path.exists() or path.suffix == ".mcap":
-        return path, path.resolve() in writing
+    writing = {os.path.realpath(run.session) for run in runs}
+    if os.path.lexists(path) or path.suffix == ".mcap":
+        return path, os.path.realpath(path) in writing
     fitting = [run for run in runs if text in (run.run, run.name) or run.run.startswith(text)]
     return (fitting[-1].session, True) if fitting else (path, False)
 

@@ -284,7 +284,7 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
         raise UserError(f"{path} is a directory; give -o a file name such as {path / 'run.mcap'}")
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file; choose another -o")
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     _refuse_if_written(path)
     if path.exists() and path.stat().st_size and not force:
         raise UserError(f"{path} exists: choose another -o, or --force to replace it")

@@ -17,8 +17,8 @@ from tests.processes import rank_env
 LIMIT_S = 120.0
 _OURS = re.compile(rb"(?m)^pardbg: .*\n")
 _VARIES = re.compile(
-    rb"\b\d+(?:\.\d+)?(?= (?:ms|s)\b)|(?i:pid|process):? ?\d+|0x[0-9a-f]+|\d{4}-\d\d-\d\dT?[ \d:.]*"
-    rb"|(?:/tmp/|port |:)\S*\d\S*|[WEI]\d{4} [\d:.]+ \d+"
+    rb"\b\d+(?:\.\d+)?(?= (?:ms|s)\b)|(?i:\bpids?|process(?:es)?|line \d+)[ :=(\[]*\d+"
+    rb"|0x[0-9a-f]+|\d{4}-\d\d-\d\dT?[ \d:.]*|(?:/tmp/|port |:)\S*\d\S*|[WEI]\d{4} [\d:.]+ \d+"
 )
 """Times, pids, ports and addresses: they differ from run to run."""
 

@@ -12,7 +12,7 @@ from pardbg.store.table import Table
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_MEMO_MAX: Final = 2048
+MEMO_MAX: Final = 2048
 """A frame uses some hundred values of a kind. More would be of use to who comes back, but each
 full collection of Python's, which a frame may have to wait for, walks all of them."""
 
@@ -69,11 +69,13 @@ class View:
         ended = [end for end in process.ends if end[0] <= self.t_ns]
         return ended[-1] if ended else None
 
-    def memo(self, kind: str) -> dict[Any, Any]:
-        """A store-wide cache of closed values; emptied when it grows too large."""
+    def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
+        """A store-wide cache of closed values; the older half goes where there are more than
+        ``most``."""
         cache: dict[Any, Any] = self.store.memo.setdefault(kind, {})
-        if len(cache) > _MEMO_MAX:
-            cache.clear()
+        if len(cache) > most:
+            for key in list(cache)[: len(cache) // 2]:
+                del cache[key]
         return cache
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pardbg.analysis.base.asof import View, per_store
+from pardbg.analysis.base.asof import MEMO_MAX, View, per_store
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
@@ -32,6 +32,8 @@ from pardbg.analysis.pipeline.simulate import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 
 HISTORY = 64
+_KEPT_ACTIONS = 40_000
+"""Maximum number of actions in the steps that are kept of a live run: some 16 MiB."""
 _MOST_SIMULATED = 64
 """Ranks up to which what a schedule implies is worked out for each step of the history."""
 _LOOK_BACK = 8
@@ -102,7 +104,9 @@ def newest_step(view: View, layout: Layout) -> int | None:
 
 def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     """One step as of the cursor; closed ones are kept, as nothing about them changes any more."""
-    cache = view.memo("pipeline")
+    actions = max(1, 2 * layout.num_microbatches * layout.num_stages)
+    most = min(MEMO_MAX, max(HISTORY, _KEPT_ACTIONS // actions))
+    cache = view.memo("pipeline", most if view.store.live else MEMO_MAX)
     key = (layout.key, step, _signature(view, layout, step))
     known: PipelineStep | None = cache.get(key)
     if known is not None and known.t1_ns <= view.t_ns:

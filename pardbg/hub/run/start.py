@@ -186,6 +186,8 @@ def _check_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None
     program = argv[0]
     here = cwd / program if cwd is not None and "/" in program else program
     if shutil.which(str(here), path=env.get("PATH")) is None:
+        if "/" in program and os.path.isfile(here):
+            raise LaunchError(f"cannot run {program!r}: it is not executable")
         raise LaunchError(f"cannot run {program!r}: no such command; check what follows `--`")
 
 

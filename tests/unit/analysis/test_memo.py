@@ -1,0 +1,29 @@
+"""What analysis keeps of a live run is bounded, however long the run is."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.pipeline import schedule
+from pardbg.analysis.pipeline.layout import layouts
+from pardbg.store import Store
+from tests.bench.bench_hours import Feed
+
+
+def test_the_older_half_goes() -> None:
+    view = View(Store(), None)
+    view.memo("kind", 4).update({n: n for n in range(5)})
+    assert list(view.memo("kind", 4)) == [2, 3, 4]
+
+
+def test_a_live_run_keeps_few_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 stages, 8 microbatches: 128 actions a step; 70 steps have 8,960."""
+    monkeypatch.setattr(schedule, "_KEPT_ACTIONS", 70 * 128)
+    feed, store = Feed(), Store(live=True)
+    store.apply_all(feed.definitions)
+    for number in range(80):
+        store.apply_all(feed.step(number))
+        view = View(store, None)
+        schedule.pipeline_step(view, layouts(view)[0], max(0, number - 1))
+    assert 35 <= len(store.memo["pipeline"]) <= 71
