@@ -7,6 +7,8 @@ import what they need when they run: ``pardbg --help`` waits for no toolkit.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import sys
@@ -27,6 +29,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run one command; turn every error a user can cause into one line on stderr."""
     args = list(sys.argv[1:] if argv is None else argv)
     job: list[str] | None = None
+    _open_standard_streams()
     speak_ascii_where_needed()
     try:
         if "--" in args:
@@ -46,12 +49,46 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         echo(f"pardbg: {_one_line(error.format_message())}", err=True)
         code = error.exit_code
-    except BrokenPipeError:
-        # The reader of our stdout went away (`| head`): say nothing, and keep the interpreter from
-        # flushing into the closed pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our stdout went away (`| head`): say nothing
+        _write_no_more()
         code = 0
+    except OSError as error:
+        if (trouble := _trouble(error)) is None:
+            raise
+        echo(f"pardbg: {trouble}", err=True)
+        _write_no_more()
+        code = USAGE_EXIT
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _trouble(error: OSError) -> str | None:
+    """Return what the machine lacks, where no command has said it better; None: a bug of ours."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return "the current directory is gone: cd to one that is there"
+    words = {
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+        errno.ENOSPC: "no space left where this is written to",
+        errno.EDQUOT: "the disk quota is used up",
+        errno.ENOMEM: "out of memory",
+    }
+    return words.get(error.errno or 0)
+
+
+def _write_no_more() -> None:
+    """Keep the interpreter from flushing, at exit, into a stdout that takes nothing."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_standard_streams() -> None:
+    """Where stdin, stdout or stderr is closed (`>&-`), no file of ours may take its number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(fd)
+    sys.stdout, sys.stderr = (
+        open(os.devnull, "w") if stream is None else stream  # noqa: SIM115 - open to our end
+        for stream in (sys.stdout, sys.stderr)
+    )
 
 
 def speak_ascii_where_needed() -> None:

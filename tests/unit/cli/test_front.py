@@ -174,3 +174,24 @@ def test_output_that_the_locale_cannot_say_is_no_traceback() -> None:
     assert "µs" in done.stdout.decode("latin-1") or " ms" in done.stdout.decode("latin-1")
     plain = pardbg("report", str(session), PYTHONUTF8="1").stdout
     assert not plain.isascii() and len(plain) == len(done.stdout.decode("latin-1"))
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "said"),
+    [
+        ("exec > /dev/full", "--help", "no space left where this is written to"),
+        ("mkdir gone; cd gone; rmdir ../gone", "report none.mcap",
+         "the current directory is gone: cd to one that is there"),
+        ("ln -s none.mcap none.mcap", "report none.mcap",
+         "cannot read none.mcap: Too many levels of symbolic links"),
+        ("exec <&- >&-", "report none.mcap", "no such file: none.mcap"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_lacks_gets_one_line(
+    tmp_path: Path, before: str, words: str, said: str
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{before}; exec {sys.executable} -m pardbg.cli {words}"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, f"pardbg: {said}\n")
