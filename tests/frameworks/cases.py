@@ -55,7 +55,7 @@ CASES: Final = (
          findings=("replica-divergence",)),
     Case("restarted", "averaged", {"FAIL": "1"}, steps=24, loss=False,
          torchrun=("--max-restarts", "1"), parts=(9, 24), findings=("restarted",)),
-    Case("one feeds, two train", "averaged", {"ROLES": "1"}, nproc=3, steps=None, loss=False,
+    Case("two train, one looks on", "averaged", {"ROLES": "1"}, nproc=3, steps=None, loss=False,
          parts=(0, 24)),
     Case("optimizers in a container", "container", loss=True),
     Case("megatron, gradients accumulate", "megatron_pp", {"MEG_PP": "1"}, ("megatron.core",),

@@ -1,0 +1,109 @@
+"""What adapters share: a made-up framework's functions as runs, actions and phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pardbg_agent import core, hooks
+from pardbg_agent.hooks.frameworks import seam
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.schedule_orders import Plan, one_f_one_b
+from pardbg_agent.wire import Kind
+from tests.distributed.programs.watched import make_run, read_rank
+
+
+def forward_step(model: Any, x: Any, *, mb: int) -> Any:
+    return model(x).sum()
+
+
+def backward_step(loss: Any) -> None:
+    loss.backward()
+
+
+def made() -> ModuleType:
+    """A framework that calls its two functions through its module; two microbatches a run."""
+    framework = ModuleType("framework")
+    framework.forward_step, framework.backward_step = forward_step, backward_step  # type: ignore[attr-defined]
+
+    def run(model: Any, group: Any) -> None:
+        for mb in range(2):
+            loss = framework.forward_step(model, torch.ones(1, 2), mb=mb)
+            framework.backward_step(loss)
+
+    framework.run = run  # type: ignore[attr-defined]
+    return framework
+
+
+def begins(c: core.Core, actions: Any, given: seam.Given) -> Plan | None:
+    seam.begin(actions, given["group"])
+    return seam.plan_on(given["group"], "Made 1F1B", 2, one_f_one_b)
+
+
+def forward(actions: Any, given: seam.Given) -> seam.What:
+    return "F", actions.of_run.stage, given["mb"], given["model"]
+
+
+def backward(actions: Any, given: seam.Given) -> seam.What:
+    seam.keep_loss(actions, given["loss"])
+    return "B", actions.of_run.stage, actions.next_mb("B", actions.of_run.stage), None
+
+
+@pytest.fixture
+def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fake world of 2 ranks, hooks in place; gives the ring's path."""
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    hooks.install()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    assert core.CURRENT is not None and core.CURRENT.ring.path is not None
+    yield Path(core.CURRENT.ring.path)
+    dist.destroy_process_group()
+    hooks.uninstall()
+    core.shutdown()
+
+
+def run(ranks: list[int]) -> None:
+    """One run on a group of these ranks, which end a step."""
+    patches, group = Patches(), dist.new_group(ranks)
+    framework = made()
+    seam.hook_run(patches, framework, "run", "made.run", begins, seam.report_mean)
+    seam.hook_action(patches, framework, "forward_step", "made.forward", forward)
+    seam.hook_action(patches, framework, "backward_step", "made.backward", backward)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        framework.run(model, group)
+        optimizer.step()
+    finally:
+        patches.undo()
+    assert core.CURRENT is not None and core.CURRENT.guard.disabled == set()
+
+
+def seen(path: Path) -> tuple[list[str], list[str]]:
+    """(names of actions, names of phases), in order."""
+    rank = read_rank(path)
+    actions = [f"{r.stage}{r.name}{r.mb}" for r in rank.of(Kind.ACTION)]
+    return actions, [r.name for r in rank.of(Kind.PHASE)]
+
+
+def test_two_ranks_are_a_pipeline(ring: Path) -> None:
+    """This is the last stage: each microbatch goes forward and back."""
+    run([0, 1])
+    assert seen(ring) == (["1F0", "1B0", "1F1", "1B1"], ["pipeline", "optimizer"])
+
+
+def test_one_rank_is_none_but_has_phases(ring: Path) -> None:
+    """Gradient accumulation of two microbatches; the schedule's loss is still known."""
+    run([1])
+    actions, phases = seen(ring)
+    assert actions == []
+    assert phases == ["forward", "backward", "forward", "backward", "optimizer"]
+    losses = [r for r in read_rank(ring).of(Kind.METRIC) if r.name == "loss"]
+    assert len(losses) == 1
