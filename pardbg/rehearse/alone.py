@@ -21,6 +21,7 @@ import msgpack
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import autostart, core
@@ -29,7 +30,8 @@ from pardbg_agent.wire import Kind
 
 MAX_CONTROL_BYTES: Final = 1 << 16
 """Integers in a message that is passed on."""
-POLL_S: Final = 0.002
+POLL_S: Final = (0.001, 0.016)
+"""Between two looks for a message, at first and at most."""
 MAX_DEPTH: Final = 40
 _OP_ISSUE, _STEP = int(Kind.OP_ISSUE), int(Kind.STEP)
 _OWN: Final = (os.sep + "pardbg_agent" + os.sep, os.sep + "rehearse" + os.sep)
@@ -63,7 +65,7 @@ class Mail:
         """Wait for a message and put it into the tensor: zeros if its sender has ended without."""
         path, gone = self._folder / name, self._folder / f"ended.{source}"
         none = self._folder / f"none.{self._rank}"
-        waits = False
+        waits, pause = False, POLL_S[0]
         while not path.exists():
             if gone.exists() and not path.exists():
                 break
@@ -73,7 +75,8 @@ class Mail:
             if not waits:
                 waits = True
                 self._say(f"{self._rank} {source} {name}")
-            time.sleep(POLL_S)
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_S[1])
         if waits:
             self._say(f"{self._rank} {source} -")
         tensor.zero_()
@@ -221,7 +224,35 @@ def prepare() -> Alone:
     for kind in kinds:
         if "wait" in vars(kind):
             kind.wait = alone.wait(kind.wait)
+    _hook_replicas()
     return alone
+
+
+def _hook_replicas() -> None:
+    """DDP's own all_reduce takes its result from the Work's future, and a fake one's is empty: each
+    replica gets a hook that issues the same op. A hook of the program's own is called by it."""
+    replicas: Any = DistributedDataParallel
+    made, register = replicas.__init__, replicas.register_comm_hook
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        self.own_hook = None
+        register(self, self, lambda replica, bucket: _reduced(replica, bucket))
+
+    def own(self: Any, state: Any, hook: Any) -> None:
+        self.own_hook = state, hook
+
+    replicas.__init__, replicas.register_comm_hook = init, own
+
+
+def _reduced(replica: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    if replica.own_hook is not None:
+        state, hook = replica.own_hook
+        return hook(state, bucket)  # type: ignore[no-any-return]
+    dist.all_reduce(bucket.buffer(), group=replica.process_group, async_op=True)
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
 
 
 def _control(tensors: Any) -> torch.Tensor | None:

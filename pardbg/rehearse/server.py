@@ -66,7 +66,6 @@ class Server:
     """pidfd -> (rank, pid)"""
     waiting: dict[int, str] = field(default_factory=dict)
     """rank -> the message it waits for"""
-    learnt: bool = False
     begun: set[int] = field(default_factory=set)
 
     @property
@@ -115,13 +114,13 @@ class Server:
                 self.begin(int(source))
 
     def learn(self) -> None:
-        """Import what the first rank has imported by now: the ones after it find it there."""
+        """Import what the first rank has imported, by its first wait and by its end."""
         said = Path(self.plan.folder, "imports")
-        if not self.learnt and said.exists():
-            self.learnt = True
+        if said.exists():
             for name in said.read_text(encoding="utf-8").split():
                 with suppress(Exception):
                     importlib.import_module(name)
+            said.rename(said.with_suffix(".learnt"))
             gc.collect()
             gc.freeze()  # what is here now is not touched, and so not copied, by any rank
 
@@ -130,6 +129,7 @@ class Server:
         os.close(fd)
         _, status, usage = os.wait4(pid, 0)
         self.waiting.pop(rank, None)
+        self.learn()
         (self.mail / f"ended.{rank}").touch()
         cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1e3)
         code = os.waitstatus_to_exitcode(status)
@@ -177,7 +177,7 @@ def _be_rank(server: Server, rank: int) -> NoReturn:
         os._exit(code)
 
     def say(text: str) -> None:
-        if rank == plan.ranks[0]:
+        if rank == plan.ranks[0] and not (folder / "imports.learnt").exists():
             _say_imports(folder / "imports")
         os.write(server.out, f"{text}\n".encode())
 
@@ -214,14 +214,12 @@ def _say_place(path: Path, error: BaseException) -> None:
            and "/rehearse/" not in f.filename and "/torch/" not in f.filename]  # fmt: skip
     at = (own or frames)[-1] if frames else None
     where = "" if at is None else f"{Path(at.filename).name}:{at.lineno}: "
-    first = (str(error).splitlines() or [""])[0]
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     path.write_text(f"{where}{type(error).__name__}: {first}", encoding="utf-8")
 
 
 def _say_imports(path: Path) -> None:
     """Modules of libraries that the program has imported."""
-    if path.exists():
-        return
     names = [name for name, module in list(sys.modules.items())
              if "site-packages" in (getattr(module, "__file__", None) or "")
              or "/torch/" in (getattr(module, "__file__", None) or "")]  # fmt: skip

@@ -11,10 +11,10 @@ FAULT, WHO = sys.argv[1], int(sys.argv[2])
 LAST, STEPS = 2, 4
 
 
-def step(number: int, rank: int, size: int, group: object, model: torch.nn.Linear) -> None:
+def step(number: int, rank: int, size: int, group: object, model: torch.nn.Module) -> None:
     bad = rank == WHO and number == LAST
     model(torch.ones(2, 8)).sum().backward()
-    grad = model.weight.grad
+    grad = next(model.parameters()).grad
     if FAULT == "order" and bad:
         dist.all_reduce(torch.ones(4), group=group)
         dist.all_reduce(grad)
@@ -61,7 +61,9 @@ def main() -> None:
     dist.broadcast_object_list(told, src=0)
     assert told == [{"lr": 0.1}]
     group = [dist.new_group(range(first, size, 2)) for first in (0, 1)][rank % 2]
-    model = torch.nn.Linear(8, 8)
+    model: torch.nn.Module = torch.nn.Linear(8, 8)
+    if FAULT == "none":
+        model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=told[0]["lr"])
     for number in range(STEPS):
         optimizer.zero_grad()
