@@ -189,6 +189,7 @@ def side_by_side(panels: Sequence[tuple[str, str, Sequence[Line]]], size: int, h
 def rule(title: str, cells: int, note: str = "") -> Line:
     """A section's heading: its name, a thin rule, a note at the right."""
     head = f"{title} " if title else ""
-    tail = f" {clip(note, cells - width(head) - 3)}" if note else ""
+    room = cells - width(head) - 3
+    tail = f" {clip(note, room)}" if note and room >= min(width(note), 8) else ""
     dashes = max(0, cells - width(head) - width(tail))
     return line(Segment(head, "title"), Segment("─" * dashes, "rule"), Segment(tail, "dim"))

@@ -239,7 +239,7 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     hang = snapshot.hang
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     most = max((width(clean(rank.now)) for rank in snapshot.ranks), default=0) + 2
-    return max(18, min(44, most, cells - min(24, max(map(width, coming), default=0))))
+    return max(18, min(44, most, cells - min(20, max(map(width, coming), default=0))))
 
 
 def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
@@ -312,9 +312,8 @@ def source(found: SourceLines | None, title: str, cells: int, rows: int) -> list
     frame is known."""
     if found is None or rows < 2:
         return []
-    other = found.lines and _other_version(found, title)
-    note = "another version of the file: not what ran" if other else found.note
-    lines = [line(" ", rule(title, cells - 2, note if found.lines else ""))]
+    other = bool(found.lines) and _other_version(found, title)
+    lines = [line(" ", rule(title, cells - 2, found.note if found.lines else ""))]
     if not found.lines:
         where = f"{found.place.file}:{found.place.line}"
         return [*lines, line(Segment(clip(f"  {clean(where)}: {found.note}", cells), "faint"))]
@@ -325,10 +324,15 @@ def source(found: SourceLines | None, title: str, cells: int, rows: int) -> list
     for index, text in enumerate(found.lines[start : start + room], start):
         number = f" {found.first + index:>{digits}} "
         now = index == at
+        if now and other:
+            text = "another version of this file ran"
         made = line(
             Segment(number, "accent" if now else "faint"),
             Segment("▶ " if now else "  ", "accent"),
-            Segment(clip(clean(text.expandtabs(4)), cells - digits - 5), "strong" if now else ""),
+            Segment(
+                clip(clean(text.expandtabs(4)), cells - digits - 5),
+                "warn" if now and other else "strong" if now else "",
+            ),
         )
         lines.append(fit(tuple(Segment(r.text, r.style + "+sel") for r in made), cells, "+sel")
                      if now else made)  # fmt: skip

@@ -15,7 +15,7 @@ from pardbg.render.frame.timebar import Playing, Track, legend, time_bar
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives, detail, strip
 from pardbg.render.pages.debug import DebugPageState as DebugLook
-from pardbg.render.pages.debug import debug
+from pardbg.render.pages.debug import debug, source
 from pardbg.render.pages.findings import findings
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.output import output
@@ -25,6 +25,7 @@ from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic import traffic
 from pardbg.session.navigation.marks import Mark
+from pardbg.session.source_files import Place, SourceLines
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
 from tests.ui.sample import output as printed
 
@@ -279,3 +280,15 @@ def test_start_up_and_wind_down_take_few_cells_of_the_time_bar() -> None:
     made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=100 * S, t_ns=65 * S)
     bar = plain(time_bar(made, Playing(False, 1.0, True, active=(40 * S, 90 * S)), 100))
     assert "╌" in bar and bar.index("●") - bar.index("╌") < 45
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "ran"),
+    [(3, "train", True), (3, "load", False), (2, "train", False), (3, "<module>", True)],
+    ids=["as it ran", "another function", "a blank line", "no name to compare"],
+)
+def test_a_file_changed_since_is_not_shown_as_what_ran(line: int, function: str, ran: bool) -> None:
+    lines = ("def train(x):", "", "    step(x)")
+    found = SourceLines(Place("job.py", line), 1, lines)
+    drawn = source(found, f"rank 0 · job.py:{line} {function} · frame 0 of 2", 60, 9)
+    assert ("another version of this file ran" in plain(drawn[line])) is not ran
