@@ -312,27 +312,24 @@ def source(found: SourceLines | None, title: str, cells: int, rows: int) -> list
     frame is known."""
     if found is None or rows < 2:
         return []
-    other = bool(found.lines) and _other_version(found, title)
     lines = [line(" ", rule(title, cells - 2, found.note if found.lines else ""))]
     if not found.lines:
         where = f"{found.place.file}:{found.place.line}"
         return [*lines, line(Segment(clip(f"  {clean(where)}: {found.note}", cells), "faint"))]
-    room = rows - 1
+    if _other_version(found, title):
+        said = clip("  another version of this file ran: its lines were others", cells)
+        lines.append(line(Segment(said, "warn")))
+    room = rows - len(lines)
     at = found.place.line - found.first
     start = max(0, min(at - int(room * _ABOVE), len(found.lines) - room))
     digits = len(str(found.first + len(found.lines)))
     for index, text in enumerate(found.lines[start : start + room], start):
         number = f" {found.first + index:>{digits}} "
         now = index == at
-        if now and other:
-            text = "another version of this file ran"
         made = line(
             Segment(number, "accent" if now else "faint"),
             Segment("▶ " if now else "  ", "accent"),
-            Segment(
-                clip(clean(text.expandtabs(4)), cells - digits - 5),
-                "warn" if now and other else "strong" if now else "",
-            ),
+            Segment(clip(clean(text.expandtabs(4)), cells - digits - 5), "strong" if now else ""),
         )
         lines.append(fit(tuple(Segment(r.text, r.style + "+sel") for r in made), cells, "+sel")
                      if now else made)  # fmt: skip

@@ -28,8 +28,11 @@ class TimelinePage(Page):
 
     def want(self) -> Want:
         width, frame = columns(max(20, self.app.size.width)), self.shared.frame
-        end_ns = self._stay_ns if frame is not None and frame.following else None
-        return Want(timeline=TimelineWant(self._span_ns, width, spot=self._spot, end_ns=end_ns))
+        span_ns, end_ns = self._span_ns, None
+        if self._stay_ns is not None and frame is not None and frame.following:
+            end_ns = self._stay_ns
+            span_ns = span_ns or frame.lanes_t1_ns - frame.lanes_t0_ns or None
+        return Want(timeline=TimelineWant(span_ns, width, spot=self._spot, end_ns=end_ns))
 
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
         """Choose a box; the window stays where it is for as long as one is chosen."""
