@@ -100,14 +100,16 @@ def find_target(name: str | None, key: Path | None) -> Target:
 
 @click.group()
 def native() -> None:
-    """The agent's hot path in C++: an op costs a tenth of what it costs in Python."""
+    """Run the agent's hot path in C++: an op costs a tenth of what it costs in Python."""
 
 
 @native.command()
 @click.option("--python", default=sys.executable, help="The Python that runs the job.")
 def build(python: str) -> int:
-    """Build it for this Python's torch, into the user's cache: half a minute, once per torch. Jobs
-    that start later use it."""
+    """Build it for this Python's torch.
+
+    It takes half a minute, once per torch, and goes into the user's cache; later jobs use it.
+    """
     import pardbg_agent
 
     agent = str(Path(pardbg_agent.__file__).parent.parent)

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     help="Split the ranks over this many torchruns, as over machines.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
-@click.option("--schedule", metavar="S.csv", help="Train by this pipeline schedule (recipe csv).")
+@click.option("--schedule", metavar="S.csv", help="Train with this pipeline schedule (recipe csv).")
 @click.option("--from", "session", metavar="SESSION",
-              help="With --schedule: predict its step by the durations of this run.")  # fmt: skip
+              help="With --schedule: predict the step time from this run's durations.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @rc_options

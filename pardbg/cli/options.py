@@ -158,13 +158,13 @@ recording_options: Final = all_of(
                       "optionally the step: (?P<step>[0-9]+)."),
 )  # fmt: skip
 node_options: Final = all_of(
-    click.option("--hub", metavar="tcp://HOST:PORT", help="Of several nodes: where node 0's "
-                 "hub listens (three ports from PORT on); give it on each node."),
+    click.option("--hub", metavar="tcp://HOST:PORT", help="For a job on several nodes: "
+                 "where node 0's hub listens (three ports from PORT on). Give it on every node."),
     click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                 help="The run's keys, the same file on each node; node 0 makes it."),
-    click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Which node this "
-                 "is (default: as torchrun's words, Slurm or Kubernetes say)."),
-    click.option("--nnodes", type=click.IntRange(1), metavar="N", help="How many there are."),
+                 help="File with the run's keys, the same on every node; node 0 creates it."),
+    click.option("--node-rank", type=click.IntRange(0), metavar="N", help="This node's "
+                 "number (default: from torchrun's options, Slurm or Kubernetes)."),
+    click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
 )  # fmt: skip
 """For a job of several nodes: the same command on each."""
 
