@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,14 +133,11 @@ def _boxes(
 
 
 def _single(process: Process, name: str, table: Table, rows: NDArray[np.int64]) -> list[LaneSpan]:
-    label: Callable[..., str] = _LABELS.get(name, _label_name)
-    names = ("t0_ns", "t1_ns", "name_id", "stage", "microbatch", "step", "peer", "flags",
-             "group_id", "seq")  # fmt: skip
-    columns = (table.col(c)[rows].tolist() for c in names)
+    columns = (table.col(c)[rows].tolist() for c in ("t0_ns", "t1_ns", *_Row._fields))
     made = []
-    for t0, t1, name_id, *rest in zip(*columns, strict=True):
-        text = label(process, name_id, *rest)
-        made.append(LaneSpan(t0, t1, text, _style(process, name, name_id)))
+    for t0, t1, *rest in zip(*columns, strict=True):
+        row = _Row(*rest)
+        made.append(LaneSpan(t0, t1, _label(process, name, row), _style(process, name, row[0])))
     return made
 
 
@@ -211,54 +208,37 @@ def _style(process: Process, name: str, name_id: int) -> str:
     return {"span": "user", "held": "gate"}.get(name, name)
 
 
-def _label_span(process: Process, name_id: int, _stage: int, mb: int, *_: Any) -> str:
-    return f"{process.name(name_id)}{f' c{mb}' if mb >= 0 else ''}"
+class _Row(NamedTuple):
+    """What a box's label is made of."""
+
+    name_id: int
+    stage: int
+    microbatch: int
+    step: int
+    peer: int
+    flags: int
+    group_id: int
+    seq: int
 
 
-def _label_name(process: Process, name_id: int, *_: Any) -> str:
-    return process.name(name_id) if name_id else ""
-
-
-def _label_action(process: Process, name_id: int, stage: int, mb: int, *_: Any) -> str:
-    return f"{stage}{process.name(name_id)}{mb if mb >= 0 else ''}"
-
-
-def _label_step(_process: Process, _id: int, _stage: int, _mb: int, step: int, *_: Any) -> str:
-    return f"step {step}"
-
-
-def _label_p2p(
-    process: Process,
-    name_id: int,
-    _stage: int,
-    mb: int,
-    _step: int,
-    peer: int,
-    flags: int,
-    *_: Any,
-) -> str:
-    op = process.ops.get(name_id)
-    verb = op.op if op is not None else "send" if flags & 4 else "recv"
-    what = f" {op.reduce}{mb}" if op is not None and op.reduce and mb >= 0 else ""
+def _label(process: Process, table: str, row: _Row) -> str:
+    if table == "step":
+        return f"step {row.step}"
+    name, mb = process.name(row.name_id), row.microbatch if row.microbatch >= 0 else ""
+    if table == "span":
+        return f"{name} c{mb}" if row.microbatch >= 0 else name
+    if table == "action":
+        return f"{row.stage}{name}{mb}"
+    if table == "done":
+        group = process.groups.get(row.group_id)
+        return f"{name} {group.axis or group.name if group else ''} #{row.seq}"
+    if table != "done_p2p":
+        return name if row.name_id else ""
+    op = process.ops.get(row.name_id)
+    verb = op.op if op is not None else "send" if row.flags & wire.Flag.SEND else "recv"
+    what = f" {op.reduce}{mb}" if op is not None and op.reduce and row.microbatch >= 0 else ""
     arrow = "→" if verb == "send" else "←"
-    return f"{verb}{what} {arrow}{peer}" if peer >= 0 else f"{verb}{what}"
-
-
-def _label_op(
-    process: Process, name_id: int, _stage: int, _mb: int, _step: int, _peer: int, _flags: int,
-    group_id: int, seq: int,
-) -> str:  # fmt: skip
-    group = process.groups.get(group_id)
-    return f"{process.name(name_id)} {group.axis or group.name if group else ''} #{seq}"
-
-
-_LABELS: Final[dict[str, Callable[..., str]]] = {
-    "span": _label_span,
-    "action": _label_action,
-    "step": _label_step,
-    "done": _label_op,
-    "done_p2p": _label_p2p,
-}
+    return f"{verb}{what} {arrow}{row.peer}" if row.peer >= 0 else f"{verb}{what}"
 
 
 _SEEN_NS: Final = 1_000_000

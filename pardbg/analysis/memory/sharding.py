@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.store.process import Process
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     t0_ns: int
     t1_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnitRow:
     """Parameters that are gathered and thrown away together (a unit of fully_shard)."""
 
     name: str
     bytes: int
     """Of its whole parameters."""
-    fetching: tuple[Stretch, ...]
+    fetching: list[Stretch] = field(default_factory=list)
     """From the all_gather's issue to the copied-out parameters."""
-    whole: tuple[Stretch, ...]
-    reducing: tuple[Stretch, ...]
+    whole: list[Stretch] = field(default_factory=list)
+    reducing: list[Stretch] = field(default_factory=list)
     """Gradients reduced and scattered."""
+    since_ns: int | None = None
+    """Whole since then, and still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,6 @@ _VERBS: Final = (" wait unshard", " unshard", " reshard", " reduce")
 """Longest first: one is the other's end."""
 MAX_ROWS: Final = 20_000
 """Records of a step that are looked at."""
-
-
-@dataclass(slots=True)
-class _Unit:
-    num_bytes: int
-    fetching: list[Stretch] = field(default_factory=list)
-    whole: list[Stretch] = field(default_factory=list)
-    reducing: list[Stretch] = field(default_factory=list)
-    since_ns: int | None = None
-    """Whole since then, and still."""
 
 
 def sharding_view(view: View) -> ShardingView | None:
@@ -95,35 +86,31 @@ def _step(
     for unit in units.values():
         if unit.since_ns is not None:
             unit.whole.append(Stretch(unit.since_ns, t1))
-    rows = tuple(
-        UnitRow(name, u.num_bytes, tuple(u.fetching), tuple(u.whole), tuple(u.reducing))
-        for name, u in units.items()
-    )
     return ShardingView(
         rank=rank,
         step=step,
         t0_ns=t0,
         t1_ns=t1,
         phases=_phases(view, process, step),
-        units=rows,
+        units=tuple(units.values()),
         curve=tuple(curve),
         peak_bytes=max((size for _, size in curve), default=0),
-        whole_bytes=sum(u.num_bytes for u in units.values()),
+        whole_bytes=sum(u.bytes for u in units.values()),
     )
 
 
 def _units(
     view: View, process: Process, step: int
-) -> tuple[dict[str, _Unit], list[tuple[int, int]]]:
+) -> tuple[dict[str, UnitRow], list[tuple[int, int]]]:
     """Units in the order of their first use, and (time, bytes whole from then on)."""
     table, visible = view.rows(process, "fsdp")
     rows = table.step_rows(step, step, visible)[:MAX_ROWS]
     columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns", "a", "b"))
-    units: dict[str, _Unit] = {}
+    units: dict[str, UnitRow] = {}
     curve: list[tuple[int, int]] = []
     for name_id, t0, t1, size, whole in zip(*columns, strict=True):
         name, verb = split_name(process.name(name_id))
-        _take(units.setdefault(name, _Unit(size)), verb, t0, t1)
+        _take(units.setdefault(name, UnitRow(name, size)), verb, t0, t1)
         if not curve or curve[-1][1] != whole:
             curve.append((t1, whole))
     return units, curve
@@ -137,7 +124,7 @@ def split_name(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _take(unit: _Unit, verb: str, t0: int, t1: int) -> None:
+def _take(unit: UnitRow, verb: str, t0: int, t1: int) -> None:
     if verb == "unshard":
         unit.fetching.append(Stretch(t0, t1))
     elif verb == "wait unshard":
