@@ -111,7 +111,8 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if not sure and view.t_ns - blame.since_ns < _patience(view, blame, why):
             if not why.gets_on or not _unusual(view, blame):
                 continue
-            why = replace(why, severity="info", text=f"gets on: {why.text}")
+            text = "gets on" if why.text == UNKNOWN else f"gets on: {why.text}"
+            why = replace(why, severity="info", text=text)
         missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
     for blamed in missing.values():
         yield _missing(view, blamed, over)

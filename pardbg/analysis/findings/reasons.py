@@ -86,9 +86,10 @@ def reason(view: View, rank: int) -> Reason:
                       where, "Look at the file or device it uses there.")  # fmt: skip
     idle = _asleep(now)
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
+    starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
-                  patience_ns=_MOVES_NS if moves else 0 if idle else _patience(now),
+                  patience_ns=_MOVES_NS if moves or starved else 0 if idle else _patience(now),
                   gets_on=moves)  # fmt: skip
 
 

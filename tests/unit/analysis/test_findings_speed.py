@@ -368,9 +368,10 @@ def test_memory_that_fills_up_does_not_creep() -> None:
     assert growth(steps, 1e8 + 4e6 * steps) == (pytest.approx(4e6), 29, 10)
 
 
-def test_memory_that_was_taken_once_does_not_creep() -> None:
-    trace = with_memory({0: (300, 0), 1: (300, 0)})
-    assert found(trace) == []
+def test_memory_that_was_taken_once_or_grows_little_for_a_while_does_not_creep() -> None:
+    """1.5 MiB a step over 29 steps are 43 MiB of a process's memory: an allocator may do that."""
+    assert found(with_memory({0: (300, 0), 1: (300, 0)})) == []
+    assert found(with_memory({0: (300, 1.5), 1: (300, 1.5)})) == []
 
 
 def test_a_device_that_is_nearly_full() -> None:

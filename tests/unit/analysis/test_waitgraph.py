@@ -244,6 +244,19 @@ def test_a_message_for_another_rank_than_the_one_that_waits(send: bool) -> None:
     assert f"rank 0 waits in {verb} nothing of it, while rank 1 waits" in said.text
 
 
+def test_a_rank_that_is_ready_to_run_and_has_no_stack_may_lack_a_core() -> None:
+    """On an overloaded host it stands aside for seconds: told after 10 s. Where its stack was taken
+    it loops there: told after 2 s."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.flush()
+    for t in (2400, 10_400):
+        state_of(trace, trace.ranks[1], t, os="R", cpu=0.2)
+    assert found(trace, 2500) == {} and "missing-rank" in found(trace, 10_500)
+    stall(trace, 2450, r1=FORWARD)
+    assert "missing-rank" in found(trace, 2500)
+
+
 def test_a_stopped_rank_is_named_also_where_it_waits_itself() -> None:
     """1 is stopped inside the all_reduce that all have issued; 0 and 2 stand in it."""
     trace = Trace(3)
