@@ -12,7 +12,7 @@ CASES = (
     program("raises", 3, 2, 5, ("exception",), sort=END),
     recipe("group-order", 4, 2, 3, ("deadlock",)),
 )
-PLACES = {"gil": "in gil", "raises": "in raises", "group-order": "group_order"}
+PLACES = {"gil": "in gil", "raises": "in raises", "group-order": "waiting.py"}
 
 
 @pytest.mark.timeout(90)
