@@ -58,8 +58,9 @@ CASES: Final = (
     Case("two train, one looks on", "averaged", {"ROLES": "1"}, nproc=3, steps=None, loss=False,
          parts=(0, 24)),
     Case("optimizers in a container", "container", loss=True),
+    # It has no data parallel wrapper: both ranks train apart.
     Case("megatron, gradients accumulate", "megatron_pp", {"MEG_PP": "1"}, ("megatron.core",),
-         loss=False),
+         loss=False, findings=("no-gradient-exchange",)),
     Case("megatron dp x pp", "megatron_pp", {"MEG_PP": "2"}, ("megatron.core",), nproc=4,
          schedule="Megatron 1F1B", microbatches=8, loss=False),
     Case("megatron 1f1b", "megatron_pp", needs=("megatron.core",), schedule="Megatron 1F1B",
