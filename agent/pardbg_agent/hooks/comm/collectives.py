@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,6 @@ from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
 _ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)
 _ASYNC, _P2P, _SEND, _FAILED = int(Flag.ASYNC), int(Flag.P2P), int(Flag.SEND), int(Flag.FAILED)
 _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
-_PROBED = probes.LEAST_BYTES
 _new_op = tuple.__new__
 """Op's own constructor is a Python function: twice as slow, and this runs for every op."""
 
@@ -59,25 +59,8 @@ def make_count(spec: Spec) -> Any:
 def make_begin(spec: Spec) -> Any:
     """Return what runs before the op enters the backend, guarded. It returns the Op; None where it
     is only counted (``make_count``), or not real (a fake tensor)."""
-    begin, count, hook = _begin(spec), make_count(spec), f"c10d.{spec.torch_name}"
-    if spec.parts is not None:
-        begin = _with_parts(spec.parts, spec.group, begin)
-
-    def guarded(c: _core.Core, args: Args, state: State) -> Op | None:
-        if c.level and hook not in c.guard.disabled:
-            state.numbered = False
-            try:
-                op: Op | None = begin(c, args, state)
-                return op
-            except Exception as error:  # noqa: BLE001 - the guard
-                lost(c, hook, error)
-                if state.numbered:
-                    return None
-        count(c, args, state)
-        state.numbered = True
-        return None
-
-    return guarded
+    begin = _begin(spec)
+    return begin if spec.parts is None else _with_parts(spec.parts, spec.group, begin)
 
 
 def _with_parts(parts: Parts, group_at: int, begin: Any) -> Any:
@@ -100,56 +83,69 @@ def _with_parts(parts: Parts, group_at: int, begin: Any) -> Any:
 def _begin(spec: Spec) -> Any:
     op_name, name, p2p, send = spec.op, spec.torch_name, spec.p2p, spec.send
     tensors_of, group_at, peer_at, tag_at = spec.tensors, spec.group, spec.root, spec.tag
-    async_at, reduces, probed = spec.is_async, spec.reduces, probes.probed(spec)
+    async_at, reduces = spec.is_async, spec.reduces
+    count, hook = make_count(spec), f"c10d.{spec.torch_name}"
+    least: Any = probes.LEAST_BYTES if probes.probed(spec) else math.inf
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
     def begin(c: _core.Core, args: Args, state: State) -> Op | None:
+        if not c.level or hook in c.guard.disabled:
+            count(c, args, state)
+            return None
+        state.numbered = False
         try:
-            tensor, a, b = tensors_of(args)
-        except (RuntimeError, NotImplementedError):  # sparse and nested tensors
-            tensor, a, b = op_arguments.whatever(args)
-        if tensor is None:
+            try:
+                tensor, a, b = tensors_of(args)
+            except (RuntimeError, NotImplementedError):  # sparse and nested tensors
+                tensor, a, b = op_arguments.whatever(args)
             on_cpu, dtype = True, None
-        else:
-            on_cpu, dtype = tensor.is_cpu, tensor.dtype
-            if not on_cpu and tensor.is_meta:
-                return None
-        x, pg, what = context.of(c), state.group, nothing
-        tag, stage, mb = 0, NONE, NONE
-        if pg is None:
-            pg = _unbox(args[group_at])
-        elif reduces:
-            what = state.reduce
-        peer = args[peer_at] if peer_at >= 0 else NONE
-        if p2p:
-            tag = args[tag_at]
-            if x.labels and tensor is not None:
-                what, stage, mb = x.labels.pop((tensor.data_ptr(), send), ("", NONE, NONE))
-        key = (name, id(pg), dtype, what, peer, tag)
-        known = x.signatures.get(key)
-        if known is None or known[0]() is not pg:
-            known = _sign(x, spec, key, pg, dtype, what, peer, tag)
-        _, group_key, group_id, name_id, peer, next_seq = known
-        if c.gate.closed and not state.coalescing:
-            group = groups.group_of(x, pg)
-            reduce, label = (NONE, what) if p2p else (what, "")
-            at_gate(Coming(
-                c, spec, group, args, tensor, dtype, a, b, peer, reduce, label, stage, mb
+            if tensor is not None:
+                on_cpu, dtype = tensor.is_cpu, tensor.dtype
+                if not on_cpu and tensor.is_meta:
+                    return None
+            x, pg, what = c.context or context.of(c), state.group, nothing
+            tag, stage, mb = 0, NONE, NONE
+            if pg is None:
+                pg = _unbox(args[group_at])
+            elif reduces:
+                what = state.reduce
+            peer = args[peer_at] if peer_at >= 0 else NONE
+            if p2p:
+                tag = args[tag_at]
+                if x.labels and tensor is not None:
+                    what, stage, mb = x.labels.pop((tensor.data_ptr(), send), ("", NONE, NONE))
+            key = (name, id(pg), dtype, what, peer, tag)
+            known = x.signatures.get(key)
+            if known is None or known[0]() is not pg:
+                known = _sign(x, spec, key, pg, dtype, what, peer, tag)
+            _, group_key, group_id, name_id, peer, next_seq = known
+            if c.gate.closed and not state.coalescing:
+                reduce, label = (NONE, what) if p2p else (what, "")
+                at_gate(Coming(
+                    c, spec, groups.group_of(x, pg), args, tensor, dtype, a, b, peer, reduce,
+                    label, stage, mb,
+                ))  # fmt: skip
+            bad = probes.check_input(c, tensor) if a >= least and on_cpu else None
+            flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
+            seq = next_seq()
+            state.numbered = True
+            t0 = now_ns()
+            issued = c.ops.issued
+            op: Op = _new_op(Op, (
+                issued(group_key, group_id, op_name, seq, p2p, send, peer, tag, name_id, t0),
+                name_id, t0, c.step, seq, group_id, flags | state.thread, stage, mb, peer, a, b,
+                on_cpu,
             ))  # fmt: skip
-        bad = probes.check_input(c, tensor) if probed and on_cpu and a >= _PROBED else None
-        flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
-        flags |= state.thread
-        seq = next_seq()
-        state.numbered = True
-        t0 = now_ns()
-        token = c.ops.issued(group_key, group_id, op_name, seq, p2p, send, peer, tag, name_id, t0)
-        op: Op = _new_op(
-            Op, (token, name_id, t0, c.step, seq, group_id, flags, stage, mb, peer, a, b, on_cpu)
-        )
-        if bad is not None:
-            c.guard.call("probe", probes.tell, c, op, bad)
-        return op
+            if bad is not None:
+                c.guard.call("probe", probes.tell, c, op, bad)
+            return op
+        except Exception as error:  # noqa: BLE001 - the guard
+            lost(c, hook, error)
+            if not state.numbered:
+                count(c, args, state)
+                state.numbered = True
+            return None
 
     return begin
 

@@ -93,15 +93,15 @@ def follow(c: _core.Core, op: Op, result: Any) -> None:
     work = None if boxed is None else _Work.unbox(boxed)
     if work is None:  # the backend made the stream wait already and gives no Work
         c.ops.completed(op.token)
-    elif not op.host_waits:
-        _poll_later(c, op, work)
     else:
-        _when_done(c, op, work)
+        _seen_to(c, (c.context or of(c)).works, op, work)
 
 
-def _when_done(c: _core.Core, op: Op, work: Any) -> bool:
-    """Have the Work's future tell. False: it has none."""
-    works = of(c).works
+def _seen_to(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> bool:
+    """Have the Work's future tell, or the agent's thread look. False: it has no future."""
+    if not op.host_waits:
+        _poll_later(c, works, op, work)
+        return True
     no_future, followed = works.no_future, works.followed
     if no_future and (op.group_id, op.name_id) in no_future:
         return False
@@ -140,8 +140,8 @@ def backward_ended(c: _core.Core, t1: int) -> None:
             done(c, op, t1, WAITED)
 
 
-def _poll_later(c: _core.Core, op: Op, work: Any) -> None:
-    polled = of(c).works.polled
+def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
+    polled = works.polled
     if len(polled) >= MAX_POLLED:
         forgotten, _ = polled.popleft()
         c.ops.completed(forgotten.token)
@@ -176,12 +176,8 @@ def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
 
 def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
     """Tie the op to its Work, which Python got from an asynchronous op (or one on a device)."""
-    if not op.host_waits:
-        _poll_later(c, op, work)
-        told = True
-    else:
-        told = has_future and _when_done(c, op, work)
-    known = of(c).works
+    known = (c.context or of(c)).works
+    told = (has_future or not op.host_waits) and _seen_to(c, known, op, work)
     gone = known.gone
     if gone is None:
         gone = known.gone = partial(_gone, known)
@@ -269,7 +265,7 @@ def _wait(original: Any) -> Any:
             if op is not None and state.sync_id == id(self):
                 state.sync_op = None
             elif c is not None:
-                live = of(c).works.live
+                live = (c.context or of(c)).works.live
                 found = live.pop(_ref(self), None) if live else None
                 op = None if found is None else found[0]
             if c is None or op is None:
