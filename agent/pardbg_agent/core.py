@@ -1,13 +1,9 @@
 """The process's one Core: how it is made, parked by detach, left at exit and dropped after fork.
 
-A hook that runs in every process (spans, phases) does::
-
-    c = core.CURRENT
-    if c is None: return            # not a rank (yet): a launcher, a DataLoader worker
-
-and one that proves the process to be a rank (a group is formed, an op is issued) does
-``c = core.CURRENT or core.ensure()``. Never keep a Core or its ``record`` across calls: after
-``fork`` the child has none until it forms a group itself.
+A hook that runs in every process (spans, phases) does nothing where ``core.CURRENT`` is None: not a
+rank (yet), a launcher, a DataLoader worker. One that proves the process to be a rank (a group is
+formed, an op is issued) does ``c = core.CURRENT or core.ensure()``. Never keep a Core or its
+``record`` across calls: after ``fork`` the child has none until it forms a group itself.
 
 ``ensure`` always returns a usable Core. If the agent is off (no run, files cannot be created, the
 process ends), its ring is anonymous memory and its ``level`` 0.
@@ -183,13 +179,10 @@ def shutdown(deadline_s: float = 0.9) -> None:
 
 
 def at_exit() -> None:
-    """Have the agent end before the interpreter does. Idempotent.
-
-    ``atexit`` runs after the program's non-daemon threads have ended, so their ops are still
-    seen. Forked children (multiprocessing) leave by ``os._exit``: no ``atexit``, but they pass
-    ``threading._shutdown``, where what is in the ring is sent. Nothing is stopped there: other
-    threads may still issue ops.
-    """
+    """Have the agent end before the interpreter does: ``atexit`` runs after the program's
+    non-daemon threads have ended. Forked children (multiprocessing) leave by ``os._exit``: no
+    ``atexit``, but they pass ``threading._shutdown``, where what is in the ring is sent, and
+    nothing stopped: other threads may still issue ops. Idempotent."""
     global _exit_registered
     atexit.unregister(_leave)  # handlers run newest first: what came before torch comes after us
     atexit.register(_leave)

@@ -56,13 +56,13 @@ class Identity:
 def of_this_process() -> Identity:
     """From the environment (torchrun's variables where they are set) and the system."""
     pid, host = os.getpid(), host_name()
-    node = _env_int("GROUP_RANK", -1)
-    epoch = max(0, _env_int("TORCHELASTIC_RESTART_COUNT", 0))
+    node = env_int("GROUP_RANK")
+    epoch = max(0, env_int("TORCHELASTIC_RESTART_COUNT", 0))
     return Identity(
         proc=f"{epoch}.{host}.{pid}",
-        rank=_env_int("RANK", -1),
-        world_size=_env_int("WORLD_SIZE", 0),
-        local_rank=_env_int("LOCAL_RANK", -1),
+        rank=env_int("RANK"),
+        world_size=env_int("WORLD_SIZE", 0),
+        local_rank=env_int("LOCAL_RANK"),
         host=host,
         pid=pid,
         epoch=epoch,
@@ -99,7 +99,8 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", short)[:63] or "host"
 
 
-def _env_int(name: str, default: int) -> int:
+def env_int(name: str, default: int = -1) -> int:
+    """Return the whole number of an environment variable, or the default."""
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):

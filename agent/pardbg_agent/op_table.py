@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from pardbg_agent.wire import CALLS, NO_GROUP, NONE, Flag, Kind, Lane
@@ -156,10 +156,6 @@ class OpTable:
         """Ops that a backend has; calls are none."""
         return sum(not op[0].startswith(CALLS) for op in list(self._open.values()))
 
-    def oldest(self) -> Issued | None:
-        found = self._first()
-        return None if found is None else Issued(*found)
-
     def _first(self) -> tuple[Any, ...] | None:
         while True:
             try:
@@ -169,15 +165,8 @@ class OpTable:
 
     def snapshot(self) -> dict[str, Any]:
         """STATE's ``open``, ``issued`` and ``p2p``; without calls, where no gate is."""
-        return {
-            "open": [
-                as_state(Issued(*op))
-                for op in list(self._open.values())
-                if not op[0].startswith(CALLS)
-            ],
-            "issued": {k: n for k, n in self._collectives.items() if not k.startswith(CALLS)},
-            "p2p": [[*edge, n] for edge, n in list(self._edges.items())],
-        }
+        edges = [[*edge, n] for edge, n in list(self._edges.items())]
+        return as_state(list(self._open.values()), list(self._collectives.items()), edges)
 
     def idle(self) -> None:
         """Status block: no op open."""
@@ -194,10 +183,21 @@ class OpTable:
         self._status(name_id, seq, group_id, peer, flags, t0, len(self._open))
 
 
-def as_state(op: Issued) -> list[Any]:
-    """The fields of pardbg.control.machine.cut.OpenOp, in its order."""
-    peer, order = (op.peer, op.order) if op.p2p else (None, 0)
-    return [op.group, op.op, op.seq, peer, op.send, op.tag, order, op.since_ns]
+def as_state(
+    ops: Iterable[Sequence[Any]], issued: Iterable[tuple[str, int]], edges: Iterable[Sequence[Any]]
+) -> dict[str, Any]:
+    """Return the snapshot of these. An op is told by the fields of
+    pardbg.control.machine.cut.OpenOp, in its order."""
+    known = [op for op in map(Issued._make, ops) if not op.group.startswith(CALLS)]
+    return {
+        "open": [
+            [op.group, op.op, op.seq, op.peer if op.p2p else None, op.send, op.tag,
+             op.order if op.p2p else 0, op.since_ns]
+            for op in known
+        ],
+        "issued": {key: n for key, n in issued if not key.startswith(CALLS)},
+        "p2p": [list(edge) for edge in edges],
+    }  # fmt: skip
 
 
 MAX_GAPS: Final = 32

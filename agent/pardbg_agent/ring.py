@@ -3,9 +3,8 @@
 Standard library only and free of torch and zmq: the hub reads dead processes' rings with it.
 
 One file per process: ``RING_HEADER`` at 0, the status blocks, then a power-of-two ring of 64-byte
-records. A writer takes an index from ``itertools.count`` (atomic under the GIL), writes the whole
-record with one ``pack_into`` and so commits it: the record's last field is its index + 1.
-``pack_into`` zeroes the slot first, so a slot in the making never shows a valid mark.
+records. A writer takes an index (atomic under the GIL) and writes the whole record with one
+``pack_into``, its index + 1 last; that zeroes the slot first, so one in the making has no mark.
 """
 
 from __future__ import annotations

@@ -2,15 +2,11 @@
 
 Hooks do ``if gate.closed: gate.wait(Gate.X, describe, facts)``: open, that is one attribute read.
 ``closed`` means *look here*: ranks are being held, or a breakpoint, a delay or a watch that looks
-before an op is issued is set. Only
-``holding`` keeps anybody.
+before an op is issued is set. Only ``holding`` keeps anybody.
 
 All decisions are made under one lock and at once: a PERMIT that lets a held thread go marks it
-released inside ``permit()``, not when the thread wakes. So a state that says it follows permit 5
-never shows the hold that permit 5 ended.
-
-The lease is enforced by whoever looks first: the waiting thread itself and the agent's thread.
-Neither needs the hub.
+released inside ``permit()``, so a state that says it follows permit 5 never shows the hold that
+permit 5 ended. The lease is enforced by whoever looks first, the waiting thread or the agent's.
 """
 
 from __future__ import annotations
@@ -128,13 +124,10 @@ class GateControl:
         self, gate: int, describe: Describe, facts: AskFacts | None = None,
         look: Callable[[], None] | None = None,
     ) -> int:  # fmt: skip
-        """Pass a gate, or be held until a permit, RUN or the lease's end lets go.
-
-        Returns the ns it was held or delayed (hooks do not count them as their cost).
-        ``describe`` (text, or what makes it) says what comes next, ``facts`` the same field by
-        field; they are only asked when the rank is held, or a breakpoint wants to know. ``look``
-        is a watch's look at what comes next: it may say ``stop``.
-        """
+        """Pass a gate, or be held until a permit, RUN or the lease's end lets go. Returns the ns it
+        was held or delayed. ``describe`` (text, or what makes it) says what comes next, ``facts``
+        the same field by field; they are only asked when the rank is held, or a breakpoint wants
+        to know. ``look`` is a watch's look at what comes next: it may say ``stop``."""
         if self._working == threading.get_ident():
             return 0  # what a person asked to run meets gates of its own
         gate = int(gate)  # an enum's own & takes longer than all the rest here
@@ -186,8 +179,8 @@ class GateControl:
             self._due = None
 
     def hold_raised(self, text: str, trace: TracebackType | None) -> None:
-        """Hold this thread before its uncaught exception ends it, and the rank's other
-        threads at their next gates, until RUN or the lease's end."""
+        """Hold this thread before its uncaught exception ends it, and others at their next gates,
+        until RUN or the lease's end."""
         with self._changed:
             if self._ended:
                 return

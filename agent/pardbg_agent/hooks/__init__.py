@@ -38,14 +38,10 @@ def uninstall() -> None:
 
 
 def quiesce(deadline_s: float) -> None:
-    """At exit: take the kernels off, then wait until no backend holds an op of ours.
-
-    A Python kernel or hook gives each tensor it sees a Python object, and gloo's worker, which
-    drops its tensors a moment after completion, then needs the GIL for it. In a process that is
-    already finalizing it would not get it and the process would abort. So here, while the
-    interpreter still lives: let go, wait (the GIL released) until every issued op is complete, and
-    a little longer for the worker to drop what it holds.
-    """
+    """At exit, while the interpreter lives: take the kernels off, then wait, the GIL released,
+    until every issued op is complete, and a little longer for the worker to drop what it holds. A
+    Python kernel gives each tensor a Python object, so whoever drops it needs the GIL; in a process
+    that is already finalizing gloo's worker would not get it, and the process would abort."""
     until = now_ns() + int(deadline_s * 1e9)
     core = _core.CURRENT
     uninstall()
@@ -64,12 +60,9 @@ def left(core: _core.Core) -> set[int]:
 
 
 def outlive(followed: set[int]) -> None:
-    """At exit, the rest sent: wait for ops that were left under way, as the program itself would.
-
-    Their process group's destructor waits for them (gloo), so this takes no time that the exit
-    would not take without us; but in there the interpreter is finalizing, and a future that calls
-    into Python then ends the process by SIGABRT in place of its own exit code.
-    """
+    """At exit, the rest sent: wait for ops that were left under way, as their process group's
+    destructor would (gloo). But in there the interpreter is finalizing, and a future that calls
+    into Python then ends the process by SIGABRT in place of its own exit code."""
     begun = now_ns()
     while followed and (waited := now_ns() - begun) < OUTLIVE_NS:
         time.sleep(0.002 if waited < 1_000_000_000 else 0.05)

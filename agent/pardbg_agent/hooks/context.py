@@ -67,63 +67,56 @@ class Signature(NamedTuple):
     next_seq: Callable[[], int]
 
 
+@dataclass(slots=True, eq=False)
 class State:
     """Per thread: what encloses the code that runs now."""
 
-    __slots__ = (
-        "action", "backward", "coalescing", "counting", "forward", "fsdp", "futures", "group",
-        "initializing", "issuing", "numbered", "op", "open", "optimizer", "own_at", "own_ns",
-        "own_step", "pipeline", "recompute", "reduce", "sync_id", "sync_op", "tag", "thread",
-        "unscaled",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.group: Any = None
-        """ProcessGroup whose Python method is running: the op that comes next is Python's."""
-        self.reduce = -1
-        self.op: Op | None = None
-        """The op issued inside that method, not yet tied to its Work."""
-        self.sync_id = 0
-        self.sync_op: Op | None = None
-        """A synchronous op and the id of its Work: the very next wait is for it."""
-        self.tag = 0
-        """Of the p2p method of Python that runs."""
-        self.thread = 0
-        """OTHER_THREAD where this is not the main thread, for the flags of its ops."""
-        self.issuing: list[Any] = []
-        """Ops between a group's public pre-hook and post-hook; more than one only where a backend
-        issues ops itself."""
-        self.numbered = False
-        """The op that is being begun has its number."""
-        self.coalescing = False
-        """Between a backend's group start and end no gate may hold."""
-        self.futures: list[tuple[Op, Any]] = []
-        """Ops issued in the backward that runs, and their futures; emptied when it ends."""
-        self.action = 0
-        """Depth of pipeline actions."""
-        self.pipeline = 0
-        self.backward = 0
-        self.recompute = 0
-        """Depth of checkpointed regions that run again."""
-        self.forward = 0
-        self.fsdp: Any = None
-        """What before_forward gave for the FSDP root whose forward runs."""
-        self.counting: Any = None
-        """A count of what autograd saves (saved_tensors.Count) that is on."""
-        self.open: Any = None
-        """A count of activations that began behind a step and ends with the next backward."""
-        self.optimizer: Any = None
-        """Outermost optimizer whose step() runs, and since when."""
-        self.own_ns = 0
-        """Under ``watch slow``: since when this thread has waited for nobody."""
-        self.own_step = NONE
-        self.own_at = 0
-        """What of that step has come already: ops and actions."""
-        self.unscaled: tuple[float, float] | None = None
-        """The loss that a GradScaler has just scaled for the backward that comes next, and what
-        it was divided by."""
-        self.initializing = 0
-        """Depth of optimizers' step() calls that only make their state."""
+    group: Any = None
+    """ProcessGroup whose Python method is running: the op that comes next is Python's."""
+    reduce: int = -1
+    op: Op | None = None
+    """The op issued inside that method, not yet tied to its Work."""
+    sync_id: int = 0
+    sync_op: Op | None = None
+    """A synchronous op and the id of its Work: the very next wait is for it."""
+    tag: int = 0
+    """Of the p2p method of Python that runs."""
+    thread: int = 0
+    """OTHER_THREAD where this is not the main thread, for the flags of its ops."""
+    issuing: list[Any] = field(default_factory=list)
+    """Ops between a group's public pre-hook and post-hook; more than one only where a backend
+    issues ops itself."""
+    numbered: bool = False
+    """The op that is being begun has its number."""
+    coalescing: bool = False
+    """Between a backend's group start and end no gate may hold."""
+    futures: list[tuple[Op, Any]] = field(default_factory=list)
+    """Ops issued in the backward that runs, and their futures; emptied when it ends."""
+    action: int = 0
+    """Depth of pipeline actions."""
+    pipeline: int = 0
+    backward: int = 0
+    recompute: int = 0
+    """Depth of checkpointed regions that run again."""
+    forward: int = 0
+    fsdp: Any = None
+    """What before_forward gave for the FSDP root whose forward runs."""
+    counting: Any = None
+    """A count of what autograd saves (saved_tensors.Count) that is on."""
+    open: Any = None
+    """A count of activations that began behind a step and ends with the next backward."""
+    optimizer: Any = None
+    """Outermost optimizer whose step() runs, and since when."""
+    own_ns: int = 0
+    """Under ``watch slow``: since when this thread has waited for nobody."""
+    own_step: int = NONE
+    own_at: int = 0
+    """What of that step has come already: ops and actions."""
+    unscaled: tuple[float, float] | None = None
+    """The loss that a GradScaler has just scaled for the backward that comes next, and what
+    it was divided by."""
+    initializing: int = 0
+    """Depth of optimizers' step() calls that only make their state."""
 
 
 _MAX_THREADS = 16

@@ -92,13 +92,17 @@ def known(word: str, optimizers: Iterable[Any]) -> dict[str, str]:
         raise TypeError("no optimizer has stepped yet: name what to hash, as in `hash model`")
     found: dict[str, str] = {}
     for optimizer in optimizers:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for at, parameter in enumerate(parameters):
+        for at, parameter in enumerate(parameters_of(optimizer)):
             for name, item in _of(word, optimizer, parameter):
                 tensor = _tensor(item)
                 if tensor is not None and len(found) < MAX_TENSORS:
                     found[f"{at}{name} {tuple(parameter.shape)}"] = digest(tensor)
     return found
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return all parameters of an optimizer, in its order."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _of(word: str, optimizer: Any, parameter: Any) -> list[tuple[str, Any]]:

@@ -1,9 +1,8 @@
 """Calls of a rank's life that block outside of collectives: begin and end as CALL records.
 
-init_process_group, new_group, a wait at the store, a checkpoint, destroy_process_group, the exit of
-the process: each is an op in the wait-for graph, so that who does not come is found there, too.
-Calls that all members make together count on one group; a call that concerns this rank alone has a
-group of its own. The groups are ours: torch knows nothing of them.
+init_process_group, a wait at the store, a checkpoint, the exit of the process: each is an op in the
+wait-for graph, so that who does not come is found there, too. Calls that all members make together
+count on one group; a call of this rank alone has a group of its own. Torch knows nothing of them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """The exception that ends a thread of this process, told before the process is gone.
 
 ``sys.excepthook`` and ``threading.excepthook`` are chained: what was there before runs as always.
-A child of ``multiprocessing`` (``mp.spawn``) never gets that far, since its last line of defence
-prints the exception itself: there it is seen as it leaves ``Process.run``. Only what nobody
-caught is told; the values of variables are not looked at.
+In a child of ``multiprocessing``, which prints the exception itself, it is seen as it leaves
+``Process.run``. The values of variables are not looked at.
 
 Where the job was started with ``--on-exception hold``, the thread is then held, as at a gate, until
-the hub lets it die. Its stack is unwound by then (``finally`` blocks and context managers have
-run), but the traceback still has its frames, as for ``pdb.pm``.
+the hub lets it die. Its stack is unwound by then, but the traceback still has its frames.
 """
 
 from __future__ import annotations

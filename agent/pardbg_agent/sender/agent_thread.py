@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -68,8 +67,6 @@ class Sender:
         self._requests = Requests(core, self._control, self._say, self.wake)
         self.bad_messages = 0
         """CTRL messages that made no sense."""
-        self.cpu_ns = 0
-        """CPU time of this thread so far."""
 
     def start(self) -> None:
         self._core.gate.wake = self.wake
@@ -252,7 +249,6 @@ class Sender:
 
     def _health(self) -> None:
         core = self._core
-        self.cpu_ns = time.thread_time_ns()
         core.status.health(
             clock.now_ns(), self._sent, self._reader.lost, core.guard.errors, core.level,
             max(0, core.cost()[0]),  # below 0 while a gate that was left is being settled up

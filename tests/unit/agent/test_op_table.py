@@ -130,7 +130,7 @@ def test_threads_issue_and_complete_at_once(make: Make) -> None:
             seq = ops.next_seq("dp")
             seqs.append(seq)
             token = ops.issued("dp", 1, "all_reduce", seq, False, False, -1, 0, 5, n)
-            ops.oldest()
+            ops.snapshot()
             assert ops.completed(token)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]

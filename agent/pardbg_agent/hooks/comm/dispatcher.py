@@ -1,10 +1,9 @@
 """Every collective and p2p op, seen where all of them pass: the c10d dispatcher ops.
 
-A Python kernel registered for BackendSelect records the issue and redispatches.
-``redispatch_boxed`` releases the GIL; calling a backend with the GIL held can deadlock with gloo's
-worker. It has one effect that a program can see: what a backend refuses with another exception
-(gloo: ValueError) arrives as a RuntimeError with the same text. Torch's public hooks (``public``,
-preferred from 2.14 on) leave it as it is.
+A Python kernel registered for BackendSelect records the issue and redispatches, the GIL released:
+calling a backend with the GIL held can deadlock with gloo's worker. One effect a program can see:
+what a backend refuses with another exception (gloo: ValueError) arrives as a RuntimeError with the
+same text. The native way and torch's public hooks leave it as it is.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import patching
 from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.identity import env_int
 from pardbg_agent.life import calls
 from pardbg_agent.life.late_imports import LateImports
 
@@ -146,16 +147,9 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def _rank_and_size(given: dict[str, Any]) -> tuple[int, int]:
     """As init_process_group will take them; (-1, -1) where they are not known yet."""
     rank, size = given.get("rank"), given.get("world_size")
-    known_rank = rank if isinstance(rank, int) and rank >= 0 else _number("RANK")
-    known_size = size if isinstance(size, int) and size > 0 else _number("WORLD_SIZE")
+    known_rank = rank if isinstance(rank, int) and rank >= 0 else env_int("RANK")
+    known_size = size if isinstance(size, int) and size > 0 else env_int("WORLD_SIZE")
     return known_rank, known_size
-
-
-def _number(name: str) -> int:
-    try:
-        return int(os.environ[name])
-    except (KeyError, ValueError):
-        return -1
 
 
 def _init(*args: Any, **kwargs: Any) -> About | None:
@@ -177,7 +171,7 @@ def _init(*args: Any, **kwargs: Any) -> About | None:
 def _world() -> range | None:
     if dist.is_initialized():
         return range(dist.get_world_size())
-    size = _number("WORLD_SIZE")
+    size = env_int("WORLD_SIZE")
     return range(size) if size > 0 else None
 
 

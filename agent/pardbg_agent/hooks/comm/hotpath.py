@@ -1,9 +1,9 @@
 """The native way: ops are seen in C++ (``pardbg_agent.native``), and Python is asked where it must.
 
 The kernel in C++ numbers, times and records ops, and follows them to their completion, without the
-GIL and without a Python object for a tensor. It asks ``ask`` before it issues an op while a gate
-is closed or watched, and where the op is of a kind it has not met, is not on the host, or carries
-values that are not finite. Ring index and op table are one for both sides: the C++ ones.
+GIL. It asks ``ask`` before it issues an op while a gate is closed or watched, and where the op is
+of a kind it has not met, is not on the host, or carries values that are not finite. Ring index and
+op table are one for both sides: the C++ ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import unseen
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.native import Unusable, loaded, state
-from pardbg_agent.op_table import Issued, as_state
+from pardbg_agent.op_table import as_state
 from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
 
 OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET
@@ -140,45 +140,22 @@ def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool]:
 
 
 class NativeTable:
-    """op_table.OpTable's methods and properties over the table in C++."""
+    """op_table.OpTable's methods and properties over the table in C++, which has most of them."""
 
     def __init__(self, table: Any) -> None:
         self.table = table
-        self.next_seq, self.counter = table.next_seq, table.counter
-        self.issued, self.passed, self.completed = table.issued, table.passed, table.completed
-        self.num_issued, self.num_on_edge = table.num_issued, table.num_on_edge
-        self.idle = table.idle
         self.unused = False
 
-    @property
-    def revision(self) -> int:
-        return int(self.table.revision)
-
-    @property
-    def num_ever(self) -> int:
-        return int(self.table.num_ever)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
 
     @property
     def num_open(self) -> int:
         """Ops that a backend has; calls are none."""
         return sum(not op[0].startswith(CALLS) for op in self.table.rows()[0])
 
-    def oldest(self) -> Issued | None:
-        rows = self.table.rows()[0]
-        return Issued(*rows[0]) if rows else None
-
     def snapshot(self) -> dict[str, Any]:
-        ops, issued, edges = self.table.rows()
-        return {
-            "open": [as_state(Issued(*op)) for op in ops if not op[0].startswith(CALLS)],
-            "issued": {key: n for key, n in issued if not key.startswith(CALLS)},
-            "p2p": [list(edge) for edge in edges],
-        }
-
-    def cost(self) -> tuple[int, int]:
-        """(ns, calls) of the hooks in C++, so far."""
-        ns, calls = self.table.cost()
-        return ns, calls
+        return as_state(*self.table.rows())
 
     def poll(self) -> None:
         """By the agent's thread: ops on a device, and what watch slow is to hear of."""

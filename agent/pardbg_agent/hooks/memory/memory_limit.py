@@ -52,13 +52,13 @@ def sample(c: _core.Core, t: int) -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         if not known.device:
             known.device = True
-            _record(c, t, device_bytes(), 0)
+            record(c, "limit", device_bytes(), 0, t)
         return
     if known.cgroup is None:
         known.cgroup = cgroup()
     limit, version, directory = known.cgroup
     if limit:
-        _record(c, t, limit, used_bytes(version, directory))
+        record(c, "limit", limit, used_bytes(version, directory), t)
 
 
 def device_bytes() -> int:
@@ -111,8 +111,9 @@ def _number(text: str) -> int:
     return whole(text.strip()) or 0
 
 
-def _record(c: _core.Core, t: int, limit: int, used: int) -> None:
+def record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None:
+    """Write a MEMORY record: bytes of ``name`` at ``t``, and their peak."""
     c.record(
-        _MEMORY, _COUNTER, 0, c.defs.name("limit"), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
-        limit, used,
+        _MEMORY, _COUNTER, 0, c.defs.name(name), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
+        num_bytes, peak,
     )  # fmt: skip

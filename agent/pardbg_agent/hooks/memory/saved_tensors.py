@@ -1,12 +1,10 @@
 """Activation memory: bytes that autograd saves in a forward, counted on sampled steps only.
 
-Saved-tensor hooks are pushed around a stage's or a wrapped model's forward. They keep what autograd
-would have kept (the same storage) and count it: each part once, parameters left out.
-
-What must not change, and how: an output that is saved would form a cycle with its own node if it
-were returned as it is, so what has a grad_fn is detached (as autograd itself does); the check that
-nobody wrote to a saved tensor, which autograd leaves out under hooks, is made in ``_unpack``;
-programs that forbid saved-tensor hooks (torch.func, some compiled code) find ours taken off first,
+Saved-tensor hooks, pushed around a stage's or a wrapped model's forward, keep what autograd would
+have kept (the same storage) and count it: each part once, parameters left out. What has a grad_fn
+is detached, as autograd itself does: a saved output would form a cycle with its own node. The check
+that nobody wrote to a saved tensor, which autograd leaves out under hooks, is made in ``_unpack``.
+Programs that forbid saved-tensor hooks (torch.func, some compiled code) find ours taken off first,
 and a forward inside the program's own hooks is not counted.
 """
 

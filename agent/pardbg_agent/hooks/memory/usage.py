@@ -14,9 +14,9 @@ from pardbg_agent import core as _core
 from pardbg_agent import identity
 from pardbg_agent.hooks.context import Context, of
 from pardbg_agent.hooks.memory import memory_limit, wrappers
-from pardbg_agent.hooks.tensors import bits_sum, bytes_of
+from pardbg_agent.hooks.tensors import bits_sum, bytes_of, parameters_of
 from pardbg_agent.hooks.watch.probes import window
-from pardbg_agent.wire import NO_GROUP, NONE, DefKind, Kind, Lane
+from pardbg_agent.wire import DefKind
 from pardbg_agent.words import binary_size
 
 EVERY: Final = 50
@@ -26,8 +26,6 @@ MAX_START: Final = 256
 _PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
 TOTAL_EVERY_NS: Final = 50_000_000
 """Minimum time between readings of the process's (or device's) total."""
-
-_MEMORY, _COUNTER = int(Kind.MEMORY), int(Lane.COUNTER)
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
 
 def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
     """What a whole forward saved; while a region is recomputed, its inside comes on top."""
-    _record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
+    memory_limit.record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
     _of(c).parts["activations"] = num_bytes + recomputed_bytes
 
 
@@ -123,23 +121,16 @@ def watch(c: _core.Core) -> None:
         c.gate.stop(asked.number, f"{binary_size(now)} allocated{said}, more than {limit}")
 
 
-def _record(c: _core.Core, name: str, num_bytes: int, peak: int, t: int) -> None:
-    c.record(
-        _MEMORY, _COUNTER, 0, c.defs.name(name), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
-        num_bytes, peak,
-    )  # fmt: skip
-
-
 def _total(c: _core.Core, known: Usage, t: int) -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         stats = torch.cuda.memory_stats_as_nested_dict()
         for name, key in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
             now = stats[key]["all"]
-            _record(c, name, int(now["current"]), int(now["peak"]), t)
+            memory_limit.record(c, name, int(now["current"]), int(now["peak"]), t)
         return
     rss = identity.resident_bytes()
     known.peak = max(known.peak, rss)
-    _record(c, "rss", rss, known.peak, t)
+    memory_limit.record(c, "rss", rss, known.peak, t)
 
 
 def _counts(x: Context) -> tuple[int, int]:
@@ -176,32 +167,27 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
     state = master = 0
     _, shards = _sharding(x, held)
     for optimizer in x.optimizers:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if id(p) in seen:
-                    continue
-                seen.add(id(p))
-                if p.grad is not None and not copies:
-                    gradients += _bytes(p.grad)
-                if held and (not p.numel() or flat.has(p)):
-                    continue
-                if copies:
-                    master += _bytes(p)
-                    continue
-                parameters += _bytes(p)
-                whole += _whole(p, shards)
+        for p in parameters_of(optimizer):
+            if id(p) in seen:
+                continue
+            seen.add(id(p))
+            if p.grad is not None and not copies:
+                gradients += bytes_of(p.grad)
+            if held and (not p.numel() or flat.has(p)):
+                continue
+            if copies:
+                master += bytes_of(p)
+                continue
+            parameters += bytes_of(p)
+            whole += _whole(p, shards)
         for values in (v for each in _inner(optimizer) for v in each.state.values()):
             if isinstance(values, dict):
-                state += sum(_bytes(v) for v in values.values() if isinstance(v, torch.Tensor))
+                state += sum(bytes_of(v) for v in values.values() if isinstance(v, torch.Tensor))
     state += master
     for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
-        _record(c, name, part, part, t)
+        memory_limit.record(c, name, part, part, t)
         x.part(Usage).parts[name] = part
     _define_model(c, x, held, whole, master)
-
-
-def _bytes(tensor: Any) -> int:
-    return bytes_of(tensor)
 
 
 def _whole(p: Any, shards: int) -> int:
@@ -209,7 +195,7 @@ def _whole(p: Any, shards: int) -> int:
     before (without shards, or on a mesh of several dimensions), numel() counts what other ranks
     keep for good."""
     if hasattr(p, "_local_tensor") and (shards == 1 or p.device_mesh.ndim > 1):
-        return _bytes(p) * shards
+        return bytes_of(p) * shards
     return int(p.numel() * p.element_size())
 
 
@@ -240,7 +226,7 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
     known = x.part(Usage)
     if known.start is not None or x.optimizers or c.step:
         return
-    parameters = [p for group in optimizer.param_groups for p in group["params"]][:MAX_START]
+    parameters = parameters_of(optimizer)[:MAX_START]
     if not parameters or not all(type(p) in _PLAIN and p.is_cpu for p in parameters):
         return
     sums = [(tuple(p.shape), int(bits_sum(window(p, 0)))) for p in parameters if p.numel()]

@@ -29,7 +29,7 @@ from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL
 from pardbg_agent.hooks.patching import spend
-from pardbg_agent.hooks.tensors import bits_sum
+from pardbg_agent.hooks.tensors import bits_sum, parameters_of
 from pardbg_agent.hooks.watch import mismatch, probes
 from pardbg_agent.hooks.watch.mismatch import Comparing
 from pardbg_agent.words import ranks_text
@@ -226,7 +226,7 @@ def _is_plain(tensor: Any) -> bool:
 
 def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
     """What this optimizer's parameters are replicas of."""
-    mine = [p for group in optimizer.param_groups for p in group["params"]]
+    mine = parameters_of(optimizer)
     ids = {id(p) for p in mine}
     x = context.of(c)
     for module, number in probes.replicas(c):

@@ -1,8 +1,5 @@
 """`watch mismatch` and `watch skew>T`: each op is posted on the board and compared there before it
-is issued (``pardbg_agent.control.posts``: how; ``pardbg_agent.control.agreement``: what must be
-equal).
-
-Called from ``op_watches.before_issue``, so only while such a watch is set. The op's own gate comes
+is issued (``control.posts``: how; ``control.agreement``: what must be equal). Its own gate comes
 right after, and holds a rank that disagrees: it has not issued, and those inside go on waiting.
 
 Left alone, as two ranks may rightly count them differently: ops of groups without a name (made by

@@ -2,12 +2,10 @@
 
 Looked at while the watch is set, whatever it costs: all that a rank puts into a collective or a
 send, before it is issued; the loss that backward is called on and numbers that the program logs;
-every gradient, at the optimizer's gate. (Without a watch ``probes`` looks at a share of it, and
-never holds anybody.)
+every gradient, at the optimizer's gate. (Without a watch ``probes`` looks at a share of it.)
 
-What goes into an op is read in host memory only: on a device each op would wait for it, and what
-overlaps would not any more. That is said once; gradients there are looked at all together, which
-waits for the device once per step.
+What goes into an op is read in host memory only, as on a device each op would wait for it: said
+once. Gradients there are looked at all together, which waits for the device once per step.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.control.watches import Watch
 from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
-from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.hooks.tensors import local_part, parameters_of
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import REDUCE
@@ -68,7 +66,7 @@ def loss(c: _core.Core, value: float) -> None:
 def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
     if not _due(c, watch):
         return
-    there = [(at, p) for at, p in enumerate(_parameters(optimizer)) if p.grad is not None]
+    there = [(at, p) for at, p in enumerate(parameters_of(optimizer)) if p.grad is not None]
     on_device = [g for _, p in there if not (g := local_part(p.grad)).is_cpu]
     if on_device and all_finite(on_device):
         there = [(at, p) for at, p in there if local_part(p.grad).is_cpu]
@@ -139,10 +137,6 @@ def _say(tensor: Any, bounds: bool = False) -> str | None:
 
 
 # -- names
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _given_name(optimizer: Any, parameter: Any) -> str | None:

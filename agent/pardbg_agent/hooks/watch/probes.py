@@ -9,8 +9,7 @@ them, and replicas that are no longer equal.
   analysis compares ranks; here nobody talks to anybody. Without DDP (gradients averaged by hand,
   optimizers that shard their state) it is all plain parameters that the optimizer steps.
 
-Only tensors in host memory: reading one on a device would wait for it. All probes together take at
-most SHARE of the time; what is over is left out. ``PARDBG_PROBES=off`` leaves out all.
+Only tensors in host memory, and at most SHARE of the time; ``PARDBG_PROBES=off`` leaves out all.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Spec
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import Patches, spend
-from pardbg_agent.hooks.tensors import bits_sum
+from pardbg_agent.hooks.tensors import bits_sum, parameters_of
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -160,8 +159,7 @@ def _tell_gradients(c: _core.Core, optimizer: Any) -> None:
     known = context.of(c).part(Probes)
     names = {id(p): name for m in list(known.replicas) for p, name in _named(known, m)}
     bad: list[tuple[int, str, int]] = []
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for at, p in enumerate(parameters):
+    for at, p in enumerate(parameters_of(optimizer)):
         grad = getattr(p, "grad", None)
         if type(grad) is not torch.Tensor or not grad.is_cpu:
             continue
