@@ -406,13 +406,15 @@ def test_groups_built_by_hand_are_seen(watched: Path) -> None:
 
 
 def test_after_uninstall_nothing_is_recorded_and_install_again_works(watched: Path) -> None:
-    """Detach and attach in mid-program, with a group that lives on."""
+    """Detach and attach in mid-program, with a group that lives on, and its name and numbers: the
+    other ranks' may never have been detached."""
     dist.all_reduce(torch.zeros(2))
     hooks.uninstall()
     dist.all_reduce(torch.zeros(2))
     hooks.install()
     dist.all_reduce(torch.zeros(2))
-    assert len(ops(watched)) == 2
+    assert [seq for _, seq, *_ in ops(watched)] == [0, 1]
+    assert len({d["key"] for d in rank(watched).defined("group")}) == 1
 
 
 def test_beside_other_threads_nothing_is_put_on_groups_that_are_in_use(

@@ -28,6 +28,8 @@ class _Process:
         """How ops are seen: "dispatcher" or "public". The PROCESS definition says it."""
         self.generation = 0
         """How often a default group was made: names start over with each."""
+        self.default: Any = None
+        """Weak reference to the last one: it is made once, whoever attaches again."""
 
 
 PROCESS: Final = _Process()
@@ -45,7 +47,8 @@ def default_made(pg: Any) -> None:
     """Register the rank when the default group is set, before its first op."""
     if pg is None:
         return
-    PROCESS.generation += 1
+    if PROCESS.default is None or PROCESS.default() is not pg:
+        PROCESS.generation, PROCESS.default = PROCESS.generation + 1, weakref.ref(pg)
     c = _core.ensure()
     if calls.group_formed(c):  # the program may have set its own hooks meanwhile
         c.guard.call("excepthook", _core.UNCAUGHT.install)
