@@ -50,6 +50,7 @@ def make_count(spec: Spec) -> Any:
         c.ops.passed(group.key, seq, spec.p2p, spec.send, peer, tag)
 
     def count(c: _core.Core, args: Args, state: State) -> None:
+        state.numbered = True
         if c.run is not None:
             c.guard.call("c10d.count", number, c, args, state)
 
@@ -99,11 +100,10 @@ def _begin(spec: Spec) -> Any:
                 tensor, a, b = tensors_of(args)
             except (RuntimeError, NotImplementedError):  # sparse and nested tensors
                 tensor, a, b = op_arguments.whatever(args)
-            on_cpu, dtype = True, None
-            if tensor is not None:
-                on_cpu, dtype = tensor.is_cpu, tensor.dtype
-                if not on_cpu and tensor.is_meta:
-                    return None
+            on_cpu = tensor is None or tensor.is_cpu
+            if not on_cpu and tensor.is_meta:
+                return None
+            dtype = None if tensor is None else tensor.dtype
             x, pg, what = c.context or context.of(c), state.group, nothing
             tag, stage, mb = 0, NONE, NONE
             if pg is None:
@@ -121,11 +121,7 @@ def _begin(spec: Spec) -> Any:
                 known = _sign(x, spec, key, pg, dtype, what, peer, tag)
             _, group_key, group_id, name_id, peer, next_seq = known
             if c.gate.closed and not state.coalescing:
-                reduce, label = (NONE, what) if p2p else (what, "")
-                at_gate(Coming(
-                    c, spec, groups.group_of(x, pg), args, tensor, dtype, a, b, peer, reduce,
-                    label, stage, mb,
-                ))  # fmt: skip
+                _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
             bad = probes.check_input(c, tensor) if a >= least and on_cpu else None
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
             seq = next_seq()
@@ -142,12 +138,20 @@ def _begin(spec: Spec) -> Any:
             return op
         except Exception as error:  # noqa: BLE001 - the guard
             lost(c, hook, error)
-            if not state.numbered:
-                count(c, args, state)
-                state.numbered = True
-            return None
+            return None if state.numbered else count(c, args, state)
 
     return begin
+
+
+def _at_gate(
+    c: _core.Core, spec: Spec, x: Context, pg: Any, args: Args,
+    seen: tuple[Any, Any, int, int, int],
+    what: tuple[Any, int, int],
+) -> None:  # fmt: skip
+    """``seen``: tensor, dtype, bytes in and out, peer. ``what``: a p2p op's label, another's
+    reduction; stage, microbatch."""
+    reduce, label = (NONE, what[0]) if spec.p2p else (what[0], "")
+    at_gate(Coming(c, spec, groups.group_of(x, pg), args, *seen, reduce, label, what[1], what[2]))
 
 
 def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> None:
