@@ -26,8 +26,8 @@ from pardbg_agent.wire import Flag, Kind
 Transport = Literal["rendezvous", "buffered", "pair"]
 TRANSPORTS: Final[tuple[Transport, ...]] = get_args(Transport)
 TICK_NS: Final = 10_000
-_ISSUE, _WAIT, _DONE, _PHASE = (
-    int(Kind.OP_ISSUE), int(Kind.WAIT), int(Kind.OP_DONE), int(Kind.PHASE),
+_ISSUE, _WAIT, _DONE, _PHASE, _STEP = (
+    int(Kind.OP_ISSUE), int(Kind.WAIT), int(Kind.OP_DONE), int(Kind.PHASE), int(Kind.STEP),
 )  # fmt: skip
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 _UNEVEN: Final = ("all_to_all", "barrier", "monitored_barrier")
@@ -255,6 +255,7 @@ class Play:
         made = made[np.argsort(when, kind="stable")]
         for name in ("t0_ns", "t1_ns"):
             made[name] *= TICK_NS
+        made["a"][made["kind"] == _STEP] = 0  # the hooks' cost is a measured time
         made["mark"] = np.arange(1, len(made) + 1)
         return Played(me.trace, made, last * TICK_NS, stuck, cut)
 
