@@ -81,6 +81,12 @@ def _users(seed: int, count: int) -> Found:
     return users.run(seed, count)
 
 
+def _nodes(seed: int, count: int) -> Found:
+    from tests.siege import nodes
+
+    return nodes.run(seed, count)
+
+
 PARTS: dict[str, tuple[Callable[[int, int], Found], int, str]] = {
     "fields": (_fields, 400, "recorded sessions with odd fields behind good CRCs: all computed"),
     "frames": (_frames, 200_000, "DATA and CTRL frames with odd fields against a hub"),
@@ -89,6 +95,7 @@ PARTS: dict[str, tuple[Callable[[int, int], Found], int, str]] = {
     "kills": (_kills, 12, "kills and stops of real runs: fake ranks, DDP, 1F1B, FSDP2"),
     "imports": (_imports, 2_000, "dumps, traces and rc files with odd fields or injured bytes"),
     "users": (_users, 30, "what another user planted, and another user at a live run"),
+    "nodes": (_nodes, 4, "nodes in network namespaces: cut networks, killed relays and hubs"),
     "beside": (_beside, 6, "programs with and without pardbg, byte for byte"),
 }
 

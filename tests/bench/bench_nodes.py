@@ -1,0 +1,152 @@
+"""What the hub of many nodes costs: simulated relays over TCP with keys, the real hub process.
+
+Each relay sends its ranks' records, status rows ten times a second (as where every rank runs on),
+and answers pings, all as fast as the hub takes it. The figure is the hub's CPU time for a second of
+the job, so other work on the machine changes it little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+import zmq
+
+from pardbg.hub.client import HubControl
+from pardbg.hub.ctrl_messages import RELAY, VERSION, Node, pack, unpack
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import Endpoints, write_json
+from pardbg.hub.serve.sockets import make_keys, secure_client
+from pardbg_agent import wire
+from pardbg_agent.wire import Msg
+from tests.bench.bench_hub import BATCH, batch, make_run, short_dir
+from tests.bench.figures import Figure
+
+PORT: Final = 29_300
+RELAYS, RANKS, RATE, SECONDS = 128, 8, 200, 3
+SOCKETS: Final = 400
+"""Relays of one context: it has 1,023 sockets at most."""
+
+
+class FakeRelay:
+    """Two sockets and the ranks behind them."""
+
+    def __init__(self, context: zmq.Context[Any], keys: dict[str, Any], node: int, ranks: int):
+        self.node, self._num = node, ranks
+        self.procs = [f"0.n{node}.{1000 + rank}".encode() for rank in range(ranks)]
+        ends, identity = Endpoints(f"tcp://127.0.0.1:{PORT}"), RELAY + b"%d-1" % node
+        self.data, self.ctrl = context.socket(zmq.PUSH), context.socket(zmq.DEALER)
+        for socket, end in ((self.data, ends.data), (self.ctrl, ends.ctrl)):
+            socket.setsockopt(zmq.SNDHWM, 64)
+            socket.setsockopt(zmq.IDENTITY, identity)
+            secure_client(socket, keys, "agent")
+            socket.connect(end)
+        for rank, proc in enumerate(self.procs):
+            hello = {"t": Msg.HELLO.value, "rank": node * ranks + rank, "boot_id": f"n{node}"}
+            self.ctrl.send_multipart((proc, pack(hello)))
+
+    def say_rows(self, turn: int) -> None:
+        rows = {
+            proc.decode(): {
+                "rank": self.node * self._num + rank, "alive": True, "step": turn, "phase": "step",
+                "action": "", "stage": -1, "mb": -1, "what": "forward", "since_ns": turn, "open": 0,
+                "open_op": None, "open_since_ns": 0, "held": 0, "held_since_ns": 0, "next": "",
+                "heartbeat_ns": turn, "sent": turn, "dropped": 0, "errors": 0, "level": 2,
+                "hook_ns": turn, "os": "R", "cpu": 0.9,
+            }
+            for rank, proc in enumerate(self.procs)
+        }  # fmt: skip
+        said = {"t": Node.ROWS.value, "version": VERSION, "node": self.node, "nnodes": 0,
+                "host": f"n{self.node}", "run": "r", "link": 1, "rows": rows, "gone": {},
+                "ended": False}  # fmt: skip
+        self.ctrl.send_multipart((b"", pack(said)))
+
+    def send(self, first: int, body: bytes) -> None:
+        count = len(body) // wire.RECORD_BYTES
+        head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, 0, 0)
+        for proc in self.procs:
+            self.data.send_multipart((b"R" + proc, head + body))
+
+    def answer(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:
+                proc, raw = self.ctrl.recv_multipart(zmq.NOBLOCK)
+                message = unpack(raw)
+                if message.get("t") == Msg.PING.value:
+                    pong = {"t": Msg.PONG.value, "re": message["id"], "t_ns": time.monotonic_ns()}
+                    self.ctrl.send_multipart((proc, pack(pong)))
+
+
+def measure(root: Path, relays: int, ranks: int, rate: int, rows_per_s: int) -> tuple[float, float]:
+    """(CPU seconds of the hub for a second of the job, seconds that this one took)"""
+    keys = make_keys()
+    write_json(root / files.KEYS_FILE, keys)
+    replace(make_run(root), hub=f"tcp://127.0.0.1:{PORT}").save()
+    hub = subprocess.Popen([sys.executable, "-m", "pardbg.hub", str(root)])
+    contexts: list[zmq.Context[Any]] = []
+    every: list[FakeRelay] = []
+    try:
+        while not (root / files.HUB_FILE).exists():
+            time.sleep(0.01)
+        process = psutil.Process(hub.pid)
+        for node in range(1, relays + 1):
+            if (node - 1) % SOCKETS == 0:
+                contexts.append(zmq.Context(io_threads=1))
+            every.append(FakeRelay(contexts[-1], keys, node, ranks))
+        for relay in every:
+            relay.say_rows(0)
+        size = max(1, rate // 20)
+        body = batch(0, np.random.default_rng(7))[wire.FRAME.size :][: size * wire.RECORD_BYTES]
+        assert size <= BATCH
+        time.sleep(3)  # handshakes are not what is measured
+        before, begun = sum(process.cpu_times()[:2]), time.monotonic()
+        batches = max(1, rate // size)
+        for turn in range(SECONDS * max(batches, rows_per_s)):
+            for relay in every:
+                if turn % max(1, batches // rows_per_s) == 0:
+                    relay.say_rows(turn + 1)
+                if turn < SECONDS * batches:
+                    relay.send(turn * size, body)
+                relay.answer()
+        _wait_taken(root, SECONDS * batches * size * relays * ranks)
+        took = time.monotonic() - begun
+        cpu = sum(process.cpu_times()[:2]) - before
+        return cpu / SECONDS, took / SECONDS
+    finally:
+        hub.send_signal(signal.SIGKILL)
+        hub.wait()
+        for context in contexts:
+            context.destroy(linger=0)
+
+
+def _wait_taken(root: Path, records: int) -> None:
+    """Until the hub has recorded them all."""
+    control = HubControl(root, script=True)
+    try:
+        until = time.monotonic() + 60
+        while (taken := control.command("status").data.get("records")) != records:
+            assert time.monotonic() < until, f"{taken} of {records} records came"
+            time.sleep(0.05)
+    finally:
+        control.close()
+
+
+def main() -> list[Figure]:
+    with short_dir() as root:
+        cpu, took = measure(root, RELAYS, RANKS, RATE, 10)
+    note = f"{RATE} records/s a rank; a second of the job in {took:.1f} s here"
+    name = f"hub, {RELAYS * RANKS:,} ranks, {RELAYS} relays: share of one core"
+    return [Figure(name, 100 * cpu, "%", 100, note=note)]
+
+
+if __name__ == "__main__":
+    for figure in main():
+        print(figure.line())
