@@ -134,7 +134,7 @@ def _wait_taken(root: Path, records: int) -> None:
         until = time.monotonic() + 60
         while (taken := control.command("status").data.get("records")) != records:
             assert time.monotonic() < until, f"{taken} of {records} records came"
-            time.sleep(0.05)
+            time.sleep(0.5)
     finally:
         control.close()
 

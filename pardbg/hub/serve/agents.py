@@ -23,6 +23,8 @@ from pardbg_agent.wire import DefKind, Key, Msg
 SCAN_NS: Final = 250_000_000
 SETTLE_NS: Final = 150_000_000
 """Time for a dead process's last messages to arrive through the sockets."""
+PING_LOOK_NS: Final = 20_000_000
+"""How often to look whose clock is due."""
 LOST_NS: Final = 15_000_000_000
 """Silence after which a process on another host counts as lost."""
 
@@ -44,12 +46,15 @@ class Agents:
         self.nodes.on_welcome = lambda proc: self._welcome(proc, collector.clock())
         self.nodes.on_rescued = self._rescued
         self._clocks: dict[str, ClockEstimate] = {}
+        """By process; those behind one relay share its node's."""
+        self._node_clocks: dict[str, ClockEstimate] = {}
+        """By the relay's identity."""
         self._byes: dict[str, dict[str, Any]] = {}
         self._hello: set[str] = set()
         self._heard: dict[str, int] = {}
         self._left: dict[str, int] = {}
         """On other nodes: when a process was found to have ended."""
-        self._scanned_ns = self._ping = 0
+        self._scanned_ns = self._ping = self._pinged_ns = 0
 
     def known(self) -> dict[str, int]:
         """proc -> rank of every process that has not ended."""
@@ -167,7 +172,11 @@ class Agents:
         if message.get("boot_id") == self._boot_id:
             self._define_clock(proc, SAME, now)
         else:
-            self._clocks[proc] = ClockEstimate()
+            relay, clock = self._router.relay_of(proc), ClockEstimate()
+            clock = clock if relay is None else self._node_clocks.setdefault(relay, clock)
+            self._clocks[proc] = clock
+            if clock.offset is not None:
+                self._define_clock(proc, clock.offset, now)
         self._machine.joined(proc, self._rank(proc), now)
 
     def _on_state(self, proc: str, message: dict[str, Any], now: int) -> None:
@@ -179,7 +188,9 @@ class Agents:
             return
         offset = clock.answered(ping, theirs, now)
         if offset is not None:
-            self._define_clock(proc, offset, now)
+            for other, same in self._clocks.items():
+                if same is clock and other not in self.ended:
+                    self._define_clock(other, offset, now)
 
     def _on_ack(self, proc: str, message: dict[str, Any], now: int) -> None:
         number = message.get("re")
@@ -261,8 +272,11 @@ class Agents:
                 self._welcome(proc, now)
 
     def _ping_remote(self, now: int) -> None:
+        if now - self._pinged_ns < PING_LOOK_NS:
+            return
+        self._pinged_ns = now
         for proc, clock in self._clocks.items():
-            if proc not in self.ended and clock.due(now):
+            if proc not in self.ended and clock.due(now):  # the first of a node: then it is not due
                 self._ping += 1
                 clock.sent(self._ping, now)
                 self._router.send(

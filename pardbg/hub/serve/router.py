@@ -80,6 +80,10 @@ class Router:
         """The process is behind that relay."""
         self._via[proc] = relay
 
+    def relay_of(self, proc: str) -> str | None:
+        """The relay that the process is behind; None: it is here, or reaches us itself."""
+        return self._via.get(proc)
+
     def history(self, viewer: str, messages: Iterable[Wire], then: dict[str, Any]) -> None:
         """Send a late viewer what it missed, bit by bit, then ``then``."""
         known = self.viewers[viewer]
