@@ -13,8 +13,15 @@ from pardbg_agent import native
 
 _TORCH: Final = tuple(int(part) for part in version("torch").split(".")[:2])
 
-NATIVE: Final = os.environ.get("PARDBG_NATIVE") or str(Path(__file__).parent.parent / ".native")
+_TOLD: Final = "TESTS_NATIVE"
+"""What a pytest tells those that it starts to run tests for it."""
+NATIVE: Final = (
+    os.environ.get(_TOLD)
+    or os.environ.get("PARDBG_NATIVE")
+    or str(Path(__file__).parent.parent / ".native")
+)
 """Where the hot path in C++ is that these tests use: ``make native`` builds it."""
+os.environ[_TOLD] = NATIVE
 
 
 def _why_no_native() -> str:

@@ -125,7 +125,8 @@ def _chosen(text: str | None, world: int) -> tuple[int, ...]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A run directory in memory, where there is such a thing."""
+    """A run directory in memory, where there is such a thing. SIGTERM leaves it, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="pardbg-rehearse-", dir=place) as made:
         folder = Path(made)

@@ -53,7 +53,7 @@ class Watching:
 @pytest.mark.timeout(120)
 def test_who_disagrees_is_held_before_it_issues(tmp_path: Path) -> None:
     go = tmp_path / "go"
-    argv = [sys.executable, "-m", PROGRAM, "3", program.__name__]
+    argv = [sys.executable, "-m", PROGRAM, "3", program.__name__, "fault:diverge"]
     env = rank_env({program.GO: str(go)})
     with started(argv, tmp_path / "s.mcap", env=env) as handle:
         control = HubControl(handle.run_dir)

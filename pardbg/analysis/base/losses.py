@@ -13,6 +13,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.printed import GENERIC, GIVEN, Printed, printed_losses
+from pardbg.analysis.base.run import rehearsed
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -111,7 +112,9 @@ def loss_source(view: View) -> str:
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
-    """step -> loss. Closed steps are kept."""
+    """step -> loss; none of a rehearsal, where they are arbitrary. Closed steps are kept."""
+    if rehearsed(view):
+        return {}
     printed = _printed(view)
     if printed is not None:
         return {step: loss for step, loss in printed.losses.items() if first <= step <= last}

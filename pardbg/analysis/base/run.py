@@ -30,6 +30,11 @@ class RunInfo:
     """Which file of a recording in several this is, and in which it goes on."""
 
 
+def rehearsed(view: View) -> bool:
+    """Return whether no rank met another: times count events, and values are arbitrary."""
+    return "rehearsed" in view.store.notes
+
+
 def run_info(view: View) -> RunInfo:
     run = view.store.run
     argv = fields.texts(run, "argv")

@@ -8,6 +8,7 @@ from typing import Final
 import pardbg.analysis.findings.health as health
 import pardbg.analysis.findings.numbers as numbers
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.run import rehearsed
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs, late
 from pardbg.analysis.findings.memory import memory
@@ -68,6 +69,6 @@ OF_ORDER: Final[tuple[Detector, ...]] = (
 def findings(view: View) -> tuple[Finding, ...]:
     """All findings at the cursor, the worst first, then the newest."""
     # Times of a rehearsal count events: nothing that is measured is found in them.
-    detectors = OF_ORDER if "rehearsed" in view.store.notes else DETECTORS
+    detectors = OF_ORDER if rehearsed(view) else DETECTORS
     made = [finding for detector in detectors for finding in detector(view)]
     return tuple(sorted(made, key=lambda finding: finding.order))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from pardbg.recipes.catalogue import find
+from pardbg.recipes.catalogue import RecipeError, find
 from pardbg.recipes.launch import main
 
 if __name__ == "__main__":
-    main(sys.argv[1], find(sys.argv[1]).load())
+    try:
+        recipe = find(sys.argv[1] if len(sys.argv) > 1 else "fault:")
+    except RecipeError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    main(recipe.name, recipe.load())

@@ -2,7 +2,8 @@
 GO is there, then train as DDP should, sum another dtype, drift apart, and at last bring another
 size to an all_gather, at which gloo ends a process.
 
-    python -m tests.distributed.programs.forked_ranks 3 tests.distributed.programs.disagreeing
+    python -m tests.distributed.programs.forked_ranks 3 \\
+        tests.distributed.programs.disagreeing fault:diverge
 """
 
 from __future__ import annotations
