@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from pardbg.analysis.answers.report import report
+from pardbg.render.reports.text import text
 from pardbg.session.reader import load
 
 PROGRAM = Path(__file__).parent / "programs" / "rehearsed.py"
@@ -66,6 +68,8 @@ def test_a_rehearsal_is_a_session_like_any_other(rehearsed: Mapping[str, Any]) -
     assert [ranks[r].table("step").col("step").tolist() for r in range(4)] == [[0, 1, 2, 3]] * 4
     said = str(store.output.last(None, 20))
     assert "they measure nothing" in said and "trained" in said
+    told = text(report(store))
+    assert "A rehearsal: times count events" in told and "loss" not in told.split("Findings")[0]
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,12 @@ class RunInfo:
     """The session file ends without its summary."""
     part: tuple[int, str] = (1, "")
     """Which file of a recording in several this is, and in which it goes on."""
+    rehearsed: bool = False
+    """Times count events, and values are arbitrary."""
 
 
 def rehearsed(view: View) -> bool:
-    """Return whether no rank met another: times count events, and values are arbitrary."""
+    """Return whether the session is a rehearsal: each rank ran by itself."""
     return "rehearsed" in view.store.notes
 
 
@@ -51,6 +53,7 @@ def run_info(view: View) -> RunInfo:
         backend="+".join(backends),
         truncated=view.store.truncated,
         part=_part(view),
+        rehearsed=rehearsed(view),
     )
 
 

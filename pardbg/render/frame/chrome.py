@@ -52,15 +52,17 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         return fit(body, cells, "bar.header")
     state, state_style = _state(snapshot, mode)
     name = clip(clean(snapshot.run.name or title), 24)
+    timed = snapshot.step_ns and not snapshot.run.rehearsed
     ranked: list[tuple[int, Line]] = [
         (0, (Segment(f" {state}", state_style),)),
         (1, (Segment(name, "strong"),)),
+        (1, (Segment("times count events" if snapshot.run.rehearsed else "", "warn"),)),
         (1, _part(snapshot)),
         (1 if snapshot.part else 6, _life(snapshot)),
         (5, (Segment(_size(snapshot)),)),
         (2, (Segment(f"step {snapshot.step}" if snapshot.step is not None else "no step yet"),)),
-        (3, (Segment(f"{words.duration(snapshot.step_ns)}/step" if snapshot.step_ns else ""),)),
-        (4, _bubble(snapshot)),
+        (3, (Segment(f"{words.duration(snapshot.step_ns)}/step" if timed else ""),)),
+        (4, () if snapshot.run.rehearsed else _bubble(snapshot)),
         (2 if snapshot.not_finite else 7, _loss(snapshot)),
         (8, _agent(snapshot.ranks)),
         (2, _trouble(snapshot, mode.looking)),

@@ -61,6 +61,8 @@ def _run(report: Report) -> list[str]:
     lines = ["  ".join(parts)]
     if run.argv:
         lines += _wrapped("$ " + " ".join(run.argv), "  ")
+    if run.rehearsed:
+        lines.append("A rehearsal: times count events, 10 µs each, and measure nothing.")
     if loss := loss_text(report):
         lines.append(f"loss {loss}")
     part, following = run.part
