@@ -129,18 +129,19 @@ def short(action: str, many_stages: bool) -> str:
 
 def did(
     head: str,
-    ran: Mapping[int, Sequence[str]],
+    ran: Mapping[int, Sequence[str]] | None,
     waits: Mapping[int, str],
     coming: Mapping[int, str],
     many_stages: bool,
 ) -> Words:
     """``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``.
 
-    ``waits``: rank -> the action that has to run first on another rank; ``coming``: rank -> what
-    its next tick runs.
+    ``ran``: None where there was nothing to run yet; ``waits``: rank -> the action that has to run
+    first on another rank; ``coming``: rank -> what its next tick runs.
     """
-    parts: Words = [(head, "strong"), (" ran ", "dim")]
-    parts += _list(ran, many_stages, "strong") or [("nothing", "warn")]
+    parts: Words = [(head, "strong")]
+    if ran is not None:
+        parts += [(" ran ", "dim"), *(_list(ran, many_stages, "strong") or [("nothing", "warn")])]
     if waits:
         parts += [("; ", "dim"), (grouped(waits, "waits for "), "warn")]
     if coming:

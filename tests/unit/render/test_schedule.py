@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pardbg.analysis.pipeline.observed import ActionSpan, Idle, PipelineRank
@@ -116,6 +118,13 @@ def test_the_page_fits_every_terminal(cells: int, rows: int, ranks: int) -> None
 def test_a_run_without_a_pipeline_says_where_to_look() -> None:
     text = "\n".join(plain(row) for row in pipeline(snapshot_ddp(), 80, 20).body)
     assert "No pipeline in this run." in text and "3 Timeline" in text
+
+
+def test_a_recording_that_has_not_got_to_its_first_step_denies_no_pipeline() -> None:
+    ranks = tuple(replace(rank, step=None) for rank in snapshot_ddp().ranks)
+    early = replace(snapshot_ddp(), live=False, ranks=ranks, t_ns=0, t_end_ns=1)
+    text = "\n".join(plain(row) for row in pipeline(early, 80, 20).body)
+    assert "No pipeline up to here." in text
 
 
 def test_a_ranks_later_stage_is_written_small_where_its_number_does_not_fit() -> None:

@@ -94,9 +94,13 @@ def pipeline(
     """The page at ``cells`` x ``rows``; without ``detail`` what was seen alone."""
     look = look or PipelinePageState()
     view = snapshot.pipeline
-    if view is None and snapshot.live and not any(rank.step for rank in snapshot.ranks):
+    early = view is None and not any(rank.step for rank in snapshot.ranks)
+    if early and snapshot.live:
         return empty(cells, rows, "No pipeline yet: the job is starting.",
                      "torch alone takes some seconds to load on each rank.")  # fmt: skip
+    if early and snapshot.t_ns < snapshot.t_end_ns:
+        return empty(cells, rows, "No pipeline up to here.",
+                     "The first step is not over at this moment.")  # fmt: skip
     if view is None and snapshot.no_pipeline:
         return empty(
             cells, rows, "No pipeline is known in this run.", f"{clean(snapshot.no_pipeline)}.",

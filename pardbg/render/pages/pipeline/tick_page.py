@@ -227,7 +227,7 @@ def words(grid: TickGrid) -> Words:
     coming = {row.rank: row.coming for row in grid.rows if row.coming is not None}
     ran = {row.rank: row.ran for row in grid.rows}
     if not grid.tick and not any(ran.values()):
-        return did("no tick yet", {}, waits, coming, grid.many_stages)
+        return did("no tick yet", None, waits, coming, grid.many_stages)
     return did(f"tick {grid.tick}", ran, waits, coming, grid.many_stages)
 
 
