@@ -48,7 +48,7 @@ class _Seen:
     """Peer -> (posted, there and waited for), in order of posting."""
     backward: list[Interval] = field(default_factory=list)
     begin: int = 0
-    """The first thing that was seen."""
+    """The first thing that was seen, or the end of the step before."""
     cuts: list[Interval] = field(default_factory=list)
     """What is not compute of a forward: messages, waits, other phases; in order and apart."""
 
@@ -132,8 +132,17 @@ def _see(view: View, process: Process, step: int) -> _Seen:
             seen.backward.append((t0, t1))
     seen.backward.sort()
     seen.begin = min(first, default=0)
+    if not len(rows):  # phases are seen at their end: the first forward may be under way
+        seen.begin = _ended_ns(view, process, step - 1) or seen.begin
     seen.cuts = union(cuts)
     return seen
+
+
+def _ended_ns(view: View, process: Process, step: int) -> int:
+    """When a step ended; 0 where that was not seen."""
+    table, visible = view.rows(process, "step")
+    ends = table.col("t1_ns")[table.step_rows(step, step, visible)]
+    return int(ends[-1]) if len(ends) else 0
 
 
 def _waits(view: View, process: Process, step: int) -> dict[tuple[int, int], Interval]:
@@ -249,7 +258,8 @@ def _forwards(seen: _Seen, chain: Chain, stage: int) -> list[Interval]:
     sends = [] if last else seen.sends.get(chain.ranks[stage + 1], [])
     if stage == 0:
         size = max(1, _size(seen, sends, chain))
-        return [_before(seen, sends[at][0]) for at in range(0, len(sends), size)]
+        starts = (_before(seen, sends[at][0]) for at in range(0, len(sends), size))
+        return [(t0, t1) for t0, t1 in starts if t0 < t1]
     receives = seen.receives.get(chain.ranks[stage - 1], [])
     size = max(1, _size(seen, receives, chain))
     made = []

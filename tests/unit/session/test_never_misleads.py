@@ -244,3 +244,25 @@ def test_two_runs_over_one_another_have_one_time_scale() -> None:
     alone = lines_of(pipeline(min(pair, key=longest_ns), 120, 30, PipelinePageState(0)))
     ruler = next(text for text in alone if "╷0" in text)
     assert [at for at, char in enumerate(ruler) if char == "╷"][1] != places[0][1]
+
+
+def test_an_action_seen_in_the_middle_of_a_step_has_its_time() -> None:
+    """Pipelines without a schedule object: phases that say where rank 0's forward began are seen
+    at their end only, when all else of the step is over."""
+    store = store_of("mp")
+    whole = at_end("mp").pipeline
+    assert whole is not None and whole.last_complete is not None
+    spans = [span for rank in whole.last_complete.ranks for span in rank.actions]
+    took = {(s.rank, s.kind): s.t1_ns - s.t0_ns for s in spans if s.t1_ns is not None}
+    assert len(took) == 8
+    looked = 0
+    for end in sorted(s.t1_ns for s in spans if s.t1_ns is not None)[:-1]:
+        view = snapshot(store, end).pipeline
+        assert view is not None and view.step is not None
+        if view.step.step != whole.last_complete.step:
+            continue  # nothing of it was seen at its first action's end: that is its send
+        looked += 1
+        for s in (span for rank in view.step.ranks for span in rank.actions):
+            assert s.t1_ns is not None
+            assert s.t1_ns - s.t0_ns == pytest.approx(took[s.rank, s.kind], rel=0.02)
+    assert looked >= 4
