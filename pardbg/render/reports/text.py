@@ -55,8 +55,10 @@ def _run(report: Report) -> list[str]:
         parts.append(run.backend)
     if report.steps:
         middle = median(s.duration_ns for s in report.steps)
-        parts.append(f"{plural(len(report.steps), 'step')} of {duration(middle)}")
-    parts.append(duration(report.duration_ns))
+        took = "" if run.rehearsed else f" of {duration(middle)}"
+        parts.append(plural(len(report.steps), "step") + took)
+    if not run.rehearsed:
+        parts.append(duration(report.duration_ns))
     parts.append(_ended(report) if run.exit_code is None else f"exit code {run.exit_code}")
     lines = ["  ".join(parts)]
     if run.argv:
