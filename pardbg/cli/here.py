@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -157,6 +156,8 @@ def _python() -> Check:
 
 
 def _torch() -> Check:
+    from importlib import metadata
+
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -168,6 +169,8 @@ def _torch() -> Check:
 
 
 def _agent() -> Check:
+    from importlib import metadata
+
     try:
         version = metadata.version("pardbg-agent")
     except metadata.PackageNotFoundError:
@@ -247,6 +250,8 @@ def _run_directory() -> Check:
 
 
 def _zeromq() -> Check:
+    from importlib import metadata
+
     version = metadata.version("pyzmq")
     code = "import zmq; zmq.curve_keypair()"
     if _probe(code, "-I").returncode != 0:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, write_json
-from pardbg.hub.serve.sockets import check_keys, keys_to_look, make_keys
 
 ENV_HUB, ENV_KEY, ENV_SHARED = "PARDBG_HUB", "PARDBG_KEY", "PARDBG_SHARED"
 WAIT_S: Final = 300.0
@@ -100,6 +99,8 @@ def _number(
 def _keys(
     path: Path | None, node: int, env: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
+    from pardbg.hub.serve.sockets import check_keys, keys_to_look, make_keys
+
     text = env.get(ENV_KEY)
     if path is None and text:
         try:
@@ -126,6 +127,8 @@ def _rendezvous(
     folder: Path, node: int, argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Where the hub listens and its keys, by a file in a directory that all nodes see."""
+    from pardbg.hub.serve.sockets import check_keys, make_keys
+
     job = next((env[name] for name in _JOB if env.get(name)), "") or _option(argv, "rdzv")
     if not job:
         raise ConfigError(f"{ENV_SHARED}: which job is this? no {_JOB[0]} nor --rdzv-id: use --hub")

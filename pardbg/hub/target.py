@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from pardbg.control.language.verbs import Verb
 from pardbg.events.decode import Malformed
@@ -104,6 +103,8 @@ def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
 
 def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     """What the hub says of itself. Raises ConfigError: why it says nothing."""
+    from zmq.utils.monitor import recv_monitor_message  # brings asyncio, which nobody else wants
+
     context: zmq.Context[Any] = zmq.Context()
     dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     for option, value in (
