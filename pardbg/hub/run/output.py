@@ -219,8 +219,8 @@ class Pump:
         except OSError as error:
             return error.errno == errno.EAGAIN  # else: a terminal whose other side is closed
         data = b"".join(parts)
-        if self._over:
-            self._left[stream.source] -= len(data)
+        if self._over:  # of the pipe alone: the rest is what a stand-in has kept
+            self._left[stream.source] -= min(len(data), READ_BYTES)
             if self._left[stream.source] <= 0:
                 return False
         return bool(data) and (stream.through is None or _write_all(stream.through, data))
