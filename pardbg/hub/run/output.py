@@ -55,10 +55,11 @@ def kept_bytes(folder: Path) -> int:
 class RingFile:
     """Keeps the newest bytes of a stream in a file, each at its offset in the stream."""
 
-    def __init__(self, path: Path, limit: int) -> None:
+    def __init__(self, path: Path, limit: int, seen: int | None = None) -> None:
+        """``seen``: bytes of the stream taken before; None: those in the file."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._limit = limit
-        self._end = os.fstat(self._fd).st_size
+        self._end = os.fstat(self._fd).st_size if seen is None else seen
         self._freed = 0
         """Everything before is given back."""
         self._can_free = True
@@ -193,7 +194,7 @@ class Pump:
             thread.join()
 
     def _copy(self, stream: Stream, path: Path, limit: int) -> None:
-        kept = _ring(path, limit)
+        kept = _ring(path, limit, 0)  # a stand-in may have been first
         poller = select.poll()
         poller.register(stream.source, select.POLLIN)
         if stream.through is not None:
@@ -325,9 +326,9 @@ class Copier:
                 copy.turn(self._limit)
 
 
-def _ring(path: Path, limit: int) -> RingFile | None:
+def _ring(path: Path, limit: int, seen: int | None = None) -> RingFile | None:
     try:
-        return RingFile(path, limit)
+        return RingFile(path, limit, seen)
     except OSError:
         return None  # no room even for an empty file
 
