@@ -198,7 +198,7 @@ def parse_rank_set(text: str) -> tuple[int, ...]:
     """Return the sorted ranks of ``0-3,7``. Raises ValueError, one line."""
     ranges = [rank_range(part) for part in text.split(",")] if text.strip() else []
     if None in ranges:
-        raise ValueError(f"no rank set: {text[:MAX_TEXT]!r}; write 0, 0-3 or 0,2")
+        raise ValueError(f"{text[:MAX_TEXT]!r} is not a set of ranks: write 0, 0-3 or 0,2")
     return tuple(sorted({rank for part in ranges if part is not None for rank in part}))
 
 
@@ -210,7 +210,7 @@ def parse_duration(text: str) -> int:
     plain = text.strip().lower().replace(" ", "").replace("μ", "µ")
     match = _DURATION.fullmatch(plain) if len(plain) <= MAX_TEXT else None
     if match is None or not any(match.groups()):
-        raise ValueError(f"no duration {text[:MAX_TEXT]!r}: write 90s, 2m10s, 300ms or 40us")
+        raise ValueError(f"{text[:MAX_TEXT]!r} is not a duration: write 90s, 2m10s, 300ms or 40us")
     hours, minutes, value, unit = match.groups()
     scale = TIME_UNITS["min" if unit == "m" else unit or "s"]
     ns = (int(hours or 0) * 3600 + int(minutes or 0) * 60) * 10**9
@@ -225,7 +225,7 @@ def parse_size(text: str) -> int:
     plain = text.strip().lower().replace(" ", "")
     match = _SIZE.fullmatch(plain) if len(plain) <= MAX_TEXT else None
     if match is None or match[2] == "i":
-        raise ValueError(f"no size {text[:MAX_TEXT]!r}: write 500MB or 2GiB")
+        raise ValueError(f"{text[:MAX_TEXT]!r} is not a size: write 500MB or 2GiB")
     power = " kmgt".index(match[2][:1] or " ")
     base = 1024.0 if match[2].endswith("i") else 1000.0
     return round(float(match[1]) * base**power)

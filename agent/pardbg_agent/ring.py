@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg_agent import wire
+from pardbg_agent.settings import not_understood
 
 DEFAULT_CAPACITY: Final = 65536
 ENV_RING: Final = "PARDBG_RING"
@@ -40,6 +41,7 @@ def capacity_from_env() -> int:
     try:
         wanted = int(os.environ.get(ENV_RING, DEFAULT_CAPACITY))
     except ValueError:
+        not_understood(ENV_RING, f"write a number of records; {DEFAULT_CAPACITY} it is")
         wanted = DEFAULT_CAPACITY
     return power_of_two(wanted)
 

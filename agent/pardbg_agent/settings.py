@@ -48,19 +48,31 @@ def load_run(run_dir: str) -> RunSettings:
 
 
 def level_from_env() -> int:
-    """Return the number of ``PARDBG_LEVEL``; full if unset or unknown."""
-    name = os.environ.get(wire.ENV_LEVEL, "full").strip().lower()
-    return LEVELS.index(name) if name in LEVELS else FULL
+    """Return the number of ``PARDBG_LEVEL``; full if unset or (which is said) unknown."""
+    name = os.environ.get(wire.ENV_LEVEL, "").strip().lower() or "full"
+    if name not in LEVELS:
+        not_understood(wire.ENV_LEVEL, f"write {', '.join(LEVELS)}; recording in full")
+        return FULL
+    return LEVELS.index(name)
 
 
 def budget_from_env() -> float:
-    """Return ``PARDBG_BUDGET`` (``1%`` or ``0.01``) as a fraction of the step; 0: none."""
+    """Return ``PARDBG_BUDGET`` (``1%`` or ``0.01``) as a fraction of the step; 0: none, also
+    (which is said) where it is no such thing."""
     text = os.environ.get(ENV_BUDGET, "").strip()
     try:
         value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        return 0.0
+        value = -1.0
+    if text and not 0 <= value < 1:
+        not_understood(ENV_BUDGET, "write a share of the step, as in 1%; there is no budget")
     return value if 0 < value < 1 else 0.0
+
+
+def not_understood(name: str, what_to_do: str) -> None:
+    """One line for a job, not one a rank."""
+    if os.environ.get("RANK", "0") == "0":
+        complain(f"{name}={os.environ[name]} is not understood: {what_to_do}")
 
 
 def complain(text: str) -> None:

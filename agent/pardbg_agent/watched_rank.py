@@ -101,7 +101,7 @@ class Core:
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
         self._step_cost = (0, 0)
-        self._budget = budget_from_env()
+        self._budget = budget_from_env() if run is not None else 0.0
         self._over = 0
 
     def set_rank(self, rank: int, world_size: int, local_rank: int | None = None) -> None:
@@ -175,7 +175,7 @@ class Core:
     def explicit_step(self, n: Any) -> None:
         """pardbg_agent.step(): the program itself says where steps end. It is a gate too."""
         if n is not None and not isinstance(n, SupportsIndex):
-            self.refuse("step(n)", f"{type(n).__name__} is no whole number")
+            self.refuse("step(n)", f"{type(n).__name__} is not a whole number")
             n = None
         n = None if n is None else operator.index(n)
         self.explicit_steps = True

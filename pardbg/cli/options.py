@@ -74,32 +74,21 @@ class Recording:
         return made
 
 
-class _Size(click.ParamType[int]):
-    name = "SIZE"
+class _AtLeast(click.ParamType[int]):
+    """A size or a duration."""
+
+    def __init__(self, name: str, parse: Callable[[str], int], least: str) -> None:
+        self.name = name
+        self._parse, self._least = parse, least
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        from pardbg.session.rotation import MIN_PART_BYTES
-
         try:
-            size = parse_size(str(value))
+            found = self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        if size < MIN_PART_BYTES:
-            self.fail(f"{value} is too small: at least 64KiB", param, ctx)
-        return size
-
-
-class _Time(click.ParamType[int]):
-    name = "TIME"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        try:
-            made = parse_duration(str(value))
-        except ValueError:
-            self.fail(f"{value!r} is not a duration: write 90s, 30m or 24h", param, ctx)
-        if made < 1_000_000_000:
-            self.fail(f"{value} is too short: at least 1s", param, ctx)
-        return made
+        if found < self._parse(self._least):
+            self.fail(f"{value} is too little: at least {self._least}", param, ctx)
+        return found
 
 
 class _OnException(click.ParamType[float]):
@@ -142,9 +131,9 @@ recording_options: Final = all_of(
     click.option("--level", type=click.Choice(LEVELS[1:]),
                  help="How much ranks record. summary: totals per step, with full detail for a "
                       "while around findings."),
-    click.option("--max-size", type=_Size(),
+    click.option("--max-size", type=_AtLeast("SIZE", parse_size, "64KiB"),
                  help="Start a new file at this size, as in 2GiB."),
-    click.option("--max-time", type=_Time(),
+    click.option("--max-time", type=_AtLeast("TIME", parse_duration, "1s"),
                  help="Start a new file after this time, as in 24h."),
     click.option("--rotate", type=click.IntRange(1), metavar="N",
                  help="Keep only the newest N files (default: all)."),

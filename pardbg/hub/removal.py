@@ -48,7 +48,7 @@ def refusal(root: Path) -> str:
     if stat.S_ISLNK(found.st_mode):
         return f"{root} is a link that somebody made; {_CHOOSE}"
     if not stat.S_ISDIR(found.st_mode):
-        return f"{root} is no directory; {_CHOOSE}"
+        return f"{root} is not a directory; {_CHOOSE}"
     if found.st_uid != os.getuid():
         return f"{root} belongs to another user (uid {found.st_uid}); {_CHOOSE}"
     return ""

@@ -95,7 +95,7 @@ def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:
-        raise ConfigError(f"{path or ENV_KEY} is no key file of pardbg") from None
+        raise ConfigError(f"{path or ENV_KEY} is not a key file of pardbg") from None
     raise ConfigError(
         "tcp:// needs --key FILE, the run's keys or those to look only, or PARDBG_KEY"
     )
@@ -130,7 +130,7 @@ def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
             event = recv_monitor_message(monitor)["event"]
             if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                 raise ConfigError(f"{text} refused our key: is --key the file of the run there?")
-        raise ConfigError(f"{text}: what listens there is no hub of pardbg")
+        raise ConfigError(f"{text}: what listens there is not a pardbg hub")
     finally:
         dealer.disable_monitor()
         monitor.close(linger=0)
@@ -146,7 +146,7 @@ def _over_ssh(text: str, env: Mapping[str, str]) -> Target:
     then two of its sockets."""
     found = _SSH.fullmatch(text)
     if found is None:
-        raise ConfigError(f"{text!r} is no ssh://[USER@]HOST[:PORT][/RUN]")
+        raise ConfigError(f"{text!r} is not of the form ssh://[USER@]HOST[:PORT][/RUN]")
     if shutil.which("ssh") is None:
         raise ConfigError(f"{text}: no ssh on this machine")
     holder = tempfile.TemporaryDirectory(prefix="pardbg-ssh-", ignore_cleanup_errors=True)

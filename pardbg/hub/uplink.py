@@ -94,7 +94,7 @@ class Uplink:
                 elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     self.problem = "it refused our key: is --key the file of this run?"
                 elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                    self.problem = "what listens there is no hub of pardbg"
+                    self.problem = "what listens there is not a pardbg hub"
 
     def put(self, key: bytes, payload: bytes) -> bool:
         """Queue a DATA message; False if the hub takes no more now."""

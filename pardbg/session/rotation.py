@@ -18,7 +18,6 @@ from pardbg_agent.wire import DefKind, Key
 if TYPE_CHECKING:
     from pardbg.session.writer import RunFacts, SessionWriter
 
-MIN_PART_BYTES: Final = 64 << 10
 Wire = tuple[bytes, bytes]
 """[key, payload] as it travels."""
 

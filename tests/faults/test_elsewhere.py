@@ -116,15 +116,15 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, free_port: Callable[[], int]
     for text, path, why in (
         (f"tcp://127.0.0.1:{port}", key, "refused: is the job running"),
         ("tcp://no.such.host.invalid:29700", key, "no address is known for no.such.host.invalid"),
-        ("tcp://node0", key, "is no tcp://HOST:PORT"),
+        ("tcp://node0", key, "is not of the form tcp://HOST:PORT"),
         (f"tcp://127.0.0.1:{port}", None, "needs --key FILE"),
         (f"tcp://127.0.0.1:{port}", tmp_path / "none", "cannot read"),
         (f"tcp://127.0.0.1:{port}", tmp_path / "no.key", "does not hold a run's keys"),
-        ("ssh://-oProxyCommand=x", None, "is no ssh://"),
+        ("ssh://-oProxyCommand=x", None, "is not of the form ssh://"),
     ):
         with pytest.raises(ConfigError, match=why):
             elsewhere(text, path, {})
     with socket.create_server(("127.0.0.1", 0)) as other:  # takes connections, says nothing
         other.settimeout(20)
-        with pytest.raises(ConfigError, match="no hub of pardbg"):
+        with pytest.raises(ConfigError, match="is not a pardbg hub"):
             elsewhere(f"tcp://127.0.0.1:{other.getsockname()[1]}", key, {})

@@ -147,7 +147,7 @@ def test_rings_alone_in_a_copied_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda path: path / "none", "is no directory"),
+        (lambda path: path / "none", "is not a directory"),
         (lambda path: path, "neither a run.json nor rings"),
         (lambda path: "no-such-run", "no dead run 'no-such-run'"),
     ],

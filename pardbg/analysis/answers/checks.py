@@ -140,7 +140,7 @@ def _scale(metric: Metric, suffix: str | None, unit: str | None, text: str, coun
     known = UNITS["number" if count else metric.unit]
     if suffix is not None:
         if metric.unit != "time" or count:
-            raise CheckError(f"{text!r} is no time, so it has no _{suffix}")
+            raise CheckError(f"{text!r} is not a time, so it has no _{suffix}")
         if unit not in (None, suffix):
             raise CheckError(f"{text!r} has two units: write {metric.name}_{suffix} or {unit}")
         return known[suffix]

@@ -182,7 +182,7 @@ BUSY_NS: Final = 60_000_000_000
 """... and one that works."""
 _MAX_TOLD: Final = 8
 _ADVICE: Final = {
-    "exit": "The program is over: look for threads that are no daemons, for atexit handlers and "
+    "exit": "The program is over: look for non-daemon threads, for atexit handlers and "
     "for objects whose end waits (loaders, writers, process groups).",
     "destroy_process_group": "Let ops end before the group goes: wait for async ones, and have all "
     "ranks come to a barrier first.",

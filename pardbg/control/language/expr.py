@@ -205,7 +205,9 @@ class _Parser:
             right = self._sign(depth) if products else self._sum(depth, ("*", "/", "%"))
             for side in (left, right):
                 if _kind(side) != "number":
-                    raise ExprError(f"{_show(side)} is no number: it cannot be added or multiplied")
+                    raise ExprError(
+                        f"{_show(side)} is not a number: it cannot be added or multiplied"
+                    )
             left = self._node(token.value, left, right)
         return left
 

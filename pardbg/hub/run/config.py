@@ -71,7 +71,7 @@ class Endpoints:
     def __post_init__(self) -> None:
         found = _TCP.fullmatch(self.text)
         if found is None or not 0 < int(found["port"]) <= 65535 - PUB_PORT:
-            raise ConfigError(f"{self.text!r} is no tcp://HOST:PORT")
+            raise ConfigError(f"{self.text!r} is not of the form tcp://HOST:PORT")
 
     @property
     def host(self) -> str:
@@ -184,7 +184,7 @@ def load(run_dir: Path) -> RunConfig:
         known = {k: v for k, v in fields.items() if k in RunConfig.__dataclass_fields__}
         config = RunConfig(**{**known, "argv": tuple(known["argv"]), "dir": Path(run_dir)})
         if not _RUN_ID.fullmatch(config.run):
-            raise ValueError(f"{config.run!r:.80} is no run's id")
+            raise ValueError(f"{config.run!r:.80} is not the id of a run")
         return config
     except OSError as error:
         raise ConfigError(f"{run_dir} is not a run: {error.strerror} (see `pardbg ls`)") from None

@@ -158,7 +158,9 @@ def find_run_rings(name: str) -> RunRings:
     if path.is_dir():
         return _box_in(path)
     if path.exists() or "/" in name:
-        raise RunError(f"{name} is no directory: give a run (`pardbg ls --dead`) or its directory")
+        raise RunError(
+            f"{name} is not a directory: give a run (`pardbg ls --dead`) or its directory"
+        )
     dead = list_run_rings()
     fitting = [rings for rings in dead if _fits(rings, name)]
     if fitting:

@@ -67,7 +67,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise CommandError(f"no number {text!r}") from None
+        raise CommandError(f"{text!r} is not a number") from None
 
 
 def factor(text: str) -> float:

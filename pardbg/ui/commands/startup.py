@@ -43,7 +43,7 @@ def understood(one: RcLine) -> Command:
     except CommandError as error:
         raise CommandError(f"{one.place}: {error}") from None
     if found.action.command in REFUSED:
-        raise CommandError(f"{one.place}: {found.action.command} is no command to begin with")
+        raise CommandError(f"{one.place}: {found.action.command} cannot be a start command")
     return found
 
 

@@ -163,19 +163,36 @@ def test_one_cheap_step_resets_the_budgets_count(core: Core) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "fraction"), [("1%", 0.01), ("0.02", 0.02), ("", 0), ("x", 0), ("200%", 0), ("-1", 0)]
+    ("text", "fraction"),
+    [("1%", 0.01), ("0.02", 0.02), ("", 0), ("0", 0), ("x", 0), ("200%", 0), ("-1", 0), ("nan", 0)],
 )
 def test_budget_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, text: str, fraction: float
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, fraction: float
 ) -> None:
     monkeypatch.setenv("PARDBG_BUDGET", text)
     assert budget_from_env() == pytest.approx(fraction)
+    said = capsys.readouterr().err.splitlines()
+    odd = not fraction and text not in ("", "0")
+    assert said == [
+        f"pardbg: PARDBG_BUDGET={text} is not understood: write a share of the step, as in 1%; "
+        "there is no budget"
+    ] * odd  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "level"), [("off", OFF), ("Summary", SUMMARY), ("what", FULL)])
-def test_level_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "level", "rank", "lines"),
+    [("off", OFF, "0", 0), ("Summary", SUMMARY, "0", 0), ("", FULL, "0", 0), ("loud", FULL, "0", 1),
+     ("loud", FULL, "1", 0)],
+)  # fmt: skip
+def test_level_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, level: int,
+    rank: str, lines: int,
+) -> None:  # fmt: skip
+    """Rank 0 speaks for the job."""
     monkeypatch.setenv("PARDBG_LEVEL", text)
+    monkeypatch.setenv("RANK", rank)
     assert level_from_env() == level
+    assert capsys.readouterr().err.count("PARDBG_LEVEL=loud is not understood") == lines
 
 
 def test_the_programs_own_words(core: Core) -> None:

@@ -217,5 +217,5 @@ def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
     assert texts[:2] == ["refused", ".pardbgrc:1: break step==3: breakpoint 1: step==3"]
     assert texts[2].startswith(".pardbgrc:2: no command 'braek': did you mean 'break'?")
     assert texts[3].startswith(".pardbgrc:3:") and "did you mean 'rank'" in texts[3]
-    assert texts[5:] == [".pardbgrc:5: kill is no command to begin with",
+    assert texts[5:] == [".pardbgrc:5: kill cannot be a start command",
                          ".pardbgrc:6: no rank yet"]  # fmt: skip
