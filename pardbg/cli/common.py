@@ -84,7 +84,8 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path, force: bool) -> Iterator[Path]:
-    """Yield a folder as ``new_file`` does; with ``force`` files of the same names are replaced."""
+    """Yield a folder as ``new_file`` does; with ``force`` files of the same names are replaced, and
+    a folder in it that has others is refused: two exports' files would be one table."""
     if path.exists() and not path.is_dir():
         raise UserError(
             f"{path} is a file, and this format writes a folder of tables; choose another -o"
@@ -95,12 +96,24 @@ def new_folder(path: Path, force: bool) -> Iterator[Path]:
         fresh.mkdir()
         yield fresh
         path.mkdir(exist_ok=True)
-        for made in fresh.iterdir():
-            os.replace(made, path / made.name)
+        _move_into(fresh, path)
     except OSError as error:
         raise UserError(_cannot_write(path, error)) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _move_into(fresh: Path, path: Path) -> None:
+    made = sorted(one for one in fresh.rglob("*") if one.is_file())
+    for folder in {one.parent for one in made} - {fresh}:
+        there = path / folder.relative_to(fresh)
+        old, new = ({one.name for one in each.glob("*")} for each in (there, folder))
+        if old - new:
+            raise UserError(f"{there} has files of another export: choose another -o, or remove it")
+    for one in made:
+        target = path / one.relative_to(fresh)
+        target.parent.mkdir(exist_ok=True)
+        os.replace(one, target)
 
 
 def refuse_planted(path: Path) -> None:

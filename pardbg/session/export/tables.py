@@ -1,5 +1,5 @@
-"""A store as tables: one per record kind, names resolved, times on the hub's clock; written one per
-file in a folder, as Parquet or CSV.
+"""A store as tables: one per record kind, names resolved, times on the hub's clock; written into a
+folder, as Parquet (a dataset each) or CSV (a file each).
 """
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ def _csv_cells(values: Values) -> list[Any]:
 
 
 def write_parquet(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
-    """``<table>.parquet`` each, zstd. Raises MissingLibrary before anything is written."""
+    """A dataset ``<table>/`` each, zstd: a file for each block of ranks (and each FILE_ROWS rows
+    of it), sorted by time. Raises MissingLibrary before anything is written."""
     if find_spec("pyarrow") is None:
         raise MissingLibrary("parquet needs pyarrow: pip install 'pardbg[export]'")
     import pyarrow as pa
@@ -234,12 +235,40 @@ def write_parquet(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
 
     written = {}
     for sheet in sheets:
-        arrays = [_arrow(values, pa) for values in sheet.columns]
-        names = [values.column.name for values in sheet.columns]
-        table = pa.table(arrays, names=names)
-        parquet.write_table(table, folder / f"{sheet.name}.parquet", compression="zstd")
+        table = pa.table(
+            [_arrow(values, pa) for values in sheet.columns],
+            names=[values.column.name for values in sheet.columns],
+        )
+        (folder / sheet.name).mkdir()
+        for name, rows in _blocks(sheet):
+            path = folder / sheet.name / f"{name}.parquet"
+            parquet.write_table(
+                table.take(rows), path, compression="zstd", row_group_size=GROUP_ROWS
+            )
         written[sheet.name] = sheet.num_rows
     return written
+
+
+BLOCK_RANKS: Final = 64
+FILE_ROWS: Final = 1 << 20
+GROUP_ROWS: Final = 1 << 17
+"""A reader skips row groups by their least and greatest time."""
+
+
+def _blocks(sheet: Sheet) -> Iterable[tuple[str, Array]]:
+    """(name, its rows in order of time): ``ranks-0-63``, ``ranks-0-63.1`` …; ``all`` of a table
+    without ranks."""
+    by_name = {values.column.name: values.data for values in sheet.columns}
+    ranks = by_name.get("rank", np.zeros(sheet.num_rows, np.int64))
+    times = next((by_name[name] for name in ("t1_ns", "t_ns", "t0_ns") if name in by_name), ranks)
+    for block in np.unique(ranks // BLOCK_RANKS).tolist():
+        rows = np.flatnonzero(ranks // BLOCK_RANKS == block)
+        rows = rows[np.argsort(times[rows], kind="stable")]
+        first = block * BLOCK_RANKS
+        name = f"ranks-{first}-{first + BLOCK_RANKS - 1}" if block >= 0 else "no-rank"
+        for part, begin in enumerate(range(0, len(rows), FILE_ROWS)):
+            whole = name if "rank" in by_name else "all"
+            yield f"{whole}.{part}" if part else whole, rows[begin : begin + FILE_ROWS]
 
 
 def _arrow(values: Values, pa: Any) -> Any:

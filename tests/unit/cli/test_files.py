@@ -101,6 +101,22 @@ def test_tables_go_into_a_folder(session: Path, capsys: pytest.CaptureFixture[st
     assert "is a file, and this format writes a folder" in one_line(capsys)
 
 
+def test_two_exports_never_become_one_table(
+    session: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = session.with_name("tables")
+    assert run("export", session, "--to", "parquet", "-o", out) == 0
+    assert run("export", session, "--to", "parquet", "-o", out) == 2
+    assert run("export", session, "--to", "parquet", "-o", out, "--force") == 0
+    capsys.readouterr()
+    more = out / "action" / "ranks-64-127.parquet"
+    more.write_bytes(b"of a larger job")
+    written = sorted((path, path.stat().st_ino) for path in out.rglob("*"))
+    assert run("export", session, "--to", "parquet", "-o", out, "--force") == 2
+    assert "action has files of another export: choose another -o" in one_line(capsys)
+    assert sorted((path, path.stat().st_ino) for path in out.rglob("*")) == written
+
+
 def test_diff_repair_and_import(session: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("diff", session, session, "--json", "--skip", "0") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

@@ -125,12 +125,34 @@ def test_tables_read_back(tmp_path: Path, format_: str) -> None:
 
 
 def read(folder: Path, table: str) -> list[dict[str, Any]]:
-    path = folder / f"{table}.parquet"
-    if path.exists():
+    path = folder / table
+    if path.is_dir():
         rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
         return rows
     with open(folder / f"{table}.csv", newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def test_a_parquet_table_is_files_by_rank_block_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "FILE_ROWS", 100)
+    trace = Trace(130)
+    for proc in reversed(trace.ranks):
+        for at in (5, 3):
+            proc.metric("loss", at + proc.rank / 1000, 1.0)
+    assert tables.write_parquet(sheets(trace.store()), tmp_path)["metric"] == 260
+    rows = {
+        path.stem: parquet.read_table(path).select(["rank", "t_ns"]).to_pylist()
+        for path in (tmp_path / "metric").iterdir()
+    }
+    assert {name: len(of) for name, of in rows.items()} == {
+        "ranks-0-63": 100, "ranks-0-63.1": 28, "ranks-64-127": 100, "ranks-64-127.1": 28,
+        "ranks-128-191": 4,
+    }  # fmt: skip
+    block = [(row["t_ns"], row["rank"]) for row in rows["ranks-64-127"] + rows["ranks-64-127.1"]]
+    assert block == [(ns(at + r / 1000), r) for at in (3, 5) for r in range(64, 128)]
+    assert len({parquet.read_schema(path) for path in (tmp_path / "metric").iterdir()}) == 1
 
 
 def test_parquet_without_pyarrow_says_what_to_install(
