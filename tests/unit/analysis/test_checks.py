@@ -116,7 +116,7 @@ def test_a_bubble_that_is_just_at_its_limit() -> None:
         ("bubble<12ms", "no unit 'ms' for bubble"),
         ("step<4", "needs a unit: ns"),
         ("step_ms<4s", "two units"),
-        ("loss_ms<4", "no time"),
+        ("loss_ms<4", "is not a time"),
         ("speed<4", "no metric 'speed'"),
         ("step.p0<4ms", "no aggregate 'p0'"),
         ("step.p100<4ms", "no aggregate 'p100'"),
