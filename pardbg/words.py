@@ -3,7 +3,7 @@
 The one place that formats and parses them, so that a screen, the report, ``ctl``, a finding and an
 error say the same thing in the same words: ``350 µs``, ``23.1 ms``, ``2m10s``, ``1.5 MiB`` of
 memory, ``262 kB`` of traffic, ``31.2%``, ``ranks 0–3,7``. Three significant digits at most.
-``agent/pardbg_agent/words.py`` is the subset that runs inside a rank; one test covers both.
+``agent/pardbg_agent/words.py`` has what a rank needs itself; one test covers both.
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ import re
 import time
 from collections.abc import Iterable
 from typing import Final
+
+from pardbg_agent import words as agent
+from pardbg_agent.words import LARGEST as LARGEST
+from pardbg_agent.words import rank_set as rank_set
+from pardbg_agent.words import ranks_text as ranks_text
+from pardbg_agent.words import scaled, short
+from pardbg_agent.words import whole as whole
 
 UNKNOWN: Final = "–"
 """Shown where a value is not known."""
@@ -26,12 +33,9 @@ SIZE_UNITS: Final = {
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
 }  # fmt: skip
 """Bytes per unit."""
-LARGEST: Final = (1 << 63) - 1
 LONGEST_NS: Final = 1 << 60
 MAX_TEXT: Final = 40
 """Longest text that is read as one number."""
-MAX_TERMS: Final = 8
-"""Terms of a rank set that a sentence spells out."""
 _DECIMAL: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATION: Final = re.compile(
@@ -48,15 +52,7 @@ def duration(ns: float | None) -> str:
         return number(ns)
     if ns < 0:
         return MINUS + duration(-ns)
-    if ns < 999.5:
-        return f"{ns:.0f} ns"
-    for scale, unit in ((1e3, "µs"), (1e6, "ms"), (1e9, "s")):
-        if ns < 999.5 * scale and ns < 59.995e9:
-            return f"{_short(ns / scale)} {unit}"
-    whole_s = round(ns / 1e9)
-    if whole_s < 3600:
-        return f"{whole_s // 60}m{whole_s % 60:02d}s"
-    return f"{whole_s // 3600}h{whole_s % 3600 // 60:02d}m"
+    return agent.duration(ns)
 
 
 def countdown(ns: float) -> str:
@@ -131,7 +127,7 @@ def short_count(value: int) -> str:
     """Return a number of things for a narrow cell: ``128``, ``12.4k``, ``3.1M``."""
     for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= scale * 10 or (unit != "k" and value >= scale):
-            return _short(value / scale) + unit
+            return short(value / scale) + unit
     return str(value)
 
 
@@ -140,48 +136,9 @@ def plural(value: int, thing: str) -> str:
     return f"{count(value)} {thing}{'' if value == 1 else 's'}"
 
 
-def rank_set(ranks: Iterable[int], dash: str = "–", most: int | None = None) -> str:
-    """Return ``0–3,7``; ``dash="-"`` for what a script reads or a person types.
-
-    ``most``: terms that are spelled out; more end in ``…`` and the number of ranks.
-    """
-    known = sorted(set(ranks))
-    runs: list[list[int]] = []
-    for rank in known:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    parts = [
-        str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}{dash}{b}"
-        for a, b in runs[:most]
-    ]  # fmt: skip
-    more = f",… ({len(known)} in all)" if len(parts) < len(runs) else ""
-    return ",".join(parts) + more
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ``rank 3``, ``ranks 0–2``; of very many the first ones and how many they are."""
-    known = set(ranks)
-    if not known:
-        return "no rank"
-    return f"rank{'s' if len(known) != 1 else ''} {rank_set(known, most=MAX_TERMS)}"
-
-
 def waits_text(ranks: Iterable[int]) -> str:
     """Return the verb that follows ``ranks_text``."""
     return "wait" if len(set(ranks)) != 1 else "waits"
-
-
-def whole(text: object, largest: int = LARGEST) -> int | None:
-    """Return the number that ``text`` spells in ASCII digits; None if it is anything else.
-
-    ``int`` alone raises where ``str.isdigit`` holds ("²") and takes ``" 1_000 "`` for a number.
-    """
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit():
-        return None
-    value = int(text) if len(text) <= 20 else largest + 1
-    return value if value <= largest else None
 
 
 def rank_range(text: str) -> range | None:
@@ -231,21 +188,9 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * base**power)
 
 
-def _short(value: float) -> str:
-    """Return three significant digits at most: ``1.24``, ``12.4``, ``124``."""
-    if value >= 99.95:
-        return f"{value:.0f}"
-    digits = 1 if value >= 9.995 else 2
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
-
-
 def _scaled(value: float | None, base: float, units: tuple[str, ...]) -> str:
     if value is None or not math.isfinite(value):
         return number(value)
     if value < 0:
         return MINUS + _scaled(-value, base, units)
-    at = 0
-    while value >= base * 0.9995 and at < len(units) - 1:
-        value /= base
-        at += 1
-    return f"{_short(value)} {units[at]}" if at else f"{value:.0f} {units[0]}"
+    return scaled(value, base, units)

@@ -104,12 +104,6 @@ class Defs:
         if self.on_identify is not None:
             self.on_identify(fields)
 
-    def close(self) -> None:
-        with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
-
     def _new(self, key: Any, text: str) -> int:
         """Define a name, or an op with this name; past MAX_NAMES others stand for it."""
         with self._lock:

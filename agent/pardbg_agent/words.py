@@ -1,12 +1,14 @@
-"""Numbers as people read them, inside a rank: the subset of ``pardbg/words.py`` that its messages
-need, in the same words. One test covers both."""
+"""Numbers as people read them, inside a rank: what its messages need of ``pardbg/words.py``, which
+has these from here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-_MOST_TERMS: Final = 8
+MAX_TERMS: Final = 8
+"""Terms of a rank set that a sentence spells out."""
+LARGEST: Final = (1 << 63) - 1
 
 
 def duration(ns: float) -> str:
@@ -23,12 +25,16 @@ def duration(ns: float) -> str:
 
 def binary_size(num_bytes: float) -> str:
     """Return an amount of memory as ``2.1 GiB``; it is not negative."""
-    if num_bytes < 1024 * 0.9995:
-        return f"{num_bytes:.0f} B"
-    for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1):
-        if num_bytes < 1024 ** (power + 1) * 0.9995 or unit == "TiB":
-            break
-    return f"{short(num_bytes / 1024**power)} {unit}"
+    return scaled(num_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def scaled(value: float, base: float, units: Sequence[str]) -> str:
+    """Return ``value``, which is not negative, in the largest of ``units`` that leaves a one."""
+    at = 0
+    while value >= base * 0.9995 and at < len(units) - 1:
+        value /= base
+        at += 1
+    return f"{short(value)} {units[at]}" if at else f"{value:.0f} {units[0]}"
 
 
 def short(value: float) -> str:
@@ -38,24 +44,38 @@ def short(value: float) -> str:
     return f"{value:.{1 if value >= 9.995 else 2}f}".rstrip("0").rstrip(".")
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ``rank 3``, ``ranks 0–2,7``; of very many the first ones and how many they are."""
+def rank_set(ranks: Iterable[int], dash: str = "–", most: int | None = None) -> str:
+    """Return ``0–3,7``; ``dash="-"`` for what a script reads or a person types.
+
+    ``most``: terms that are spelled out; more end in ``…`` and the number of ranks.
+    """
     known, runs = sorted(set(ranks)), list[list[int]]()
     for rank in known:
         if runs and rank == runs[-1][-1] + 1:
             runs[-1][1:] = [rank]
         else:
             runs.append([rank])
-    joints = [("," if run[-1] == run[0] + 1 else "–").join(map(str, run)) for run in runs]
-    more = f",… ({len(known)} in all)" if len(runs) > _MOST_TERMS else ""
+    parts = [("," if run[-1] == run[0] + 1 else dash).join(map(str, run)) for run in runs[:most]]
+    more = f",… ({len(known)} in all)" if len(parts) < len(runs) else ""
+    return ",".join(parts) + more
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return ``rank 3``, ``ranks 0–2``; of very many the first ones and how many they are."""
+    known = set(ranks)
     if not known:
         return "no rank"
-    return f"rank{'s' * (len(known) > 1)} {','.join(joints[:_MOST_TERMS])}{more}"
+    return f"rank{'s' if len(known) != 1 else ''} {rank_set(known, most=MAX_TERMS)}"
 
 
-def whole(text: str, largest: int = (1 << 63) - 1) -> int | None:
-    """Return the number that ``text`` spells in ASCII digits; None if it is anything else."""
-    value = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else largest + 1
+def whole(text: object, largest: int = LARGEST) -> int | None:
+    """Return the number that ``text`` spells in ASCII digits; None if it is anything else.
+
+    ``int`` alone raises where ``str.isdigit`` holds ("²") and takes ``" 1_000 "`` for a number.
+    """
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit():
+        return None
+    value = int(text) if len(text) <= 20 else largest + 1
     return value if value <= largest else None
 
 

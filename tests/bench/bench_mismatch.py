@@ -67,7 +67,7 @@ def _boards(ranks: int) -> Figure:
         boards = [
             posts.Posts.create(f"{folder}/{rank}{posts.SUFFIX}", 1, rank) for rank in range(ranks)
         ]
-        others = posts.Others(folder, boards[0])
+        others = posts.PeerPosts(folder, boards[0])
         members = tuple(range(ranks))
         taken = []
         for seq in range(2000):
@@ -80,7 +80,4 @@ def _boards(ranks: int) -> Figure:
                 if slot is None or not posts.same(slot, what):
                     raise RuntimeError("not found")
             taken.append((time.thread_time_ns() - t0) / 1e3)
-        others.close()
-        for one in boards:
-            one.close()
     return Figure(f"board: post and compare, {ranks} ranks", median(taken), "us", BUDGET_US)

@@ -225,12 +225,6 @@ class Posts:
             with self._lock:
                 pass
 
-    def close(self) -> None:
-        """Take it away: nothing on it counts any more."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
-        self._buffer.close()
-
 
 class Sums(NamedTuple):
     """One rank's checksums."""
@@ -369,11 +363,6 @@ class PeerPosts:
             with contextlib.suppress(OSError, ValueError):
                 peer.ring = _map(path.removesuffix(SUFFIX) + ".ring", wire.RING_DATA_OFFSET)
             self._known[path] = peer
-
-    def close(self) -> None:
-        for other in self._known.values():
-            other.close()
-        self._known.clear()
 
 
 def gate_of(ring: Any) -> tuple[bool, int]:

@@ -67,10 +67,6 @@ class Where:
             queue.SimpleQueue()
         )
 
-    @property
-    def active(self) -> bool:
-        return bool(self._asked)
-
     def ask(
         self,
         number: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -108,11 +108,6 @@ class Levels:
             del self._back[proc]
             self._send(proc, {"t": Msg.LEVEL.value, "id": 0, "level": level})
         return over
-
-    def forget(self, procs: Iterable[str]) -> None:
-        """Processes that have ended."""
-        for proc in procs:
-            self._back.pop(proc, None)
 
 
 def number_of(word: object) -> int | None:

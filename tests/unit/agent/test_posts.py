@@ -43,13 +43,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
-    yield made
-    for others in made.others.values():
-        others.close()
-    for mine in made.boards.values():
-        mine.close()
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
 
 
 def test_a_post_is_found_as_it_was_posted(node: Node) -> None:

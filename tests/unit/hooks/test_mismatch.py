@@ -3,6 +3,7 @@ peers are boards that the test writes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,8 @@ def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
 
 
 @pytest.fixture
-def peers(c: core.Core) -> Iterator[dict[int, Peer]]:
-    made = {rank: Peer(c, rank) for rank in PEERS}
-    yield made
-    for peer in made.values():
-        peer.board.close()
+def peers(c: core.Core) -> dict[int, Peer]:
+    return {rank: Peer(c, rank) for rank in PEERS}
 
 
 def sum_of(num: int = 8) -> Callable[[], object]:
@@ -149,7 +147,6 @@ def test_who_is_held_there_is_in_nobodys_way(c: core.Core, peers: dict[int, Peer
     ((text, _),) = hits(c, sum_of())
     assert text.startswith("wants all_reduce sum float32[8] on default #1 (as rank 2), rank 0 came")
     assert held(seen, what, 1) == [True]
-    seen.close()
 
 
 def held(seen: posts.PeerPosts, what: int, seq: int) -> list[bool]:
@@ -162,7 +159,7 @@ def test_what_is_not_on_the_board_is_no_mismatch(c: core.Core, peers: dict[int, 
     watch(c, "mismatch")
     peers[0].comes(2)
     peers[2].comes(1)
-    peers[3].board.close()
+    os.unlink(peers[3].board.path)
     program = sum_of()
     assert hits(c, lambda: [program() for _ in range(3)]) == []
 
@@ -178,7 +175,6 @@ def test_others_see_what_this_rank_wants(c: core.Core, peers: dict[int, Peer]) -
         1, 0, "broadcast", -1, 1, 2, 48, 48, "int64", "2, 3"
     )
     assert before <= found[1].t_ns <= clock.now_ns()
-    seen.close()
 
 
 def test_a_rank_whose_numbers_are_lost_compares_nothing(
@@ -257,7 +253,6 @@ def test_nobody_waits_for_a_rank_that_does_not_watch_any_more(
     c.watches = NO_WATCHES
     c.watches_changed()
     assert mine.refresh() and mine.kinds == 0
-    seen.close()
 
 
 @pytest.mark.parametrize("held", [True, False])

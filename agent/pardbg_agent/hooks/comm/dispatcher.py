@@ -163,7 +163,6 @@ def make_wait_kernel(redispatch: Any) -> Any:
 
 
 # -- gloo's monitored_barrier: no dispatcher op and no Work, only this method
-_ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
 _MONITORED = Spec(
     "monitored_barrier", "monitored_barrier", lambda _: (None, 0, 0), group=0, is_async=1
 )

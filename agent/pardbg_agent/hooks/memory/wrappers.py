@@ -94,13 +94,10 @@ def _hook(
         if wrapper in known.made:
             known.gradients_bytes = Tally().add(read(wrapper).gradients or ())
 
-    def nothing(*_: Any) -> None:
-        """``steps`` gives no more to do."""
-
     kind = getattr(module, owner, None)
     patches.around(kind, "__init__", "wrapper", itself, made)
     if owner.startswith("DeepSpeed"):
-        patches.around(kind, "step", "wrapper", steps, nothing)
+        patches.around(kind, "step", "wrapper", steps)
 
 
 def _nested(value: Any) -> Iterable[Any]:

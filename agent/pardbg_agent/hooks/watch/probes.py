@@ -241,10 +241,9 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, due: bool) -> Non
 
 def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
     """(parameter, name) of the plain ones on the host that an optimizer steps."""
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
     return [
         (p, f"parameter-{at}")
-        for at, p in enumerate(parameters)
+        for at, p in enumerate(parameters_of(optimizer))
         if type(p) is torch.nn.Parameter and p.is_cpu and p.layout is torch.strided
     ][:MAX_STEPPED]
 

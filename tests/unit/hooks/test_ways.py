@@ -1,0 +1,201 @@
+"""The ways to see ops: put in place and taken off, which one is taken, and what a program sees."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pardbg_agent import core, hooks
+from pardbg_agent.settings import FULL
+from pardbg_agent.wire import Kind
+from tests.distributed.programs.watched import make_run
+from tests.unit.hooks.recorded import ops, options, rank
+
+Work: Any = torch._C._distributed_c10d.Work
+PG: Any = torch._C._distributed_c10d.ProcessGroup
+
+
+def test_uninstall_restores_everything(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.optim.optimizer as optimizers
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    owners: list[Any] = [
+        PG, Work, torch.autograd, DistributedDataParallel, _BaseDataLoaderIter, torch._C._autograd,
+        dist.distributed_c10d, dist.device_mesh.DeviceMesh,
+    ]  # fmt: skip
+
+    def state() -> list[Any]:
+        tables = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
+        kernels = [
+            torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect")
+            for name in ("c10d::allreduce_", "c10d::send", "_c10d_functional::wait_tensor")
+        ]
+        return [dict(vars(owner)) for owner in owners] + [dict(t) for t in tables] + kernels
+
+    before = state()
+    assert before[-3:] == [False] * 3
+    hooks.install()
+    assert state() != before and state()[-3:] == [way != "public"] * 2 + [True]
+    hooks.uninstall()
+    assert state() == before
+
+
+def test_process_says_which_way_ops_are_seen(way: str, watched: Path) -> None:
+    assert rank(watched).defined("process")[-1]["hooks"] == way
+
+
+def test_ops_that_c_issues_are_seen_and_waited_for_by_tensor(watched: Path) -> None:
+    """Functional collectives: C++ issues, and waits in wait_tensor. 4 ranks x 24 bytes are 96."""
+    t, flat = torch.zeros(6), torch.zeros(24)
+    group = dist.group.WORLD
+    assert group is not None
+    c10d, name = torch.ops._c10d_functional, group.group_name
+    c10d.wait_tensor(c10d.all_reduce(t, "sum", name))
+    c10d.wait_tensor(c10d.all_gather_into_tensor(t, 4, name))
+    c10d.wait_tensor(c10d.reduce_scatter_tensor(flat, "sum", 4, name))
+    for part in c10d.all_reduce_coalesced([t, flat], "sum", name):
+        c10d.wait_tensor(part)
+    assert ops(watched) == [
+        ("all_reduce", 0, -1, 24, 24),
+        ("all_gather", 1, -1, 24, 96),
+        ("reduce_scatter", 2, -1, 96, 24),
+        ("all_reduce", 3, -1, 120, 120),
+    ]
+    assert [r.seq for r in rank(watched).of(Kind.OP_DONE)] == [0, 1, 2, 3]
+    defined = [d["coalesced"] for d in rank(watched).defined("op") if d["op"] == "all_reduce"]
+    assert defined == [False, True]
+
+
+def test_groups_built_by_hand_are_seen(watched: Path) -> None:
+    """Some programs make ProcessGroup objects and no default group knows of them."""
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    store = FakeStore()
+    made = PG(store, 1, 2)
+    backend = FakeProcessGroup._create_internal(1, 2)
+    made._register_backend(torch.device("cpu"), PG.BackendType.CUSTOM, backend)
+    made._set_default_backend(PG.BackendType.CUSTOM)
+    made.allreduce([torch.zeros(2)], options("AllreduceOptions")).wait()
+    assert ops(watched) == [("all_reduce", 0, -1, 8, 8)]
+
+
+def test_after_uninstall_nothing_is_recorded_and_install_again_works(watched: Path) -> None:
+    """Detach and attach in mid-program, with a group that lives on, and its name and numbers: the
+    other ranks' may never have been detached."""
+    dist.all_reduce(torch.zeros(2))
+    hooks.uninstall()
+    dist.all_reduce(torch.zeros(2))
+    hooks.install()
+    dist.all_reduce(torch.zeros(2))
+    assert [seq for _, seq, *_ in ops(watched)] == [0, 1]
+    assert len({d["key"] for d in rank(watched).defined("group")}) == 1
+
+
+def test_beside_other_threads_nothing_is_put_on_groups_that_are_in_use(
+    way: str, watched: Path
+) -> None:
+    """Torch walks its table of hooks without the GIL: another thread could be in it. What is
+    there stays and does nothing; what is not there is left to the dispatcher."""
+    from pardbg_agent.hooks import installed
+
+    old = dist.new_group([0, 1])
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        hooks.uninstall()
+        dist.all_reduce(torch.zeros(2))
+        assert ops(watched) == []
+        assert installed.choose().name == way  # both groups still have their hooks
+        unknown = dist.new_group([1, 2])
+        assert installed.choose().name == ("native" if way == "native" else "dispatcher")
+        hooks.install()
+        for group in (None, old, unknown):
+            dist.all_reduce(torch.zeros(2), group=group)
+        assert [op for op, *_ in ops(watched)] == ["all_reduce"] * 3
+    finally:
+        end.set()
+        other.join()
+
+
+def test_a_way_that_torch_has_not_gives_one_line_and_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pardbg_agent.hooks import installed
+    from pardbg_agent.hooks.comm import public
+
+    monkeypatch.setattr(public, "available", lambda: False)
+    monkeypatch.setenv("PARDBG_NATIVE", "off")
+    for wanted, said in (("", ""), ("dispatcher", ""), ("public", "no such"), ("both", "it is")):
+        monkeypatch.setenv("PARDBG_HOOKS", wanted)
+        assert installed.choose().name == "dispatcher"
+        err = capsys.readouterr().err
+        assert (said in err and err.count("\n") == 1) if said else not err
+
+
+def test_names_of_ops_that_we_do_not_know_leave_them_to_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pardbg_agent.hooks.comm import public
+
+    monkeypatch.setattr(public, "_NAMES", {**public._NAMES, "ALLREDUCE_SPARSE": None})
+    assert not public.available()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 puts a wrapper's frame back")
+def test_the_traceback_of_an_exception_is_the_programs_own(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the hooks of a group's method, of a kernel, of an optimizer, of a data loader and of
+    backward: what the program catches has the frames that it has without the agent."""
+
+    class Bad(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, at: int) -> int:
+            raise LookupError(at)
+
+    def refuse() -> None:
+        PG.allreduce(dist.group.WORLD, [torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
+
+    mixed = [torch.zeros(2), torch.zeros(2, dtype=torch.int64)]
+    calls: list[Callable[[], object]] = [
+        refuse,
+        lambda: torch.ops._c10d_functional.all_reduce_coalesced_(mixed, "sum", "0"),
+        lambda: torch.optim.SGD([], lr=0.1),
+        lambda: next(iter(torch.utils.data.DataLoader(Bad()))),
+        lambda: torch.autograd.backward(torch.zeros(1)),
+    ]
+    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        plain = [_frames(call) for call in calls]
+        hooks.install()
+        assert core.ensure().level == FULL
+        watched = [_frames(call) for call in calls]
+    finally:
+        dist.destroy_process_group()
+        hooks.uninstall()
+        core.shutdown()
+    assert watched == plain
+
+
+def _frames(call: Callable[[], object]) -> list[str]:
+    with pytest.raises(Exception) as caught:
+        call()
+    return [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
