@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,7 +15,7 @@ def loaded(statement: str) -> set[str]:
     """Top-level packages in sys.modules of a fresh interpreter after the statement."""
     code = f"import sys\n{statement}\nprint(' '.join({{m.partition('.')[0] for m in sys.modules}}))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=ROOT
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
@@ -28,29 +26,22 @@ def test_import_contracts() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()",
          "--no-cache"],
-        capture_output=True, text=True, timeout=50, cwd=ROOT,
+        capture_output=True, text=True, timeout=280, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "pardbg.cli",
-        "pardbg.recipes.catalogue",
-        "pardbg.session.reader",
-        "pardbg.session.navigation.replay",
-        "pardbg.analysis.answers.snapshot",
-        "pardbg.analysis.answers.report",
-        "pardbg.render.reports.text",
-        "pardbg.ui.app",
-        "pardbg.hub.client",
-        "pardbg.hub.run.start",
-    ],
-)
-def test_nothing_of_a_viewer_loads_torch(module: str) -> None:
+VIEWER = (
+    "pardbg.cli", "pardbg.recipes.catalogue", "pardbg.session.reader",
+    "pardbg.session.navigation.replay", "pardbg.analysis.answers.snapshot",
+    "pardbg.analysis.answers.report", "pardbg.render.reports.text", "pardbg.ui.app",
+    "pardbg.hub.client", "pardbg.hub.run.start",
+)  # fmt: skip
+
+
+def test_nothing_of_a_viewer_loads_torch() -> None:
     """Replay and report work where torch is not installed."""
-    assert "torch" not in loaded(f"import {module}")
+    assert "torch" not in loaded(f"import {', '.join(VIEWER)}")
 
 
 def test_the_command_line_starts_light() -> None:
@@ -84,6 +75,6 @@ def test_a_users_own_agent_module_stays_importable(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("WHOSE = 'user'\n", encoding="utf-8")
     code = "import agent; print(agent.WHOSE)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=tmp_path
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, cwd=tmp_path
     )
     assert done.stdout == "user\n", done.stderr

@@ -18,7 +18,7 @@ print(child.pid)
 
 def test_a_process_in_a_session_of_its_own_whose_parent_ended_is_found() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=120, check=True
     )
     orphan = int(done.stdout)
     try:

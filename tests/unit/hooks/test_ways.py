@@ -105,6 +105,16 @@ def test_after_uninstall_nothing_is_recorded_and_install_again_works(watched: Pa
     assert len({d["key"] for d in rank(watched).defined("group")}) == 1
 
 
+def test_what_is_noted_after_a_detach_is_for_the_core_that_comes_next(
+    way: str, watched: Path
+) -> None:
+    """Ending the gate tells the table in C++, which must not take the next Core's context."""
+    ended = core.ensure()
+    hooks.uninstall()
+    core.shutdown()
+    assert ended.context is None
+
+
 def test_beside_other_threads_nothing_is_put_on_groups_that_are_in_use(
     way: str, watched: Path
 ) -> None:

@@ -132,10 +132,11 @@ def _tell(c: _core.Core) -> None:
 
 
 def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool]:
-    known = context.of(c).part(probes.Probes)
+    x = c.context  # None: detached, and what is noted now is for the Core that comes next
+    known = None if x is None else x.part(probes.Probes)
     return (
         c.level, c.step, c.gate.closed, c.watches.slow is not None,
-        known.on and known.told < probes.MAX_TOLD,
+        known is not None and known.on and known.told < probes.MAX_TOLD,
     )  # fmt: skip
 
 

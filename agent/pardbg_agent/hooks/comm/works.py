@@ -146,7 +146,7 @@ def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
         forgotten, _ = polled.popleft()
         c.ops.completed(forgotten.token)
     polled.append((op, work))
-    if not c.pollers:
+    if poll not in c.pollers:
         c.pollers.append(poll)
 
 
