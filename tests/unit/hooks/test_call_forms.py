@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.autograd as dist_autograd
 from torch import nn
+from torch.distributed import rpc
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -218,6 +221,71 @@ def test_saved_tensors_of_any_kind(c: core.Core) -> None:
 def test_loaders(c: core.Core) -> None:
     for kwargs in ({"batch_size": 2}, {"batch_size": None}):
         assert list(iter(DataLoader(TensorDataset(torch.arange(4)), **kwargs)))
+    assert c.guard.disabled == set()
+
+
+@pytest.fixture(scope="module")
+def worker(c: core.Core, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This process as the one RPC worker."""
+    store = tmp_path_factory.mktemp("rpc") / "store"
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{store}")  # type: ignore[attr-defined]
+    with warnings.catch_warnings():  # of torch about itself
+        warnings.simplefilter("ignore")
+        rpc.init_rpc(name="me", rank=0, world_size=1, rpc_backend_options=options)
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rpc.shutdown()
+
+
+ARGS = (torch.ones(2), torch.ones(2))
+TWO = torch.full((2,), 2.0)
+REMOTE: dict[str, Callable[[], Any]] = {
+    "by place": lambda: rpc.rpc_sync("me", torch.add, ARGS),
+    "by name": lambda: rpc.rpc_sync(to="me", func=torch.add, args=ARGS, kwargs=None, timeout=30),
+    "to a number": lambda: rpc.rpc_sync(0, torch.add, args=ARGS),
+    "to a worker": lambda: rpc.rpc_sync(rpc.get_worker_info("me"), func=torch.add, args=ARGS),
+    "nameless": lambda: rpc.rpc_sync("me", functools.partial(torch.add, *ARGS)),
+    "through api": lambda: rpc.api.rpc_sync("me", torch.add, args=ARGS),
+    "async": lambda: rpc.rpc_async("me", torch.add, args=ARGS).wait(),
+    "async by name": lambda: rpc.rpc_async(args=ARGS, func=torch.add, to="me").wait(),
+    "remote": lambda: rpc.remote("me", torch.add, args=ARGS).to_here(),
+    "remote by name": lambda: rpc.remote(to="me", func=torch.add, args=ARGS).to_here(),
+}
+
+
+@pytest.mark.parametrize("form", REMOTE)
+def test_remote_calls(c: core.Core, worker: None, form: str) -> None:
+    assert torch.equal(REMOTE[form](), TWO)
+    assert c.guard.disabled == set()
+
+
+TRAINED: dict[str, Callable[[int, Any, Any], Any]] = {
+    "by place": lambda at, roots, optimizer: (
+        dist_autograd.backward(at, roots),
+        optimizer.step(at),
+    ),
+    "by name": lambda at, roots, optimizer: (
+        dist_autograd.backward(context_id=at, roots=roots, retain_graph=True),
+        optimizer.step(context_id=at),
+    ),
+    "two roots": lambda at, roots, optimizer: (
+        dist_autograd.backward(at, [roots[0], roots[0] * 1]),
+        optimizer.step(at),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", TRAINED)
+def test_training_over_workers(c: core.Core, worker: None, form: str) -> None:
+    with warnings.catch_warnings():  # torch compiles optimizers by a way that it calls old
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import DistributedOptimizer
+    steps, w = c.step, weight()
+    optimizer = DistributedOptimizer(torch.optim.SGD, [rpc.RRef(w)], lr=0.1)
+    with dist_autograd.context() as at:
+        TRAINED[form](at, [loss(w)], optimizer)
+    assert not torch.equal(w, torch.ones(3)) and c.step > steps
     assert c.guard.disabled == set()
 
 

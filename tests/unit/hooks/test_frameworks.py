@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
-from pardbg_agent.hooks.frameworks import seam
+from pardbg_agent.hooks.frameworks import megatron, seam
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.schedule_orders import Plan, one_f_one_b
+from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import make_run, read_rank
 
@@ -107,3 +107,41 @@ def test_one_rank_is_none_but_has_phases(ring: Path) -> None:
     assert phases == ["forward", "backward", "forward", "backward", "optimizer"]
     losses = [r for r in read_rank(ring).of(Kind.METRIC) if r.name == "loss"]
     assert len(losses) == 1
+
+
+def test_a_call_that_overlaps_two_actions(ring: Path) -> None:
+    """Megatron's combined_1f1b: warm-up has a forward alone, cool-down a backward; of stage 1."""
+    module = ModuleType("combined_1f1b")
+
+    def combined_forward_backward_step(f_model: Any, b_model: Any, **_: Any) -> None:
+        pass
+
+    module.combined_forward_backward_step = combined_forward_backward_step  # type: ignore[attr-defined]
+    framework = ModuleType("framework")
+
+    def run(group: Any) -> None:
+        step = module.combined_forward_backward_step
+        step(True, None, current_microbatch=0, f_model_chunk_id=0)
+        step(True, True, current_microbatch=1, f_model_chunk_id=0)
+        step(None, b_model=True)
+
+    framework.run = run  # type: ignore[attr-defined]
+    patches = Patches()
+    seam.hook_run(patches, framework, "run", "made.run", begins)
+    megatron.MODULES["megatron.core.pipeline_parallel.combined_1f1b"](patches, module)
+    try:
+        framework.run(dist.new_group([0, 1]))
+    finally:
+        patches.undo()
+    assert seen(ring) == (["1F0", "1F1", "1B0", "1B1"], ["pipeline"])
+    pair = [r for r in read_rank(ring).of(Kind.ACTION) if (r.name, r.mb) in (("F", 1), ("B", 0))]
+    assert max(r.t0 for r in pair) < min(r.t1 for r in pair)
+
+
+def test_the_plan_of_overlapped_pairs() -> None:
+    """2 chunks on the last of 2 ranks, 2 microbatches: one forward more before the first pair."""
+    order = interleaved(1, 2, 2, 2)
+    assert order == ["1F0", "1F1", "3F0", "3B0", "3F1", "3B1", "1B0", "1B1"]
+    assert megatron.overlapped(order, 3) == [
+        "1F0", "1F1", "3F0", "(3F1;3B0)OVERLAP_F_B", "3B1", "1B0", "1B1",
+    ]  # fmt: skip

@@ -130,6 +130,18 @@ def test_parameters_that_no_ddp_has_are_summed_too(watched: Path) -> None:
     assert sums == [(0, 0, name), (0, probes.MAX_RECORDS, name)]
 
 
+def test_each_look_at_each_replica_has_its_own_row(watched: Path) -> None:
+    """A GAN's two models and optimizers. A rank that can afford one look only is compared at that
+    one: the models change between the two."""
+    nets = [DistributedDataParallel(torch.nn.Linear(4, n)) for n in (2, 3)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+    rows = [0, probes.MAX_LOOKS * probes.MAX_RECORDS]  # model by model, at the first look
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        gradients(net)
+        optimizer.step()
+    assert [r.seq for r in told(watched)] == [*rows, *(row + probes.MAX_RECORDS for row in rows)]
+
+
 def test_a_large_parameter_is_read_in_turns() -> None:
     big = torch.zeros(probes.MAX_ELEMENTS + 1, dtype=torch.int32)
     big[-1] = 7

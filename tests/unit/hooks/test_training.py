@@ -141,6 +141,19 @@ def test_a_scaled_loss_is_shown_as_it_was(c: core.Core) -> None:
     assert [r.a for r in rank(c).of(Kind.METRIC, "loss")] == [3.0, 3.0]
 
 
+def test_a_backward_in_two_parts_is_of_one_microbatch(c: core.Core) -> None:
+    """Zero bubble by hand: from the same scalar for the input, later for the weights."""
+    weight, x = torch.nn.Parameter(torch.full((1,), 3.0)), torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    losses = [(weight * x * n).sum() / 2 for n in (1, 3)]  # 3 / 2 and 9 / 2
+    for loss in losses:
+        loss.backward(inputs=[x], retain_graph=True)
+    for loss in losses:
+        loss.backward(inputs=[weight])
+    optimizer.step()
+    assert [r.a for r in rank(c).of(Kind.METRIC, "loss")][-1] == 6.0
+
+
 def test_a_closure_that_comes_again_adds_nothing_up(c: core.Core) -> None:
     weight = torch.nn.Parameter(torch.full((1,), 3.0))
     optimizer = torch.optim.LBFGS([weight], lr=0.0, max_iter=2)

@@ -2,8 +2,8 @@
 
 All of them call ``forward_step`` and ``backward_step`` through the module's globals, which hold no
 point-to-point op. A forward says its microbatch and chunk, a backward does not: the k-th one of a
-run is the k-th of the plan. (``combined_1f1b``, one call for a forward and another microbatch's
-backward, calls neither and is not seen.)
+run is the k-th of the plan. ``combined_1f1b``, where all-to-alls of experts are overlapped, has one
+call for a forward and another microbatch's backward: both actions last as long as the call.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ def _hook(patches: Patches, module: ModuleType) -> None:
     hook_action(patches, module, "backward_step", "megatron.backward", _backward)
 
 
+def _hook_combined(patches: Patches, module: ModuleType) -> None:
+    hook_action(patches, module, "combined_forward_backward_step", "megatron.combined", _combined)
+
+
 def _begin(made: Actions, given: Given) -> Any:
     """The pipeline group of a run that begins."""
     communicator = given.get("p2p_communicator")
@@ -52,14 +56,24 @@ def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     together = int(getattr(config, "microbatch_group_size_per_vp_stage", 0) or 0)
 
     def row(at: int, size: int, number: int) -> list[str]:
-        return interleaved(at, size, number, chunks, together)
+        order = interleaved(at, size, number, chunks, together)
+        if not getattr(config, "overlap_moe_expert_parallel_comm", False):
+            return order
+        ahead = 2 * (size - at - 1) + (chunks - 1) * (together or size) + 1
+        return overlapped(order, ahead)
 
-    known = not given.get("forward_only")
-    known = known and not getattr(config, "overlap_moe_expert_parallel_comm", False)
     return seam.plan_on(
         _begin(made, given), "Megatron Interleaved1F1B", int(given["num_microbatches"]),
-        row if known else None, chunks,
+        None if given.get("forward_only") else row, chunks,
     )  # fmt: skip
+
+
+def overlapped(order: list[str], ahead: int) -> list[str]:
+    """The same forwards and backwards, each backward in pair with the forward ``ahead`` of it."""
+    forwards = [entry for entry in order if "F" in entry]
+    backwards = [entry for entry in order if "B" in entry]
+    pairs = [f"({f};{b})OVERLAP_F_B" for f, b in zip(forwards[ahead:], backwards, strict=False)]
+    return forwards[:ahead] + pairs + backwards[len(pairs) :]
 
 
 def _unpiped(c: _core.Core, made: Actions, given: Given) -> None:
@@ -73,13 +87,13 @@ def _config(model: Any) -> Any:
     return getattr(model, "config", None)
 
 
-def _forward(made: Actions, given: Given) -> What:
+def _forward(made: Actions, given: Given, model: str = "model", chunk: str = "vp_stage") -> What:
     run = made.of_run
     run.of_framework = given.get("forward_data_store")
-    stage = (given.get("vp_stage") or 0) * run.num_ranks + run.stage
+    stage = (given.get(chunk) or 0) * run.num_ranks + run.stage
     mb = given.get("current_microbatch")
     mb = made.next_mb("F", stage) if mb is None else int(mb)
-    return "F", stage, mb, given.get("model")
+    return "F", stage, mb, given.get(model)
 
 
 def _backward(made: Actions, given: Given) -> What:
@@ -87,6 +101,16 @@ def _backward(made: Actions, given: Given) -> What:
     planned = made.next_planned("B")
     stage, mb = planned or (run.stage, made.next_mb("B", run.stage))
     return "B", stage, mb, None
+
+
+def _combined(made: Actions, given: Given) -> list[What]:
+    """A forward, a backward or both."""
+    both = []
+    if given.get("f_model") is not None:
+        both.append(_forward(made, given, "f_model", "f_model_chunk_id"))
+    if given.get("b_model") is not None:
+        both.append(_backward(made, given))
+    return both
 
 
 def _log_loss(c: _core.Core, made: Actions) -> None:
@@ -114,4 +138,7 @@ def _numbers(value: Any) -> list[float]:
     return []
 
 
-MODULES: Final = {"megatron.core.pipeline_parallel.schedules": _hook}
+MODULES: Final = {
+    "megatron.core.pipeline_parallel.schedules": _hook,
+    "megatron.core.pipeline_parallel.combined_1f1b": _hook_combined,
+}

@@ -139,10 +139,11 @@ def report_loss(c: _core.Core, made: Actions, loss: float) -> None:
 def action(
     original: Any,
     hook: str,
-    which: Callable[[Actions, Given], What | None],
+    which: Callable[[Actions, Given], What | list[What] | None],
     loss_of: Callable[[Actions, Given], Any] | None = None,
 ) -> Any:
-    """``original`` as an action of the run it is called in; outside a run it is left alone."""
+    """``original`` as an action of the run it is called in, or as several that it overlaps;
+    outside a run it is left alone."""
     given = names_of(original)
 
     def before(c: _core.Core, *args: Any, **kwargs: Any) -> Any:
@@ -153,12 +154,17 @@ def action(
         what = which(made, values)
         if what is None:
             return None
-        verb, stage, mb, module = what
+        whats = what if isinstance(what, list) else [what]
         if made.of_run.num_ranks < 2:
-            return _phase(c, verb, module)
+            return _phase(c, whats[-1][0], whats[-1][3])
         loss = None if loss_of is None else loss_of(made, values)
-        action = made.begins(verb, stage, mb, module)
-        return lambda t1, failed: made.ended(action, t1, failed, loss), ()
+        actions = [made.begins(*each) for each in whats]
+
+        def ended(t1: int, failed: bool) -> None:
+            for action in actions:
+                made.ended(action, t1, failed, loss)
+
+        return ended, ()
 
     def after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
         ended, before = what
@@ -182,7 +188,7 @@ def hook_action(
     owner: Any,
     name: str,
     hook: str,
-    which: Callable[[Actions, Given], What | None],
+    which: Callable[[Actions, Given], What | list[What] | None],
     loss_of: Callable[[Actions, Given], Any] | None = None,
 ) -> None:
     """``owner.name`` is an action of the run it is called in."""

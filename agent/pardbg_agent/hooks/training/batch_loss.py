@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from pardbg_agent.wire import NONE
@@ -19,13 +20,19 @@ class BatchLoss:
         """(value, the number it was divided by, or 1)"""
         self._step = NONE
         self._closure: Any = None
+        self._of: dict[int, weakref.ref[Any]] = {}
 
-    def add(self, value: float, divisor: float, step: int, closure: Any) -> float:
-        """The step's loss with one more microbatch. ``closure``: what says in which optimizer's
+    def add(self, of: Any, value: float, divisor: float, step: int, closure: Any) -> float:
+        """The step's loss with one more microbatch. A second backward from the same scalar ``of``
+        (for the weights alone, say) is of the same one. ``closure``: what says in which optimizer's
         step() backward was called, or None: its second evaluation (LBFGS) is of the same batch."""
         if step != self._step:
             self.clear()
             self._step = step
+        known = self._of.get(id(of))
+        if known is not None and known() is of:
+            return self.value()
+        self._of[id(of)] = weakref.ref(of)
         if closure is not None and closure is self._closure:
             self._parts.pop()
         self._closure = closure
@@ -41,7 +48,7 @@ class BatchLoss:
 
     def clear(self) -> None:
         """An optimizer stepped: its gradients are gone."""
-        self._parts, self._closure = [], None
+        self._parts, self._closure, self._of = [], None, {}
 
 
 def divisor_of(loss: Any) -> float:

@@ -27,11 +27,12 @@ from pardbg_agent.wire import NONE
 MAX_NUMBER: Final = (1 << 15) - 1
 """Stages and microbatches are 16 bit numbers in a record."""
 _ENTRY = re.compile(r"\d{1,5}[FBIW]\d{1,5}")
-_ORDERS: Final[dict[str, Callable[[int, int, int], list[str]]]] = {
-    "1f1b": one_f_one_b,
-    "gpipe": all_forward_all_backward,
-    "afab": all_forward_all_backward,
+_ORDERS: Final[dict[str, tuple[str, Callable[[int, int, int], list[str]]]]] = {
+    "1f1b": ("1f1b", one_f_one_b),
+    "gpipe": ("gpipe", all_forward_all_backward),
+    "afab": ("gpipe", all_forward_all_backward),
 }
+"""What a program calls it -> (name, order of a rank)."""
 
 
 class ProgramAction:
@@ -109,10 +110,11 @@ def _plan(schedule: str, ranks: list[int], microbatches: int, chunks: int, order
         return Plan(schedule, tuple(ranks), max(stages, size * chunks), microbatches, rows)
     if not 0 < microbatches <= MAX_NUMBER:
         raise ValueError("how many microbatches? Say microbatches=8")
-    row = _ORDERS.get(name)
-    if row is not None and chunks == 1:
+    if name in _ORDERS and chunks == 1:
+        schedule, row = _ORDERS[name]
         rows = by_rank(ranks, lambda at: row(at, size, microbatches))
     elif name in ("interleaved", "interleaved1f1b"):
+        schedule = "Interleaved1F1B"
         rows = by_rank(ranks, lambda at: interleaved(at, size, microbatches, chunks))
     else:
         raise ValueError('known are "1f1b", "gpipe" and "interleaved"; else say order={rank: […]}')

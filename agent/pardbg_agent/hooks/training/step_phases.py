@@ -219,7 +219,7 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors):
         value, divisor = unscaled or (tensors.item(), divisor_of(tensors))
-        log_loss(c, x.loss.add(value, divisor, c.step, local().optimizer))
+        log_loss(c, x.loss.add(tensors, value, divisor, c.step, local().optimizer))
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:

@@ -50,6 +50,8 @@ MAX_TOLD: Final = 64
 """NaN records of a process."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
+MAX_LOOKS: Final = 64
+"""Optimizers' ends in a step at which checksums are made."""
 MAX_STEPPED: Final = 1024
 """Parameters that no DDP has which a checksum reads."""
 MAX_ELEMENTS: Final = 1 << 18
@@ -75,8 +77,8 @@ class Probes:
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
         self.number = itertools.count()
-        self.steppers: Any = weakref.WeakKeyDictionary()
-        """Optimizer of parameters that no DDP has -> its number, in the order they stepped."""
+        self.looks = (NONE, 0)
+        """(a step with checksums, optimizers' ends in it so far)"""
         self.names: Any = weakref.WeakKeyDictionary()
         """module -> ((parameter, name), ...) by weak reference to the parameter."""
 
@@ -221,22 +223,26 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not (due or known.ask_gradients) or outer is None or outer[0]() is not optimizer:
         return
     t0 = now_ns()
-    c.guard.call(_HOOK, _look_at_all, c, known, optimizer, due)
+    look = known.looks[1] if known.looks[0] == c.step else 0
+    known.looks = (c.step, look + 1)
+    c.guard.call(_HOOK, _look_at_all, c, known, optimizer, look if due else NONE)
     known.spent_ns += now_ns() - t0
     spend(c, t0)
 
 
-def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, due: bool) -> None:
+def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> None:
+    """``look``: which of the step's looks at replicas it is, NONE for none. Each has rows of its
+    own: not every rank can afford the same ones."""
     with torch.no_grad():
         if known.ask_gradients:
             known.ask_gradients = False
             _tell_gradients(c, optimizer)
-        if due and known.affordable:
-            for module in list(known.replicas):
-                _checksum(c, list(_named(known, module)), module.process_group)
+        if 0 <= look < MAX_LOOKS and known.affordable:
+            for module, number in list(known.replicas.items()):
+                row = look + MAX_LOOKS * number
+                _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
             if not known.replicas and c10d._world.default_pg is not None:
-                at = known.steppers.setdefault(optimizer, len(known.steppers))
-                _checksum(c, _stepped(optimizer), c10d._world.default_pg, "checksum-own", at)
+                _checksum(c, _stepped(optimizer), c10d._world.default_pg, "checksum-own", look)
 
 
 def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
@@ -248,11 +254,10 @@ def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
     ][:MAX_STEPPED]
 
 
-def _checksum(
-    c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str = "checksum", number: int = 0
-) -> None:
+def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, number: int) -> None:
     """PROBE ``checksum A B …``: a = all these parameters' bits in one sum, b = a byte for each
-    part, so that unequal replicas show which part differs. seq: which of the step's records."""
+    part, so that unequal replicas show which part differs. seq: which of the step's records, the
+    same on all ranks."""
     if not named:
         return
     group = groups.group_of(context.of(c), pg)
