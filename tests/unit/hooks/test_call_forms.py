@@ -266,7 +266,7 @@ TRAINED: dict[str, Callable[[int, Any, Any], Any]] = {
         optimizer.step(at),
     ),
     "by name": lambda at, roots, optimizer: (
-        dist_autograd.backward(context_id=at, roots=roots, retain_graph=True),
+        dist_autograd.backward(contextId=at, roots=roots, retain_graph=True),
         optimizer.step(context_id=at),
     ),
     "two roots": lambda at, roots, optimizer: (
@@ -276,11 +276,11 @@ TRAINED: dict[str, Callable[[int, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch compiles optimizers by an old way
 @pytest.mark.parametrize("form", TRAINED)
 def test_training_over_workers(c: core.Core, worker: None, form: str) -> None:
-    with warnings.catch_warnings():  # torch compiles optimizers by a way that it calls old
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from torch.distributed.optim import DistributedOptimizer
+    from torch.distributed.optim import DistributedOptimizer
+
     steps, w = c.step, weight()
     optimizer = DistributedOptimizer(torch.optim.SGD, [rpc.RRef(w)], lr=0.1)
     with dist_autograd.context() as at:

@@ -87,7 +87,8 @@ def _after_call(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 # -- training over workers
 
 
-def _before_backward(c: _core.Core, context_id: Any, roots: Any = (), *_: Any, **__: Any) -> Any:
+def _before_backward(c: _core.Core, *args: Any, roots: Any = (), **_: Any) -> Any:
+    roots = roots or args[1]  # of a C function, whose names nobody tells
     return step_phases.before_backward(c, roots[0] if len(roots) == 1 else None)
 
 
