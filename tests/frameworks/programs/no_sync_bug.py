@@ -1,4 +1,6 @@
-"""Silently wrong: the model is not wrapped and no gradient is ever averaged."""
+"""Silently wrong: the model is not wrapped and no gradient is ever averaged. GA: microbatches."""
+
+import os
 
 import torch
 import torch.distributed as dist
@@ -10,13 +12,16 @@ torch.manual_seed(0)
 m = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
 opt = torch.optim.SGD(m.parameters(), 0.1)
 g = torch.Generator().manual_seed(r)
+GA = int(os.environ.get("GA", "1"))
 for s in range(8):
-    x = torch.randn(16, 16, generator=g)
-    loss = nn.functional.cross_entropy(m(x), (x.sum(1) > 0).long())
     opt.zero_grad()
-    loss.backward()
+    l = torch.zeros(())
+    for _ in range(GA):
+        x = torch.randn(16, 16, generator=g)
+        loss = nn.functional.cross_entropy(m(x), (x.sum(1) > 0).long()) / GA
+        loss.backward()
+        l += loss.detach()
     opt.step()
-    l = loss.detach().clone()
     dist.all_reduce(l)
     if r == 0:
         print(f"step {s} loss {l.item() / W:.4f}", flush=True)
