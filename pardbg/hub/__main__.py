@@ -1,4 +1,7 @@
-"""``python -m pardbg.hub RUNDIR``: the hub process of one run."""
+"""``python -m pardbg.hub RUNDIR``: the hub process of one run.
+
+The job starts as soon as the hub listens, so everything else is imported after that.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pardbg.hub.relay import Relay
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
-from pardbg.hub.serve.hub import Hub
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.serve.sockets import begin_to_listen
+
+if TYPE_CHECKING:
+    from pardbg.hub.relay import Relay
+    from pardbg.hub.serve.hub import Hub
 
 
 def main(argv: list[str]) -> int:
@@ -26,8 +34,10 @@ def main(argv: list[str]) -> int:
     os.umask(0o077)
     try:
         config = files.load(words.run_dir)
-        hub = (Relay if config.is_relay else Hub)(config, words.sources)
-        outlive_signals(hub, words.heard)
+        serving: list[Hub | Relay] = []
+        outlive_signals(config, serving, words.heard)
+        hub = _relay(config, words.sources) if config.is_relay else _hub(config, words.sources)
+        serving.append(hub)
         hub.open()
     except files.ConfigError as error:
         print(f"pardbg hub: {error}", file=sys.stderr)
@@ -36,14 +46,28 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def outlive_signals(hub: Hub | Relay, heard_fd: int = -1) -> None:
+def _hub(config: RunConfig, sources: list[int]) -> Hub:
+    listening = begin_to_listen(config)
+    from pardbg.hub.serve.hub import Hub
+
+    return Hub(config, sources, listening)
+
+
+def _relay(config: RunConfig, sources: list[int]) -> Relay:
+    from pardbg.hub.relay import Relay
+
+    return Relay(config, sources)
+
+
+def outlive_signals(config: RunConfig, serving: list[Hub | Relay], heard_fd: int = -1) -> None:
     """The hub ends with its job, not of a signal that was sent to all: SIGTERM ends it only where
     there is no job (any more), and then it closes the session."""
 
     def stop(number: int) -> None:
-        launched = (hub.config.dir / files.LAUNCH_FILE).exists()
-        if number == signal.SIGTERM and (hub.over or not launched):
-            hub.stopping = True
+        launched = (config.dir / files.LAUNCH_FILE).exists()
+        for hub in serving:
+            if number == signal.SIGTERM and (hub.over or not launched):
+                hub.stopping = True
 
     signals.tell(signals.HUB, heard_fd, stop)
 

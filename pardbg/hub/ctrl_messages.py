@@ -13,10 +13,9 @@ import msgpack
 
 from pardbg.control.machine.cut import AgentState, OpenOp
 from pardbg.events.decode import Malformed, decode_map
+from pardbg.hub.run.config import MAX_CTRL_BYTES
 from pardbg.words import countdown
 
-MAX_CTRL_BYTES: Final = 4 << 20
-MAX_MESSAGE_BYTES: Final = 16 << 20
 """Largest message on DATA."""
 _MAX_HIT: Final = 300
 RELAY: Final = b"relay-"

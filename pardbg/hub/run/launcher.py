@@ -33,6 +33,7 @@ from pardbg_agent import wire
 
 MAX_RESTARTS: Final = 5
 HUB_START_S: Final = 15.0
+HUB_POLL_S: Final = 0.003
 HUB_END_S: Final = 20.0
 """How long the hub may take to write the rest after the job's end."""
 TICK_S: Final = 0.2
@@ -124,7 +125,7 @@ class Launcher:
                 return (
                     f"the hub did not start in {duration(HUB_START_S * 1e9)}: {self._last_words()}"
                 )
-            time.sleep(0.01)
+            time.sleep(HUB_POLL_S)
         return None
 
     def _last_words(self) -> str:

@@ -25,6 +25,7 @@ from pardbg.words import duration
 
 START_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.02
+START_POLL_S: Final = 0.003
 
 
 class LaunchError(Exception):
@@ -209,4 +210,4 @@ def _wait_started(handle: RunHandle) -> None:
             raise LaunchError(
                 f"the run did not start in {duration(START_TIMEOUT_S * 1e9)}, see {handle.run_dir}"
             )
-        time.sleep(POLL_S)
+        time.sleep(START_POLL_S)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +15,6 @@ from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Ack, Event, ToAgent
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import Node, notice
-from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
@@ -30,7 +27,7 @@ from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.nodes import Known
 from pardbg.hub.serve.resume import Resumed, open_writer
 from pardbg.hub.serve.router import Router
-from pardbg.hub.serve.sockets import Sockets, check_endpoints, load_keys
+from pardbg.hub.serve.sockets import Listening, Sockets, begin_to_listen
 from pardbg.hub.serve.state_feed import StateFeed
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain
@@ -54,41 +51,40 @@ GAP_NS: Final = 1_000 * MS
 class Hub:
     """Made, ``open``ed, ``run``, closed. One per run and process."""
 
-    def __init__(self, config: RunConfig, sources: Sequence[int] = ()) -> None:
+    def __init__(
+        self, config: RunConfig, sources: Sequence[int] = (), listening: Listening | None = None
+    ) -> None:
         self.config = config
         self._successor = Successor(config, list(sources))
-        self.id = uuid.uuid4().hex[:12]
+        self._listening = listening
         self.stopping = False
         """Set to flush, close the session and end."""
         self.code: int | None = None
         """The job's exit code, once it has ended and if it is known."""
-        self._keys = load_keys(config.dir)
-        check_endpoints(config, self._keys)
         self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
 
     # -- life
 
     def open(self) -> None:
-        """Open sockets and session, then write ``hub.pid``, by which agents and viewers find the
-        hub."""
-        self._sockets = sockets = Sockets(self.config, self._keys)
+        """Open the session, and the sockets if nobody has. Raises ConfigError."""
+        found = self._listening or begin_to_listen(self.config)
+        self.id, self._sockets = found.hub, found.sockets
         self._definitions, self._recent = Definitions(), Recent()
-        writer, resumed, problem = open_writer(self.config, self._definitions, self._recent)
+        writer, resumed, problem = open_writer(
+            self.config, found.before, self._definitions, self._recent
+        )
         self._resumed = resumed
         self._collector = Collector(
-            sockets.pull, sockets.pub, writer, self._definitions, self._recent
+            found.sockets.pull, found.sockets.pub, writer, self._definitions, self._recent
         )
         if isinstance(writer, Parts):
             writer.repeat = self._begin_part
         self._collector.write_error = problem
         self._collector.number = resumed.number
         self._collector.heads.next = resumed.heads
-        self._make_control(sockets)
+        self._make_control(found.sockets)
         self._output = JobOutput(self.config.dir, resumed.offsets)
         self._say_hello(resumed)
-        files.write_json(self.config.dir / files.HUB_FILE, {
-            "pid": os.getpid(), "start": start_time(os.getpid()), "hub": self.id,
-        })  # fmt: skip
 
     def run(self) -> None:
         """Run until the job is over and everything is written, or until ``stopping``."""

@@ -84,10 +84,10 @@ class Resumed:
 
 
 def open_writer(
-    config: RunConfig, definitions: Definitions, recent: Recent
+    config: RunConfig, before: dict[str, Any] | None, definitions: Definitions, recent: Recent
 ) -> tuple[SessionWriter | Parts | None, Resumed, str | None]:
-    """Return (writer, what came before, why nothing can be recorded). A hub was here before if
-    there is a ``hub.pid``."""
+    """Return (writer, what came before, why nothing can be recorded). ``before``: the ``hub.pid``
+    of the hub that was here before."""
     resumed = Resumed()
     number = int((files.read_json(config.dir / files.PART_FILE) or {}).get("part", 1))
     path = part_path(Path(config.session), number)
@@ -99,7 +99,6 @@ def open_writer(
         else:
             recent.add(message.key, message.payload)
 
-    before = files.read_json(config.dir / files.HUB_FILE)
     resumed.restarted = before is not None
     try:
         if before is None or not path.exists():

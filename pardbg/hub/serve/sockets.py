@@ -3,12 +3,14 @@
 DATA in, what is published out, CTRL both ways. Local sockets lie in a 0700 directory; TCP is CURVE
 or nothing. Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`` (looks),
 ``control`` (looks and commands). ZAP tells them apart per socket; CTRL sees each message's role.
+Quick to import: a job waits for its hub to listen, not for the rest of it.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import zmq
 
-from pardbg.hub.ctrl_messages import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
-from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.run import config as files
+from pardbg.hub.run.config import (
+    KEYS_FILE,
+    MAX_CTRL_BYTES,
+    MAX_MESSAGE_BYTES,
+    ConfigError,
+    RunConfig,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
@@ -221,3 +231,25 @@ class Sockets:
             socket.close(linger=LINGER_MS)
         self.security.stop()
         self._context.term()
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A hub that agents and viewers find, and whose messages wait in its sockets."""
+
+    hub: str
+    """Its id."""
+    sockets: Sockets
+    before: dict[str, Any] | None
+    """``hub.pid`` of the hub that was here before."""
+
+
+def begin_to_listen(config: RunConfig) -> Listening:
+    """Bind the sockets, then write ``hub.pid``. Raises ConfigError."""
+    keys = load_keys(config.dir)
+    check_endpoints(config, keys)
+    path = config.dir / files.HUB_FILE
+    found = Listening(uuid.uuid4().hex[:12], Sockets(config, keys), read_json(path))
+    pid = os.getpid()
+    files.write_json(path, {"pid": pid, "start": start_time(pid), "hub": found.hub})
+    return found

@@ -13,10 +13,12 @@ import msgpack
 import pytest
 import zmq
 
+from pardbg.analysis.answers.report import report
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
-from pardbg.hub.serve.sockets import make_keys, secure_client
+from pardbg.hub.serve.sockets import begin_to_listen, make_keys, secure_client
+from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, frame, make_config
@@ -298,6 +300,17 @@ def test_a_socket_that_cannot_be_bound_is_one_line(run_dir: Path) -> None:
     hub = Hub(config)
     with pytest.raises(files.ConfigError, match="cannot listen on ipc:///no/such/dir/data"):
         hub.open()
+
+
+def test_a_hub_that_died_before_it_wrote_anything(run_dir: Path) -> None:
+    """It listened, so the job runs; the next one records, and says that one was lost."""
+    config = make_config(run_dir)
+    Path(config.session).touch()
+    begin_to_listen(config).sockets.close()
+    rig = Rig(run_dir)
+    rig.finish()
+    kinds = {finding.kind for finding in report(load(Path(config.session))).findings}
+    assert "recorder-lost" in kinds
 
 
 def tcp_port() -> int:
