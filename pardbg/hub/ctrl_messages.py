@@ -13,7 +13,7 @@ import msgpack
 
 from pardbg.control.machine.cut import AgentState, OpenOp
 from pardbg.events.decode import Malformed, decode_map
-from pardbg.hub.run.config import MAX_CTRL_BYTES
+from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.words import countdown
 
 """Largest message on DATA."""

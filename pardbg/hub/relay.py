@@ -17,6 +17,7 @@ from typing import Any, Final
 import zmq
 
 from pardbg.events.decode import Malformed
+from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ctrl_messages import (
     PIECE_BYTES,
@@ -30,7 +31,7 @@ from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.where import py_spy
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
-from pardbg.hub.run.config import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES, RunConfig
+from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys

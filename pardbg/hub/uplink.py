@@ -18,8 +18,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from pardbg.events.decode import Malformed, frame_head
+from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.hub.ctrl_messages import RELAY, Node, pack
-from pardbg.hub.run.config import MAX_CTRL_BYTES, Endpoints
+from pardbg.hub.run.config import Endpoints
 from pardbg.hub.serve.sockets import secure_client
 
 DATA_HWM: Final = 64

@@ -29,8 +29,6 @@ KEYS_FILE: Final = "keys.json"
 """0600, in the run directory: every key of the run."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RESERVED_BYTES: Final = 4096
-MAX_CTRL_BYTES: Final = 4 << 20
-MAX_MESSAGE_BYTES: Final = 16 << 20
 MAX_SOCKET_PATH: Final = 100
 """A unix socket's path ends at 107 bytes."""
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"

@@ -18,16 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import zmq
 
+from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
-from pardbg.hub.run.config import (
-    KEYS_FILE,
-    MAX_CTRL_BYTES,
-    MAX_MESSAGE_BYTES,
-    ConfigError,
-    RunConfig,
-    read_json,
-)
+from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
