@@ -1,6 +1,7 @@
 """`make diagnosis`: fault × found × culprit right × seconds × false alarms, as a table.
 
-python -m tests.diagnosis [NAME …] [--drawn NUMBER --seed N] [--beside] [--healthy SECONDS] [--list]
+python -m tests.diagnosis [NAME …] [--drawn NUMBER --seed N [--after CASES]] [--beside]
+                          [--healthy SECONDS] [--list]
 """
 
 from __future__ import annotations
@@ -99,11 +100,13 @@ def main() -> int:
                         help="so many cases drawn from --seed: classes in turn, rank count, rank"
                         " and step by chance")  # fmt: skip
     parser.add_argument("--seed", type=int, default=13)
+    parser.add_argument("--after", type=int, default=0, metavar="CASES",
+                        help="leave out so many of those drawn: a drill goes on")  # fmt: skip
     parser.add_argument("--only-beside", action="store_true", help="torch's own tools alone")
     arguments = parser.parse_args()
     todo = [] if arguments.healthy else chosen(arguments.names)
     if arguments.drawn:
-        everything = drawn.cases(arguments.seed, arguments.drawn)
+        everything = drawn.cases(arguments.seed, arguments.drawn)[arguments.after :]
         names = arguments.names or [""]
         todo = [case for case in everything if any(name in case.name for name in names)]
     if arguments.list:

@@ -13,8 +13,8 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
-from pardbg.analysis.findings.mismatches import crossed, mispaired
-from pardbg.analysis.findings.reasons import UNKNOWN, Reason, past, reason, stays
+from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
+from pardbg.analysis.findings.reasons import STORE_ADVICE, UNKNOWN, Reason, past, reason, stays
 from pardbg.analysis.findings.shared import (
     Evidence,
     Finding,
@@ -258,6 +258,9 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
             f"rank {wait.rank} waits in {wait.op.text}, which {verb}: rank {wait.op.peer} is in "
             f"{waits[wait.op.peer].op.text}."
         )
+    keys = sorted({wait.op.op.reduce for wait in waits.values() if wait.op.at_store})
+    if keys:
+        text += f" Nobody is left to set {', '.join(keys[:_MAX_PLACES])}."
     others = tuple(r for r in blame.victims if r not in blame.ranks)
     if others:
         text += f" {ranks_text(others).capitalize()} {waits_text(others)} for them."
@@ -275,7 +278,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
         where=where,
         t_ns=since,
         text=text,
-        advice=_ADVICE[kind],
+        advice=_deadlock_advice(kind, waits.values()),
         evidence=Evidence(since + INTO_NS, culprits[0], "timeline", op=waits[culprits[0]].op.text),
         first_ns=since,
     )
@@ -299,6 +302,12 @@ _ADVICE: Final = {
     "unpaired-send": "Either the send is too many or the receive is missing: compare the two "
     "places.",
 }  # fmt: skip
+
+
+def _deadlock_advice(kind: str, waits: Iterable[Wait]) -> str:
+    if kind == "deadlock" and any(wait.op.at_store for wait in waits):
+        return STORE_ADVICE
+    return CALL_ADVICE if kind == "deadlock" and any(w.op.call for w in waits) else _ADVICE[kind]
 
 
 def _name(blame: Blame) -> tuple[str, tuple[int, ...]]:

@@ -40,7 +40,7 @@ _ADVICE: Final = {
     "root mismatch": "All ranks must name the same src or dst: a global rank, also in subgroups.",
 }
 
-_CALL_ADVICE: Final = (
+CALL_ADVICE: Final = (
     "All ranks must call init_process_group with one address, port and world size, and new_group, "
     "split_group and init_device_mesh in the same order with the same arguments."
 )
@@ -98,7 +98,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
         where=next((at for at in places if at), None),
         t_ns=first(rows[-1]),
         text=f"{row.verdict} in {row.label} #{row.seq}: {row.detail}.{said}{again}",
-        advice=_CALL_ADVICE if row.label == CALLS_LABEL else _ADVICE[row.verdict],
+        advice=CALL_ADVICE if row.label == CALLS_LABEL else _ADVICE[row.verdict],
         evidence=at_row(row, row.culprits[0] if row.culprits else None),
         first_ns=first(row),
     )

@@ -181,13 +181,15 @@ IDLE_NS: Final = 4_000_000_000
 BUSY_NS: Final = 60_000_000_000
 """... and one that works."""
 _MAX_TOLD: Final = 8
+STORE_ADVICE: Final = (
+    "Some rank must set that key: compare the name, and look at what the rank that sets it does "
+    "instead."
+)
 _ADVICE: Final = {
     "exit": "The program is over: look for non-daemon threads, for atexit handlers and "
     "for objects whose end waits (loaders, writers, process groups).",
     "destroy_process_group": "Let ops end before the group goes: wait for async ones, and have all "
     "ranks come to a barrier first.",
-    "store": "Some rank must set that key: compare the name, and look at what the rank that sets "
-    "it does instead.",
     "file": "Look at the disk or the network file system it writes to or reads from.",
 }
 
@@ -232,4 +234,4 @@ def _finding(view: View, op: PendingOp, now: Seen, still: bool) -> Finding:
 
 
 def _advice(op: PendingOp) -> str:
-    return _ADVICE["store"] if op.at_store else _ADVICE.get(op.op.op, _ADVICE["file"])
+    return STORE_ADVICE if op.at_store else _ADVICE.get(op.op.op, _ADVICE["file"])

@@ -16,7 +16,7 @@ _MAX_TOLD: Final = 3
 Source = Callable[[str], str]
 """A file's text; empty where it cannot be read."""
 Inside = tuple[str, int, int, int]
-"""(lock as it is written, line of its ``with``, first and last line inside)"""
+"""(lock as it is written, line that takes it, first and last line inside)"""
 
 
 def lock_waits(threads: Sequence[Mapping[str, Any]], source: Source) -> list[str]:
@@ -44,16 +44,15 @@ def _awaited(frame: Frame, source: Source) -> str:
     here = lines[line - 1] if 0 < line <= len(lines) else ""
     if "with " not in here and ".acquire(" not in here:
         return ""
-    held = next((lock for lock, at, _, _ in _withs(text) if at == line), "")
-    return held or next((lock for lock, at in _acquires(text) if at == line), "")
+    return next((lock for lock, at, _, _ in _held(text) if at == line), "")
 
 
 def _inside(
     frames: Sequence[Frame], file: str, lock: str, source: Source, same: bool
 ) -> Sequence[Frame]:
-    """The part of a thread's stack up to where it is inside ``with lock``; empty if it is not. Of
-    the waiting thread itself without its innermost frame."""
-    bodies = [(first, last) for name, _, first, last in _withs(source(file)) if name == lock]
+    """The part of a thread's stack up to where it is inside the lock; empty if it is not. Of the
+    waiting thread itself without its innermost frame."""
+    bodies = [(first, last) for name, _, first, last in _held(source(file)) if name == lock]
     shown = frames[:-1] if same else frames
     for at in range(len(shown), 0, -1):
         of, line, _ = shown[at - 1]
@@ -62,22 +61,45 @@ def _inside(
     return ()
 
 
-def _withs(text: str) -> Iterator[Inside]:
-    """``with`` statements over things that have a name: locks are objects, not calls."""
+def _held(text: str) -> Iterator[Inside]:
+    """``with`` statements over things that have a name (locks are objects, not calls), and from
+    an ``acquire()`` that is a statement of its own, to the statement of its block that releases
+    it (``try`` … ``finally`` as a whole), or to the block's end."""
     for node in _nodes(text):
         if isinstance(node, (ast.With, ast.AsyncWith)):
             for item in node.items:
                 if isinstance(item.context_expr, (ast.Name, ast.Attribute, ast.Subscript)):
                     lock = ast.unparse(item.context_expr)
-                    last = node.end_lineno or node.lineno
-                    yield lock, item.context_expr.lineno, node.body[0].lineno, last
+                    yield lock, item.context_expr.lineno, node.body[0].lineno, _last(node)
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            yield from _acquired(statements) if isinstance(statements, list) else ()
 
 
-def _acquires(text: str) -> Iterator[tuple[str, int]]:
-    for node in _nodes(text):
-        func = node.func if isinstance(node, ast.Call) else None
-        if isinstance(func, ast.Attribute) and func.attr == "acquire":
-            yield ast.unparse(func.value), func.value.lineno
+def _acquired(block: Sequence[ast.stmt]) -> Iterator[Inside]:
+    for at, statement in enumerate(block):
+        lock = _called(statement.value, "acquire") if isinstance(statement, ast.Expr) else ""
+        if not lock:
+            continue
+        rest, last = block[at + 1 :], _last(statement)
+        for after in rest:
+            released = [n.lineno for n in ast.walk(after) if _called(n, "release") == lock]
+            last = max(released) - 1 if released else _last(after)
+            if released:
+                break
+        yield lock, statement.lineno, _last(statement) + 1, last
+
+
+def _called(node: ast.AST, method: str) -> str:
+    """What the method is called of; empty if the node is no such call."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return (
+        ast.unparse(func.value) if isinstance(func, ast.Attribute) and func.attr == method else ""
+    )
+
+
+def _last(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
 
 
 def _nodes(text: str) -> Iterator[ast.AST]:

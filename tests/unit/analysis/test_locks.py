@@ -24,6 +24,20 @@ def step(log):
     log.lock.acquire()
     with open("x") as file:
         pass
+
+class Queue:
+    def put(self):
+        self.lock.acquire()
+        self.count += 1
+        try:
+            self.wait()
+        finally:
+            self.lock.release()
+        self.tell()
+
+    def get(self):
+        if self.lock.acquire(timeout=1):
+            self.wait()
 """
 FILES = {"/job/log.py": PROGRAM}
 
@@ -59,3 +73,17 @@ def test_nothing_is_said_of_who_is_not_known_or_of_what_is_no_lock() -> None:
     assert said(MainThread=[(18, "step")], writer=[(19, "step")]) == []
     assert said(MainThread=[(400, "step")], writer=[(6, "write")]) == []
     assert lock_waits([{"thread": "a", "frames": [["/gone.py", 1, "f"]]}], lambda _: "") == []
+
+
+def test_who_is_between_acquire_and_release_is_inside() -> None:
+    """put() takes the lock in line 23 and gives it back in line 28; its thread is in line 26, or
+    in 24. In line 29 it has given it back; of get() nothing says whether it has it."""
+    for line in (24, 26):
+        assert said(MainThread=[(5, "write")], feeder=[(line, "put")]) == [
+            f"MainThread waits for self.lock; thread feeder is inside it at log.py:{line} in put"
+        ]
+    assert said(MainThread=[(23, "put")], feeder=[(26, "put"), (9, "flush")]) == [
+        "MainThread waits for self.lock; thread feeder is inside it at log.py:9 in flush"
+    ]
+    assert said(MainThread=[(5, "write")], feeder=[(29, "put")]) == []
+    assert said(MainThread=[(5, "write")], feeder=[(33, "get")]) == []

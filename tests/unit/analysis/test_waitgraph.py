@@ -11,7 +11,6 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.hangs.stacks import caller, kept, place
 from pardbg.analysis.hangs.waitgraph import wait_graph
 from pardbg_agent import wire
 from tests.unit.trace_builder import Proc, Trace, ns
@@ -450,79 +449,3 @@ def test_a_message_whose_sides_differ_in_size() -> None:
     one = found(trace, 50)["p2p-size-mismatch"]
     assert one.culprits == (0,) and "rank 0 sends 80 B, rank 1 receives 100 B" in one.text
     assert "Rank 0 differs from the messages before" in one.text
-
-
-def call(proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = "") -> None:
-    """A set-up call that begins and does not end."""
-    key = f"calls.{len(ranks)}"
-    if key not in proc._groups:
-        proc._groups[key] = len(proc._groups) + 1
-        proc.define(wire.DefKind.GROUP, id=proc._groups[key], key=key, name="set-up", axis=None,
-                    ranks=list(ranks), backend=wire.CALLS)  # fmt: skip
-    op = proc.op(name, "", detail)
-    seq = proc._next(key, False)
-    proc.record(wire.Kind.CALL_BEGIN, t, t, op, seq=seq, group_id=proc._groups[key])
-
-
-def test_a_rank_that_loads_libraries_holds_its_gil_and_is_no_news_at_the_start() -> None:
-    """It has not beaten since 400 ms; others wait in init_process_group: told after 10 s."""
-    trace = Trace(2)
-    call(trace.ranks[0], "init_process_group", 1, (0, 1))
-    trace.flush()
-    for t in (2400, 10_500):
-        state_of(trace, trace.ranks[1], t, heartbeat_ns=ns(400))
-        stall(trace, t, r1=FORWARD)
-    assert found(trace, 2500) == {} and "gil-held" in found(trace, 10_600)
-
-
-def test_a_rank_that_never_comes_to_init_process_group_is_to_blame() -> None:
-    """It sleeps, which is said after 2 s; were it working, imports might take 10 s."""
-    trace = Trace(3)
-    for rank in (0, 1):
-        call(trace.ranks[rank], "init_process_group", 1, (0, 1, 2))
-    trace.ranks[2].phase("start-up", 0, 1)
-    trace.flush()
-    assert found(trace, 5000) == {}
-    assert found(trace, 10_500)["missing-rank"].culprits == (2,)
-    assert (
-        "wait 10.5 s in init_process_group for rank 2" in found(trace, 10_500)["missing-rank"].text
-    )
-
-
-def test_a_rank_that_leaves_a_set_up_call_out_is_to_blame() -> None:
-    """0 and 2 make the group, 1 is in an all_reduce that they have not come to."""
-    trace = Trace(3)
-    for rank in (0, 2):
-        call(trace.ranks[rank], "new_group", 1, (0, 1, 2), "ranks 0,1")
-    trace.ranks[1].collective("world", "all_reduce", 1, None)
-    trace.flush()
-    one = found(trace, 2500)["deadlock"]
-    assert one.culprits == (1,) and "in new_group(ranks 0,1)" in one.text
-
-
-def test_set_up_calls_in_another_order_are_a_mismatch() -> None:
-    trace = Trace(3)
-    for proc in trace.ranks:
-        call(proc, "new_group", 1, (0, 1, 2), "ranks 0,2" if proc.rank == 1 else "ranks 0,1")
-    one = found(trace, 100)["call-mismatch"]
-    assert one.culprits == (1,) and "rank 1: new_group ranks 0,2" in one.text
-
-
-def test_who_waits_at_the_store_waits_for_those_that_do_not() -> None:
-    trace = Trace(3)
-    for rank in (1, 2):
-        call(trace.ranks[rank], "Store.get", 1, (rank,), "ready")
-    trace.ranks[0].phase("data", 0, 1)
-    trace.flush()
-    one = found(trace, 2500)["missing-rank"]
-    assert one.culprits == (0,) and "ranks 1,2 wait 2.5 s in Store.get(ready)" in one.text
-
-
-def test_deep_stacks_keep_the_programs_frames_and_who_called() -> None:
-    """60 frames of a library above the program's two: 48 are kept, the program's among them."""
-    deep = [("/job/train.py", 9, "validate"), ("/job/model.py", 88, "forward")]
-    deep += [("/x/site-packages/lib.py", n, "inner") for n in range(60)]
-    short = kept(deep, 48)
-    assert len(short) == 26 and short[:2] == tuple(deep[:2]) and short[-1] == deep[-1]
-    assert place(short) == "model.py:88 in forward"
-    assert caller(short) == "validate at train.py:9"

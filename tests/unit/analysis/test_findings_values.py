@@ -1,0 +1,203 @@
+"""Findings about memory and numbers on traces typed in by hand, steps of 100 ms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.memory import growth
+from pardbg.analysis.findings.numbers import updates
+from pardbg_agent import wire
+from pardbg_agent.wire import Kind, Lane
+from tests.unit.analysis.test_findings_speed import MIB, found, one, sync
+from tests.unit.trace_builder import Proc, Trace
+
+# -- memory
+
+
+def with_memory(sizes: dict[int, tuple[float, float]]) -> Trace:
+    """rank -> (MiB at first, MiB more each step)"""
+    trace = Trace(len(sizes))
+    for step in range(40):
+        for proc in trace.ranks:
+            base, more = sizes[proc.rank or 0]
+            size = round((base + more * step) * MIB)
+            proc.record(Kind.MEMORY, 100 * step + 90, 100 * step + 90, proc.name("rss"),
+                        lane=Lane.COUNTER, step=step, a=size, b=size)  # fmt: skip
+            proc.step(step, 100 * step, 100 * step + 100)
+    return trace
+
+
+def test_memory_creeps() -> None:
+    """4 MiB a step; at the end 300 + 39 * 4 = 456 MiB."""
+    finding = next(f for f in found(with_memory({0: (300, 0), 1: (300, 4)}))
+                   if f.kind == "memory-creep")  # fmt: skip
+    assert finding.culprits == (1,) and "grows by 4 MiB a step" in finding.text
+    assert "456 MiB now (rss)" in finding.text
+
+
+def test_memory_that_fills_up_does_not_creep() -> None:
+    """A warm-up: 400 (1 - e^(-step/20)) MiB, still growing at step 40, by ever less."""
+    steps = np.arange(10, 40)
+    assert growth(steps, 4e8 * (1 - np.exp(-steps / 20))) is None
+    assert growth(steps, 1e8 + 4e6 * steps) == (pytest.approx(4e6), 29, 10)
+
+
+def test_memory_that_was_taken_once_or_grows_little_for_a_while_does_not_creep() -> None:
+    """1.5 MiB a step over 29 steps are 43 MiB of a process's memory: an allocator may do that."""
+    assert found(with_memory({0: (300, 0), 1: (300, 0)})) == []
+    assert found(with_memory({0: (300, 1.5), 1: (300, 1.5)})) == []
+
+
+def test_a_device_that_is_nearly_full() -> None:
+    """Rank 1 has 950 of 1000 MiB allocated; rank 0 300."""
+    trace = with_memory({0: (300, 0), 1: (950, 0)})
+    for proc in trace.ranks:
+        proc.memory("limit", 1, 1000 * MIB)
+    finding = next(f for f in found(trace) if f.kind == "memory-near-limit")
+    assert (finding.culprits, finding.severity) == ((1,), "warning")
+    assert "rank 1 uses 950 MiB of 1000 MiB (95%)" in finding.text
+
+
+@pytest.mark.parametrize(("used", "said"), [(1100, 0), (1150, 1)])
+def test_a_cgroup_that_is_nearly_full_is_nobodys_alone(used: int, said: int) -> None:
+    """Two ranks of 500 and 400 MiB in a cgroup of 1200; with what else is in it, 1100 (91.7 %) or
+    1150 (95.8 %) are used. Neither rank is near the limit by itself."""
+    trace = with_memory({0: (500, 0), 1: (400, 0)})
+    for proc in trace.ranks:
+        proc.memory("limit", 1, 1200 * MIB, used * MIB)
+    near = [f for f in found(trace) if f.kind == "memory-near-limit"]
+    assert len(near) == said
+    for finding in near:
+        assert (finding.ranks, finding.culprits) == ((0, 1), ())
+        assert "use 1.12 GiB of the 1.17 GiB that their cgroup may have (96%)" in finding.text
+        assert "Rank 0 has the most: 500 MiB" in finding.text
+
+
+def test_one_rank_has_more_memory() -> None:
+    finding = one(with_memory({0: (300, 0), 1: (300, 0), 2: (600, 0)}), "memory-imbalance")
+    assert finding.culprits == (2,) and "600 MiB (rss), 100% above the median" in finding.text
+
+
+# -- numbers
+
+
+def probe(proc: Proc, name: str, t: float, step: int, **fields: int) -> None:
+    proc.record(Kind.PROBE, t, t, proc.name(name), lane=Lane.COUNTER, step=step, **fields)
+
+
+def test_nan_begins_in_a_ranks_own_loss() -> None:
+    """Rank 2's loss in step 5; the mean that all log then, and all losses from step 6 on."""
+    trace = Trace(3)
+    for step in range(9):
+        for proc in trace.ranks:
+            own = float("nan") if step > 5 or (step == 5 and proc.rank == 2) else 1.0
+            proc.metric("loss", 100 * step + 30, own, step)
+            proc.metric("loss", 100 * step + 90, float("nan") if step >= 5 else 1.0, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert (finding.culprits, finding.severity) == ((2,), "error")
+    assert "rank 2 had a loss that is not finite first, in step 5" in finding.text
+
+
+def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
+    """Losses are finite in step 5; rank 1's gradients are not, in the parameter head.weight."""
+    trace = Trace(3)
+    for step in range(9):
+        for proc in trace.ranks:
+            proc.metric("loss", 100 * step + 30, float("nan") if step > 5 else 1.0, step)
+            seq = proc.collective("world", "all_reduce", 100 * step + 40, 100 * step + 50,
+                                  step=step)  # fmt: skip
+            if step == 5 and proc.rank == 1:
+                probe(proc, "nan", 540, step, group_id=proc.group("world"), seq=seq, a=7, b=3)
+                probe(proc, "nan grad head.weight", 560, step, seq=1, a=7, b=9)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert (finding.culprits, finding.where) == ((1,), "head.weight")
+    assert "rank 1 had an input to a collective of world, #5" in finding.text
+    assert "in step 5" in finding.text
+
+
+def test_nan_everywhere_at_once_names_nobody() -> None:
+    trace = Trace(2)
+    for step in range(8):
+        for proc in trace.ranks:
+            proc.metric("loss", 100 * step + 30, float("inf") if step > 3 else 1.0, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert finding.culprits == () and "on all ranks at once" in finding.text
+
+
+def test_an_overflow_that_passes_is_worth_a_note() -> None:
+    """As with a gradient scaler: one step, skipped, nothing later."""
+    trace = Trace(2)
+    for step in range(8):
+        for proc in trace.ranks:
+            seq = proc.collective("world", "all_reduce", 100 * step, 100 * step + 5, step=step)
+            if step == 3:
+                probe(proc, "nan", 300, 3, group_id=proc.group("world"), seq=seq, a=1, b=0)
+            proc.step(step, 100 * step, 100 * step + 100)
+    assert one(trace, "nan").severity == "info"
+
+
+def replicas(sums: dict[int, list[tuple[int, int]]], name: str = "checksum") -> Trace:
+    """rank -> (sum, bytes) of the checksums of steps 0, 10, 20, …"""
+    trace = Trace(len(sums))
+    for proc in trace.ranks:
+        for i, (whole, parts) in enumerate(sums[proc.rank or 0]):
+            probe(proc, f"{name} a b c", 1000 * i + 90, 10 * i, group_id=proc.group("world"),
+                  a=whole, b=parts)  # fmt: skip
+    return trace
+
+
+def test_a_replica_that_drifts() -> None:
+    """Rank 1's second part differs from step 10 on."""
+    same = [(5, 0x030201), (6, 0x030202), (7, 0x030203)]
+    finding = one(replicas({0: same, 1: [same[0], (9, 0x030902), (8, 0x030903)], 2: same}),
+                  "replica-divergence")  # fmt: skip
+    assert (finding.culprits, finding.severity, finding.where) == ((1,), "error", "b")
+    assert "after step 0 and by step 10; rank 1 differs from the others: b" in finding.text
+
+
+def test_replicas_that_agree_again_are_worth_a_note() -> None:
+    """Local SGD: averaged now and then."""
+    finding = one(replicas({0: [(5, 1), (6, 1), (7, 1)], 1: [(5, 1), (8, 2), (7, 1)]}),
+                  "replica-divergence")  # fmt: skip
+    assert finding.severity == "info" and "equal again in step 20" in finding.text
+    assert finding.culprits == ()  # of two, neither side is larger
+
+
+def test_who_was_equal_after_a_step_is_a_replica_without_ddp() -> None:
+    """Two stages of two replicas each: 0 and 2, 1 and 3. Rank 3 drifts by step 10; that stages
+    differ from the first step on says nothing."""
+    same = [(5, 1), (6, 1)]
+    sums = {0: same, 1: [(7, 1), (8, 1)], 2: same, 3: [(7, 1), (9, 2)]}
+    finding = one(replicas(sums, "checksum-own"), "replica-divergence")
+    assert (finding.ranks, finding.severity) == ((1, 3), "warning")
+
+
+def test_who_never_was_equal_is_no_replica() -> None:
+    """Local SGD that averages after its optimizer's step; a parameter server's workers."""
+    assert found(replicas({0: [(5, 1), (6, 1)], 1: [(7, 1), (8, 1)]}, "checksum-own")) == []
+
+
+def test_equal_replicas_and_lone_ranks_give_nothing() -> None:
+    same = [(5, 1), (6, 1)]
+    assert found(replicas({0: same, 1: same})) == []
+    assert found(replicas({0: same, 1: []})) == []
+    assert wire.Kind.PROBE == 13
+
+
+def test_optimizer_steps_are_counted_at_a_collective_that_all_passed() -> None:
+    """Rank 1 skips its second step, and is one collective ahead when it is looked at: before the
+    5th all_reduce (the newest that both issued) rank 0 has stepped 4 times, rank 1 3 times."""
+    trace = Trace(2)
+    for step in range(6):
+        for proc in trace.ranks:
+            if proc.rank == 0 and step == 5:
+                continue
+            sync(proc, 100 * step + 10, 100 * step + 12, step)
+            if not (proc.rank == 1 and step == 1):
+                proc.phase("optimizer", 100 * step + 20, 100 * step + 30, step)
+    assert updates(View(trace.store(), None), (0, 1), "world") == {0: 4, 1: 3}
