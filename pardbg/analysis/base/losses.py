@@ -61,7 +61,7 @@ def json_number(value: float | None) -> float | str | None:
 
 def not_finite(view: View, losses: Sequence[tuple[int, float]]) -> NotFinite | None:
     """Since when the loss has not been finite, None while the newest of ``losses`` (step, value)
-    is. A rank's own loss is its first value in a step: a mean over ranks may follow."""
+    is. A rank's own loss is what its backward began from, or its first value in a step."""
     if not losses or math.isfinite(losses[-1][1]):
         return None
     newest, value = losses[-1]
@@ -78,7 +78,11 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
     """step -> ranks whose own loss in it is not finite."""
     found: dict[int, list[int]] = {}
     for step, by_rank in _gather(view, first, last).items():
-        ranks = [rank for rank, values in by_rank.items() if not math.isfinite(values[0][1])]
+        own = {
+            rank: next((value for _, value, by in values if by == BACKWARD), values[0][1])
+            for rank, values in by_rank.items()
+        }
+        ranks = [rank for rank, value in own.items() if not math.isfinite(value)]
         if ranks:
             found[step] = ranks
     return found

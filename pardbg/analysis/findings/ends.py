@@ -11,7 +11,13 @@ from typing import Final
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.hangs import hangs
-from pardbg.analysis.findings.mismatches import messages, mismatches, mispaired, thread_order
+from pardbg.analysis.findings.mismatches import (
+    crossed,
+    messages,
+    mismatches,
+    mispaired,
+    thread_order,
+)
 from pardbg.analysis.findings.reasons import killed_text
 from pardbg.analysis.findings.shared import (
     BadEnd,
@@ -37,6 +43,8 @@ FOLLOWS_NS: Final = 60_000_000_000
 """A rank that ends badly so soon after another one followed it."""
 FIRM_NS: Final = 5_000_000_000
 """Launchers wait at least so long between SIGTERM and SIGKILL."""
+_OF_RANKS: Final = re.compile(r"^[\w.]*CheckpointException.* ranks:dict_keys\(\[([\d, ]+)\]\)")
+"""All ranks raise what some of them raised in a checkpoint's plan, and say who that was."""
 _SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9
 _KILLED_ADVICE: Final = {
     -9: "Nobody but another process sends SIGKILL: look for the kernel's out-of-memory killer in "
@@ -174,15 +182,18 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
         failed = _failure(view, rank)
         if is_transport(failed.text):
             return True
-        disagree = bool(mismatched(view)) or rank in mispaired(view)
-        return disagree and waits_in_op(failed.frames, "")
+        return _disagrees(view, rank) and waits_in_op(failed.frames, "")
     code = view.ranks[rank].exit_code
     if code == _SIGKILL and _told_before(view, t_ns):
         return True  # a launcher ends so what SIGTERM did not end
     if code is None and how == "killed" and t_ns - earliest[1] > TOGETHER_NS:
         return True  # a launcher ended it, and saw to it before the hub could look
-    disagree = bool(mismatched(view)) or rank in mispaired(view)
-    return code == _SIGTERM or (code in (_SIGABRT, None) and disagree)
+    return code == _SIGTERM or (code in (_SIGABRT, None) and _disagrees(view, rank))
+
+
+def _disagrees(view: View, rank: int) -> bool:
+    """Ops of ranks, or a message of this one, do not fit: a backend may give up over that."""
+    return bool(mismatched(view) or crossed(view)) or rank in mispaired(view)
 
 
 def _told_before(view: View, t_ns: int) -> bool:
@@ -227,12 +238,14 @@ def _exception(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
     failed = _failure(view, rank)
     where = place(failed.frames)
     text = f"{ranks_text(ranks)} raised {brief(failed.text)}"
+    named = tuple(int(n) for n in re.findall(r"\d+", "".join(_OF_RANKS.findall(failed.text))))
+    culprits = named if named and set(named) < set(ranks) else ranks
     if where:
         text += f" (at {where}, step {failed.step})" if failed.step >= 0 else f" (at {where})"
     if len(ranks) > 1:
         text += f"; rank {rank} was first"
     return Finding(
-        kind="exception", severity="error", ranks=ranks, culprits=ranks, where=where, t_ns=t_ns,
+        kind="exception", severity="error", ranks=ranks, culprits=culprits, where=where, t_ns=t_ns,
         text=f"{text}.{_waiting_for(view, rank)}",
         advice="This is the first failure; what other ranks say follows from it.",
         evidence=Evidence(t_ns, rank, "timeline"),

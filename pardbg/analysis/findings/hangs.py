@@ -11,7 +11,7 @@ from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.matching import calls, collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import STORE_ADVICE, UNKNOWN, Reason, past, reason, stays
@@ -32,6 +32,7 @@ from pardbg.analysis.hangs.waitgraph import (
     PendingOp,
     Wait,
     WaitGraph,
+    open_ops,
     wait_graph,
 )
 from pardbg.analysis.pipeline.layout import states
@@ -84,10 +85,13 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         return
     yield from stays(view, graph)
     explained = mismatched(view) | crossed(view).keys()
+    apart = any(row.verdict.endswith("mismatch") for row in calls(view))
     missing: dict[tuple[str, str], list[tuple[Blame, Reason]]] = {}
     for blame in graph.blames:
         if any(wait.op.key in explained for wait in blame.waits):
             continue
+        if apart and not blame.cycle and _never_made(view, blame):
+            continue  # ranks that made other groups: call-mismatch
         if mispaired(view) & set(blame.ranks):
             continue  # a message that does not fit: a finding of its own
         if any(seen(view, rank).held for rank in blame.ranks):
@@ -119,6 +123,12 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
     for ops in graph.issued_by_all:
         if ops[0].key not in explained:
             yield from _stuck(view, ops, over)
+
+
+def _never_made(view: View, blame: Blame) -> bool:
+    """The rank that is waited for has no such group."""
+    made = view.ranks[blame.ranks[0]].groups.values()
+    return blame.waits[0].op.key not in {(group.epoch, group.key) for group in made}
 
 
 def _taker(graph: WaitGraph, blame: Blame) -> Wait | None:
@@ -177,11 +187,16 @@ def _unusual(view: View, blame: Blame) -> bool:
 
 
 def _waits_soon(view: View, rank: int) -> bool:
-    """The rank stands in an op itself, for less than PATIENCE_NS."""
-    said, now = states(view).get(view.ranks[rank].proc, {}), seen(view, rank)
+    """The rank stands in an op itself, for less than PATIENCE_NS since who it was waiting for in a
+    message has done something."""
+    process, now = view.ranks[rank], seen(view, rank)
+    if not waits_in_op(now.frames, now.inside):
+        return False
+    said = states(view).get(process.proc, {})
     since = fields.integer(said, "open_since_ns", 0) if said.get("open") else 0
-    young = view.t_ns - since < PATIENCE_NS + STATE_NS
-    return young and waits_in_op(now.frames, now.inside)
+    peers = {op.peer for op in open_ops(view, rank, process) if op.p2p and op.peer in view.ranks}
+    since = max([since, *(seen(view, peer).moved_ns for peer in peers)])
+    return view.t_ns - since < PATIENCE_NS + STATE_NS
 
 
 def _just_ended(view: View, rank: int) -> bool:

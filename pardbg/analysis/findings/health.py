@@ -11,7 +11,7 @@ from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings.reasons import killed_text
-from pardbg.analysis.findings.shared import Evidence, Finding, is_transport
+from pardbg.analysis.findings.shared import Evidence, Finding, bad_ends, is_transport
 from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process
@@ -106,6 +106,8 @@ def thread_failures(view: View) -> Iterable[Finding]:
         for failure in process.failures:
             if failure.thread == "MainThread" or failure.t_ns > view.t_ns:
                 continue
+            if is_transport(failure.text) and bad_ends(view):
+                continue  # it follows from how a rank ended
             where = place(failure.frames)
             yield Finding(
                 kind="thread-exception",

@@ -18,7 +18,7 @@ from pardbg.store.process import Process
 from pardbg.words import ranks_text, size
 from pardbg_agent import wire
 
-_P2P: Final = int(wire.Flag.P2P)
+_P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
 MIN_STEPS: Final = 3
 """Of a run that has ended. While it runs, local SGD may average later."""
 MIN_LIVE_STEPS: Final = 1000
@@ -140,14 +140,17 @@ def _op_seen(process: Process, rank: int, step: int, t: int, of: Mapping[str, in
 
 
 def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
-    """The first step in which the rank's own loss (its first value in a step: a mean over ranks
-    may follow) was not finite."""
+    """Steps in which the rank's own loss was not finite: what backward began from, where hooks saw
+    it, else its first value in a step. The mean over ranks is logged too, in the next step even."""
     names = [i for i, name in process.names.items() if name in LOSS_NAMES]
     table, visible = view.rows(process, "metric")
     if not names or not visible:
         return
     values = table.col("a")[:visible].view("<f8")
-    odd = np.flatnonzero(~np.isfinite(values) & np.isin(table.col("name_id")[:visible], names))
+    own = np.isin(table.col("name_id")[:visible], names)
+    by_hook = own & ((table.col("flags")[:visible] & _INFERRED) != 0)
+    own = by_hook if by_hook.any() else own
+    odd = np.flatnonzero(~np.isfinite(values) & own)
     seen: set[int] = set()
     for row in odd.tolist()[:256]:
         step = int(table.col("step")[row])
@@ -156,7 +159,7 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
         seen.add(step)
         before = [
             values[r] for r in table.step_rows(step, step, visible).tolist()
-            if r < row and int(table.col("name_id")[r]) in names
+            if r < row and own[r]
         ]  # fmt: skip
         if any(math.isfinite(value) for value in before):
             continue  # its own was finite; this one came from others

@@ -99,16 +99,27 @@ def test_a_rank_that_gets_no_core_is_not_the_slow_one(
 ) -> None:
     """30 ms late in steps of 100 ms. All ran 50 ms of each; where it was ready without a core 31 ms
     longer, that is why: somebody on its cores, or all ranks' if the others stand so, too. Not where
-    it runs for more than a tenth longer, nor where it stood only 10 ms longer."""
-    trace = data_parallel(Trace(3), {1: {"host": 30}})
+    it runs for more than a tenth longer, nor where it stood only 10 ms longer: 20 are its own."""
+    finding = one(late_on_a_busy_host(30, ran, stood, others_stood), "straggler")
+    assert (finding.severity, finding.culprits) == (severity, culprits)
+    assert says in finding.text
+
+
+def test_what_it_stood_without_a_core_is_not_its_own() -> None:
+    """Of 17 ms late it stood 8 longer than the others: 9 ms of a step of 100 are a note."""
+    finding = one(late_on_a_busy_host(17, 50, 18, 10), "straggler")
+    assert (finding.severity, finding.culprits) == ("info", (1,))
+
+
+def late_on_a_busy_host(late: int, ran: int, stood: int, others_stood: int) -> Trace:
+    """Rank 1 of three comes late; ms a step that it ran and stood; the others ran 50."""
+    trace = data_parallel(Trace(3), {1: {"host": late}})
     for step in (0, STEPS):
         rows = {p.proc: [50 * MS * step, others_stood * MS * step] for p in trace.ranks}
         rows[trace.ranks[1].proc] = [ran * MS * step, stood * MS * step]
         said = {proc: {"scheduled": row} for proc, row in rows.items()}
         trace.state(100 * step, **said)
-    finding = one(trace, "straggler")
-    assert (finding.severity, finding.culprits) == (severity, culprits)
-    assert says in finding.text
+    return trace
 
 
 def test_two_stragglers_are_both_named() -> None:

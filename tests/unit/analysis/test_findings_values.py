@@ -101,6 +101,21 @@ def test_nan_begins_in_a_ranks_own_loss() -> None:
     assert "rank 2 had a loss that is not finite first, in step 5" in finding.text
 
 
+def test_the_mean_that_a_rank_logs_of_the_step_before_is_not_its_own_loss() -> None:
+    """Rank 0 logs the mean once its optimizer has stepped. Its own loss is NaN in step 5, after the
+    mean of step 4; from step 6 on all are."""
+    trace = Trace(3)
+    for step in range(9):
+        for proc in trace.ranks:
+            if proc.rank == 0 and step > 0:
+                proc.metric("loss", 100 * step + 5, float("nan") if step > 5 else 1.0, step)
+            odd = step > 5 or (step == 5 and proc.rank == 0)
+            proc.seen_loss(100 * step + 30, float("nan") if odd else 1.0, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert finding.culprits == (0,) and "first, in step 5" in finding.text
+
+
 def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
     """Losses are finite in step 5; rank 1's gradients are not, in the parameter head.weight."""
     trace = Trace(3)

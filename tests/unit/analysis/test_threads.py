@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag
 from tests.unit.analysis.test_findings_speed import found, one
-from tests.unit.trace_builder import Proc, Trace
+from tests.unit.trace_builder import Proc, Trace, ns
 
 
 def metrics(proc: Proc, t: float, op: str = "all_reduce") -> None:
@@ -44,3 +44,16 @@ def test_ops_that_look_alike_cross_too() -> None:
 def test_one_order_on_all_ranks_is_right_and_so_is_one_thread_each() -> None:
     assert found(two_threads({0: "mtm", 1: "mtm"}, "broadcast")) == []
     assert found(two_threads({0: "mmm", 1: "ttt"}, "all_reduce")) == []
+
+
+def test_a_backend_that_gives_up_over_crossed_ops_follows_from_them() -> None:
+    """gloo aborts rank 1, whose connection rank 0's other thread then loses."""
+    trace = two_threads({0: "mtm", 1: "mmt"}, "broadcast")
+    trace.define(wire.DefKind.END, proc=trace.ranks[1].proc, t_ns=ns(40), reason="killed", code=-6)
+    trace.ranks[0].define(
+        wire.DefKind.EXCEPTION, t_ns=ns(42), type="RuntimeError", thread="metrics", step=1,
+        text="RuntimeError: Connection closed by peer", frames=[],
+    )  # fmt: skip
+    trace.ranks[0].phase("x", 40, 2000)
+    loud = [f.kind for f in found(trace) if f.severity != "info"]
+    assert loud == ["thread-order"]

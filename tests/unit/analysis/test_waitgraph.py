@@ -144,6 +144,20 @@ def test_a_pair_that_is_matched_is_no_edge() -> None:
     assert blamed(at(trace, 2500)) == [((0,), (1,))]
 
 
+def test_a_rank_whose_message_has_just_been_sent_is_not_the_next_to_blame() -> None:
+    """Rank 0 receives from 1, which has waited 5 s for rank 2: that has just sent."""
+    trace = Trace(3)
+    trace.ranks[0].p2p("world", 1, False, 1, None)
+    trace.ranks[1].p2p("world", 2, False, 2, None)
+    trace.ranks[2].phase("forward", 0, 1)
+    trace.flush()
+    stall(trace, 2100, r0=WAITING, r1=WAITING)
+    trace.ranks[2].p2p("world", 1, True, 5000, 5001)
+    trace.flush()
+    assert found(trace, 4900)["missing-rank"].culprits == (2,)
+    assert found(trace, 5100) == {}
+
+
 def test_a_posted_receive_of_a_rank_that_computes_is_no_wait() -> None:
     """A pipeline's rank 0 posted its receive from 1 and runs 0F0; 1 waits for what comes of it.
     No cycle: rank 0 is the one that is waited for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.analysis.hangs.stacks import caller, kept, place
 from pardbg_agent import wire
-from tests.unit.analysis.test_waitgraph import FORWARD, found, stall, state_of
+from tests.unit.analysis.test_waitgraph import FORWARD, WAITING, found, stall, state_of
 from tests.unit.trace_builder import Proc, Trace, ns
 
 
@@ -63,6 +63,19 @@ def test_set_up_calls_in_another_order_are_a_mismatch() -> None:
         call(proc, "new_group", 1, (0, 1, 2), "ranks 0,2" if proc.rank == 1 else "ranks 0,1")
     one = found(trace, 100)["call-mismatch"]
     assert one.culprits == (1,) and "rank 1: new_group ranks 0,2" in one.text
+
+
+def test_who_waits_in_a_group_that_others_never_made_is_explained_by_the_call() -> None:
+    """Rank 1 makes a mesh of another shape and waits in its axis; the others went on."""
+    groups = {"world": (0, 1, 2), "odd": (0, 1, 2)}
+    trace = Trace(3, groups)
+    for proc in trace.ranks:
+        call(proc, "init_device_mesh", 1, (0, 1, 2), "(3, 1)" if proc.rank == 1 else "(1, 3)")
+        proc.phase("forward", 2, 3)
+    trace.ranks[1].collective("odd", "all_reduce", 5, None)
+    trace.flush()
+    stall(trace, 2100, r1=WAITING)
+    assert list(found(trace, 2500)) == ["call-mismatch"]
 
 
 def test_who_waits_at_the_store_waits_for_those_that_do_not() -> None:

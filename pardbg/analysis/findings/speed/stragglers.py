@@ -34,6 +34,8 @@ BEYOND: Final = 2.0
 """Times the usual spread of the others' arrivals: less is what they do to each other, too."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
+_FIRM: Final = ("data", "compute", "communication", "core", "host")
+"""Causes that are seen; of an unknown one, chance may be it."""
 _ADVICE: Final = {
     "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
     "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
@@ -45,6 +47,7 @@ _ADVICE: Final = {
     "rank is slower than the others by itself.",
     "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
     "Put a pardbg_agent.span around what you suspect.",
+    "unknown": "See in the timeline what it does before those ops that the others do not.",
 }
 
 
@@ -118,10 +121,12 @@ def _finding(
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     cost = median(_cost(late, culprits) for late in late_in)
-    cause, words = _no_core(view, looked_at, culprits, by) or _cause(
+    more, stood = _stood(view, looked_at, culprits)
+    cause, words = _no_core(looked_at, by, more, stood) or _cause(
         view, looked_at, late_in, culprits
     )
-    loud = cost >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and cause != "busy host"
+    own = min(cost, by - more) if cause != "core" else cost
+    loud = own >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and cause in _FIRM
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
@@ -161,18 +166,23 @@ def _host_words(view: View, hosts: set[str], culprits: Sequence[int]) -> str:
     return f" (all of host {host})" if sorted(there) == sorted(culprits) and there[1:] else ""
 
 
-def _no_core(
-    view: View, looked_at: Window, culprits: Sequence[int], by: float
-) -> tuple[str, str] | None:
-    """(cause, in words) where the culprits do no more than the others and stand ready, without a
-    core to run on, for most of what they are late by: the host's doing."""
+def _stood(view: View, looked_at: Window, culprits: Sequence[int]) -> tuple[float, float]:
+    """(how much longer than the others they stand ready without a core, how long those do), ns a
+    step; nothing where they run for longer than the others, too."""
     taken = scheduled(view, looked_at)
     usual = [taken[rank] for rank in taken if rank not in culprits]
     if not usual or not taken.keys() >= set(culprits):
-        return None
+        return 0.0, 0.0
     ran, stood = (median(each) for each in zip(*usual, strict=True))
-    more = min(taken[rank][1] for rank in culprits) - stood
-    if more < CAUSE_SHARE * by or max(taken[r][0] for r in culprits) > (1 + OF_STEP) * ran:
+    if max(taken[rank][0] for rank in culprits) > (1 + OF_STEP) * ran:
+        return 0.0, stood
+    return max(0.0, min(taken[rank][1] for rank in culprits) - stood), stood
+
+
+def _no_core(looked_at: Window, by: float, more: float, stood: float) -> tuple[str, str] | None:
+    """(cause, in words) where they stand ready without a core for most of what they are late by:
+    the host's doing."""
+    if not more or more < CAUSE_SHARE * by:
         return None
     text = f"it is ready to run and gets no core for {duration(more)} longer"
     if stood < BUSY_HOST * looked_at.step_ns:
@@ -209,7 +219,7 @@ def _cause(
         return "communication", f"it waits {waits} longer in other ops before"
     if excess.get("host", 0) >= CAUSE_SHARE * lateness:
         return "host", f"it spends {duration(excess['host'])} more outside of forward and backward"
-    return "host", "no one phase makes up for it"
+    return "unknown", "no one phase makes up for it"
 
 
 def _phases_before(view: View, looked_at: Window, late: _Late, rank: int) -> dict[str, int]:

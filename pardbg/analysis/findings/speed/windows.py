@@ -200,10 +200,9 @@ def issued_since(view: View, name: str, since_ns: int) -> int:
 @per_view
 def scheduled(view: View, looked_at: Window) -> dict[int, tuple[float, float]]:
     """rank -> (ns a step that its main thread ran, ns that it was ready to and got no core)."""
-    states = view.store.states
-    (begin, before), (end, after) = (
-        states.ranks(t_ns) for t_ns in (looked_at.begin_ns, looked_at.end_ns)
-    )
+    states, until = view.store.states, looked_at.end_ns
+    since = min(looked_at.begin_ns, until - 2 * LEAST_NS)  # of short steps some before them, too
+    (begin, before), (end, after) = (states.ranks(t_ns) for t_ns in (since, until))
     if begin is None or end is None or end - begin < LEAST_NS:
         return {}
     found: dict[int, tuple[float, float]] = {}
