@@ -83,7 +83,8 @@ def _acquired(block: Sequence[ast.stmt]) -> Iterator[Inside]:
             continue
         rest, last = block[at + 1 :], _last(statement)
         for after in rest:
-            released = [n.lineno for n in ast.walk(after) if _called(n, "release") == lock]
+            calls = (n for n in ast.walk(after) if isinstance(n, ast.Call))
+            released = [n.lineno for n in calls if _called(n, "release") == lock]
             last = max(released) - 1 if released else _last(after)
             if released:
                 break
