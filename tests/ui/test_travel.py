@@ -84,7 +84,7 @@ async def command(pilot: Pilot[None], text: str) -> None:
 
 async def test_goto_every_kind_of_place(session: Path) -> None:
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 95, "it opens where the first step has ended")
+        await until(lambda: at_ms(app) == 195, "it opens where the second step has ended")
         await command(pilot, "goto step 3")
         await until(lambda: at_ms(app) == 395, "step 3 ends on rank 0 at 395 ms")
         await command(pilot, "goto 1B0")
@@ -122,9 +122,11 @@ async def test_goto_every_kind_of_place(session: Path) -> None:
 
 async def test_steps_back_and_forth_by_step_action_and_op(session: Path) -> None:
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 95, "the first step's end")
+        await until(lambda: at_ms(app) == 195, "the second step's end")
         await pilot.press("full_stop")
-        await until(lambda: at_ms(app) == 195, "the next step's end")
+        await until(lambda: at_ms(app) == 295, "the next step's end")
+        await pilot.press("comma")
+        await until(lambda: at_ms(app) == 195, "and back")
         await pilot.press("comma")
         await until(lambda: at_ms(app) == 95, "and back")
         await pilot.press("u", "full_stop")
@@ -143,7 +145,7 @@ async def test_steps_back_and_forth_by_step_action_and_op(session: Path) -> None
 
 async def test_bookmarks_are_kept_in_the_file(session: Path) -> None:
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 95, "opened")
+        await until(lambda: at_ms(app) == 195, "opened")
         await pilot.press("m", *"slow", "space", *"here", "enter")
         await shows(app, "bookmark kept in made.mcap: slow here")
         await shows(app, "◆")
@@ -151,7 +153,7 @@ async def test_bookmarks_are_kept_in_the_file(session: Path) -> None:
         await command(pilot, "mark the end")
         await shows(app, "bookmark kept in made.mcap: the end")
         await command(pilot, "goto mark 1")
-        await until(lambda: at_ms(app) == 95, "back at the first")
+        await until(lambda: at_ms(app) == 195, "back at the first")
         await command(pilot, "marks")
         await shows(app, "slow here")
         await pilot.press("escape")
@@ -160,10 +162,10 @@ async def test_bookmarks_are_kept_in_the_file(session: Path) -> None:
     async with showing(session) as (again, pilot):
         await shows(again, "◆ 1 bookmark")
         await command(pilot, "goto mark slow")
-        await until(lambda: at_ms(again) == 95, "found by its note")
+        await until(lambda: at_ms(again) == 195, "found by its note")
         assert "loaded" not in text_of(again)
     store = load(session)
-    assert [(mark.t_ns, mark.text) for mark in store.bookmarks.all()] == [(ns(95), "slow here")]
+    assert [(mark.t_ns, mark.text) for mark in store.bookmarks.all()] == [(ns(195), "slow here")]
     assert not store.truncated and store.end_ns == ns(500)
 
 
@@ -186,12 +188,12 @@ async def test_the_screen_is_saved_as_a_picture(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 95, "opened")
+        await until(lambda: at_ms(app) == 195, "opened")
         await pilot.press("ctrl+s")
         await shows(app, "saved")
         await pilot.press("ctrl+s")
         await until(lambda: len(list(tmp_path.glob("*.svg"))) == 2, "the first is kept")
-    picture = tmp_path / "made-pipeline-0.095s.svg"
+    picture = tmp_path / "made-pipeline-0.195s.svg"
     text = picture.read_text(encoding="utf-8")
     assert text.startswith("<svg") and 'xml:space="preserve"' in text and "0F0" not in picture.name
 
@@ -206,7 +208,7 @@ async def test_two_recordings_over_one_another_at_the_same_step(tmp_path: Path) 
     )  # fmt: skip
     try:
         async with app.run_test(size=(120, 40)) as pilot:
-            await shows(app, "── B b.mcap at step 0")
+            await shows(app, "── B b.mcap at step 1")
             assert text_of(app).count("seen") == 4, "two ranks of each"
             await command(pilot, "goto step 2")
             await shows(app, "── B b.mcap at step 2")
@@ -222,7 +224,7 @@ async def test_two_recordings_over_one_another_at_the_same_step(tmp_path: Path) 
 async def test_what_is_typed_ahead_of_the_prompt_goes_into_it(session: Path) -> None:
     """A colon and a command in one go, as a paste or a slow terminal brings them."""
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 95, "opened")
+        await until(lambda: at_ms(app) == 195, "opened")
         for key in (":", "m", "a", "r", "k", " ", "q"):
             app.post_message(events.Key(NAMED.get(key, key), key))
         await shows(app, "(pardbg)")

@@ -19,8 +19,8 @@ TICKS, EACH = 30, 5
 TOTAL = {"1f1b": 22, "interleaved": 38, "zbv": 51}
 """Ticks of a step, p=4, m=8: 2m + 2(p-1); with v=2 stages a rank 2vm + 2(p-1); with backward in
 two actions 3vm + p-1."""
-BEFORE = {"zbv": ((49, 3), (1, 4), (50, 3), (2, 4), (51, 3), (3, 4))}
-"""Ticks of the step before that end while some ranks are in the next one already."""
+BEFORE = {"zbv": ((0, 49), (1, None), (1, 50), (2, None), (2, 51), (3, None))}
+"""(tick of step 4, that of step 3 that ends): some ranks are in the next step already."""
 
 
 def page(app: PardbgApp) -> str:
@@ -35,9 +35,11 @@ async def walk(name: str) -> list[str]:
         await type_(pilot, "goto step 3")
         await pilot.press("2", "g")
         await shows(app, "by tick")
-        for tick, step in BEFORE.get(name, ()):
+        for tick, late in BEFORE.get(name, ()):
             await pilot.press("full_stop")
-            await shows(app, f"tick {tick}, step {step}")
+            also = "" if late is None else f"; tick {late} of step 3 has ended"
+            await shows(app, f" step 4, tick {tick}{also} ")
+            assert f"step 4  tick {tick} of 51" in text_of(app)  # the words and the grid agree
         first = len(BEFORE.get(name, ())) // 2
         at = [(4 + n // TOTAL[name], 1 + n % TOTAL[name]) for n in range(first, first + TICKS)]
         for number, (step, tick) in enumerate(at, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pardbg.render.draw.cells import (
     Line,
@@ -121,19 +121,28 @@ class Column:
     rank: int = 0
     """Columns with the highest rank go first when the terminal is narrow."""
     align: str = "left"
+    wish: int = 0
+    """The width at which nothing in it would be cut."""
 
     def cell(self, text: str) -> str:
         return right(text, self.size) if self.align == "right" else left(text, self.size)
 
 
 def choose(columns: Sequence[Column], cells: int, gap: int = 2) -> tuple[Column, ...]:
-    """The columns that fit into ``cells``, dropping the least important first."""
+    """The columns that fit into ``cells``, dropping the least important first; those with a
+    ``wish`` get what is left over, as far as they wish."""
     kept = list(columns)
     while len(kept) > 1 and sum(c.size for c in kept) + gap * (len(kept) - 1) > cells:
         least = max(kept, key=lambda c: c.rank)
         if least.rank == 0:
             break
         kept.remove(least)
+    spare = cells - sum(c.size for c in kept) - gap * (len(kept) - 1)
+    for at, column in enumerate(kept):
+        more = min(spare, column.wish - column.size)
+        if more > 0:
+            kept[at] = replace(column, size=column.size + more)
+            spare -= more
     return tuple(kept)
 
 

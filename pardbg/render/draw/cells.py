@@ -8,7 +8,7 @@ end in ``+sel`` (the row is selected). Widths are terminal cells.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -114,19 +114,29 @@ def plain(runs: Iterable[Segment]) -> str:
 
 
 def crop(runs: Sequence[Segment], cells: int) -> Line:
-    """The line's first ``cells`` cells."""
+    """The line's first ``cells`` cells; where more than blanks is cut off, the last is ``…``."""
     kept: list[Segment] = []
     room = cells
-    for run in runs:
+    for at, run in enumerate(runs):
         size = width(run.text)
         if size <= room:
             kept.append(run)
             room -= size
             continue
-        if room > 0:
-            kept.append(Segment(_take(run.text, room), run.style))
-        break
+        lost = run.text[len(_take(run.text, room)) :] + plain(runs[at + 1 :])
+        if cells > 1 and lost.strip():
+            return (*_take_runs(runs, cells - 1), Segment("…", run.style))
+        return (*kept, Segment(_take(run.text, room), run.style)) if room > 0 else tuple(kept)
     return tuple(kept)
+
+
+def _take_runs(runs: Sequence[Segment], room: int) -> Iterator[Segment]:
+    for run in runs:
+        if room <= 0:
+            break
+        taken = _take(run.text, room)
+        room -= width(taken) if taken == run.text else room
+        yield Segment(taken, run.style)
 
 
 def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:

@@ -27,7 +27,7 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
-from pardbg.render.pages.stacks import Entry, Stack, console, own_spots, spots, tree
+from pardbg.render.pages.stacks import Entry, Stack, console, fold, own_spots, spots, tree
 from pardbg.session.source_files import SourceLines
 
 _VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
@@ -196,7 +196,7 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
         who = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
         text = f"{who} {words.ranks_text(hang.waiting)} up" if hang.waiting else hang.kind
         if hang.until_ns is not None:
-            text = f"ended in a hang: {hang.kind}"
+            text = f"ended with {hang.kind}"
         sign, style = SIGN[hang.severity]
         said = f"{sign} {text}"
     elif waits:
@@ -300,7 +300,8 @@ def _stacks(
         )  # fmt: skip
         return [line(" ", rule("stacks", cells - 2)), line(Segment(f"  {text}", "faint"))]
     age = "" if taken is None else f"{words.duration(max(0, snapshot.t_ns - taken))} ago"
-    return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells)]
+    culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
+    return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells, culprits)]
 
 
 _ABOVE = 0.5
@@ -314,8 +315,9 @@ def source(found: SourceLines | None, title: str, cells: int, rows: int) -> list
         return []
     lines = [line(" ", rule(title, cells - 2, found.note if found.lines else ""))]
     if not found.lines:
-        where = f"{found.place.file}:{found.place.line}"
-        return [*lines, line(Segment(clip(f"  {clean(where)}: {found.note}", cells), "faint"))]
+        where = f"{found.place.file}:{found.place.line}: {found.note}"
+        said = fold(clean(where), cells - 3)[: rows - 1]
+        return [*lines, *(line(Segment(f"  {text}", "faint")) for text in said)]
     if _other_version(found, title):
         said = clip("  another version of this file ran: its lines were others", cells)
         lines.append(line(Segment(said, "warn")))

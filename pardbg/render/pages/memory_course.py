@@ -12,7 +12,7 @@ from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.memory.sharding import ShardingView, Stretch, UnitRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, keys, rule, shares, side_by_side
-from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line, right, width
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
 
 CATEGORIES: Final = (
@@ -59,7 +59,7 @@ def whole(row: MemoryRow, cells: int) -> list[Line]:
     note = f"{kind} {words.binary_size(row.total_bytes)}"
     if row.limit_bytes:
         note += f" of {words.binary_size(row.limit_bytes)}"
-    other = "Python, torch and its libraries, buffers and caches"
+    other = "Python, torch, libraries, buffers"
     if row.total_kind == "allocated":
         other = "buffers, temporaries and what no object names"
     share = words.percent(own["U"] / row.total_bytes, 0)
@@ -68,7 +68,7 @@ def whole(row: MemoryRow, cells: int) -> list[Line]:
         (),
         line(" ", rule(f"all of rank {row.rank}", cells - 2, note)),
         line("  ", drawn.line()),
-        fit(line(Segment(said, ""), Segment(other, "dim")), cells),
+        line(Segment(said, ""), Segment(clip(other, max(8, cells - width(said))), "dim")),
     ]
 
 

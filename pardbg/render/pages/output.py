@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
@@ -14,6 +15,7 @@ from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Picture, Row, Segment, clean, clip, fit, line, selected
 from pardbg.render.draw.plots import by_step
 from pardbg.render.frame.panels import empty
+from pardbg.render.pages.stacks import fold
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 
@@ -30,9 +32,11 @@ def output(
     cells: int,
     rows: int,
     at: int | None = None,
+    ahead: Sequence[tuple[int, float]] = (),
 ) -> Picture:
     """The page at ``cells`` x ``rows``; the newest line is last. ``at``: the line that a search
-    for ``contains`` stands at; without it the lines are those that contain it."""
+    for ``contains`` stands at; without it the lines are those that contain it. ``ahead``: (step,
+    loss) of a whole recording."""
     if not lines:
         if contains:
             return empty(cells, rows, f"No line contains “{clean(contains)}”.", "esc clears it.")
@@ -46,14 +50,25 @@ def output(
     note = f", {errors} on stderr" if errors else ""
     head = (line(Segment(f"  {words.plural(len(lines), 'line')}{note}", "dim"),
                  Segment(shown if contains else "  / filters", "faint")),)  # fmt: skip
-    body = [output_line(entry, snapshot, cells) for entry in lines]
-    body += _course(snapshot, lines, cells, rows - len(body) - 2) if at is None else []
-    if at is not None and at < len(lines):
-        body[at] = fit(selected(body[at]), cells, "+sel")
-    return Picture(head, tuple(body), focus=at, follow=at is None)
+    body: list[Line] = []
+    focus = None
+    for index, entry in enumerate(lines):
+        made = output_lines(entry, snapshot, cells)
+        if index == at:
+            focus, made = len(body), [fit(selected(row), cells, "+sel") for row in made]
+        body += made
+    if at is None:
+        body += _course(snapshot, lines, cells, rows - len(body) - 2, ahead)
+    return Picture(head, tuple(body), focus=focus, follow=at is None)
 
 
-def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
+def _course(
+    snapshot: Snapshot,
+    lines: Sequence[OutputLine],
+    cells: int,
+    rows: int,
+    ahead: Sequence[tuple[int, float]],
+) -> list[Line]:
     """Room to spare: when each rank printed, and on which stream; and the loss."""
     whose: dict[int, list[OutputLine]] = defaultdict(list)
     for one in sorted(lines, key=lambda one: one.stream == "stderr"):  # errors over the rest
@@ -74,18 +89,30 @@ def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: i
         who = "job" if rank < 0 else f"r{rank}"
         drawn.append(line(Segment(f"  {who:<8}", "accent"), row.line(), Segment(said, "dim")))
     height = min(24, rows - len(drawn) - 2)
-    chart = by_step(snapshot.loss_history, cells - 4, height, "loss", words.number)
-    title = f"loss, {snapshot.loss_source or 'backward'}"
-    return [*drawn, (), line(" ", rule(title, cells - 2)), *chart] if chart else drawn
+    if len({step for step, _ in (*snapshot.loss_history, *ahead)}) < 2:
+        return drawn
+    chart = by_step(snapshot.loss_history, cells - 4, height, "loss", words.number, ahead=ahead)
+    title = line(" ", rule(f"loss, {snapshot.loss_source or 'backward'}", cells - 2))
+    return [*drawn, (), title, *(line("  ", row) for row in chart)] if chart else drawn
 
 
-def output_line(entry: OutputLine, snapshot: Snapshot, cells: int) -> Line:
-    """When, who, and what was printed."""
+_MOST_ROWS: Final = 4
+"""Rows of one printed line: what is longer ends in ``…``."""
+
+
+def output_lines(
+    entry: OutputLine, snapshot: Snapshot, cells: int, most: int = _MOST_ROWS
+) -> list[Line]:
+    """When, who, and what was printed, in at most ``most`` rows."""
     when = words.offset(max(0, entry.t_ns - snapshot.t_begin_ns), 1e7)
     who = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""
-    text = clean(_ESCAPES.sub("", entry.text))
-    return line(
+    text, room = clean(_ESCAPES.sub("", entry.text)).rstrip(), max(4, cells - 18)
+    folded = fold(clip(text, most * room), room)
+    if len(folded) > most:
+        folded[most - 1 :] = [clip(" ".join(folded[most - 1 :]), room)]
+    start = line(
         Segment(f" {when:>9} ", "faint"), Segment(f"{who:<4} ", "accent" if who else ""),
-        Segment("! " if style else "  ", style), Segment(clip(text, max(4, cells - 18)), style),
+        Segment("! " if style else "  ", style), Segment(folded[0], style),
     )  # fmt: skip
+    return [start, *(line(" " * 17, Segment(row, style)) for row in folded[1:])]

@@ -42,7 +42,7 @@ from pardbg.render.draw.plots import by_step
 from pardbg.render.draw.signs import SIGNS
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.findings import brief
-from pardbg.render.pages.output import output_line
+from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
 _AGE = 9
@@ -106,13 +106,14 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
     wide = cells >= 150
     staged = any(rank.stages for rank in snapshot.ranks)
     nodes = len({rank.node for rank in snapshot.ranks}) > 1
+    wish = max(width(clean(r.now)) for r in snapshot.ranks) + 2 + _AGE  # with its sign
     logged = max((width(_logged(rank)) for rank in snapshot.ranks), default=0)
     return [
         Column("rank", 4, align="right"),
         *([Column("node", 4)] if nodes else []),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])), 6),
         *([Column("stage", 5, 5)] if staged else []),
-        Column("now", _now_size(snapshot, cells)),
+        Column("now", max(24, min(26, wish)), wish=wish),
         Column("step", 6, 1, "right"),
         *([Column("logged", max(6, min(logged, 28)), 2)] if logged else []),
         Column("step ms", 8, 2, "right"),
@@ -125,12 +126,6 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
         Column("agent", 6, 9, "right"),
         Column("clock", 7, 10, "right"),
     ]
-
-
-def _now_size(snapshot: Snapshot, cells: int) -> int:
-    """As much as it takes, with its sign and its age; less where that is not there."""
-    most = 48 if cells >= 150 else 40 if cells >= 110 else 26
-    return max(24, min(most, max(width(clean(r.now)) for r in snapshot.ranks) + 2 + _AGE))
 
 
 def _cell(rank: RankNow, snapshot: Snapshot, column: Column) -> Line:
@@ -227,7 +222,7 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
         return []
     shown = printed[-(rows - 2) :]
     head = line(" ", rule("output", cells - 2, "9 Output has all"))
-    return [(), head, *(output_line(entry, snapshot, cells) for entry in shown)]
+    return [(), head, *(row for entry in shown for row in output_lines(entry, snapshot, cells, 1))]
 
 
 def _ahead(

@@ -95,8 +95,9 @@ def _spot(frame: Any) -> Spot:
     return Spot(clean(str(frame)), False)
 
 
-def tree(stacks: Mapping[int, Stack], cells: int) -> list[Line]:
-    """The merged tree, the larger branch first; a run of frames shared by all is one line."""
+def tree(stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = ()) -> list[Line]:
+    """The merged tree, the branch with ranks of ``first`` first, then the larger one; a run of
+    frames shared by all is one line."""
     root = _Node()
     for rank, stack in sorted(stacks.items()):
         node = root
@@ -105,12 +106,21 @@ def tree(stacks: Mapping[int, Stack], cells: int) -> list[Line]:
             node = node.children.setdefault(spot, _Node())
             node.ranks.append(rank)
     lines: list[Line] = []
-    for spot, child in root.children.items():
-        _branch(spot, child, "", cells, lines)
+    for spot, child in _ordered(root, first):
+        _branch(spot, child, "", cells, lines, first)
     return lines
 
 
-def _branch(spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line]) -> None:
+def _ordered(node: _Node, first: Sequence[int]) -> list[tuple[Spot, _Node]]:
+    return sorted(
+        node.children.items(),
+        key=lambda item: (set(first).isdisjoint(item[1].ranks), -len(item[1].ranks)),
+    )
+
+
+def _branch(
+    spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line], first: Sequence[int]
+) -> None:
     spots = [spot]
     while len(node.children) == 1:
         ((after, child),) = node.children.items()
@@ -123,8 +133,8 @@ def _branch(spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line])
     room = cells - width(start) - width(who) - 4
     lines.append(line(Segment(start, "faint"), Segment(who, "accent"), Segment("  "),
                       *_runs(spots, room)))  # fmt: skip
-    for after, child in sorted(node.children.items(), key=lambda item: -len(item[1].ranks)):
-        _branch(after, child, indent + "  ", cells, lines)
+    for after, child in _ordered(node, first):
+        _branch(after, child, indent + "  ", cells, lines, first)
 
 
 def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:

@@ -18,7 +18,6 @@ from pardbg.render.draw.cells import (
     Picture,
     Segment,
     clean,
-    crop,
     fit,
     left,
     line,
@@ -155,7 +154,7 @@ def _arrow(
     at = GUTTER + min(max(at, 0), axis.cells - 1)
     step = 1 if end > begin else -1
     for y in range(begin + step, end, step):
-        if plain(crop(body[y], at + 1))[at:].strip() == "":
+        if not plain(body[y])[at : at + 1].strip():
             body[y] = overlay(body[y], at, "│", "culprit")
     body[end] = overlay(body[end], at, "●" if about.came_ns is not None else "✗", "culprit")
 

@@ -120,7 +120,7 @@ def _title(view: TrafficView, cells: int) -> Line:
         f"{words.short_count(g.num_ops)} ops {words.size(g.bytes)}"
         for g in sorted(view.groups, key=lambda g: len(g.ranks) == 1)[:3]
     )
-    made = line("  ", Segment(groups, "strong"))
+    made = line("  ", Segment(clip(groups, cells - 3), "strong"))
     rates = f"   rates over {words.duration(view.window_ns)}"
     for more in (
         line(Segment("   observed ", "dim"), Segment("━━", "observed"),
@@ -209,7 +209,7 @@ def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: i
     key = line("  ", *(Segment(char, style) for char, style in steps), Segment(
         f" up to {words.rate(top)}   · nothing   ╲ itself", "faint"))  # fmt: skip
     lines = [spread(line(Segment("   from │ to  ", "faint"), Segment(header, "dim")), key,
-                    min(cells, max(70, 20 + each * len(shown))))]  # fmt: skip
+                    min(cells, 16 + each * len(shown) + line_width(key)))]  # fmt: skip
     for src in list(ranks)[: rows - 2]:
         runs: list[Segment | str | Line] = [Segment(f"  {src:>5} │     ", "dim")]
         for dst in shown:

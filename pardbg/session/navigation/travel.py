@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.layout import layouts, step_rows
 from pardbg.analysis.pipeline.schedule import newest_step
 from pardbg.analysis.pipeline.ticks.grid import tick_ends
 from pardbg.session.navigation.goto import Target, TravelError, wall_near
@@ -116,12 +116,15 @@ def step_end(store: Store, step: int) -> int | None:
     return min(end, min(after) - 1) if after else end
 
 
-def first_step_end(store: Store) -> int | None:
-    """When the first training step had ended on every rank that has ended one: a recording opens
-    where there is something to see. None: no rank has."""
+def opening(store: Store) -> int | None:
+    """Where a recording opens, as there is something to see: the end of the second training step
+    (the first one warms up, and not every rank has told its memory), of the first where some rank
+    has ended no other. None: no rank has ended any."""
     store.settle()
-    numbers = [int(t.col("step")[0]) for p in _ranks(store) if len(t := p.table("step"))]
-    return step_end(store, min(numbers)) if numbers else None
+    tables = [table.col("step") for p in _ranks(store) if len(table := p.table("step"))]
+    if not tables:
+        return None
+    return step_end(store, min(int(steps[min(1, len(steps) - 1)]) for steps in tables))
 
 
 _ACTIVE: Final = ("step", "phase", "action", "wait", "done", "done_p2p")
@@ -142,10 +145,10 @@ def active_bounds(store: Store) -> tuple[int, int] | None:
 
 
 def every_rank_stepped(store: Store) -> bool:
-    """Each rank known so far has ended a step."""
+    """Each rank known so far has ended two steps."""
     known = list(_ranks(store))
     store.settle()
-    return bool(known) and all(len(process.table("step")) for process in known)
+    return bool(known) and all(len(process.table("step")) > 1 for process in known)
 
 
 def _ranks(store: Store, rank: int | None = None) -> Iterator[Process]:
@@ -174,10 +177,17 @@ def _ticks_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
     if layout is None:
         return
     here = newest_step(now, layout)
-    for step in (0,) if here is None else range(max(0, here - 1), here + 2):
-        ends = tick_ends(whole, layout, step)
-        for tick, end_ns in ends:
-            yield Found(end_ns, f"tick {tick}, step {step}")
+    steps = (0,) if here is None else range(max(0, here - 1), here + 2)
+    ends = {step: tick_ends(whole, layout, step) for step in steps}
+    for step, ticks in ends.items():
+        rows = step_rows(whole, layout, step + 1).values()
+        later_ns = min((span.t0_ns for row in rows for span in row), default=None)
+        for tick, end_ns in ticks:
+            text = f"step {step}, tick {tick}"
+            if later_ns is not None and later_ns <= end_ns:  # the grid shows that one already
+                at = max((n for n, t_ns in ends.get(step + 1, ()) if t_ns <= end_ns), default=0)
+                text = f"step {step + 1}, tick {at}; tick {tick} of step {step} has ended"
+            yield Found(end_ns, text)
 
 
 def _step_end(store: Store, t_ns: int, number: int) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 from textual.message import Message
 
 from pardbg.session.navigation.goto import TravelError
-from pardbg.session.navigation.travel import first_step_end
 from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
@@ -30,7 +29,7 @@ from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
 LOADING_PERIOD_S = 0.2
 
 MOST_RECORDS = 1_000_000
-"""A larger recording opens at its first step, whatever went wrong in it."""
+"""A larger recording opens at an early step, whatever went wrong in it."""
 
 
 class Engine:
@@ -158,20 +157,19 @@ class Engine:
         self._loader.settle()
         self._revision = None
         if self._cursor.replay and self._loader.opened and not self._cursor.playing:
-            self._loader.to_first_step()
+            self._loader.to_opening()
             self._to_first_error()
 
     def _to_first_error(self) -> None:
         """Somebody who opens a recording of a job that went wrong looks for what went wrong. Not in
         a large one: looking takes long there."""
-        at = self._cursor.at(time.monotonic())
-        if at not in (self._store.begin_ns, first_step_end(self._store)):
-            return  # somebody has moved already
+        if self._loader.moved:
+            return
         if sum(process.num_records for process in self._store.procs.values()) > MOST_RECORDS:
             return
         error = self._places.first_error()
         there_ns = self._places.there_ns(error) if error is not None else 0
-        if error is not None and self._cursor.at(time.monotonic()) == at:  # nobody moved meanwhile
+        if error is not None and not self._loader.moved:  # nor meanwhile
             self._cursor.seek(there_ns)
             text = f"opened at the first error ({error.kind}); home goes to the begin"
             self._post(Arrived(text))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pardbg.session.navigation.travel import every_rank_stepped, first_step_end
+from pardbg.session.navigation.travel import every_rank_stepped, opening
 from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import SecondRecording
@@ -14,7 +14,7 @@ from pardbg.words import percent
 
 POLL_MS = 30
 OPENING_S = 0.4
-"""A recording's first frame waits so long for the end of the first training step, not longer."""
+"""A recording's first frame waits so long for the end of the second training step, not longer."""
 LOAD_SLICE_S = 0.04
 """Reading a recording gives way so often."""
 LATE_NS = 2_000_000_000
@@ -32,6 +32,7 @@ class Loader:
         self.opened = not cursor.replay
         """It was chosen where the recording opens."""
         self._begun_s = time.monotonic()
+        self._opened_ns = -1
         self._read_ns = 0
         """Hub time of the newest message read."""
 
@@ -95,21 +96,27 @@ class Loader:
         return self._source.finished or t_ns + LATE_NS <= self._read_ns
 
     def open(self) -> bool:
-        """Choose where a recording opens: at the end of the first training step, its begin where
+        """Choose where a recording opens: at the end of an early training step, its begin where
         none has ended in what could be read so far. False: read on first."""
         stepped = self._source.finished or every_rank_stepped(self._store)
         if not stepped and time.monotonic() - self._begun_s < OPENING_S:
             return False
         self.opened = True
-        self.to_first_step()
+        self.to_opening()
         return True
 
-    def to_first_step(self) -> None:
-        """From a recording's begin to the end of its first step."""
+    @property
+    def moved(self) -> bool:
+        """Somebody has left the place where the recording opened."""
+        return self._cursor.at(time.monotonic()) not in (self._store.begin_ns, self._opened_ns)
+
+    def to_opening(self) -> None:
+        """To where a recording opens, as far as it is read, unless somebody has moved."""
         begin, _ = self.bounds()
-        if self._cursor.at(time.monotonic()) == begin:
-            end = first_step_end(self._store)
-            self._cursor.seek(begin if end is None else end)
+        if not self.moved:
+            end = opening(self._store)
+            self._opened_ns = begin if end is None else end
+            self._cursor.seek(self._opened_ns)
 
     def _apply(self, wait_ms: int) -> None:
         messages = self._source.poll(wait_ms)

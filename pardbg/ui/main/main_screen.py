@@ -144,11 +144,13 @@ class MainScreen(Screen[None]):
 
     def take_frame(self, frame: Frame) -> None:
         """A new frame: draw the chrome and the page that is visible."""
-        first = self.shared.frame is None
-        self.shared.frame = frame
+        last, self.shared.frame = self.shared.frame, frame
         ranks = [row.rank for row in frame.snapshot.ranks]
-        if first and ranks and self.shared.rank not in ranks:
+        if last is None and ranks and self.shared.rank not in ranks:
             self.shared.rank = ranks[0]
+        known, new = (f.snapshot.hang if f is not None else None for f in (last, frame))
+        if new is not None and (known is None or known.culprits != new.culprits):
+            self.shared.rank = min(new.culprits, default=self.shared.rank)  # whom all will look at
         self.page.redraw()
         self.paint()
         self.want_page()  # a page may want what this frame names: the source of a frame of a stack

@@ -213,12 +213,13 @@ class OutputPage(Page):
 
     def want(self) -> Want:
         contains = self.contains if self._at is None else ""
-        return Want(output=OutputWant(_LIMIT, contains or None))
+        return Want(output=OutputWant(_LIMIT, contains or None), ahead=True)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         if frame.output is None:  # the frame was made for another page
             return empty(cells, rows, "reading what the job printed …")
-        return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at)
+        ahead = frame.ahead.losses if frame.ahead is not None else ()
+        return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at, ahead)
 
     def match(self, by: int) -> bool:
         """To the match after or before, in all lines; False where nothing is searched for."""

@@ -14,7 +14,6 @@ from textual.widget import Widget
 
 from pardbg.plain_text import plain
 from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width
-from pardbg.render.draw.cells import plain as plain_line
 from pardbg.render.frame import chrome
 from pardbg.ui.palette import palette_of, style
 
@@ -178,9 +177,7 @@ class PicturePane(Lines):
         text = "  " + "  ".join([f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0))
         width = self.size.width
         tail = Segment(text + " ", "accent")
-        room = max(0, width - line_width((tail,)))
-        cut = len(plain_line(row).rstrip()) > room  # what does not fit ends in "…"
-        return line(*fit(row, room - cut), "…" * cut, tail)
+        return line(*fit(row, max(0, width - line_width((tail,)))), tail)
 
     def on_resize(self, _event: events.Resize) -> None:
         self.redraw()

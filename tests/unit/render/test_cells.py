@@ -28,15 +28,17 @@ def test_wide_characters_count_two_cells() -> None:
     assert left("日本", 5) == "日本 "
     assert right("日本", 5) == " 日本"
     assert clip("日本語", 5) == "日本…"
-    assert line_width(crop((Segment("日本語"),), 3)) == 2  # half a character cannot be shown
+    assert plain(crop((Segment("日本語"),), 3)) == "日…"
+    assert plain(crop((Segment("日本語"),), 4)) == "日…"  # half a character cannot be shown
 
 
 def test_a_line_fits_exactly() -> None:
     row = line(Segment("abc", "x"), "defg")
-    assert plain(fit(row, 5)) == "abcde"
+    assert plain(fit(row, 5)) == "abcd…"
+    assert plain(fit((*row, Segment("   ")), 7)) == "abcdefg"  # blanks may go
     assert plain(fit(row, 9)) == "abcdefg  "
     assert plain(spread((Segment("name"),), (Segment("end"),), 10)) == "name   end"
-    assert plain(spread((Segment("a long name"),), (Segment("end"),), 8)) == "a lonend"
+    assert plain(spread((Segment("a long name"),), (Segment("end"),), 8)) == "a lo…end"
 
 
 def test_words_wrap_and_say_that_more_follows() -> None:

@@ -121,7 +121,7 @@ def test_a_run_without_a_pipeline_says_where_to_look() -> None:
 
 
 def test_a_recording_that_has_not_got_to_its_first_step_denies_no_pipeline() -> None:
-    ranks = tuple(replace(rank, step=None) for rank in snapshot_ddp().ranks)
+    ranks = tuple(replace(rank, step=None, step_ns=()) for rank in snapshot_ddp().ranks)
     early = replace(snapshot_ddp(), live=False, ranks=ranks, t_ns=0, t_end_ns=1)
     text = "\n".join(plain(row) for row in pipeline(early, 80, 20).body)
     assert "No pipeline up to here." in text

@@ -94,7 +94,7 @@ def pipeline(
     """The page at ``cells`` x ``rows``; without ``detail`` what was seen alone."""
     look = look or PipelinePageState()
     view = snapshot.pipeline
-    early = view is None and not any(rank.step for rank in snapshot.ranks)
+    early = view is None and not any(rank.step_ns for rank in snapshot.ranks)
     if early and snapshot.live:
         return empty(cells, rows, "No pipeline yet: the job is starting.",
                      "torch alone takes some seconds to load on each rank.")  # fmt: skip
@@ -343,12 +343,14 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
     if not history:
         return line(Segment("  bubble by step: no complete step yet", "dim"))
     values = [value for _, value in history]
-    size = max(8, min(64, cells - 52, max(len(values), 16)))
+    low, high = min(values), max(values)
+    size = max(8, min(64, cells - 52, len(values)))
+    steps = f"steps {history[0][0]}–{history[-1][0]}" if history[1:] else f"step {history[0][0]}"
     return line(
         Segment("  bubble by step ", "dim"),
-        Segment(spark(values, size, low=min(values) - 0.4 * (max(values) - min(values))), "bubble"),
-        Segment(f"  steps {history[0][0]}–{history[-1][0]}", "dim"),
-        Segment(f"  {words.percent(min(values))}–{words.percent(max(values))}", ""),
+        Segment(spark(values, size, low=low - 0.4 * (high - low)), "bubble"),
+        Segment(f"  {steps}  ", "dim"),
+        Segment(words.percent(low) + (f"–{words.percent(high)}" if high > low else "")),
     )
 
 

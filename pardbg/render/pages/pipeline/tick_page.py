@@ -18,7 +18,6 @@ from pardbg.render.draw.cells import (
     Picture,
     Row,
     Segment,
-    clip,
     fit,
     left,
     line,
@@ -34,9 +33,11 @@ NAME = 11
 _WIDE = 100
 _SHORT = {"F": "fwd", "B": "bwd", "I": "bwd input", "W": "weight"}
 _ORDER = {
-    "plan": "", "step before": "no plan: what is to come is as in the step before",
-    "seen": "no plan: actions as seen",
+    "plan": ("",), "seen": ("no plan: actions as seen", "as seen"),
+    "step before": ("no plan: what is to come is as in the step before",
+                    "to come: as in the step before", "no plan"),
 }  # fmt: skip
+"""Where the order of actions comes from, in ever fewer words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,9 @@ def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
         Segment("step ", "dim"), Segment(str(grid.step), "strong"), Segment("  tick ", "dim"),
         Segment(str(grid.tick), "held"), Segment(f" of {grid.num_ticks} ", "dim"),
     )  # fmt: skip
-    return spread(start, end, cells)
+    room = cells - line_width(start) - line_width(end) - 3
+    note = next((text for text in _ORDER[grid.source] if len(text) <= room), "")
+    return spread((*start, Segment(f"   {note}", "dim")), end, cells)
 
 
 def beyond(seen: Window, grid: TickGrid) -> Line:
@@ -322,10 +325,7 @@ def legend(grid: TickGrid, cells: int) -> Line:
         Segment(" done ", f"action.{first}.even"), Segment(" "),
         Segment(" last ", f"action.{first}.now"), Segment(" "),
         Segment("▕", "accent"), Segment("next", f"next.{first}"), Segment("▏", "accent"),
-        Segment(" plan", f"ahead.{first}"), Segment("  ◂ waits for", "warn"),
+        Segment(" plan", f"ahead.{first}"),
     ]  # fmt: skip
-    note = _ORDER[grid.source]
-    room = cells - line_width(parts) - 3
-    if note and room > 20:
-        parts.append(Segment(f"  {clip(note, room)}", "dim"))
-    return fit(parts, cells)
+    waits = Segment("  ◂ waits for", "warn")
+    return (*parts, waits) if line_width((*parts, waits)) <= cells else fit(parts, cells)
