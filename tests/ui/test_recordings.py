@@ -77,8 +77,10 @@ async def test_the_end_shows_something(key: str) -> None:
 async def test_up_and_down_go_through_the_frames_of_a_recorded_stack() -> None:
     async with replayed("fault-missing-rank", (120, 40)) as (app, pilot):
         await shows(app, "opened at the first error")
-        await pilot.press("7", "j", "j")
-        await shows(app, "rank 2 · missing_rank.py:45 wait_for · frame 0 of 4")
+        await pilot.press("7")
+        await shows(
+            app, "rank 2 · missing_rank.py:45 wait_for · frame 0 of 4"
+        )  # whom the others wait for
         await shows(app, "▶         time.sleep(0.1)")
         await type_(pilot, "up")
         await shows(app, "missing_rank.py:39 train · frame 1 of 4")

@@ -12,7 +12,6 @@ from pardbg.render.draw.cells import (
     fit,
     left,
     line,
-    line_width,
     plain,
     right,
     spread,
