@@ -112,16 +112,17 @@ def _over(
     ranks, focus, places = _ranks(snapshot, left_size, look)
     shown, taken = stacks_shown(snapshot, look)
     stacks = _stacks(shown, taken, look, snapshot, left_size)
+    stack = shown.get(-1 if look.selected is None else look.selected, ())
     if cells < WIDE:
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
         found += stacks[: min(len(stacks), _NARROW_STACKS, max(0, rows - len(found)))]
-        found += source(look.source, _title(shown, look), cells, rows - len(found))
+        found += source(look.source, _title(shown, look), cells, rows - len(found), stack)
     else:
         few = min(len(stacks), max(rows // 2, rows - len(ranks)))
         column, places = _window(ranks, places, focus, rows - few)
         column += stacks[:few]
         size = cells - left_size - 2
-        beside = source(look.source, _title(shown, look), size, rows)
+        beside = source(look.source, _title(shown, look), size, rows, stack)
         beside += [()] * (rows - len(beside))
         column += [()] * (rows - len(column))
         pairs = zip(column, beside, strict=True)
@@ -308,16 +309,22 @@ _ABOVE = 0.5
 """Share of the rows that lies over the current line."""
 
 
-def source(found: SourceLines | None, title: str, cells: int, rows: int) -> list[Line]:
-    """A heading and the lines around the current one, in at most ``rows`` lines; nothing where no
-    frame is known."""
+def source(
+    found: SourceLines | None, title: str, cells: int, rows: int, stack: Stack = ()
+) -> list[Line]:
+    """A heading and the lines around the current one, or where there are none all frames of its
+    stack, in at most ``rows`` lines; nothing where no frame is known."""
     if found is None or rows < 2:
         return []
     lines = [line(" ", rule(title, cells - 2, found.note if found.lines else ""))]
     if not found.lines:
         where = f"{found.place.file}:{found.place.line}: {found.note}"
-        said = fold(clean(where), cells - 3)[: rows - 1]
-        return [*lines, *(line(Segment(f"  {text}", "faint")) for text in said)]
+        lines += [line(Segment(f"  {text}", "faint")) for text in fold(clean(where), cells - 3)]
+        lines += [()] + [
+            line(Segment(f"  {clip(spot.text, cells - 3)}", "strong" if spot.user else "dim"))
+            for spot in reversed(stack)
+        ]  # its frames at least, the innermost first
+        return lines[:rows]
     if _other_version(found, title):
         said = clip("  another version of this file ran: its lines were others", cells)
         lines.append(line(Segment(said, "warn")))

@@ -27,7 +27,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.panels import empty
-from pardbg.render.pages.stacks import own_spots, stacks_of
+from pardbg.render.pages.stacks import own_spots, spots
 from pardbg.render.pages.timeline import Window, lane
 
 WIDE: Final = 110
@@ -229,15 +229,15 @@ def evidence(
 
 def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
     """A line per rank: what it does at the cursor and where; culprits stand out."""
-    found = {stack.rank: stack.frames for stack in snapshot.stacks}
-    stacks = stacks_of({"stacks": {str(rank): frames for rank, frames in found.items()}})
-    size = max(16, cells // 2 - _GUTTER)
+    stacks = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
+    longest = max((width(clean(row.now) or row.state) for row in snapshot.ranks), default=0)
+    size = max(16, min(longest + 2, cells // 2 - _GUTTER))
     lines: list[Line] = [(), rule("every rank", cells, "at the cursor")]
     for row in snapshot.ranks:
         sign, style = SIGNS[row.state]
         culprit = row.rank in finding.culprits
-        spots = own_spots(stacks.get(row.rank, ()))
-        place = spots[0].text if spots else ""
+        own = own_spots(stacks.get(row.rank, ()))
+        place = own[0].text if own else ""
         if culprit and finding.where:
             place = clean(finding.where)
         now = left(clip(clean(row.now) or row.state, size), size)

@@ -106,14 +106,13 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
     wide = cells >= 150
     staged = any(rank.stages for rank in snapshot.ranks)
     nodes = len({rank.node for rank in snapshot.ranks}) > 1
-    wish = max(width(clean(r.now)) for r in snapshot.ranks) + 2 + _AGE  # with its sign
     logged = max((width(_logged(rank)) for rank in snapshot.ranks), default=0)
     return [
         Column("rank", 4, align="right"),
         *([Column("node", 4)] if nodes else []),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])), 6),
         *([Column("stage", 5, 5)] if staged else []),
-        Column("now", max(24, min(26, wish)), wish=wish),
+        Column("now", 36 if cells >= 110 else 26, wish=48 if wide else 40),  # in every frame
         Column("step", 6, 1, "right"),
         *([Column("logged", max(6, min(logged, 28)), 2)] if logged else []),
         Column("step ms", 8, 2, "right"),
