@@ -103,15 +103,7 @@ async def test_goto_every_kind_of_place(session: Path) -> None:
         await shows(app, "no action 3F0 in this run")
         await command(pilot, "goto soon")
         await shows(app, "no time 'soon'")
-        for text in (
-            "rank ²",
-            "goto step ²",
-            "goto ²",
-            "goto +²",
-            "goto ²:²²",
-            "unmark ²",
-            "/²",
-        ):
+        for text in ("rank ²", "goto step ²", "goto ²", "goto +²", "goto ²:²²", "unmark ²", "/²"):
             await command(pilot, text)
         assert app.is_running
         await command(pilot, "rank ²")

@@ -38,3 +38,15 @@ def test_what_another_finding_took_the_place_of_is_not_withdrawn() -> None:
     seen.saw([LATE, replace(LATE, kind="late-rank", severity="info", culprits=(1,))], 3 * S)
     assert seen.withdrawn([replace(LATE, seq=9)], 5 * S, 0) == ()
     assert seen.withdrawn([replace(LATE, kind="exception")], 6 * S, 0) == ()
+
+
+def test_a_part_of_the_run_has_findings_of_its_own() -> None:
+    """What another life is told of is neither to come in this one nor withdrawn."""
+    seen = places()
+    seen.saw([LATE], 3 * S)
+    seen.look_at(2)
+    assert seen.findings == []
+    assert seen.withdrawn([], 5 * S, 0) == ()
+    seen.saw([replace(LATE, culprits=(1,))], 5 * S)
+    seen.look_at(None)
+    assert [finding.culprits for finding in seen.findings] == [(2,)]

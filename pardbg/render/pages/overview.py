@@ -45,8 +45,6 @@ from pardbg.render.pages.findings import brief
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
-_AGE = 9
-"""`` 5.81 s`` and the like, behind what a rank does."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 

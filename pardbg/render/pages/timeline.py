@@ -13,17 +13,7 @@ from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import inspected, keys
-from pardbg.render.draw.cells import (
-    Line,
-    Picture,
-    Segment,
-    clean,
-    fit,
-    left,
-    line,
-    overlay,
-    plain,
-)
+from pardbg.render.draw.cells import Line, Picture, Segment, clean, fit, left, line, overlay, plain
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline.schedule import KIND_WORD
 from pardbg.render.pages.pipeline.schedule import label as short

@@ -37,16 +37,15 @@ class FrameMaker:
         self._source_read: SourceLines | None = None
         self._whole: Ahead | None = None
         self._part: int | None = None
+        self._left_ns: int | None = None
+        """Where the cursor was when a part was chosen."""
 
     def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
         """The frame at the cursor; in a ``hurry`` without findings."""
         cursor, analysis, glance = self._cursor, self._analysis, self._analysis.glance
         make = glance if hurry and glance else analysis.snapshot
-        if want.part != self._part:
-            self._part = want.part
-            self._store.look_at(want.part)
+        begin, end = self._look_at(want.part, now_s)
         snapshot = make(self._store, cursor.at(now_s), want.pipeline_of)
-        begin, end = self._loader.bounds()
         self._places.saw(snapshot.findings, snapshot.t_ns)
         if make is analysis.snapshot:
             t_ns, found = snapshot.t_ns, snapshot.findings
@@ -84,6 +83,21 @@ class FrameMaker:
             source=self._source(want),
             other=self._beside(want, snapshot.t_ns, make is analysis.snapshot),
         )
+
+    def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
+        """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is
+        where it was before a part took it to its own time."""
+        if part == self._part:
+            return self._loader.bounds()
+        if self._part is None:
+            self._left_ns = self._cursor.at(now_s)
+        self._part = part
+        self._store.look_at(part)
+        self._places.look_at(part)
+        found = self._loader.bounds()
+        if part is None and self._left_ns is not None:
+            self._cursor.seek(self._left_ns)
+        return found
 
     def awaiting(self, made: Frame | None, now_s: float) -> Frame | None:
         """Where the moment asked for is not read yet: the frame before it, saying so."""

@@ -6,8 +6,9 @@ Belongs to the engine: everything here reads the store, on the engine's thread.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pardbg.analysis.findings.shared import Finding
@@ -32,6 +33,18 @@ def _key(finding: Finding) -> tuple[object, ...]:
     return finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """Findings of a part of the run."""
+
+    found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
+    seen_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
+    """The earliest moment at which each was there."""
+    gone_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
+    """Since when a moment was looked at and it was not there any more."""
+    sampled: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Journey:
     """Where to go: ``goto`` as typed, or ``by`` units from here."""
@@ -45,37 +58,38 @@ class Journey:
 
 
 class Places:
-    """Findings and marks of the whole run, gathered as they are seen."""
+    """Findings and marks of the run or of a part of it, gathered as they are seen."""
 
     def __init__(
         self, store: Any, findings: Callable[[Any, int | None], Iterable[Finding]]
     ) -> None:
         self._store, self._look = store, findings
-        self._found: dict[tuple[object, ...], Finding] = {}
-        self._seen_ns: dict[tuple[object, ...], int] = {}
-        """The earliest moment at which each was there."""
-        self._gone_ns: dict[tuple[object, ...], int] = {}
-        """Since when a moment was looked at and it was not there any more."""
+        self._of_part: dict[int | None, _Gathered] = defaultdict(_Gathered)
+        self._here = self._of_part[None]
         self._marks: tuple[Mark, ...] = ()
         self._made_s = 0.0
         self._made_of: object = None
-        self._sampled = 0
+
+    def look_at(self, part: int | None) -> None:
+        """From here on those of a part alone; None: of whatever is looked at without one."""
+        self._here = self._of_part[part]
+        self.forget()
 
     @property
     def findings(self) -> list[Finding]:
         """By the time they begin: finding 1 is the first."""
-        return sorted(self._found.values(), key=lambda f: (since_ns(f), f.kind))
+        return sorted(self._here.found.values(), key=lambda f: (since_ns(f), f.kind))
 
     def saw(self, findings: Iterable[Finding], t_ns: int) -> None:
         """Findings of a snapshot at ``t_ns``."""
         for finding in findings:
             key = _key(finding)
-            self._seen_ns[key] = min(t_ns, self._seen_ns.get(key, t_ns))
-            known = self._found.get(key)
-            if known is None and len(self._found) >= _MOST_FINDINGS:
+            self._here.seen_ns[key] = min(t_ns, self._here.seen_ns.get(key, t_ns))
+            known = self._here.found.get(key)
+            if known is None and len(self._here.found) >= _MOST_FINDINGS:
                 continue
             if known is None or since_ns(finding) < since_ns(known):
-                self._found[key] = finding
+                self._here.found[key] = finding
 
     def withdrawn(self, now: Iterable[Finding], t_ns: int, begin_ns: int) -> tuple[Finding, ...]:
         """Warnings and errors that were there before ``t_ns``, are not any more, and that nothing
@@ -84,24 +98,24 @@ class Places:
         there = {_key(finding) for finding in present}
         instead = {(f.kind, f.culprits) for f in present} | {f.culprits for f in present}
         gone: dict[tuple[object, ...], Finding] = {}
-        for key, finding in self._found.items():
-            if key in there or self._seen_ns[key] >= t_ns:
-                self._gone_ns.pop(key, None)
+        for key, finding in self._here.found.items():
+            if key in there or self._here.seen_ns[key] >= t_ns:
+                self._here.gone_ns.pop(key, None)
                 continue
             told = finding.kind, finding.culprits
             if finding.severity == "info" or {told, finding.culprits or told} & instead:
                 continue
-            since = self._gone_ns[key] = min(t_ns, self._gone_ns.get(key, t_ns))
+            since = self._here.gone_ns[key] = min(t_ns, self._here.gone_ns.get(key, t_ns))
             text = f"withdrawn at {duration(max(0, since - begin_ns))}: {finding.text}"
             gone[told] = replace(finding, severity="info", text=text, t_ns=since)
         return tuple(sorted(gone.values(), key=lambda f: -f.t_ns)[:_MOST_WITHDRAWN])
 
     def search(self, begin_ns: int, end_ns: int) -> bool:
         """Look at one more moment of a recording; False when all were looked at."""
-        if self._sampled >= SAMPLES:
+        if self._here.sampled >= SAMPLES:
             return False
-        self._sampled += 1
-        at = end_ns - (end_ns - begin_ns) * (self._sampled - 1) // SAMPLES
+        self._here.sampled += 1
+        at = end_ns - (end_ns - begin_ns) * (self._here.sampled - 1) // SAMPLES
         self.saw(self._look(self._store, at), at)
         return True
 
@@ -116,12 +130,12 @@ class Places:
     @property
     def searched(self) -> float:
         """How much of the search for findings is done, 0..1."""
-        return self._sampled / SAMPLES
+        return self._here.sampled / SAMPLES
 
     def marks(self) -> tuple[Mark, ...]:
         """For the time bar; made again when something came, once a second at most."""
         now = time.monotonic()
-        of = (self._store.revision, len(self._found), self._store.bookmarks.all())
+        of = (self._store.revision, len(self._here.found), self._store.bookmarks.all())
         if of != self._made_of and now - self._made_s >= MARKS_PERIOD_S:
             self._made_of, self._made_s = of, now
             self._marks = marks(self._store, self.findings)
@@ -131,7 +145,7 @@ class Places:
         """A moment at which the finding is there, as early as is known to some tenths of a
         second: what began at a time may be found only when it has lasted."""
         key = _key(finding)
-        late = self._seen_ns.get(key, finding.t_ns)
+        late = self._here.seen_ns.get(key, finding.t_ns)
         early = max(since_ns(finding), finding.evidence.t_ns if finding.evidence else 0)
         for _ in range(_HALVINGS):
             if late - early <= _NEAR_NS:

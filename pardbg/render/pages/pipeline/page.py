@@ -201,11 +201,7 @@ def _figures(view: PipelineView) -> Line:
 def _waiting(view: PipelineView) -> tuple[Line, ...]:
     plan = f"The plan of {view.schedule} is known: {view.num_ranks} ranks, "
     known = f" {plan}{view.num_microbatches} microbatches." if view.schedule else ""
-    return (
-        (),
-        line(Segment(known, "dim")),
-        line(Segment(" No action has run yet.", "dim")),
-    )
+    return ((), line(Segment(known, "dim")), line(Segment(" No action has run yet.", "dim")))
 
 
 def _ledger_step(frame: _Frame) -> PipelineStep:
