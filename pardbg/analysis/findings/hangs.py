@@ -60,6 +60,7 @@ STATE_NS: Final = 300_000_000
 """A rank's state is told some times a second."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
+_EVENTS: Final = 64
 
 
 def hangs(view: View) -> Iterable[Finding]:
@@ -425,20 +426,48 @@ def _stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[F
 def _unseen(
     view: View, op: PendingOp, waiting: tuple[int, ...], unseen: tuple[int, ...], since: int
 ) -> Finding:
-    """Whether these ranks have issued it is not known."""
+    """Whether these ranks have issued it is not known, unless the job's store says so."""
+    absent: tuple[int, ...] = ()
+    said, advice = "", _UNSEEN_ADVICE
+    came = _came(view) if op.op.op == "init_process_group" else None
+    if came is not None:
+        absent = tuple(rank for rank in unseen if rank not in came)
+        of, (no, yes) = absent or unseen, _AT_STORE
+        said = f" At the job's store {ranks_text(of)} {'has' if len(of) == 1 else 'have'}"
+        said, advice = (f"{said} not been, either.", no) if absent else (f"{said} been.", yes)
     return Finding(
         kind="unseen-rank",
         severity="warning",
         ranks=waiting,
+        culprits=absent,
         group=op.name,
         seq=op.seq,
         t_ns=since,
         text=f"{ranks_text(waiting)} {waits_text(waiting)} {duration(view.t_ns - since)} in "
-        f"{op.text}. Nothing is known of {ranks_text(unseen)} of that group: no record has come.",
-        advice="It may not have started, or runs without the agent: see `pardbg doctor` there.",
+        f"{op.text}. Nothing is known of {ranks_text(unseen)} of that group: no record has come."
+        f"{said}",
+        advice=advice,
         evidence=Evidence(since, waiting[0], "collectives", op=op.text),
         first_ns=since,
     )
+
+
+_UNSEEN_ADVICE: Final = (
+    "It may not have started, or runs without the agent: see `pardbg doctor` there."
+)
+_AT_STORE: Final = (
+    "It has not started, or is still before init_process_group: look at its launcher and its node, "
+    "and whether it finds MASTER_ADDR and MASTER_PORT.",
+    "It runs without the agent: see `pardbg doctor` there. What it does instead is not seen.",
+)
+"""Advice where ranks that nothing is known of were not at the job's store, and where they were."""
+
+
+def _came(view: View) -> frozenset[int] | None:
+    """Ranks that had left their address at the job's store when the hub asked it last."""
+    events = view.store.controls.last(view.t_ns, _EVENTS)
+    said = [event for _, event in events if fields.text(event, "event") == "rendezvous"]
+    return frozenset(fields.integers(said[-1], "came")) if said else None
 
 
 MAX_RANKS: Final = 8

@@ -97,7 +97,7 @@ def _patience(now: Seen) -> int:
     """How long what a working rank does may take."""
     if at_files(now.frames):
         return _FILES_NS
-    return _IMPORTS_NS if busy(now.frames) == "imports modules" else 0
+    return _IMPORTS_NS if busy(now.frames) in ("imports modules", "is compiling") else 0
 
 
 def _gil(now: Seen, at: str, where: str | None) -> Reason:
@@ -195,8 +195,8 @@ _ADVICE: Final = {
 
 
 def stays(view: View, graph: WaitGraph) -> Iterable[Finding]:
-    """Per rank its oldest call that stays, but for ranks that others are told to wait for."""
-    blamed = {rank for blame in graph.blames for rank in blame.ranks}
+    """Per rank its oldest call that stays, but for ranks that wait for others, or they for it."""
+    blamed = {rank for blame in graph.blames for rank in (*blame.ranks, *blame.victims)}
     told = 0
     for op in graph.alone:
         if op.rank in blamed or told >= _MAX_TOLD:
@@ -226,7 +226,7 @@ def _finding(view: View, op: PendingOp, now: Seen, still: bool) -> Finding:
         where=where,
         t_ns=op.since_ns,
         text=f"{ranks_text([op.rank])} {what} for {duration(view.t_ns - op.since_ns)}{at}, and "
-        f"{doing}.",
+        f"{doing}{others(now)}.",
         advice=_advice(op),
         evidence=Evidence(op.since_ns, op.rank, "timeline", op=op.text),
         first_ns=op.since_ns,

@@ -15,6 +15,9 @@ from pardbg.words import whole
 
 SILENT_NS: Final = 1_200_000_000
 """The agent's thread beats every 50 ms; so long without a beat, something holds its GIL."""
+STARVED_NS: Final = 5_000_000_000
+"""... on a host that has no core for it, either."""
+READY_NS: Final = 1_500_000_000
 _STALLS: Final = 64
 """Stall messages looked at."""
 _TABLES: Final = (
@@ -43,7 +46,9 @@ class Seen:
     held: bool
     """At a gate that somebody closed."""
     cpu: float | None
-    """Cores it used over the last second or so."""
+    """Cores it used over the last second or so, or stood ready for."""
+    ready: float
+    """Share of that time that its main thread stood ready and got no core."""
     phase: str
     action: str
     """The pipeline action that runs there, text form."""
@@ -66,7 +71,7 @@ class Seen:
 
     @property
     def gil_held(self) -> bool:
-        return self.silent_ns > 0 and not self.stopped
+        return self.silent_ns > (STARVED_NS if self.ready >= 0.5 else 0) and not self.stopped
 
 
 @per_view
@@ -77,6 +82,7 @@ def seen(view: View, rank: int) -> Seen:
     action = running_action(view, rank)
     moved = max(_newest(view, process), _since(said, view))
     stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
+    ready = _ready(view, process, said)
     frames: tuple[Frame, ...] = ()
     threads: Threads = ()
     inside = source = lock = ""
@@ -87,7 +93,8 @@ def seen(view: View, rank: int) -> Seen:
         os_state=fields.text(said, "os"),
         silent_ns=_silent(said, state_at(view)[0]),
         held=bool(said.get("held")),
-        cpu=cpu if isinstance(cpu, float) else None,
+        cpu=cpu + ready if isinstance(cpu, float) else None,
+        ready=ready,
         phase=fields.text(said, "phase"),
         action=action[1].text if action is not None else "",
         moved_ns=moved,
@@ -97,6 +104,17 @@ def seen(view: View, rank: int) -> Seen:
         threads=threads,
         lock=lock,
     )
+
+
+def _ready(view: View, process: Process, said: Mapping[str, Any]) -> float:
+    """Share of the last seconds that its main thread stood ready and got no core: no sleep."""
+    t_ns = state_at(view)[0] or view.t_ns
+    before_ns, earlier = view.store.states.ranks(t_ns - READY_NS)
+    now = fields.integers(said, "scheduled")
+    before = fields.integers(earlier.get(process.proc, {}), "scheduled")
+    if before_ns is None or t_ns <= before_ns or len(now) != 2 or len(before) != 2:
+        return 0.0
+    return max(0, now[1] - before[1]) / (t_ns - before_ns)
 
 
 def _since(said: Mapping[str, Any], view: View) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import kept
+from pardbg.hub.ranks.rendezvous import Rendezvous
 from pardbg.hub.ranks.where import Where, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
@@ -76,10 +77,13 @@ class StateFeed:
         self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
         self._standstill, self._stall_number = Standstill(), 0
+        self._rendezvous = Rendezvous()
         self.news = RowNews()
 
     def tick(self, now: int) -> None:
         """Say STATE where it is due, and ask ranks that stand still for their stacks."""
+        for found in self._rendezvous.took():
+            self._collector.say(Key.CONTROL, **found)
         if not self.news.due(now):
             return
         rows = self._agents.rows(now)
@@ -99,6 +103,9 @@ class StateFeed:
 
     def _watch_standstill(self, rows: dict[str, dict[str, Any]], now: int) -> None:
         due = self._standstill.due(rows, now)
+        if any(str(row["open_op"]).startswith("init_process_group") for row in rows.values()):
+            known = {int(row["rank"]): self._agents.pid(proc) for proc, row in rows.items()}
+            self._rendezvous.look(known, now)
         if not due:
             return
         self._stall_number -= 1  # viewers' questions count upwards

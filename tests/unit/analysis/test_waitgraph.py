@@ -270,6 +270,22 @@ def test_a_rank_that_is_ready_to_run_and_has_no_stack_may_lack_a_core() -> None:
     assert "missing-rank" in found(trace, 2500)
 
 
+def test_a_rank_that_no_core_is_left_for_neither_sleeps_nor_holds_its_gil() -> None:
+    """Silent since 400 ms and 0.03 cores used; for 95 % of the time it stood ready. After 5 s of
+    silence that is no excuse any more."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.ranks[1].phase("forward", 0, 1)
+    trace.flush()
+    for t in (500, 2300, 4200, 5600):
+        state_of(trace, trace.ranks[1], t, heartbeat_ns=ns(400), cpu=0.03,
+                 scheduled=[ns(t) // 30, ns(t) * 95 // 100])  # fmt: skip
+    stall(trace, 2300, r1=FORWARD)
+    said = found(trace, 2400)["missing-rank"]
+    assert "sleeps" not in said.text
+    assert "gil-held" in found(trace, 5700)
+
+
 def test_a_stopped_rank_is_named_also_where_it_waits_itself() -> None:
     """1 is stopped inside the all_reduce that all have issued; 0 and 2 stand in it."""
     trace = Trace(3)

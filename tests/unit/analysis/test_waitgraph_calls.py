@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pardbg.analysis.hangs.stacks import caller, kept, place
 from pardbg_agent import wire
 from tests.unit.analysis.test_waitgraph import FORWARD, WAITING, found, stall, state_of
@@ -76,6 +78,39 @@ def test_who_waits_in_a_group_that_others_never_made_is_explained_by_the_call() 
     trace.flush()
     stall(trace, 2100, r1=WAITING)
     assert list(found(trace, 2500)) == ["call-mismatch"]
+
+
+@pytest.mark.parametrize(
+    ("came", "culprits", "says"),
+    [(None, (), "no record has come."), ((0, 1), (2,), "rank 2 has not been, either."),
+     ((0, 1, 2), (), "rank 2 has been.")],
+)  # fmt: skip
+def test_of_a_rank_that_nothing_is_known_of_the_jobs_store_says_more(
+    came: tuple[int, ...] | None, culprits: tuple[int, ...], says: str
+) -> None:
+    trace = Trace(2)
+    for proc in trace.ranks:
+        call(proc, "init_process_group", 1, (0, 1, 2))
+    trace.flush()
+    if came is not None:
+        trace.hub(wire.Key.CONTROL, 2100, event="rendezvous", came=list(came))
+    one = found(trace, 5500)["unseen-rank"]
+    assert one.culprits == culprits and one.text.endswith(says)
+
+
+def test_a_rank_that_waits_for_others_inside_a_checkpoint_is_not_stuck_in_it() -> None:
+    trace = Trace(2)
+    for proc in trace.ranks:
+        call(proc, "checkpoint.save", 1, (proc.rank or 0,), "/ck")
+    trace.ranks[0].collective("world", "all_gather", 2, None)
+    trace.flush()
+    for t in (2100, 6000):
+        for proc in trace.ranks:
+            state_of(trace, proc, t, open=1, open_since_ns=ns(1))
+    stall(trace, 6000, r0=WAITING, r1=FORWARD)
+    assert [(kind, one.culprits) for kind, one in found(trace, 6100).items()] == [
+        ("missing-rank", (1,))
+    ]
 
 
 def test_who_waits_at_the_store_waits_for_those_that_do_not() -> None:

@@ -1,0 +1,83 @@
+"""Who has come to the job's store: asked by one more client of it, for ranks of which nothing was
+ever heard.
+
+Each rank of gloo's default group leaves its address at the job's TCPStore before it waits for the
+others. The client says who it is and asks whether keys are there: it writes nothing, waits for
+nothing, and is not in a rank. A store that keeps no such key of ranks that are known is not read.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.words import ranks_text
+
+TIMEOUT_S: Final = 2.0
+AGAIN_NS: Final = 4_000_000_000
+MAX_RANKS: Final = 4096
+_HELLO: Final = struct.pack("<BI", 0, 0x3C85F7CE)
+_CHECK: Final = 5
+_THERE, _NOT_THERE = b"\0", b"\1"
+_KEY: Final = "/default_pg/0//cpu//0/{}"
+
+
+class Rendezvous:
+    """Asks, in threads of its own; ``took`` gives what they found."""
+
+    def __init__(self) -> None:
+        self._found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._asked_ns = 0
+
+    def look(self, known: Mapping[int, int], now: int) -> None:
+        """Some rank waits. ``known``: rank -> pid of those that are heard of."""
+        if now - self._asked_ns >= AGAIN_NS and known:
+            self._asked_ns = now
+            threading.Thread(target=self._ask, args=(dict(known),), daemon=True).start()
+
+    def took(self) -> list[dict[str, Any]]:
+        """Return the fields of CONTROL messages "rendezvous"."""
+        return [self._found.get() for _ in range(self._found.qsize())]
+
+    def _ask(self, known: Mapping[int, int]) -> None:
+        try:
+            of = next(e for r, pid in known.items() if (e := environ(pid)).get("RANK") == str(r))
+            size = int(of["WORLD_SIZE"])
+            if len(known) < size <= MAX_RANKS:
+                there = came(of["MASTER_ADDR"], int(of["MASTER_PORT"]), range(size))
+                if set(there) & known.keys():
+                    text = f"{ranks_text(there)} have come to the job's store"
+                    self._found.put({"event": "rendezvous", "text": text, "came": there})
+        except (StopIteration, KeyError, ValueError, OSError):
+            return  # nothing is known, and nothing is said
+
+
+def environ(pid: int) -> dict[str, str]:
+    """What a process was started with; empty where it is gone, or another's or another host's."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def came(address: str, port: int, ranks: Sequence[int]) -> list[int]:
+    """Return which ranks left their address at the store. Raises OSError, and ValueError where the
+    other side is no such store."""
+    found = []
+    with socket.create_connection((address, port), TIMEOUT_S) as store:
+        store.sendall(_HELLO)
+        for rank in ranks:
+            key = _KEY.format(rank).encode()
+            store.sendall(struct.pack("<BQQ", _CHECK, 1, len(key)) + key)
+            answer = store.recv(1)
+            if answer not in (_THERE, _NOT_THERE):
+                raise ValueError("it is no TCPStore")
+            if answer == _THERE:
+                found.append(rank)
+    return found
