@@ -21,6 +21,7 @@ from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.runs import RunError, RunRings, find_run_rings
 from pardbg.hub.serve.job_output import Tail
 from pardbg.hub.serve.resume import Resumed
+from pardbg.render.reports.verdicts import RankEnd
 from pardbg.session.reader import SessionError, open_session
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg.store.source import Message
@@ -36,26 +37,6 @@ class PostmortemError(Exception):
 
 
 @dataclass(slots=True)
-class Rank:
-    """What one process's ring said of its end."""
-
-    rank: int
-    proc: str
-    alive: bool
-    step: int
-    what: str
-    open_op: str | None
-    open_ns: int
-    """How long that op had been open at its last sign of life."""
-    last_ns: int
-    """Its last sign of life, by the hub's clock."""
-    from_ring: int
-    """Records that only the ring had."""
-    lost: int
-    """Records that neither the file nor the ring has."""
-
-
-@dataclass(slots=True)
 class Recovered:
     """What went into the new session."""
 
@@ -64,7 +45,7 @@ class Recovered:
     """Messages of the session file."""
     file_problem: str = ""
     """Why there are none, or why they end early."""
-    ranks: list[Rank] = field(default_factory=list)
+    ranks: list[RankEnd] = field(default_factory=list)
     died_ns: int = 0
     """When the first process died; 0: none did."""
 
@@ -170,7 +151,7 @@ class _Recovery:
         open_ns = max(0, _last_sign(ring) - row["open_since_ns"]) if row["open"] else 0
         found = rescued.batches[0][0] if rescued.batches else rescued.last_index + 1
         self.done.ranks.append(
-            Rank(
+            RankEnd(
                 row["rank"], proc, _lives(ring), row["step"], row["what"], row["open_op"], open_ns,
                 _last_sign(ring), count, max(0, found - before),
             )

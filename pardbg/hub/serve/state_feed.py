@@ -103,7 +103,11 @@ class StateFeed:
 
     def _watch_standstill(self, rows: dict[str, dict[str, Any]], now: int) -> None:
         due = self._standstill.due(rows, now)
-        if any(str(row["open_op"]).startswith("init_process_group") for row in rows.values()):
+        if any(
+            str(row["open_op"]).startswith("init_process_group")
+            and now - row["open_since_ns"] >= STALL_NS
+            for row in rows.values()
+        ):
             known = {int(row["rank"]): self._agents.pid(proc) for proc, row in rows.items()}
             self._rendezvous.look(known, now)
         if not due:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from textwrap import wrap
-from typing import Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from pardbg import words
@@ -140,18 +140,24 @@ def _times(number: int) -> str:
     return str(number) if number else "–"
 
 
-class RankEnd(Protocol):
-    """What is said of a rank (``pardbg.hub.postmortem.Rank``)."""
+@dataclass(slots=True)
+class RankEnd:
+    """What one process's ring said of its end."""
 
     rank: int
+    proc: str
     alive: bool
     step: int
     what: str
     open_op: str | None
     open_ns: int
+    """How long that op had been open at its last sign of life."""
     last_ns: int
+    """Its last sign of life, by the hub's clock."""
     from_ring: int
+    """Records that only the ring had."""
     lost: int
+    """Records that neither the file nor the ring has."""
 
 
 def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:
