@@ -24,6 +24,7 @@ from pardbg.analysis.findings.shared import (
     is_transport,
     mismatched,
 )
+from pardbg.analysis.findings.stuck import first_place, stuck
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import (
@@ -40,8 +41,6 @@ from pardbg.events import fields
 from pardbg.words import duration, ranks_text, waits_text
 
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
-STUCK_NS: Final = 5_000_000_000
-"""An op that all its ranks issued and that does not end for so long."""
 START_NS: Final = 10_000_000_000
 """Imports and models take some ranks longer than others."""
 GETS_ON_NS: Final = 3_000_000_000
@@ -60,7 +59,6 @@ STATE_NS: Final = 300_000_000
 """A rank's state is told some times a second."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
-_EVENTS: Final = 64
 
 
 def hangs(view: View) -> Iterable[Finding]:
@@ -123,7 +121,7 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         yield _missing(view, blamed, over)
     for ops in graph.issued_by_all:
         if ops[0].key not in explained:
-            yield from _stuck(view, ops, over)
+            yield from stuck(view, ops, over)
 
 
 def _never_made(view: View, blame: Blame) -> bool:
@@ -281,7 +279,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
     if others:
         text += f" {ranks_text(others).capitalize()} {waits_text(others)} for them."
     since = blame.since_ns
-    where = _places(view, culprits)
+    where = first_place(view, culprits)
     if where:
         text += _stands(view, culprits)
     return Finding(
@@ -300,14 +298,6 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
     )
 
 
-_TRANSPORT_ADVICE: Final = (
-    "Nobody is missing, so it is the transport: the network between these ranks, a firewall, a "
-    "backend that waits. A large transfer takes its time, too."
-)
-_SET_UP_ADVICE: Final = (
-    "Nobody is missing, so ranks do not reach each other: MASTER_ADDR and MASTER_PORT, a firewall, "
-    "the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)."
-)
 _ADVICE: Final = {
     "deadlock": "Call the groups' ops in the same order on all ranks, or issue one of them with "
     "async_op=True and wait later.",
@@ -381,93 +371,6 @@ def _tags_text(send: PendingOp, take: PendingOp) -> str:
         f"tag mismatch between ranks {send.rank} and {take.rank}: rank {send.rank} sends with tag "
         f"{send.op.tag}, rank {take.rank} receives with tag {take.op.tag}, and neither ends."
     )
-
-
-def _places(view: View, ranks: Sequence[int]) -> str | None:
-    """The first of them whose place in the code is known."""
-    return next((at for r in ranks if (at := place(seen(view, r).frames))), None)
-
-
-def _stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Finding]:
-    """A collective that each rank issued and that does not end."""
-    since = max(op.since_ns for op in ops)
-    if view.t_ns - since < STUCK_NS:
-        return
-    op = ops[0]
-    unseen = tuple(rank for rank in op.group.ranks if rank not in view.ranks)
-    if unseen:
-        yield _unseen(view, op, tuple(sorted(o.rank for o in ops)), unseen, since)
-        return
-    broken = tuple(
-        rank
-        for rank in op.group.ranks
-        if rank in view.ranks
-        and (view.proc_end(view.ranks[rank]) is not None or seen(view, rank).stopped)
-    )
-    waiting = tuple(sorted(op.rank for op in ops))
-    for_whom = f"; {ranks_text(broken)} {reason(view, broken[0]).text}" if broken else ""
-    yield Finding(
-        kind="stuck-op",
-        severity="error" if broken else "warning",
-        ranks=waiting,
-        culprits=broken,
-        group=op.name,
-        seq=op.seq,
-        where=_places(view, waiting),
-        t_ns=since,
-        text=f"{op.text} has been issued by every rank and does not end on {ranks_text(waiting)} "
-        f"for {duration((over or view.t_ns) - since)}{for_whom}.",
-        advice=_SET_UP_ADVICE if op.call else _TRANSPORT_ADVICE,
-        evidence=Evidence(since, waiting[0], "collectives", op=op.text),
-        first_ns=since,
-    )
-
-
-def _unseen(
-    view: View, op: PendingOp, waiting: tuple[int, ...], unseen: tuple[int, ...], since: int
-) -> Finding:
-    """Whether these ranks have issued it is not known, unless the job's store says so."""
-    absent: tuple[int, ...] = ()
-    said, advice = "", _UNSEEN_ADVICE
-    came = _came(view) if op.op.op == "init_process_group" else None
-    if came is not None:
-        absent = tuple(rank for rank in unseen if rank not in came)
-        of, (no, yes) = absent or unseen, _AT_STORE
-        said = f" At the job's store {ranks_text(of)} {'has' if len(of) == 1 else 'have'}"
-        said, advice = (f"{said} not been, either.", no) if absent else (f"{said} been.", yes)
-    return Finding(
-        kind="unseen-rank",
-        severity="warning",
-        ranks=waiting,
-        culprits=absent,
-        group=op.name,
-        seq=op.seq,
-        t_ns=since,
-        text=f"{ranks_text(waiting)} {waits_text(waiting)} {duration(view.t_ns - since)} in "
-        f"{op.text}. Nothing is known of {ranks_text(unseen)} of that group: no record has come."
-        f"{said}",
-        advice=advice,
-        evidence=Evidence(since, waiting[0], "collectives", op=op.text),
-        first_ns=since,
-    )
-
-
-_UNSEEN_ADVICE: Final = (
-    "It may not have started, or runs without the agent: see `pardbg doctor` there."
-)
-_AT_STORE: Final = (
-    "It has not started, or is still before init_process_group: look at its launcher and its node, "
-    "and whether it finds MASTER_ADDR and MASTER_PORT.",
-    "It runs without the agent: see `pardbg doctor` there. What it does instead is not seen.",
-)
-"""Advice where ranks that nothing is known of were not at the job's store, and where they were."""
-
-
-def _came(view: View) -> frozenset[int] | None:
-    """Ranks that had left their address at the job's store when the hub asked it last."""
-    events = view.store.controls.last(view.t_ns, _EVENTS)
-    said = [event for _, event in events if fields.text(event, "event") == "rendezvous"]
-    return frozenset(fields.integers(said[-1], "came")) if said else None
 
 
 MAX_RANKS: Final = 8
