@@ -1,12 +1,14 @@
-"""``python -m tests.siege [PART …] [--seed N] [--size N] [--soak SECONDS]`` (``make siege``)
+"""``python -m tests.siege [PART …] [--seed N] [--size N] [--minutes M] [--soak SECONDS]``
 
-What must never happen, tried many times: PARTS says what each does. A table at the end; exit code 1
-if anything went wrong. Every line of what went wrong has the seed that shows it again.
+``make siege``: what must never happen, tried many times; PARTS says what each does. A table at the
+end; exit code 1 if anything went wrong. Each line of what went wrong has the seed that shows it
+again.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -51,16 +53,16 @@ def _bytes(seed: int, count: int) -> Found:
     return count, bad or ([done.stderr[-300:]] if done.returncode else []), time.monotonic() - begun
 
 
-def _kills(seed: int, count: int) -> Found:
+def _kills(seed: int, count: int, seconds: float = math.inf) -> Found:
     from tests.siege import kills
 
-    return kills.run(seed, count)
+    return kills.run(seed, count, seconds)
 
 
-def _beside(seed: int, count: int) -> Found:
+def _beside(seed: int, count: int, seconds: float = math.inf) -> Found:
     from tests.siege import beside
 
-    return beside.run(seed, count)
+    return beside.run(seed, count, seconds)
 
 
 def _soak(seconds: int, seed: int, count: int) -> Found:
@@ -105,11 +107,15 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}, soak")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--size", type=float, default=1.0, help="times as many of each")
+    parser.add_argument("--minutes", type=float, default=math.inf,
+                        help="kills and beside begin nothing after that long")  # fmt: skip
     parser.add_argument("--soak", type=int, default=60, metavar="SECONDS")
     words = parser.parse_args()
     os.environ.setdefault(MARK, uuid.uuid4().hex)
-    every: dict[str, Any] = {
-        **PARTS,
+    every: dict[str, Any] = dict(PARTS)
+    for name, part in (("kills", _kills), ("beside", _beside)):
+        every[name] = (partial(part, seconds=60 * words.minutes), *PARTS[name][1:])
+    every |= {
         "soak": (partial(_soak, words.soak), words.soak, "a fast job with a viewer: memory"),
     }
     unknown = [name for name in words.parts if name not in every]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import subprocess
@@ -60,12 +61,16 @@ def _same(said: bytes) -> bytes:
     return b"\n".join(sorted(lines)) if b"rank" in said else b"\n".join(lines)
 
 
-def run(seed: int, cases: int) -> tuple[int, list[str], float]:
-    """(pairs, what differs, the most that starting took longer in s)"""
+def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str], float]:
+    """(pairs, what differs, the most that one took longer in s); none is begun after ``seconds``"""
+    until = time.monotonic() + seconds
     bad, slowest, every = [], 0.0, programs()
     order = list(every)
     random.Random(seed).shuffle(order)
     for number in range(cases):
+        if time.monotonic() > until:
+            cases = number
+            break
         name = order[number % len(order)]
         plain = outcome(every[name])
         with tempfile.TemporaryDirectory(prefix="pdy-", dir="/tmp") as folder:

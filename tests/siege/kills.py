@@ -6,6 +6,7 @@ pardbg. Afterwards no process is left, the session loads, and a lost process is 
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -214,12 +215,16 @@ def plain(program: list[str]) -> tuple[int, list[str]]:
     return done.returncode, _steps(done.stdout)
 
 
-def run(seed: int, cases: int) -> tuple[int, list[str], float]:
-    """(cases, what went wrong, slowest in s)"""
+def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str], float]:
+    """(cases, what went wrong, slowest in s); none is begun after so many ``seconds``."""
+    until = time.monotonic() + seconds
     bad, slowest, tally = [], 0.0, Counter[str]()
     every = programs()
     baselines = {}
     for number in range(seed, seed + cases):
+        if time.monotonic() > until:
+            cases = number - seed
+            break
         rng = random.Random(number)
         name = rng.choice(list(every))
         if name not in baselines:

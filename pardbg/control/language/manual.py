@@ -25,7 +25,7 @@ _TEXTS: Final = {
     "tick": """
         Advance the wavefront: each pipeline rank whose input has been produced runs one compute
         action of its plan; sends and receives flow.""",
-    "next": "Run every rank to the begin of its next training step.",
+    "next": "Run every rank to the start of its next training step.",
     "op": "Run every rank to its next collective.",
     "where": """
         Show the stacks of all ranks, merged: ranks in the same place share a line. Works even while

@@ -171,7 +171,7 @@ class Engine:
         there_ns = self._places.there_ns(error) if error is not None else 0
         if error is not None and not self._loader.moved:  # nor meanwhile
             self._cursor.seek(there_ns)
-            text = f"opened at the first error ({error.kind}); home goes to the begin"
+            text = f"opened at the first error ({error.kind}); home goes to the start"
             self._post(Arrived(text))
 
     def _searching(self) -> bool:
