@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
+from pardbg_agent.hooks import frameworks
 from pardbg_agent.hooks.frameworks import megatron, seam
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
@@ -128,7 +130,7 @@ def test_a_call_that_overlaps_two_actions(ring: Path) -> None:
     framework.run = run  # type: ignore[attr-defined]
     patches = Patches()
     seam.hook_run(patches, framework, "run", "made.run", begins)
-    megatron.MODULES["megatron.core.pipeline_parallel.combined_1f1b"](patches, module)
+    megatron.hook_combined(patches, module)
     try:
         framework.run(dist.new_group([0, 1]))
     finally:
@@ -145,3 +147,9 @@ def test_the_plan_of_overlapped_pairs() -> None:
     assert megatron.overlapped(order, 3) == [
         "1F0", "1F1", "3F0", "(3F1;3B0)OVERLAP_F_B", "3B1", "1B0", "1B1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("hook", frameworks.ADAPTERS.values())
+def test_every_adapter_is_there(hook: str) -> None:
+    name, _, function = hook.partition(".")
+    assert callable(getattr(importlib.import_module(f"{frameworks.__name__}.{name}"), function))

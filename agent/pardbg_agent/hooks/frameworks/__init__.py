@@ -5,25 +5,29 @@ it leaves alone."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import importlib
 from types import ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.comm import groups
-from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, nanotron, picotron
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.life.late_imports import LateImports
 
-Adapter = Callable[[Patches, ModuleType], None]
-ADAPTERS: Final[dict[str, Adapter]] = {
-    **megatron.MODULES,
-    **deepspeed.MODULES,
-    **nanotron.MODULES,
-    **picotron.MODULES,
-    **colossalai.MODULES,
+ADAPTERS: Final = {
+    "colossalai.pipeline.schedule.interleaved_pp": "colossalai.hook_interleaved",
+    "colossalai.pipeline.schedule.one_f_one_b": "colossalai.hook_plain",
+    "colossalai.pipeline.schedule.zero_bubble_pp": "colossalai.hook_zero_bubble",
+    "deepspeed.runtime.engine": "deepspeed.hook_backward",
+    "deepspeed.runtime.pipe.dualpipev": "deepspeed.hook_dualpipev",
+    "deepspeed.runtime.pipe.engine": "deepspeed.hook_engine",
+    "megatron.core.pipeline_parallel.combined_1f1b": "megatron.hook_combined",
+    "megatron.core.pipeline_parallel.schedules": "megatron.hook_schedules",
+    "nanotron.parallel.pipeline_parallel.engine": "nanotron.hook_engines",
+    "nanotron.parallel.pipeline_parallel.state": "nanotron.hook_state",
+    "picotron.pipeline_parallel.pipeline_parallel": "picotron.hook_schedules",
 }
-"""Module of a framework -> what hooks it."""
+"""Module of a framework -> adapter and its function that hooks it."""
 GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
     "deepspeed.runtime.pipe.topology": (
         "PipelineParallelGrid", "__init__",
@@ -43,10 +47,16 @@ GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
 
 def install(patches: Patches, late: LateImports) -> None:
     """Wait for the frameworks' modules."""
-    for module, adapter in ADAPTERS.items():
-        late.when_imported(module, functools.partial(adapter, patches))
+    for module, hook in ADAPTERS.items():
+        late.when_imported(module, functools.partial(_adapt, patches, hook))
     for module, made in GROUPS.items():
         late.when_imported(module, functools.partial(_name_groups, patches, *made))
+
+
+def _adapt(patches: Patches, hook: str, module: ModuleType) -> None:
+    """Import the adapter, too, only now: most programs need none."""
+    name, _, function = hook.partition(".")
+    getattr(importlib.import_module(f"{__name__}.{name}"), function)(patches, module)
 
 
 def _name_groups(

@@ -21,15 +21,15 @@ _VERBS: Final = {"F": "F", "B": "I", "W": "W"}
 """The zero-bubble table's B is the gradient of the input alone."""
 
 
-def _hook_plain(patches: Patches, module: ModuleType) -> None:
+def hook_plain(patches: Patches, module: ModuleType) -> None:
     _hook(patches, module.OneForwardOneBackwardSchedule, _plain, "backward_step")
 
 
-def _hook_interleaved(patches: Patches, module: ModuleType) -> None:
+def hook_interleaved(patches: Patches, module: ModuleType) -> None:
     _hook(patches, module.InterleavedSchedule, _interleaved, "backward_step")
 
 
-def _hook_zero_bubble(patches: Patches, module: ModuleType) -> None:
+def hook_zero_bubble(patches: Patches, module: ModuleType) -> None:
     schedule = module.ZeroBubbleVPipeScheduler
     _hook(patches, schedule, _zero_bubble, "backward_b_step")
     for name in ("schedule_f", "schedule_b"):
@@ -131,10 +131,3 @@ def _backward(made: Actions, given: Given) -> What | None:
 def _weight(made: Actions, given: Given) -> What | None:
     made.of_run.of_framework = given.get("scheduled_node")
     return None if made.of_run.of_framework is None else _of_node(made, "W")
-
-
-MODULES: Final = {
-    "colossalai.pipeline.schedule.one_f_one_b": _hook_plain,
-    "colossalai.pipeline.schedule.interleaved_pp": _hook_interleaved,
-    "colossalai.pipeline.schedule.zero_bubble_pp": _hook_zero_bubble,
-}

@@ -21,19 +21,19 @@ from pardbg_agent.schedule_orders import Plan
 _VERBS: Final = {"ForwardPass": "F", "BackwardPass": "B"}
 
 
-def _hook_engine(patches: Patches, module: ModuleType) -> None:
+def hook_engine(patches: Patches, module: ModuleType) -> None:
     engine = module.PipelineEngine
     hook_run(patches, engine, "_exec_schedule", "deepspeed.run", _begins, _log_loss)
     _hook_table(patches, engine)
 
 
-def _hook_backward(patches: Patches, module: ModuleType) -> None:
+def hook_backward(patches: Patches, module: ModuleType) -> None:
     """The loss that is given is divided and scaled inside."""
     engine = module.DeepSpeedEngine
     patches.around(engine, "backward", "deepspeed.backward", step_phases.before_scale)
 
 
-def _hook_dualpipev(patches: Patches, module: ModuleType) -> None:
+def hook_dualpipev(patches: Patches, module: ModuleType) -> None:
     _hook_table(patches, module.DualPipeVEngine)
 
 
@@ -102,10 +102,3 @@ def _log_loss(c: _core.Core, made: Actions) -> None:
     total: Any = getattr(engine, "total_loss", None)
     if step_phases.is_plain_scalar(total):
         report_loss(c, made, total.item() / engine.micro_batches)
-
-
-MODULES: Final = {
-    "deepspeed.runtime.engine": _hook_backward,
-    "deepspeed.runtime.pipe.engine": _hook_engine,
-    "deepspeed.runtime.pipe.dualpipev": _hook_dualpipev,
-}

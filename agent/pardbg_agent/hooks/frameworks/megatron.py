@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.frameworks import seam
@@ -20,7 +20,7 @@ from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 
 
-def _hook(patches: Patches, module: ModuleType) -> None:
+def hook_schedules(patches: Patches, module: ModuleType) -> None:
     for name, begins in (
         ("forward_backward_pipelining_without_interleaving", _plain),
         ("forward_backward_pipelining_with_interleaving", _interleaved),
@@ -31,7 +31,7 @@ def _hook(patches: Patches, module: ModuleType) -> None:
     hook_action(patches, module, "backward_step", "megatron.backward", _backward)
 
 
-def _hook_combined(patches: Patches, module: ModuleType) -> None:
+def hook_combined(patches: Patches, module: ModuleType) -> None:
     hook_action(patches, module, "combined_forward_backward_step", "megatron.combined", _combined)
 
 
@@ -136,9 +136,3 @@ def _numbers(value: Any) -> list[float]:
     if getattr(value, "is_cpu", False) and value.numel() <= 2:
         return [float(number) for number in value.detach().flatten().tolist()]
     return []
-
-
-MODULES: Final = {
-    "megatron.core.pipeline_parallel.schedules": _hook,
-    "megatron.core.pipeline_parallel.combined_1f1b": _hook_combined,
-}

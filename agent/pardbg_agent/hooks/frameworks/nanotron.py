@@ -29,7 +29,7 @@ _ENGINES: Final = {
 }
 
 
-def _hook_engines(patches: Patches, module: ModuleType) -> None:
+def hook_engines(patches: Patches, module: ModuleType) -> None:
     for name in _ENGINES:
         engine = getattr(module, name, None)
         if engine is not None:
@@ -39,7 +39,7 @@ def _hook_engines(patches: Patches, module: ModuleType) -> None:
     hook_action(patches, base, "backward", "nanotron.backward", _backward)
 
 
-def _hook_state(patches: Patches, module: ModuleType) -> None:
+def hook_state(patches: Patches, module: ModuleType) -> None:
     state = module.PipelineTrainBatchState
     hook_communication(patches, state, "run_communication", "nanotron.communication")
     patches.around(state, "register_activation_requiring_backward", "nanotron.loss", _before_loss)
@@ -69,9 +69,3 @@ def _before_loss(c: _core.Core, state: Any, activation: Any, *_: Any, **__: Any)
     was sent."""
     if not type(getattr(activation, "grad_fn", None)).__name__.startswith("SendTensor"):
         seam.keep_loss(pipeline_actions.of(c), activation)
-
-
-MODULES: Final = {
-    "nanotron.parallel.pipeline_parallel.engine": _hook_engines,
-    "nanotron.parallel.pipeline_parallel.state": _hook_state,
-}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
@@ -20,7 +20,7 @@ from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.schedule_orders import Plan, all_forward_all_backward, one_f_one_b
 
 
-def _hook(patches: Patches, module: ModuleType) -> None:
+def hook_schedules(patches: Patches, module: ModuleType) -> None:
     for function, name, row in (
         ("train_step_pipeline_afab", "picotron GPipe", all_forward_all_backward),
         ("train_step_pipeline_1f1b", "picotron 1F1B", one_f_one_b),
@@ -68,6 +68,3 @@ def _before_communication(c: _core.Core, operation: Any = "", *_: Any, **__: Any
     made = pipeline_actions.of(c)
     if made.pending is not None and operation != "send_forward":
         made.loss_computed(now_ns())
-
-
-MODULES: Final = {"picotron.pipeline_parallel.pipeline_parallel": _hook}
