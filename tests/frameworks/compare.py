@@ -104,12 +104,11 @@ def _pipeline(case: Case, report: dict[str, Any]) -> list[str]:
         if pipeline[name] != true
     ]  # fmt: skip
     chunks = max(1, case.stages // case.nproc)
-    for step in pipeline["steps"]:
+    for step in pipeline["steps"][not case.schedule :]:  # when the first began nobody saw
         for row in step["ranks"]:
-            for verb in ("F",):
-                ran = sum(verb in action for action in row["actions"])
-                if ran != case.microbatches * chunks:
-                    wrong.append(f"step {step['step']} rank {row['rank']}: {ran} {verb}")
+            ran = sum("F" in action for action in row["actions"])
+            if ran != case.microbatches * chunks:
+                wrong.append(f"step {step['step']} rank {row['rank']}: {ran} F")
     return wrong
 
 

@@ -247,29 +247,30 @@ def chain_spans(view: View, chain: Chain, rank: int, step: int) -> list[ActionSp
     seen, stage = _see(view, process, step), chain.ranks.index(rank)
     made = [ActionSpan(rank, stage, "B", mb, t0, t1) for mb, (t0, t1) in enumerate(seen.backward)]
     made += [
-        ActionSpan(rank, stage, "F", mb, t0, t1)
-        for mb, (t0, t1) in enumerate(_forwards(seen, chain, stage))
+        ActionSpan(rank, stage, "F", mb, t0, t1) for mb, (t0, t1) in _forwards(seen, chain, stage)
     ]
     return sorted(made, key=lambda span: span.t0_ns)
 
 
-def _forwards(seen: _Seen, chain: Chain, stage: int) -> list[Interval]:
+def _forwards(seen: _Seen, chain: Chain, stage: int) -> list[tuple[int, Interval]]:
+    """(microbatch, time) of those whose begin and end were seen; that of the very first forward of
+    a run was not, where nothing came before it."""
     last = stage == len(chain.ranks) - 1
     sends = [] if last else seen.sends.get(chain.ranks[stage + 1], [])
     if stage == 0:
         size = max(1, _size(seen, sends, chain))
         starts = (_before(seen, sends[at][0]) for at in range(0, len(sends), size))
-        return [(t0, t1) for t0, t1 in starts if t0 < t1]
+        return [(mb, (t0, t1)) for mb, (t0, t1) in enumerate(starts) if t0 < t1]
     receives = seen.receives.get(chain.ranks[stage - 1], [])
     size = max(1, _size(seen, receives, chain))
     made = []
-    for at in range(size - 1, len(receives), size):
+    for mb, at in enumerate(range(size - 1, len(receives), size)):
         there = receives[at][1]
         end = _next(sends, there) if not last else min(
             _next(seen.backward, there), _next(receives, there))  # fmt: skip
         if there and end > there and end < _NEVER:
             gaps = subtract([(there, end)], seen.cuts)
-            made.append(max(gaps, key=lambda gap: gap[1] - gap[0], default=(there, end)))
+            made.append((mb, max(gaps, key=lambda gap: gap[1] - gap[0], default=(there, end))))
     return made
 
 

@@ -123,7 +123,7 @@ def test_ranks_that_hand_a_batch_on_are_a_chain(swapped: bool) -> None:
     assert shown.step.bound_fraction == 0.5 and shown.step.implied_fraction is None
 
 
-def by_hand(trace: Trace, a: int, b: int) -> None:
+def by_hand(trace: Trace, a: int, b: int, inferred: bool = True) -> None:
     """1F1B of two ranks and three microbatches, no schedule object.
 
     ms   0   1   2   3   4   5   6   7   8   9   10  11  12
@@ -137,7 +137,8 @@ def by_hand(trace: Trace, a: int, b: int) -> None:
     for posted, there in ((2, 4), (6, 7), (8, 9)):
         first.p2p("world", b, False, posted, there)
         first.wait(posted, there)
-    first.phase("forward", 0, 4)  # inferred: it lies around the wait
+    if inferred:
+        first.phase("forward", 0, 4)  # it lies around the wait
     for begin, end in ((4, 5), (7, 8), (9, 10)):
         first.phase("backward", begin, end)
     for posted, there in ((0, 1), (3, 3.1), (5, 6)):
@@ -172,6 +173,16 @@ def test_microbatches_passed_on_by_hand_are_counted() -> None:
     # 1F1B: two microbatches are in flight on the first stage, one on the last.
     assert (first.max_in_flight, second.max_in_flight) == (2, 1)
     assert shown.step.bound_fraction == pytest.approx(1 / 4)
+
+
+def test_a_first_forward_whose_begin_nobody_saw_keeps_its_number() -> None:
+    """Nothing comes before the first send of a run: 0F0 is not there, 0F1 is not called so."""
+    trace = Trace(2)
+    by_hand(trace, 0, 1, inferred=False)
+    shown = snapshot(trace.store(), None).pipeline
+    assert shown is not None and shown.step is not None
+    forwards = [action for action in ms(shown.step.ranks[0].actions) if "F" in action[0]]
+    assert forwards == [("0F1", 0.91, 1.9), ("0F2", 5, 5.9)]
 
 
 def test_replicas_that_pass_microbatches_on_are_a_pipeline_each() -> None:
