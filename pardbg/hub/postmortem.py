@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgpack
 
@@ -20,7 +20,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.runs import RunError, RunRings, find_run_rings
 from pardbg.hub.serve.job_output import Tail
-from pardbg.hub.serve.resume import Resumed
+from pardbg.hub.serve.resume import NUMBER_SKIP, Resumed
 from pardbg.render.reports.verdicts import RankEnd
 from pardbg.session.reader import SessionError, open_session
 from pardbg.session.writer import RunFacts, SessionWriter
@@ -28,8 +28,6 @@ from pardbg.store.source import Message
 from pardbg_agent import wire
 from pardbg_agent.ring import stable_fields
 from pardbg_agent.wire import DefKind, Key
-
-NUMBER_SKIP: Final = 1_000_000
 
 
 class PostmortemError(Exception):

@@ -42,62 +42,27 @@ def part_path(first: Path, number: int) -> Path:
     return first if number <= 1 else first.with_name(f"{first.stem}.{number:04}{first.suffix}")
 
 
-class Parts:
-    """Writes like a SessionWriter, into one part after the other. Raises OSError."""
+@dataclass(slots=True)
+class Rotation:
+    """Which part is written, and when the next one begins."""
 
-    def __init__(
-        self,
-        writer: SessionWriter,
-        number: int,
-        first: Path,
-        facts: RunFacts,
-        limits: PartLimits,
-        began_ns: int,
-    ) -> None:
-        self._writer, self.number = writer, number
-        self._first, self._facts, self._limits = first, facts, limits
-        self._began_ns = began_ns
-        self.repeat: Callable[[int], Iterable[Wire]] = lambda number: ()
-        """What part ``number`` begins with: definitions, and which part it is."""
+    number: int
+    first: Path
+    facts: RunFacts
+    limits: PartLimits
+    began_ns: int
+    repeat: Callable[[int], Iterable[Wire]] = lambda number: ()
+    """What part ``number`` begins with: definitions, and which part it is."""
 
-    @property
-    def path(self) -> Path:
-        """Path of the part being written."""
-        return self._writer.path
+    def turn(self, writer: SessionWriter, now: int) -> SessionWriter:
+        """Return the writer to go on with: the next part's once this one is full. Raises
+        OSError."""
+        limits = self.limits
+        full = limits.max_bytes and writer.num_bytes >= limits.max_bytes
+        old = limits.max_ns and now - self.began_ns >= limits.max_ns
+        return self._next(writer, now) if full or old else writer
 
-    @property
-    def num_messages(self) -> int:
-        return self._writer.num_messages
-
-    @property
-    def num_written(self) -> int:
-        return self._writer.num_written
-
-    @property
-    def written_ns(self) -> int:
-        return self._writer.written_ns
-
-    def write(self, key: bytes, payload: bytes, received_ns: int) -> None:
-        self._writer.write(key, payload, received_ns)
-
-    def tick(self, now: int) -> None:
-        self._writer.tick(now)
-        limits = self._limits
-        full = limits.max_bytes and self._writer.num_bytes >= limits.max_bytes
-        old = limits.max_ns and now - self._began_ns >= limits.max_ns
-        if full or old:
-            self._next(now)
-
-    def flush(self) -> None:
-        self._writer.flush()
-
-    def close(self, code: int | None = None, hub_restarts: int = 0) -> None:
-        self._writer.close(code, hub_restarts)
-
-    def abandon(self) -> None:
-        self._writer.abandon()
-
-    def _next(self, now: int) -> None:
+    def _next(self, before: SessionWriter, now: int) -> SessionWriter:
         """The next part, whole from its first message on; then this one ends, the oldest goes."""
         import msgpack
 
@@ -105,14 +70,15 @@ class Parts:
         from pardbg.store.store import NEXT_PART
 
         number = self.number + 1
-        writer = SessionWriter(part_path(self._first, number), self._facts)
+        writer = SessionWriter(part_path(self.first, number), self.facts)
         for key, payload in self.repeat(number):
             writer.write(key, payload, now)
         writer.flush()
         note = {"k": DefKind.NOTE.value, "key": NEXT_PART, "value": writer.path.name}
-        self._writer.write(Key.DEFINITION.value, msgpack.packb(note), now)
-        self._writer.close()
-        self._writer, self.number, self._began_ns = writer, number, now
-        if self._limits.keep and number > self._limits.keep:
+        before.write(Key.DEFINITION.value, msgpack.packb(note), now)
+        before.close()
+        self.number, self.began_ns = number, now
+        if self.limits.keep and number > self.limits.keep:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(part_path(self._first, number - self._limits.keep))
+                os.unlink(part_path(self.first, number - self.limits.keep))
+        return writer

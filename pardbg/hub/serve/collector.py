@@ -13,7 +13,7 @@ import zmq
 
 from pardbg.events.decode import Malformed, frame_head
 from pardbg.hub.backlog import Definitions, Recent
-from pardbg.session.rotation import Parts
+from pardbg.session.rotation import Rotation
 from pardbg.session.writer import SessionWriter
 from pardbg_agent.wire import Key
 
@@ -57,9 +57,10 @@ class Collector:
         self,
         pull: zmq.Socket[bytes],
         pub: zmq.Socket[bytes],
-        writer: SessionWriter | Parts | None,
+        writer: SessionWriter | None,
         definitions: Definitions,
         recent: Recent,
+        parts: Rotation | None = None,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.counters = Counters()
@@ -73,7 +74,7 @@ class Collector:
         self.missing_since_ns = 0
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
-        self._definitions, self._recent = definitions, recent
+        self._definitions, self._recent, self._parts = definitions, recent, parts
         self.clock = self._now = now
         self._known: set[bytes] = set()
 
@@ -145,6 +146,8 @@ class Collector:
                     self.writer.flush()
                 else:
                     self.writer.tick(now)
+                    if self._parts is not None:
+                        self.writer = self._parts.turn(self.writer, now)
             except OSError as error:
                 self.stop_recording(error)
 

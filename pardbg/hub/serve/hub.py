@@ -31,9 +31,8 @@ from pardbg.hub.serve.sockets import Listening, Sockets, begin_to_listen
 from pardbg.hub.serve.state_feed import StateFeed
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain
-from pardbg.session.rotation import Parts
 from pardbg.store.store import PART
-from pardbg_agent.wire import DefKind, Key, Msg
+from pardbg_agent.wire import DefKind, Key
 
 US: Final = 1_000
 MS: Final = 1_000_000
@@ -70,15 +69,14 @@ class Hub:
         found = self._listening or begin_to_listen(self.config)
         self.id, self._sockets = found.hub, found.sockets
         self._definitions, self._recent = Definitions(), Recent()
-        writer, resumed, problem = open_writer(
-            self.config, found.before, self._definitions, self._recent
-        )
+        opened = open_writer(self.config, found.before, self._definitions, self._recent)
+        writer, parts, resumed, problem = opened
         self._resumed = resumed
         self._collector = Collector(
-            found.sockets.pull, found.sockets.pub, writer, self._definitions, self._recent
+            found.sockets.pull, found.sockets.pub, writer, self._definitions, self._recent, parts
         )
-        if isinstance(writer, Parts):
-            writer.repeat = self._begin_part
+        if parts is not None:
+            parts.repeat = self._begin_part
         self._collector.write_error = problem
         self._collector.number = resumed.number
         self._collector.heads.next = resumed.heads
@@ -208,11 +206,7 @@ class Hub:
                 self._collector.say(Key.CONTROL, **effect.fields)
                 self._notice(effect.fields)
             elif isinstance(effect, Ack):
-                answer = {
-                    "t": Msg.ACK.value, "re": effect.re, "ok": effect.ok, "error": effect.error,
-                    "data": effect.data,
-                }  # fmt: skip
-                self._router.send(effect.viewer, answer)
+                self._router.ack(effect.viewer, effect.re, effect.error, effect.data)
 
     def _notice(self, event: dict[str, Any]) -> None:
         """Tell a user without a screen that the job is held, and what to do."""

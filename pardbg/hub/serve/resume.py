@@ -12,7 +12,7 @@ from pardbg.events.decode import Malformed, decode_map, frame_head
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
-from pardbg.session.rotation import Parts, part_path
+from pardbg.session.rotation import Rotation, part_path
 from pardbg.session.writer import SessionWriter, resume
 from pardbg.store.source import Message
 from pardbg.store.store import PART
@@ -85,12 +85,15 @@ class Resumed:
 
 def open_writer(
     config: RunConfig, before: dict[str, Any] | None, definitions: Definitions, recent: Recent
-) -> tuple[SessionWriter | Parts | None, Resumed, str | None]:
-    """Return (writer, what came before, why nothing can be recorded). ``before``: the ``hub.pid``
-    of the hub that was here before."""
+) -> tuple[SessionWriter | None, Rotation | None, Resumed, str | None]:
+    """Return (writer, its parts where the recording is to go on in another file some day, what came
+    before, why nothing can be recorded). ``before``: the ``hub.pid`` of the hub before this one."""
     resumed = Resumed()
     number = int((files.read_json(config.dir / files.PART_FILE) or {}).get("part", 1))
-    path = part_path(Path(config.session), number)
+    first = Path(config.session)
+    path, parts = part_path(first, number), None
+    if config.limits:
+        parts = Rotation(number, first, config.facts, config.limits, time.monotonic_ns())
 
     def seen(message: Message) -> None:
         resumed.saw(message)
@@ -102,28 +105,20 @@ def open_writer(
     resumed.restarted = before is not None
     try:
         if before is None or not path.exists():
-            return _in_parts(SessionWriter(path, config.facts), number, config), resumed, None
+            return SessionWriter(path, config.facts), parts, resumed, None
         size = os.stat(path).st_size
         writer = resume(path, config.facts, seen)
     except OSError as error:
-        return None, resumed, f"recording stopped: {path}: {error.strerror or error}"
+        return None, None, resumed, f"recording stopped: {path}: {error.strerror or error}"
     resumed.number += NUMBER_SKIP
     resumed.restarts += 1
     resumed.text = (
         f"hub {before.get('hub')} was lost; its {size} bytes gave {resumed.num_messages} messages"
         + ("; the ranks that it held run on" if resumed.held else "")
     )
-    return _in_parts(writer, number, config), resumed, None
+    return writer, parts, resumed, None
 
 
 def _number(said: dict[str, Any]) -> int:
     number = said.get("number")
     return number if isinstance(number, int) else 0
-
-
-def _in_parts(writer: SessionWriter, number: int, config: RunConfig) -> SessionWriter | Parts:
-    """The writer itself, unless the recording is to go on in another file some day."""
-    if not config.limits:
-        return writer
-    now = time.monotonic_ns()
-    return Parts(writer, number, Path(config.session), config.facts, config.limits, now)

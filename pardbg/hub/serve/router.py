@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -72,6 +72,13 @@ class Router:
             return self._send(via, identity.encode("ascii"), pack(message)) is True
         return self._send(identity, pack(message)) is True
 
+    def ack(
+        self, viewer: str, re: Any, error: str | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer a viewer's request: with what it is refused for, or data."""
+        answer = {"t": Msg.ACK.value, "re": re, "ok": error is None, "error": error}
+        self.send(viewer, {**answer, "data": data or {}})
+
     def send_relay(self, relay: str, message: dict[str, Any]) -> bool:
         """To a relay itself."""
         return self._send(relay, b"", pack(message)) is True
@@ -137,8 +144,7 @@ class Router:
         if name not in self.viewers:
             if len(self.viewers) >= MAX_VIEWERS:
                 text = f"{MAX_VIEWERS} viewers are connected already: close one"
-                self.send(name, {"t": Msg.ACK.value, "re": message.get("id"), "ok": False,
-                                 "error": text})  # fmt: skip
+                self.ack(name, message.get("id"), text)
                 return
             self.viewers[name] = Viewer()
         self.on_viewer(name, message, role, now)

@@ -202,9 +202,7 @@ class Viewers:
             text=f"{word} the job",
             **self._machine.control.status(now),
         )
-        error = self._signal_job(chosen)
-        answer = {"t": Msg.ACK.value, "re": number, "ok": error is None, "error": error}
-        self._router.send(viewer, answer)
+        self._router.ack(viewer, number, self._signal_job(chosen))
 
     # -- about the recording
 
@@ -220,7 +218,7 @@ class Viewers:
             self._collector.say(
                 Key.CONTROL, event=event, by=viewer, at_ns=at_ns, text=text or "bookmark"
             )
-            self._answer(viewer, number, {"at_ns": at_ns})
+            self._router.ack(viewer, number, None, {"at_ns": at_ns})
             return
         level = number_of(args.get("level"))
         if level is None:
@@ -242,7 +240,7 @@ class Viewers:
                 f"{LEVELS[level]}{while_} on {plural(len(asked), 'rank')}{why}",
                 now,
             )
-        self._answer(viewer, number, {"level": LEVELS[level], "asked": len(asked)})
+        self._router.ack(viewer, number, None, {"level": LEVELS[level], "asked": len(asked)})
 
     def _said(self, event: str, by: str, text: str, now: int) -> None:
         status = self._machine.control.status(now)
@@ -254,12 +252,12 @@ class Viewers:
         self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], now: int
     ) -> None:
         if verb is Verb.STATUS:
-            self._answer(viewer, number, self.status())
+            self._router.ack(viewer, number, None, self.status())
         elif verb is Verb.RANKS:
             rows = self._agents.rows(now)
             chosen = {p: row for p, row in rows.items() if row["rank"] in ranks}
-            self._answer(
-                viewer, number, {"ranks": chosen, "mode": self._machine.control.mode.value}
+            self._router.ack(
+                viewer, number, None, {"ranks": chosen, "mode": self._machine.control.mode.value}
             )
         else:
             self._ask_where(viewer, number, ranks, now)
@@ -269,7 +267,7 @@ class Viewers:
         procs = {p: (r, self._agents.pid(p)) for p, r in known.items() if r in ranks}
         self._number += 1
         self._where.ask(
-            self._number, procs, lambda data: self._answer(viewer, number, data), now
+            self._number, procs, lambda data: self._router.ack(viewer, number, None, data), now
         )  # fmt: skip
         for proc in procs:
             self._router.send(proc, {"t": Msg.WHERE.value, "id": self._number})
@@ -289,7 +287,7 @@ class Viewers:
         self._said("inspect", viewer, f"{kind} {expr} on {ranks_text(ranks)}"[:300], now)
         self._machine.renew(viewer, now)
         self._agents.questions.ask(
-            self._number, procs, lambda data: self._answer(viewer, number, data), now
+            self._number, procs, lambda data: self._router.ack(viewer, number, None, data), now
         )
         for proc in procs:
             self._router.send(proc, message)
@@ -333,15 +331,7 @@ class Viewers:
 
     def _refuse(self, viewer: str, number: int, error: str, *, usage: bool = False) -> None:
         """``usage``: the request itself makes no sense (a script ends with 2)."""
-        answer = {
-            "t": Msg.ACK.value, "re": number, "ok": False, "error": error,
-            "data": {"usage": True} if usage else {},
-        }  # fmt: skip
-        self._router.send(viewer, answer)
-
-    def _answer(self, viewer: str, number: int, data: dict[str, Any]) -> None:
-        answer = {"t": Msg.ACK.value, "re": number, "ok": True, "data": data}
-        self._router.send(viewer, answer)
+        self._router.ack(viewer, number, error, {"usage": True} if usage else None)
 
 
 def _waits(view: View | None) -> bool:

@@ -12,7 +12,7 @@ from pardbg.hub.serve.job_output import Line
 from pardbg.render.frame.chrome import Mode, header
 from pardbg.render.reports.text import text
 from pardbg.session.reader import load
-from pardbg.session.rotation import PartLimits, Parts, part_path
+from pardbg.session.rotation import PartLimits, Rotation, part_path
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg.store.store import Store
 from tests.unit.hub.hub_rig import Rig
@@ -34,19 +34,19 @@ def test_each_part_opens_alone_and_the_oldest_go(tmp_path: Path) -> None:
     (proc,) = trace.ranks
     phase = proc.name("forward")
     definitions = [(m.key, m.payload) for m in trace.messages]
-    parts = Parts(SessionWriter(first, FACTS), 1, first, FACTS, PartLimits(0, 2 * S, 3), ns(0))
-    parts.repeat = lambda number: definitions
+    parts = Rotation(1, first, FACTS, PartLimits(0, 2 * S, 3), ns(0), lambda number: definitions)
+    writer = SessionWriter(first, FACTS)
     for key, payload in definitions:
-        parts.write(key, payload, ns(0))
+        writer.write(key, payload, ns(0))
     for step in range(10):
         proc.phase("forward", step * 1000, step * 1000 + 500, step)
         proc.step(step, step * 1000, step * 1000 + 999)
         proc.flush()
-        parts.write(trace.messages[-1].key, trace.messages[-1].payload, ns(step * 1000 + 999))
+        writer.write(trace.messages[-1].key, trace.messages[-1].payload, ns(step * 1000 + 999))
         if step < 9:
-            parts.tick(ns((step + 1) * 1000))
-    parts.close(0)
-    assert phase and parts.number == 5 and parts.path == tmp_path / "S.0005.mcap"
+            writer = parts.turn(writer, ns((step + 1) * 1000))
+    writer.close(0)
+    assert phase and parts.number == 5 and writer.path == tmp_path / "S.0005.mcap"
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "S.0003.mcap", "S.0004.mcap", "S.0005.mcap"
     ]  # fmt: skip
