@@ -111,6 +111,26 @@ def test_what_it_stood_without_a_core_is_not_its_own() -> None:
     assert (finding.severity, finding.culprits) == ("info", (1,))
 
 
+@pytest.mark.parametrize(("late", "culprits"), [(0, []), (30, []), (45, [(0,)])])
+def test_late_among_ranks_that_wait_for_cores(late: int, culprits: list[tuple[int, ...]]) -> None:
+    """Steps of 200 ms; in each, one of ranks 1 to 3 stands for 60 ms without a core, 20 ms a step
+    on average, so that single steps say nothing. Rank 0 does 45 ms more and never stands: 25 ms
+    later than the others' means, and 45 ms less what they stood; 40 are asked for. By 30 it is not
+    told from what they stand."""
+    trace = Trace(4)
+    for step in range(STEPS):
+        arrived = {0: late} | {r: 60 * ((step + r) % 3 == 0) for r in (1, 2, 3)}
+        for proc in trace.ranks:
+            at = 200 * step + 20 + arrived[proc.rank or 0]
+            sync(proc, at, 200 * step + 120, step)
+            proc.step(step, 200 * step, 200 * step + 200)
+        rows = {p.proc: [50 * MS * step, 20 * MS * step if p.rank else 0] for p in trace.ranks}
+        trace.state(200 * step, **{proc: {"scheduled": row} for proc, row in rows.items()})
+    said = [f for f in found(trace) if f.kind == "straggler"]
+    assert [f.culprits for f in said] == culprits
+    assert all(f.severity == "warning" and f.cost_ns_per_step == 25 * MS for f in said)
+
+
 def late_on_a_busy_host(late: int, ran: int, stood: int, others_stood: int) -> Trace:
     """Rank 1 of three comes late; ms a step that it ran and stood; the others ran 50."""
     trace = data_parallel(Trace(3), {1: {"host": late}})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import sqrt
+from statistics import fmean, median, variance
 from typing import Final
 
 from pardbg.analysis.base.asof import View
@@ -14,8 +15,10 @@ from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import (
     BUSY_HOST,
     COMPUTE,
+    LAST,
     Window,
     often,
+    overloaded,
     per_window,
     phases_in,
     rows_by_step,
@@ -32,6 +35,9 @@ LOUD_NS: Final = 10_000_000
 """A step that would be shorter by less, or by less than OF_STEP, is something to know only."""
 BEYOND: Final = 2.0
 """Times the usual spread of the others' arrivals: less is what they do to each other, too."""
+LEAST_RANKS: Final = 3
+MEAN_BEYOND, SURE = 1.5, 2.0
+"""Means over a window come apart by less than single steps do; standard errors."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
 _FIRM: Final = ("data", "compute", "communication", "core", "host")
@@ -74,7 +80,9 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
     told: set[tuple[int, ...]] = set()
     for steps in sorted(by_group.values(), key=len, reverse=True):
         lates = [_latest(step, rows) for step, rows in sorted(steps.items())]
-        culprits = _again_and_again(lates, looked_at.steps, clear)
+        culprits = _again_and_again(lates, looked_at.steps, clear) or _by_mean(
+            view, looked_at, lates, clear
+        )
         if not culprits or tuple(culprits) in told:
             continue
         told.add(tuple(culprits))
@@ -105,6 +113,25 @@ def _again_and_again(lates: Sequence[_Late], steps: Sequence[int], clear: float)
     return [rank for rank in again if usual[rank] >= beyond]
 
 
+def _by_mean(view: View, looked_at: Window, lates: Sequence[_Late], clear: float) -> list[int]:
+    """The rank that is late on an overloaded host, where all come late in one step or another: by
+    its mean lateness less what it stood without a core, beyond what those of the others differ by
+    and beyond chance."""
+    stood = {rank: ns for rank, (_, ns) in scheduled(view, looked_at).items()}
+    by = {rank: [late.by[rank] for late in lates if rank in late.by] for rank in stood}
+    few = len(by) < LEAST_RANKS or any(len(each) < LAST for each in by.values())
+    if few or not overloaded(view, looked_at):
+        return []
+    own = {rank: fmean(by[rank]) - stood[rank] for rank in by}
+    *others, second, last = sorted(own, key=lambda rank: own[rank])
+    chance = sqrt(
+        (variance(by[last]) + max(variance(by[rank]) for rank in by if rank != last)) / LAST
+    )
+    apart = own[second] - own[others[0]]
+    found = own[last] - own[second] >= max(2 * clear, MEAN_BEYOND * apart, SURE * chance)
+    return [last] if found else []
+
+
 def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
     """How far apart the other ranks come in a usual step, ns."""
     apart = []
@@ -120,7 +147,7 @@ def _finding(
 ) -> Finding:
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
-    cost = median(_cost(late, culprits) for late in late_in)
+    cost = median(_cost(late, culprits) for late in late_in) or _mean_cost(lates, culprits)
     more, stood = _stood(view, looked_at, culprits)
     cause, words = _no_core(looked_at, by, more, stood) or _cause(
         view, looked_at, late_in, culprits
@@ -154,6 +181,13 @@ def _cost(late: _Late, culprits: Sequence[int]) -> int:
     """By how much the step would have been shorter."""
     others = [by for rank, by in late.by.items() if rank not in culprits]
     return max(0, max(late.by.values()) - max(others, default=0))
+
+
+def _mean_cost(lates: Sequence[_Late], culprits: Sequence[int]) -> float:
+    """The same of the mean step, where in most steps somebody else comes last."""
+    by = {rank: fmean(late.by.get(rank, 0) for late in lates) for rank in lates[0].by}
+    others = [ns for rank, ns in by.items() if rank not in culprits]
+    return max(0.0, max(by.values()) - max(others, default=0.0))
 
 
 def _host_words(view: View, hosts: set[str], culprits: Sequence[int]) -> str:
