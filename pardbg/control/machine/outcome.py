@@ -12,7 +12,7 @@ from pardbg.analysis.pipeline.dependencies import parse, producer, satisfied, tw
 from pardbg.analysis.pipeline.ticks.grid import tick_numbers
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.cut import AgentState
-from pardbg.control.machine.permits import next_action, num_stages
+from pardbg.control.machine.permits import next_action, num_stages, planned_actions
 from pardbg.words import rank_set, ranks_text
 
 States = Mapping[int, AgentState]
@@ -30,6 +30,8 @@ def outcome(
         return f"{head} {_steps(before, after)}; now {_places(after)}"
     if not any(ran.values()):
         passed = {r: before[r].next for r in ran if before[r].next != after[r].next}
+        if verb is Verb.TICK and not planned_actions(after.values()):  # a step
+            return f"{head} {_steps(before, after)} (no actions are named); now {_places(after)}"
         if verb is Verb.TICK or not passed:
             return f"{head} ran no action; now {_places(after)}"
         return f"{head} passed {grouped(passed)}; now {_places(after)}"

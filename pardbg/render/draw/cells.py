@@ -8,10 +8,10 @@ end in ``+sel`` (the row is selected). Widths are terminal cells.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import NamedTuple, overload
 
 from pardbg import plain_text
 
@@ -30,12 +30,30 @@ class Segment(NamedTuple):
 Line = tuple[Segment, ...]
 
 
+class Drawn(Sequence[Line]):
+    """``number`` lines that are drawn when they are looked at: of a long list, those in sight."""
+
+    def __init__(self, number: int, draw: Callable[[int], Line]) -> None:
+        self._range, self._draw = range(number), cache(draw)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, at: int) -> Line: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Line]: ...
+    def __getitem__(self, at: int | slice) -> Line | list[Line]:
+        found = self._range[at]
+        return self._draw(found) if isinstance(found, int) else [self._draw(i) for i in found]
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """What one screen shows: fixed lines above and below a body that may scroll."""
 
     head: tuple[Line, ...] = ()
-    body: tuple[Line, ...] = ()
+    body: Sequence[Line] = ()
     foot: tuple[Line, ...] = ()
     focus: int | None = None
     """The body row that must be visible (the selected one)."""

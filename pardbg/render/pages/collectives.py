@@ -12,6 +12,7 @@ from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, Column, choose, facts, headings, rule, table_row
 from pardbg.render.draw.cells import (
+    Drawn,
     Line,
     Picture,
     Row,
@@ -120,11 +121,14 @@ def collectives(
         head = (*head, *summary(listed, cells, 4 if rows < CHART_ROWS else 7), ())
         if rows >= CHART_ROWS:
             foot = ((), *charts(listed, cells, min(14, rows // 4)), *foot)
-    body = tuple(
-        table_row(columns, partial(_cell, row, snapshot), row is current, cells) for row in listed
-    )
+
+    def draw(index: int) -> Line:
+        row = listed[index]
+        return table_row(columns, partial(_cell, row, snapshot), row is current, cells)
+
     if focus is None and look.by_wait:
         focus = 0
+    body = Drawn(len(listed), draw)
     return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
                    rows=tuple(range(len(listed))))  # fmt: skip
 

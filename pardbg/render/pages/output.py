@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from pardbg import words
@@ -53,9 +54,10 @@ def output(
     body: list[Line] = []
     focus = None
     for index, entry in enumerate(lines):
-        made = output_lines(entry, snapshot, cells)
+        made = output_lines(entry, snapshot.t_begin_ns, cells)
         if index == at:
-            focus, made = len(body), [fit(selected(row), cells, "+sel") for row in made]
+            focus = len(body)
+            made = tuple(fit(selected(row), cells, "+sel") for row in made)
         body += made
     if at is None:
         body += _course(snapshot, lines, cells, rows - len(body) - 2, ahead)
@@ -100,11 +102,12 @@ _MOST_ROWS: Final = 4
 """Rows of one printed line: what is longer ends in ``…``."""
 
 
+@lru_cache(maxsize=4096)
 def output_lines(
-    entry: OutputLine, snapshot: Snapshot, cells: int, most: int = _MOST_ROWS
-) -> list[Line]:
+    entry: OutputLine, begin_ns: int, cells: int, most: int = _MOST_ROWS
+) -> tuple[Line, ...]:
     """When, who, and what was printed, in at most ``most`` rows."""
-    when = words.offset(max(0, entry.t_ns - snapshot.t_begin_ns), 1e7)
+    when = words.offset(max(0, entry.t_ns - begin_ns), 1e7)
     who = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""
     text, room = clean(_ESCAPES.sub("", entry.text)).rstrip(), max(4, cells - 18)
@@ -115,4 +118,4 @@ def output_lines(
         Segment(f" {when:>9} ", "faint"), Segment(f"{who:<4} ", "accent" if who else ""),
         Segment("! " if style else "  ", style), Segment(folded[0], style),
     )  # fmt: skip
-    return [start, *(line(" " * 17, Segment(row, style)) for row in folded[1:])]
+    return (start, *(line(" " * 17, Segment(row, style)) for row in folded[1:]))

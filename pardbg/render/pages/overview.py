@@ -219,7 +219,11 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
         return []
     shown = printed[-(rows - 2) :]
     head = line(" ", rule("output", cells - 2, "9 Output has all"))
-    return [(), head, *(row for entry in shown for row in output_lines(entry, snapshot, cells, 1))]
+    return [
+        (),
+        head,
+        *(row for one in shown for row in output_lines(one, snapshot.t_begin_ns, cells, 1)),
+    ]
 
 
 def _ahead(

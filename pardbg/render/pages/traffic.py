@@ -18,6 +18,7 @@ from pardbg.analysis.comm.p2p import RingStep
 from pardbg.analysis.comm.traffic import BINS, Edge, TrafficView
 from pardbg.render.draw.bars import Column, choose, headings, resample, rule, spark, table_row, thin
 from pardbg.render.draw.cells import (
+    Drawn,
     Line,
     Picture,
     Segment,
@@ -71,16 +72,19 @@ def traffic(
     ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
     columns = choose(_columns(cells), cells - 3)
     top = max((edge.rate_bps for edge in edges), default=0.0)
-    body = [
-        table_row(columns, partial(_cell, edge, top), index == look.at, cells)
-        for index, edge in enumerate(edges)
-    ]
-    spare = rows - len(head) - 1 - len(body) - len(ops)
+    spare = rows - len(head) - 1 - len(edges) - len(ops)
     chart = _course(edges[look.at] if look.at < len(edges) else None, edges, view, cells,
                     min(spare - 1, 24))  # fmt: skip
     head = (*head, headings(columns))
-    return Picture(head, (*body, *ops, *chart), focus=look.at if body else None,
-                   rows=tuple(range(len(body))))  # fmt: skip
+    below = [*ops, *chart]
+
+    def draw(index: int) -> Line:
+        if index >= len(edges):
+            return below[index - len(edges)]
+        return table_row(columns, partial(_cell, edges[index], top), index == look.at, cells)
+
+    return Picture(head, Drawn(len(edges) + len(below), draw), focus=look.at if edges else None,
+                   rows=tuple(range(len(edges))))  # fmt: skip
 
 
 def _course(

@@ -6,6 +6,8 @@ import pytest
 
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.command_rules import MAX_QUEUE
+from pardbg.control.machine.cut import AgentState
+from pardbg.control.machine.outcome import outcome
 from pardbg.control.machine.state import Ack, Command, Mode, ToAgent
 from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
@@ -441,3 +443,12 @@ def _permits(world: World, verb: str) -> list[ToAgent]:
     world.machine.command(command, world.now)
     drained = world.machine.drain()
     return [e for e in drained if isinstance(e, ToAgent) and e.message["t"] == "permit"]
+
+
+def test_a_tick_without_named_actions_is_a_step_and_says_so() -> None:
+    """Ranks that hand a batch on by hand: nothing says what an action is, so the step ends it."""
+    before = {0: AgentState("a", 0, 1, None, 1, 0, "recv 1→0", 7)}
+    after = {0: AgentState("a", 0, 2, None, 1, 9, "recv 1→0", 8)}
+    assert outcome(Verb.TICK, before, after, ()) == (
+        "tick ran step 7 (no actions are named); now r0 before recv 1→0"
+    )

@@ -185,6 +185,8 @@ def _unit(row: TickRow) -> tuple[str, int]:
     """In what the row's actions are told: (unit, its ns)."""
     spans = [cell.span for cell in row.cells if cell.span is not None]
     longest = max((s.t1_ns - s.t0_ns for s in spans if s.t1_ns is not None), default=0)
+    if not longest:
+        return "", 0
     return ("µs", 1000) if longest < 10**6 else ("ms", 10**6) if longest < 10**10 else ("s", 10**9)
 
 
