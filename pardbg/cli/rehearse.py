@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pardbg.rehearse.server import Plan
 
 PYTHONS: Final = ("python", "python3")
+PREFIX: Final = "rehearsal-"
 SAY_S: Final = 2.0
 """Between two lines of progress."""
 NEEDS: Final = (
@@ -125,16 +127,43 @@ def _chosen(text: str | None, world: int) -> tuple[int, ...]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A run directory in memory, where there is such a thing. SIGTERM leaves it, too."""
+    """A run directory, in memory where that can be; those of killed rehearsals go first. SIGTERM
+    leaves it, too. Raises UserError."""
+    from pardbg.hub.removal import RINGS_DIR, mark, remove_run
+    from pardbg.hub.run import config as files
+
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="pardbg-rehearse-", dir=place) as made:
-        folder = Path(made)
-        (folder / "rings").mkdir()
-        (folder / "mail").mkdir()
-        said = {"run": folder.name, "ring_dir": str(folder / "rings")}
+    in_memory = os.access("/dev/shm", os.W_OK)
+    root = files.shm_root() if in_memory else files.roots()[-1] / "rehearsed"
+    try:
+        files.private_dir(root)
+        for old in root.glob(f"{PREFIX}*"):
+            with suppress(OSError), _held(old):
+                remove_run(old)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    except OSError as error:
+        raise UserError(f"no place for the ranks' records: {error}") from None
+    with _held(folder):
+        for made in (folder, folder / RINGS_DIR):
+            made.mkdir(mode=0o700, exist_ok=True)
+            mark(made, folder.name)
+        said = {"run": folder.name, "ring_dir": str(folder / RINGS_DIR)}
         (folder / "run.json").write_text(json.dumps(said), encoding="utf-8")
-        yield folder
+        try:
+            yield folder
+        finally:
+            remove_run(folder)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Be the one process that has it. Raises OSError: another one has."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:

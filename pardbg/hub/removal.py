@@ -29,8 +29,9 @@ RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
     r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|keys\.json|recorded\.json|hub\.log|launch\.log"
     r"|job\.out|job\.err|notices|relay\.json|told|kill|data|pub|ctrl|\.[a-z]+\.(?:json|pid)\.\d+"
+    r"|plan|imports(?:\.learnt)?|(?:out|err|why|places)\.\d+"
 )
-"""What launcher and hub make in a run's directory (the last: JSON files half written)."""
+"""What launcher, hub and rehearsals make in a run's directory (``.…``: JSON files half written)."""
 RING: Final = ".ring"
 _RING_SUFFIXES: Final = (RING, ".defs", ".board", ".board.new")
 _RING_FILES: Final = re.compile(".+(?:" + "|".join(map(re.escape, _RING_SUFFIXES)) + ")")

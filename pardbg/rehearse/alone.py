@@ -2,19 +2,19 @@
 
 Every process group is a fake one: an op returns at once, and what it gives is the rank's own tensor
 or what lay in it before. Programs decide by what they are sent, though: shapes, sizes, pickled
-objects. So integers of a known sender travel by files (``Mail``), from a rank that has run, or runs
+objects. So integers of a known sender are passed on (``Mail``), from a rank that has run, or runs
 meanwhile, to the one that wants them. Floating-point values stay arbitrary.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import msgpack
@@ -30,13 +30,11 @@ from pardbg_agent.wire import Kind
 
 MAX_CONTROL_BYTES: Final = 1 << 16
 """Integers in a message that is passed on."""
-POLL_S: Final = (0.001, 0.016)
-"""Between two looks for a message, at first and at most."""
 MAX_DEPTH: Final = 40
 _OP_ISSUE, _STEP = int(Kind.OP_ISSUE), int(Kind.STEP)
+Moments = list[tuple[CodeType, int]]
+"""(code, instruction) of each frame, innermost first"""
 _OWN: Final = (os.sep + "pardbg_agent" + os.sep, os.sep + "rehearse" + os.sep)
-
-Say = Callable[[str], None]
 
 
 class AnotherWorld(RuntimeError):
@@ -44,10 +42,10 @@ class AnotherWorld(RuntimeError):
 
 
 class Mail:
-    """Integers on their way from rank to rank: a file each."""
+    """Integers on their way from rank to rank, by way of the process that forks them."""
 
-    def __init__(self, folder: Path, rank: int, say: Say) -> None:
-        self._folder, self._rank, self._say = folder, rank, say
+    def __init__(self, server: socket.socket, before_wait: Callable[[], None]) -> None:
+        self._server, self._before_wait = server, before_wait
         self._counts: Counter[str] = Counter()
 
     def number(self, what: str) -> str:
@@ -57,33 +55,18 @@ class Mail:
 
     def post(self, name: str, tensor: torch.Tensor) -> None:
         """Leave a message."""
-        path = self._folder / f"{name}.{self._rank}.part"
-        path.write_bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        path.rename(self._folder / name)
+        data = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        self._server.send(msgpack.packb((name, -1, data)))
 
     def take(self, name: str, source: int, tensor: torch.Tensor) -> None:
         """Wait for a message and put it into the tensor: zeros if its sender has ended without."""
-        path, gone = self._folder / name, self._folder / f"ended.{source}"
-        none = self._folder / f"none.{self._rank}"
-        waits, pause = False, POLL_S[0]
-        while not path.exists():
-            if gone.exists() and not path.exists():
-                break
-            if none.exists():
-                none.unlink()
-                break
-            if not waits:
-                waits = True
-                self._say(f"{self._rank} {source} {name}")
-            time.sleep(pause)
-            pause = min(2 * pause, POLL_S[1])
-        if waits:
-            self._say(f"{self._rank} {source} -")
+        self._before_wait()
+        self._server.send(msgpack.packb((name, source, b"")))
+        data = self._server.recv(2 * MAX_CONTROL_BYTES)
         tensor.zero_()
-        if path.exists():
-            data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
-            if len(data) == tensor.numel() * tensor.element_size():
-                tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
+        if data and len(data) == tensor.numel() * tensor.element_size():
+            sent = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
 
 
 class Alone:
@@ -94,7 +77,10 @@ class Alone:
         self.mail: Mail | None = None
         self.end: Callable[[int], None] = lambda code: None
         """Leave this rank; called after its last step."""
-        self.stacks: dict[tuple[Any, ...], int] = {}
+        self.stacks: dict[tuple[int, ...], int] = {}
+        self._frames: list[Moments] = []
+        """Of each stack; they keep the code alive whose id is its key."""
+        self._own: dict[int, bool] = {}
         self.places: list[int] = []
         """Stack of each op that the rank issued, in order."""
         self._due: dict[int, tuple[Any, Callable[[], None]]] = {}
@@ -108,7 +94,11 @@ class Alone:
 
     def write_places(self, path: Path) -> None:
         """Write where each op was issued: {"stacks": [[[file, line, function], ...]], "ops": []}"""
-        path.write_bytes(msgpack.packb({"stacks": list(self.stacks), "ops": self.places}))
+        stacks = [
+            [(code.co_filename, _line(code, at), code.co_name) for code, at in reversed(frames)]
+            for frames in self._frames
+        ]
+        path.write_bytes(msgpack.packb({"stacks": stacks, "ops": self.places}))
 
     def observe(self, made: core.Core) -> core.Core:
         """See the rank's own records: where its ops stand in the program, when steps end."""
@@ -116,8 +106,7 @@ class Alone:
 
         def seen(kind: int, *fields: Any) -> None:
             if kind == _OP_ISSUE:
-                stack = _stack(sys._getframe(1))
-                self.places.append(self.stacks.setdefault(stack, len(self.stacks)))
+                self.places.append(self._stack(sys._getframe(1)))
             record(kind, *fields)
             if kind == _STEP:
                 self._num_steps += 1
@@ -126,6 +115,27 @@ class Alone:
 
         made.record = seen
         return made
+
+    def _stack(self, frame: FrameType | None) -> int:
+        """Number of the stack, which is without our own frames."""
+        own = self._own
+        key: list[int] = []
+        found: Moments = []
+        while frame is not None and len(found) < MAX_DEPTH:
+            code = frame.f_code
+            number = id(code)
+            ours = own.get(number)
+            if ours is None:
+                ours = own[number] = any(part in code.co_filename for part in _OWN)
+            if not ours:
+                at = frame.f_lasti
+                key += number, at
+                found.append((code, at))
+            frame = frame.f_back
+        known = self.stacks.setdefault(tuple(key), len(self.stacks))
+        if known == len(self._frames):
+            self._frames.append(found)
+        return known
 
     # -- torch's functions, as this rank has them
 
@@ -264,12 +274,7 @@ def _control(tensors: Any) -> torch.Tensor | None:
     return one if fits and one.numel() * one.element_size() <= MAX_CONTROL_BYTES else None
 
 
-def _stack(frame: FrameType | None) -> tuple[Any, ...]:
-    """(file, line, function) of each frame, outermost first, without our own."""
-    found: list[tuple[str, int, str]] = []
-    while frame is not None and len(found) < MAX_DEPTH:
-        code = frame.f_code
-        if not any(own in code.co_filename for own in _OWN):
-            found.append((code.co_filename, frame.f_lineno, code.co_name))
-        frame = frame.f_back
-    return tuple(reversed(found))
+def _line(code: CodeType, at: int) -> int:
+    """The line of an instruction."""
+    lines = (line for begin, end, line in code.co_lines() if begin <= at < end)
+    return next(lines, None) or code.co_firstlineno

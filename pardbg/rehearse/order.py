@@ -272,21 +272,46 @@ class Play:
                 records["t1_ns"][row] = max(op.end_ns, int(record["t0_ns"]))
 
 
+class Member(NamedTuple):
+    """A rank's part of a collective."""
+
+    group_id: int
+    seq: int
+    what: tuple[Any, ...]
+    """What must be equal over the members."""
+    bytes: int
+
+
+def members(trace: Trace) -> Iterator[Member | None]:
+    """Its part of each collective that a rank issues, in order; None for a message."""
+    for record in trace.records[trace.records["kind"] == _ISSUE]:
+        said = trace.ops.get(int(record["name_id"]), {})
+        yield (
+            None
+            if record["flags"] & _P2P
+            else Member(
+                int(record["group_id"]), int(record["seq"]), _what(record, said), int(record["a"])
+            )
+        )
+
+
 def _what(record: Any, said: Mapping[str, Any]) -> tuple[Any, ...]:
     """What the members of a collective must have in common."""
     name = said.get("op", "")
     size = record["b"] if name in _BY_OUTPUT else record["a"]
     root = said.get("root") if name in ("broadcast", "reduce", "gather", "scatter") else None
     out = (int(record["a"]), int(record["b"])) if name == "all_gather" else None
-    return name, said.get("dtype"), root, 0 if name in _UNEVEN else int(size), out
+    return name, root, 0 if name in _UNEVEN else int(size), said.get("dtype"), out
 
 
 def _agree(op: Op) -> bool:
-    """All members call the same; the shares of an all_gather may differ if they add up."""
-    if len({what[:4] for what in op.came.values()}) == 1:
+    """All members call the same; the shares of an all_gather may differ if they add up.
+    Other dtypes alone hold nobody up."""
+    dtypes = {what[3] for what in op.came.values()}
+    if len({what[: 3 if len(dtypes) == 1 else 2] for what in op.came.values()}) == 1:
         return True
     uneven = [what[4] for what in op.came.values()]
-    if any(sizes is None for sizes in uneven) or len({w[:3] for w in op.came.values()}) > 1:
+    if any(sizes is None for sizes in uneven) or len({w[:2] for w in op.came.values()}) > 1:
         return False
     outs = {out for _, out in uneven}
     return len(outs) == 1 and sum(share for share, _ in uneven) in outs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +29,8 @@ class Trace:
     records: Records
     """In the order in which they were made; times are the process's own."""
     definitions: list[dict[str, Any]]
-    stacks: Sequence[tuple[Frame, ...]]
-    places: Sequence[int]
-    """Stack of each OP_ISSUE, in order."""
+    said: bytes
+    """What ``Alone.write_places`` wrote."""
     code: int
     cpu_ms: int
     lost: int = 0
@@ -51,6 +49,15 @@ class Trace:
             elif said.get("k") == DefKind.GROUP.value:
                 self.groups[said["id"]] = said
 
+    def stacks(self) -> list[tuple[Frame, ...]]:
+        """Where each OP_ISSUE was called, in order."""
+        try:
+            said = msgpack.unpackb(self.said)
+        except ValueError:
+            return []
+        stacks = [tuple((f, n, w) for f, n, w in stack) for stack in said["stacks"]]
+        return [stacks[number] for number in said["ops"]]
+
 
 def collect(folder: Path, rank: int, pid: int, host: str, code: int, cpu_ms: int) -> Trace:
     """Read what an ended rank left, and remove it."""
@@ -61,10 +68,8 @@ def collect(folder: Path, rank: int, pid: int, host: str, code: int, cpu_ms: int
     with contextlib.suppress(OSError, RingError):
         records, lost = _records(ring)
         payloads = read_file(str(defs))
-    said = _unpacked(folder / f"places.{rank}")
-    stacks = [tuple((f, n, w) for f, n, w in stack) for stack in said.get("stacks", ())]
     trace = Trace(
-        rank, records, [msgpack.unpackb(p) for p in payloads], stacks, said.get("ops", ()),
+        rank, records, [msgpack.unpackb(p) for p in payloads], _bytes(folder / f"places.{rank}"),
         code, cpu_ms, lost, _text(folder / f"why.{rank}"),
         tuple(_text(folder / f"out.{rank}").splitlines()[:1000]),
     )  # fmt: skip
@@ -86,15 +91,12 @@ def _records(path: Path) -> tuple[Records, int]:
     return np.concatenate(parts) if parts else np.zeros(0, RECORD_DTYPE), lost
 
 
-def _unpacked(path: Path) -> dict[str, Any]:
+def _bytes(path: Path) -> bytes:
     try:
-        return dict(msgpack.unpackb(path.read_bytes()))
-    except (OSError, ValueError):
-        return {}
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return _bytes(path).decode("utf-8", "replace")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
+from pardbg.rehearse.differences import differences
 from pardbg.rehearse.order import Played
 from pardbg.rehearse.rank_trace import Frame
 from pardbg.rehearse.server import HOST
@@ -25,6 +26,7 @@ END_NS: Final = 8_000_000_000
 BATCH: Final = 8192
 MAX_STACKS: Final = 256
 MAX_LINE: Final = 2000
+MAX_DIFFERENCES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,12 @@ def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:
     for rank in sorted(played):
         _define(writer, played[rank], wall)
     _note(writer, "rehearsed", said.transport)
+    if any(one.stuck is not None and not one.cut for one in played.values()):
+        _note(writer, "rehearsed order", [
+            {"kind": one.kind, "rank": one.rank, "where": one.call.place, "text": one.text,
+             "group": one.call.label, "seq": one.call.seq, "op": str(one.call)}
+            for one in differences(one.trace for one in played.values())[:MAX_DIFFERENCES]
+        ])  # fmt: skip
     for when, proc, payload in sorted(_frames(played)):
         writer.write(Key.RECORDS.value + proc, payload, when)
     number = 0
@@ -136,9 +144,9 @@ def _stacks(stuck: Sequence[Played]) -> list[dict[str, Any]]:
     """Where ranks stand, those that stand together as one."""
     found: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for one in stuck:
-        number, trace = one.stuck, one.trace
-        if number is not None and number < len(trace.places):
-            found[trace.stacks[trace.places[number]]].append(trace.rank)
+        stacks = one.trace.stacks()
+        if one.stuck is not None and one.stuck < len(stacks):
+            found[stacks[one.stuck]].append(one.trace.rank)
     parts = list(found.items())[:MAX_STACKS]
     return [{"ranks": sorted(ranks), "frames": stack, "inside": {}} for stack, ranks in parts]
 
@@ -148,7 +156,7 @@ def _output(played: Mapping[int, Played]) -> list[str]:
     return [] if first is None else list(played[first].trace.output)
 
 
-def _note(writer: SessionWriter, key: str, value: str) -> None:
+def _note(writer: SessionWriter, key: str, value: Any) -> None:
     _say(writer, Key.DEFINITION.value, BEGIN_NS, k=DefKind.NOTE.value, key=key, value=value)
 
 

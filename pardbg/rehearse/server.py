@@ -8,13 +8,16 @@ PLAN is a JSON file (``Plan``). What becomes of the ranks is said on stdout, a l
 
 from __future__ import annotations
 
+import ast
 import gc
-import importlib
+import importlib.util
 import json
 import os
+import resource
 import runpy
-import select
+import selectors
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,9 +26,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import msgpack
+
 MAX_ALIVE: Final = 12
 """Ranks at a time, most of them waiting for a message, before no further one is begun unasked."""
 HOST: Final = "rehearsal"
+TO_ONE: Final = "p2p."
+"""Begin of the names of messages that one rank takes."""
+MAX_SAID: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,7 @@ class Plan:
     """What is rehearsed."""
 
     folder: str
-    """Run directory: run.json, ``rings`` and ``mail``."""
+    """Run directory: run.json and ``rings``."""
     program: tuple[str, ...]
     """Script and its arguments, or ``-m``, module and arguments."""
     world: int
@@ -53,24 +61,32 @@ def read_plan(path: str) -> Plan:
 
 
 @dataclass(slots=True)
+class Child:
+    """A rank that runs."""
+
+    rank: int
+    pid: int
+    pidfd: int
+    line: socket.socket
+    """On which it posts and wants messages: (name, sender or -1, data)."""
+    wants: str = ""
+    """The message it waits for."""
+    source: int = -1
+
+
+@dataclass(slots=True)
 class Server:
-    """The ranks that run."""
+    """The ranks that run, and their mail."""
 
     plan: Plan
     alone: Any
-    out: int
-    """Pipe on which ranks say that they wait."""
-    inbox: int
     pending: dict[int, None] = field(default_factory=dict)
-    alive: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """pidfd -> (rank, pid)"""
-    waiting: dict[int, str] = field(default_factory=dict)
-    """rank -> the message it waits for"""
+    alive: dict[int, Child] = field(default_factory=dict)
+    """By rank."""
     begun: set[int] = field(default_factory=set)
-
-    @property
-    def mail(self) -> Path:
-        return Path(self.plan.folder, "mail")
+    ended: set[int] = field(default_factory=set)
+    mail: dict[str, bytes] = field(default_factory=dict)
+    poll: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def run(self, ranks: Sequence[int]) -> None:
         """Run these ranks, and those they wait for, to their ends."""
@@ -78,80 +94,134 @@ class Server:
         while self.pending or self.alive:
             while self.pending and self._may_begin():
                 self.begin(next(iter(self.pending)))
-            ready, _, _ = select.select([0, self.inbox, *self.alive], [], [], 1.0)
-            for fd in ready:
-                if fd == 0 and not os.read(0, 1):
+            for key, _ in self.poll.select(1.0):
+                if key.data is None:
                     self.end_all()
-                elif fd == self.inbox:
-                    self._hear()
-                elif fd in self.alive:
-                    self._reap(fd)
-            self._untie()
+                elif key.fd == key.data.pidfd:
+                    self._reap(key.data)
+                elif key.data.rank in self.alive:
+                    self._hear(key.data)
+            if not self.pending and all(child.wants for child in self.alive.values()):
+                for child in self.alive.values():  # they wait for each other: go on without
+                    self._answer(child)
 
     def _may_begin(self) -> bool:
-        busy = len(self.alive) - len(self.waiting)
+        busy = sum(not child.wants for child in self.alive.values())
         return busy == 0 or (busy < self.plan.jobs and len(self.alive) < MAX_ALIVE)
 
     def begin(self, rank: int) -> None:
         self.pending.pop(rank, None)
         self.begun.add(rank)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
-            _be_rank(self, rank)
-        self.alive[os.pidfd_open(pid)] = rank, pid
+            ours.close()
+            _be_rank(self, rank, theirs)
+        theirs.close()
+        child = self.alive[rank] = Child(rank, pid, os.pidfd_open(pid), ours)
+        for fd in (child.pidfd, ours.fileno()):
+            self.poll.register(fd, selectors.EVENT_READ, child)
 
-    def _hear(self) -> None:
-        for line in os.read(self.inbox, 1 << 16).decode().splitlines():
-            rank, source, name = line.split()
-            if name == "-":
-                self.waiting.pop(int(rank), None)
-                continue
-            self.waiting[int(rank)] = name
-            self.learn()
-            if int(source) not in self.plan.ranks:
-                (self.mail / f"none.{rank}").touch()
-            elif int(source) not in self.begun:
-                self.begin(int(source))
+    def _hear(self, child: Child) -> bool:
+        """One message of a rank; False: there is none."""
+        try:
+            said = child.line.recv(MAX_SAID, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        if not said:
+            self._forget(child.line.fileno())
+            return False
+        name, source, data = msgpack.unpackb(said)
+        if source < 0:
+            self.mail[name] = data
+            for other in self.alive.values():
+                if other.wants == name:
+                    self._answer(other)
+            return True
+        child.wants, child.source = name, source
+        self.learn()
+        if name in self.mail or source in self.ended or source not in self.plan.ranks:
+            self._answer(child)
+        elif source not in self.begun:
+            self.begin(source)
+        return True
+
+    def _answer(self, child: Child) -> None:
+        """Give a rank what it waits for; nothing, where that will not come."""
+        with suppress(OSError):  # it has just been killed
+            child.line.send(self.mail.get(child.wants, b""))
+        if child.wants.startswith(TO_ONE):
+            self.mail.pop(child.wants, None)
+        child.wants = ""
 
     def learn(self) -> None:
         """Import what the first rank has imported, by its first wait and by its end."""
         said = Path(self.plan.folder, "imports")
         if said.exists():
-            for name in said.read_text(encoding="utf-8").split():
-                with suppress(Exception):
-                    importlib.import_module(name)
+            learn(said.read_text(encoding="utf-8").split())
             said.rename(said.with_suffix(".learnt"))
-            gc.collect()
-            gc.freeze()  # what is here now is not touched, and so not copied, by any rank
 
-    def _reap(self, fd: int) -> None:
-        rank, pid = self.alive.pop(fd)
-        os.close(fd)
-        _, status, usage = os.wait4(pid, 0)
-        self.waiting.pop(rank, None)
+    def _reap(self, child: Child) -> None:
+        while self._hear(child):
+            pass
+        del self.alive[child.rank]
+        self.ended.add(child.rank)
+        self._forget(child.pidfd)
+        self._forget(child.line.fileno())
+        os.close(child.pidfd)
+        child.line.close()
+        _, status, usage = os.wait4(child.pid, 0)
+        for other in self.alive.values():
+            if other.wants and other.source == child.rank:
+                self._answer(other)
         self.learn()
-        (self.mail / f"ended.{rank}").touch()
         cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1e3)
         code = os.waitstatus_to_exitcode(status)
-        sys.stdout.write(f"{rank} {pid} {code} {cpu_ms}\n")
+        sys.stdout.write(f"{child.rank} {child.pid} {code} {cpu_ms}\n")
         sys.stdout.flush()
 
-    def _untie(self) -> None:
-        """All wait for each other: let them go on without."""
-        ranks = {rank for rank, _ in self.alive.values()}
-        stuck = ranks and ranks <= self.waiting.keys()
-        if stuck and not any((self.mail / name).exists() for name in self.waiting.values()):
-            for rank in ranks:
-                (self.mail / f"none.{rank}").touch()
+    def _forget(self, fd: int) -> None:
+        with suppress(KeyError):
+            self.poll.unregister(fd)
 
     def end_all(self) -> NoReturn:
-        for _, pid in self.alive.values():
+        for child in self.alive.values():
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(child.pid, signal.SIGKILL)
         os._exit(130)
 
 
-def _be_rank(server: Server, rank: int) -> NoReturn:
+def learn(names: Sequence[str]) -> None:
+    """Import libraries here, once for all ranks."""
+    for name in names:
+        with suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is here now is not touched, and so not copied, by any rank
+
+
+def imported_by(program: Sequence[str]) -> list[str]:
+    """Libraries that a script names in its import lines."""
+    with suppress(Exception):
+        found = importlib.util.find_spec(program[1]) if program[0] == "-m" else None
+        source = Path((found and found.origin) or program[0]).read_text(encoding="utf-8")
+        lines = [node for node in ast.parse(source).body
+                 if isinstance(node, ast.Import | ast.ImportFrom)]  # fmt: skip
+        names = {alias.name for node in lines if isinstance(node, ast.Import)
+                 for alias in node.names}  # fmt: skip
+        names |= {node.module or "" for node in lines
+                  if isinstance(node, ast.ImportFrom) and not node.level}  # fmt: skip
+        return sorted(name for name in names if _is_library(name))
+    return []
+
+
+def _is_library(name: str) -> bool:
+    top = importlib.util.find_spec(name.partition(".")[0]) if name else None
+    origin = (top and top.origin) or ""
+    return "site-packages" in origin or "/torch/" in origin
+
+
+def _be_rank(server: Server, rank: int, line: socket.socket) -> NoReturn:
     """In the child: run the program, leave what it did, end."""
     from pardbg.rehearse.alone import Mail
 
@@ -176,12 +246,11 @@ def _be_rank(server: Server, rank: int) -> NoReturn:
             sys.stderr.flush()
         os._exit(code)
 
-    def say(text: str) -> None:
+    def before_wait() -> None:
         if rank == plan.ranks[0] and not (folder / "imports.learnt").exists():
             _say_imports(folder / "imports")
-        os.write(server.out, f"{text}\n".encode())
 
-    server.alone.begin(rank, plan.world, plan.steps, Mail(folder / "mail", rank, say))
+    server.alone.begin(rank, plan.world, plan.steps, Mail(line, before_wait))
     server.alone.end = end
     try:
         _run(plan.program)
@@ -230,11 +299,13 @@ def main() -> None:
     from pardbg.rehearse.alone import prepare
 
     plan = read_plan(sys.argv[1])
-    inbox, out = os.pipe()
-    server = Server(plan, prepare(), out, inbox)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each rank that waits
+    server = Server(plan, prepare())
+    server.poll.register(0, selectors.EVENT_READ, None)
+    learn(imported_by(plan.program))
     first, *others = plan.ranks
     server.run([first])
-    server.learn()
     server.run([rank for rank in others if rank not in server.begun])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from pardbg.analysis.base.matched import Verdict
-from pardbg.analysis.findings import hangs, mismatches
+from pardbg.analysis.findings import hangs, mismatches, rehearsed
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "pardbg" / "analysis" / "findings"
@@ -18,7 +18,8 @@ def made() -> set[str]:
     """Kinds that are made of parts: of a collective's verdict, and those that have advice because
     of what ranks wait for each other in."""
     verdicts = {text.replace(" ", "-") for text in get_args(Verdict) if text.endswith("mismatch")}
-    return verdicts | hangs._ADVICE.keys() | mismatches.MESSAGE_ADVICE.keys()
+    advised = hangs._ADVICE.keys() | rehearsed._ADVICE.keys() | mismatches.MESSAGE_ADVICE.keys()
+    return verdicts | advised
 
 
 def said_in_code() -> set[str]:

@@ -19,9 +19,7 @@ ALLOWED = {
     "pardbg_agent/ring.py": "this process's own ring",
     "native/__main__.py": "a file that the same function has just made takes its name",
     "control/posts.py": "this process's own board",
-    # a run directory with a name of its own that the command has just made
-    "rehearse/rank_trace.py": "what an ended rank left there",
-    "rehearse/alone.py": "a word to this rank there",
+    "rehearse/rank_trace.py": "what an ended rank left in the directory made for this rehearsal",
 }
 
 

@@ -24,7 +24,8 @@ FAULTS = {
     # kind, culprits, the line of the program it names
     "none": ("", (), ""),
     "op": ("op-mismatch", (2,), "dist.broadcast(grad, 0)"),
-    "order": ("deadlock", (), "dist.all_reduce"),
+    "skip": ("skipped-op", (2,), "dist.all_reduce(grad)"),
+    "order": ("op-order", (2,), "dist.all_reduce(torch.ones(4), group=group)"),
     "unsent": ("unpaired-recv", (), "dist.recv(theirs, before)"),
 }
 

@@ -13,6 +13,7 @@ from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs, late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import messages, mismatches, thread_order
+from pardbg.analysis.findings.rehearsed import orders
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.findings.speed.communication import exposed, small_messages
 from pardbg.analysis.findings.speed.links import slow_groups, slow_links
@@ -70,5 +71,8 @@ def findings(view: View) -> tuple[Finding, ...]:
     """All findings at the cursor, the worst first, then the newest."""
     # Times of a rehearsal count events: nothing that is measured is found in them.
     detectors = OF_ORDER if rehearsed(view) else DETECTORS
-    made = [finding for detector in detectors for finding in detector(view)]
+    found = orders(view)
+    if found:  # that ranks do not meet, and wait, follows from it
+        detectors = (ends, health.hook_errors)
+    made = list(found) + [finding for detector in detectors for finding in detector(view)]
     return tuple(sorted(made, key=lambda finding: finding.order))

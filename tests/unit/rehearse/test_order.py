@@ -20,7 +20,9 @@ OPS = {1: "all_reduce", 2: "broadcast", 3: "send", 4: "recv"}
 P2P, SEND = Flag.P2P, Flag.P2P | Flag.SEND
 
 
-def rank_of(rank: int, *calls: tuple[Any, ...], world: int = 3) -> Trace:
+def rank_of(
+    rank: int, *calls: tuple[Any, ...], world: int = 3, some: Sequence[int] = (0, 1)
+) -> Trace:
     """Calls: ("all_reduce", group), ("send", peer), ("recv", peer): waited for at once; with a
     third word they are not, and ("wait", n) waits for the call of that number."""
     rows, seqs = [], {ALL: 0, SOME: 0, "p2p": 0}
@@ -50,9 +52,10 @@ def rank_of(rank: int, *calls: tuple[Any, ...], world: int = 3) -> Trace:
         }.items():  # fmt: skip
             records[field][at] = value
     definitions = [{"k": "op", "id": n, "op": name, "dtype": "float32"} for n, name in OPS.items()]
-    definitions += [{"k": "group", "id": ALL, "key": "all", "ranks": list(range(world))},
-                    {"k": "group", "id": SOME, "key": "some", "ranks": [0, 1]}]  # fmt: skip
-    return Trace(rank, records, definitions, [], [], 0, 0)
+    for number, name, ranks in ((ALL, "all", range(world)), (SOME, "some", some)):
+        said = {"k": "group", "id": number, "key": name, "name": name, "ranks": list(ranks)}
+        definitions.append(said)
+    return Trace(rank, records, definitions, b"", 0, 0)
 
 
 def stuck(traces: Sequence[Trace], transport: Transport = "rendezvous") -> dict[int, int]:
