@@ -18,21 +18,29 @@ from pardbg.words import size
 
 AHEAD: Final = 8
 """Ops behind the one in question that must be as with the others."""
+_OF_COLLECTIVE: Final = ("op-mismatch", "root-mismatch", "size-mismatch", "dtype-mismatch")
+_OF_MESSAGE: Final = ("op-mismatch", "wrong-peer", "p2p-size-mismatch", "p2p-tag-mismatch")
+_PARTS: Final = {kind: kind.split("-")[-2] for kind in (*_OF_COLLECTIVE, *_OF_MESSAGE)}
 
 
 class Call(NamedTuple):
-    """A collective as one rank issues it."""
+    """A collective, or an end of a message, as one rank issues it."""
 
     what: tuple[Any, ...]
+    """Op, root or how far the peer is, size, dtype or tag: what is alike on ranks that do the
+    same."""
     group: str
-    """Key."""
+    """Key; empty: a message."""
     label: str
     seq: int
     place: str
     bytes: int
+    ranks: tuple[int, ...] = ()
+    """Of a message's group."""
 
     def __str__(self) -> str:
-        return f"{self.what[0]} {self.label} #{self.seq} ({size(self.bytes)})"
+        number = f" #{self.seq}" if self.group else ""
+        return f"{self.what[0]} {self.label}{number} ({size(self.bytes)})"
 
 
 Calls = Sequence[Call]
@@ -57,26 +65,39 @@ def differences(traces: Iterable[Trace]) -> list[Difference]:
             mine[call.group].append(call)
         for key, of_group in mine.items():
             groups[key][rank] = of_group
+    messages = groups.pop("", {})
     votes = Counter(_whats(calls) for by in groups.values() for calls in by.values())
     found = [one for by in groups.values() for one in _in_group(by, votes)]
-    return list(_wrong_groups(found)) or list(_orders(by_rank))
+    if wrong := list(_wrong_groups(found)):
+        return wrong
+    collectives = {r: [c for c in calls if c.group] for r, calls in by_rank.items()}
+    return list(_orders(collectives)) or list(_messages(messages))
 
 
 def _calls(trace: Trace) -> Calls:
     stacks, keys = trace.stacks(), {n: said["key"] for n, said in trace.groups.items()}
-    found = []
-    for number, one in enumerate(members(trace)):
-        if one is not None:
-            found.append(_call(one, trace, keys, stacks[number] if number < len(stacks) else ()))
-    return found
+    return [
+        _call(one, trace, keys, stacks[number] if number < len(stacks) else ())
+        for number, one in enumerate(members(trace))
+    ]
 
 
 def _call(one: Member, trace: Trace, keys: Mapping[int, str], stack: Sequence[Any]) -> Call:
-    group = trace.groups.get(one.group_id, {})
-    label = group.get("axis") or group.get("name") or f"of {len(group.get('ranks', ()))} ranks"
-    name, root, given, _, out = one.what
-    what = name, root, 0 if out else given  # shares of an all_gather may differ
-    return Call(what, keys.get(one.group_id, ""), label, one.seq, place(stack) or "?", one.bytes)
+    group, at = trace.groups.get(one.group_id, {}), place(stack) or "?"
+    ranks = group.get("ranks", ())
+    if one.peer is not None:
+        far = one.peer - trace.rank
+        if one.peer in ranks and trace.rank in ranks:
+            far = (ranks.index(one.peer) - ranks.index(trace.rank)) % len(ranks)
+        name, tag = one.what
+        label = f"{'from' if name == 'recv' else 'to'} rank {one.peer}"
+        what = name, far, one.bytes, tag
+        return Call(what, "", label, one.seq, at, one.bytes, tuple(ranks))
+    label = group.get("axis") or group.get("name") or f"of {len(ranks)} ranks"
+    name, root, given, dtype, out = one.what
+    given = 0 if out else given  # shares of an all_gather may differ
+    return Call((name, root, given, dtype), keys.get(one.group_id, ""), label, one.seq, at,
+                one.bytes)  # fmt: skip
 
 
 def _whats(calls: Calls) -> tuple[tuple[Any, ...], ...]:
@@ -92,17 +113,34 @@ def _in_group(by: Mapping[int, Calls], votes: Counter[Any]) -> Iterator[Differen
     if (own[best], votes[best]) == (own[others[0]], votes[others[0]]):
         return  # nobody can tell which side is wrong
     usual = next(calls for calls in by.values() if _whats(calls) == best)
+    halves = own[best] == own[others[0]]  # of others, the mismatch itself says who differs
     for rank, calls in by.items():
-        if _whats(calls) != best and (one := _compared(rank, calls, usual)) is not None:
+        one = None if _whats(calls) == best else _compared(rank, calls, usual)
+        if one is not None and (halves or not one.kind.endswith("mismatch")):
             yield one
 
 
+def _messages(by: Mapping[int, Calls]) -> Iterator[Difference]:
+    """Ranks whose messages are nearly those of several others that are alike; how far a peer is in
+    the group is what counts. Ends of a pipeline have messages of their own, and are like no other.
+    """
+    votes = Counter(map(_whats, by.values()))
+    usual = {_whats(calls): calls for calls in by.values()}
+    for rank, calls in by.items():
+        own = _whats(calls)
+        like = (whats for whats, number in votes.most_common()
+                if number > max(votes[own], 1) and whats[:1] == own[:1])  # fmt: skip
+        made = (_compared(rank, calls, usual[whats]) for whats in like)
+        yield from filter(None, [next(filter(None, made), None)])
+
+
 def _compared(rank: int, mine: Calls, usual: Calls) -> Difference | None:
+    """What one rank does otherwise than ``usual``, if that is one thing."""
     at = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a.what != b.what),
               min(len(mine), len(usual)))  # fmt: skip
     if at < len(usual) and _alike(mine[at:], usual[at + 1 :]):
         at = _moved(mine, usual, at)
-        call = usual[at]
+        call = _of_rank(rank, usual[at], mine)
         behind = f"; its next one there is {mine[at]} at {mine[at].place}" if mine[at:] else ""
         return Difference("skipped-op", rank, call, f"rank {rank} leaves out {call}, which the"
                           f" others issue at {call.place}{behind}")  # fmt: skip
@@ -113,7 +151,31 @@ def _compared(rank: int, mine: Calls, usual: Calls) -> Difference | None:
     swapped = at + 1 < min(len(mine), len(usual)) and (
         _whats(mine[at : at + 2]) == _whats(usual[at : at + 2])[::-1]
     )
-    return _order(rank, mine[at], mine[at + 1]) if swapped else None
+    if swapped:
+        return _order(rank, mine[at], mine[at + 1])
+    if at < min(len(mine), len(usual)) and _alike(mine[at + 1 :], usual[at + 1 :]):
+        return _other_call(rank, mine[at], usual[at])
+    return None
+
+
+def _of_rank(rank: int, call: Call, mine: Calls) -> Call:
+    """A message of another rank, as it would be this one's."""
+    ranks = next((one.ranks for one in mine), ())
+    if call.group or rank not in ranks or len(ranks) != len(call.ranks):
+        return call
+    peer = ranks[(ranks.index(rank) + call.what[1]) % len(ranks)]
+    return call._replace(label=f"{call.label.partition(' ')[0]} rank {peer}")
+
+
+def _other_call(rank: int, mine: Call, usual: Call) -> Difference:
+    part = next(i for i, (a, b) in enumerate(zip(mine.what, usual.what, strict=True)) if a != b)
+    kinds = _OF_COLLECTIVE if mine.group else _OF_MESSAGE
+    said = "" if part < 2 else f" with {_PARTS[kinds[part]]} {mine.what[part]}"
+    then = "" if part < 2 else f", {usual.what[part]}"
+    text = f"rank {rank} issues {mine}{said} at {mine.place} where the others issue {usual}{then}"
+    if kinds[part] == "wrong-peer":
+        text = f"rank {rank} issues {mine} at {mine.place}: not the peer that the others take there"
+    return Difference(kinds[part], rank, mine, text)
 
 
 def _alike(one: Calls, other: Calls) -> bool:

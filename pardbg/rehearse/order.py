@@ -273,26 +273,27 @@ class Play:
 
 
 class Member(NamedTuple):
-    """A rank's part of a collective."""
+    """A rank's part of an op."""
 
     group_id: int
     seq: int
+    peer: int | None
+    """None: a collective."""
     what: tuple[Any, ...]
-    """What must be equal over the members."""
+    """What must be equal over the members; of a message (op, tag)."""
     bytes: int
 
 
-def members(trace: Trace) -> Iterator[Member | None]:
-    """Its part of each collective that a rank issues, in order; None for a message."""
+def members(trace: Trace) -> Iterator[Member]:
+    """Its part of each op that a rank issues, in order."""
     for record in trace.records[trace.records["kind"] == _ISSUE]:
         said = trace.ops.get(int(record["name_id"]), {})
-        yield (
-            None
-            if record["flags"] & _P2P
-            else Member(
-                int(record["group_id"]), int(record["seq"]), _what(record, said), int(record["a"])
-            )
-        )
+        message = bool(record["flags"] & _P2P)
+        what = (said.get("op", ""), said.get("tag", 0)) if message else _what(record, said)
+        yield Member(
+            int(record["group_id"]), int(record["seq"]), int(record["peer"]) if message else None,
+            what, int(max(record["a"], record["b"]) if message else record["a"]),
+        )  # fmt: skip
 
 
 def _what(record: Any, said: Mapping[str, Any]) -> tuple[Any, ...]:

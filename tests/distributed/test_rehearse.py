@@ -26,7 +26,7 @@ FAULTS = {
     "op": ("op-mismatch", (2,), "dist.broadcast(grad, 0)"),
     "skip": ("skipped-op", (2,), "dist.all_reduce(grad)"),
     "order": ("op-order", (2,), "dist.all_reduce(torch.ones(4), group=group)"),
-    "unsent": ("unpaired-recv", (), "dist.recv(theirs, before)"),
+    "unsent": ("skipped-op", (2,), "dist.isend(mine, after)"),
 }
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(240)]

@@ -18,7 +18,9 @@ _ADVICE: Final = {
     "extra-op": "All ranks of a group must call its ops: call it on all of them, or on none.",
     "op-order": "Issue the ops of all groups in one order on all ranks.",
     "wrong-group": "Look at which group this call names.",
+    "wrong-peer": "Look at how this rank works out whom it sends to or receives from.",
 }
+_MISMATCH: Final = "The same call must be made alike on all ranks that it concerns."
 
 
 @per_view
@@ -29,7 +31,7 @@ def orders(view: View) -> tuple[Finding, ...]:
     alike: dict[tuple[str, str, str], list[Mapping[str, object]]] = {}
     for row in rows:
         kind = fields.text(row, "kind")
-        if kind in _ADVICE:
+        if kind in _ADVICE or kind.endswith("-mismatch"):
             alike.setdefault((kind, fields.text(row, "where"), fields.text(row, "op")), []).append(
                 row
             )
@@ -43,6 +45,7 @@ def _finding(view: View, kind: str, where: str, rows: list[Mapping[str, object]]
     return Finding(
         kind=kind, severity="error", ranks=ranks, culprits=ranks, where=where or None,
         group=fields.text_or_none(row, "group"), seq=fields.integer_or_none(row, "seq"),
-        t_ns=view.t_ns, text=f"{fields.text(row, 'text')}{also}.", advice=_ADVICE[kind],
+        t_ns=view.t_ns, text=f"{fields.text(row, 'text')}{also}.",
+        advice=_ADVICE.get(kind, _MISMATCH),
         evidence=Evidence(view.t_ns, ranks[0], "collectives", op=fields.text(row, "op")),
     )  # fmt: skip

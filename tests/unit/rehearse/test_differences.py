@@ -59,3 +59,24 @@ def test_a_rank_that_failed_left_nothing_out() -> None:
     ranks = [rank_of(r, *(USUAL if r < 2 else (SUM,)), world=4) for r in range(3)]
     ranks[2].code = 1
     assert differences(ranks) == []
+
+
+def ring(rank: int, far: int = 1) -> list[tuple[Any, ...]]:
+    step = [("send", (rank + far) % 5), ("recv", (rank - 1) % 5), SUM]
+    return [("send", (rank + 1) % 5), ("recv", (rank - 1) % 5), SUM, *step]
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (ring(2, far=2), ("wrong-peer", 2, "to rank 4")),
+        ([*ring(2)[:3], *ring(2)[4:]], ("skipped-op", 2, "to rank 3")),
+        ([*ring(2)[:4], *ring(2)[5:]], ("skipped-op", 2, "from rank 1")),
+    ],
+)
+def test_messages_beside_those_of_ranks_that_do_the_same(
+    calls: list[tuple[Any, ...]], said: tuple[str, int, str]
+) -> None:
+    ranks = [rank_of(r, *(calls if r == 2 else ring(r)), world=5) for r in range(5)]
+    (one,) = differences(ranks)
+    assert (one.kind, one.rank, one.call.label) == said
