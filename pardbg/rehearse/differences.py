@@ -170,11 +170,14 @@ def _of_rank(rank: int, call: Call, mine: Calls) -> Call:
 def _other_call(rank: int, mine: Call, usual: Call) -> Difference:
     part = next(i for i, (a, b) in enumerate(zip(mine.what, usual.what, strict=True)) if a != b)
     kinds = _OF_COLLECTIVE if mine.group else _OF_MESSAGE
-    said = "" if part < 2 else f" with {_PARTS[kinds[part]]} {mine.what[part]}"
-    then = "" if part < 2 else f", {usual.what[part]}"
-    text = f"rank {rank} issues {mine}{said} at {mine.place} where the others issue {usual}{then}"
     if kinds[part] == "wrong-peer":
-        text = f"rank {rank} issues {mine} at {mine.place}: not the peer that the others take there"
+        text = f"{mine} at {mine.place}: not the peer that the others take there"
+    elif part < 2:
+        text = f"{mine} at {mine.place} where the others issue {usual}"
+    else:
+        text = (f"{mine} at {mine.place} with {_PARTS[kinds[part]]} {mine.what[part]}, the others"
+                f" with {usual.what[part]}")  # fmt: skip
+    text = f"rank {rank} issues {text}"
     return Difference(kinds[part], rank, mine, text)
 
 
