@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,22 +36,29 @@ def command(path: Path, *words: str, world: int = 4) -> list[str]:
             "-o", str(path), "--", "python", str(PROGRAM), *words]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    folder = tmp_path_factory.mktemp("rehearsed")
+Rehearse = Callable[[str], "subprocess.CompletedProcess[str]"]
 
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rehearsed")
+
+
+@pytest.fixture(scope="module")
+def rehearsed(folder: Path) -> Rehearse:
+    """The program with a fault, rehearsed once."""
+
+    @functools.cache
     def run(fault: str) -> subprocess.CompletedProcess[str]:
         argv = command(folder / f"{fault}.mcap", fault, "2")
         return subprocess.run(argv, capture_output=True, text=True, timeout=220)
 
-    with ThreadPoolExecutor(2) as pool:
-        done = dict(zip(FAULTS, pool.map(run, FAULTS), strict=True))
-    return {"folder": folder, **done}
+    return run
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named_with_rank_and_place(fault: str, rehearsed: Mapping[str, Any]) -> None:
-    done, (kind, culprits, line) = rehearsed[fault], FAULTS[fault]
+def test_a_fault_is_named_with_rank_and_place(fault: str, rehearsed: Rehearse) -> None:
+    done, (kind, culprits, line) = rehearsed(fault), FAULTS[fault]
     assert done.returncode == (1 if kind else 0), done.stderr
     found = [f for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"]
     assert [f["kind"] for f in found] == ([kind] if kind else [])
@@ -62,8 +68,9 @@ def test_a_fault_is_named_with_rank_and_place(fault: str, rehearsed: Mapping[str
         assert at is not None and line in SOURCE[int(at[1]) - 1]
 
 
-def test_a_rehearsal_is_a_session_like_any_other(rehearsed: Mapping[str, Any]) -> None:
-    store = load(rehearsed["folder"] / "none.mcap")
+def test_a_rehearsal_is_a_session_like_any_other(rehearsed: Rehearse, folder: Path) -> None:
+    assert rehearsed("none").returncode == 0
+    store = load(folder / "none.mcap")
     ranks = store.rank_procs(None)
     assert sorted(ranks) == [0, 1, 2, 3]
     assert [ranks[r].table("step").col("step").tolist() for r in range(4)] == [[0, 1, 2, 3]] * 4
