@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -448,3 +449,19 @@ def test_a_stopped_run_keeps_no_job_waiting(tmp_path: Path) -> None:
     errors = [line for line in err.decode().splitlines() if not line.startswith("pardbg: ")]
     assert errors == [f"err {n}" for n in range(0, 30_000, 10)]
     assert run.returncode == 0
+
+
+def test_nor_does_one_that_was_stopped_at_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal holds less than a pipe, and a program at one writes line by line."""
+    monkeypatch.chdir(tmp_path)
+    with terminal(run_argv(tmp_path / "s.mcap", WRITES.replace("n % 10 == 0", "False"))) as run:
+        run.until(b"begun")
+        os.kill(run.pid, signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        wait_until((tmp_path / "written").exists, 30, "the job's output")
+        os.kill(run.pid, signal.SIGCONT)
+        assert run.end() == 0
+    numbers = [int(n) for n in re.findall(rb"(\d+) x{90}\r\n", run.shown)]
+    assert numbers == list(range(30_000))

@@ -1,7 +1,7 @@
 """The job's output on its way: read from the job, kept (the newest of it), passed on.
 
 The job of an owner (``pardbg run``) writes to pipes or terminals, which that reads and passes on;
-while an owner is stopped, the launcher reads its pipes in its place (``StandIn``).
+while an owner is stopped, the launcher reads them in its place (``StandIn``).
 Without an owner it writes to files in memory, which need no reader: the launcher copies what comes,
 the hub when that is killed, and nobody's death or sleep costs the job more than its output. Never
 to our files: a full disk costs what we keep, not the job. What is kept lies in a file that others
@@ -18,6 +18,7 @@ import fcntl
 import os
 import select
 import stat
+import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ COPY_S: Final = 0.04
 TURN_READS: Final = 64
 STDERR: Final = 2
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+_PTMX: Final = os.makedev(5, 2)
+_PIDFD_GETFD, _PR_SET_PTRACER, _TIOCGPTN = 438, 0x59616D61, 0x80045430
 _GONE: Final = select.POLLERR | select.POLLNVAL
 
 
@@ -95,7 +98,7 @@ class RingFile:
             missed = self._missed()
             try:
                 data = os.read(source, READ_BYTES)
-            except BlockingIOError:
+            except OSError:  # nothing now, or a terminal whose other side is closed
                 if missed:
                     return missed
                 raise
@@ -224,10 +227,10 @@ class Pump:
             self._left[stream.source] -= min(len(data), READ_BYTES)
             if self._left[stream.source] <= 0:
                 return False
-        return bool(data) and (stream.through is None or _write_all(stream.through, data))
+        return bool(data) and (stream.through is None or write_all(stream.through, data))
 
 
-def _write_all(fd: int, data: bytes) -> bool:
+def write_all(fd: int, data: bytes) -> bool:
     """Write everything, however slow the reader is; False if there is none any more."""
     view = memoryview(data)
     while view:
@@ -249,15 +252,14 @@ def pipes() -> tuple[list[Stream], tuple[int, int]]:
 
 
 class StandIn:
-    """Keeps what a job writes to the pipes of an owner that is stopped (SIGSTOP): else the job
-    would wait once a pipe is full. The owner passes it on when it runs again."""
+    """Keeps what a job writes to the pipes or terminals of an owner that is stopped (SIGSTOP): else
+    the job would wait once one is full. The owner passes it on when it runs again."""
 
     def __init__(self, run_dir: Path, owner: int, ends: Sequence[int]) -> None:
         self._run_dir, self._owner = run_dir, owner
         known = [os.fstat(fd) for fd in ends]
         names = (files.OUT_FILE, files.ERR_FILE)
-        self._names = {facts.st_ino: name for facts, name in zip(known, names, strict=True)
-                       if stat.S_ISFIFO(facts.st_mode)}  # fmt: skip
+        self._names = {_end_of(facts): name for facts, name in zip(known, names, strict=True)}
         self._open: list[tuple[int, RingFile]] = []
 
     def turn(self) -> bool:
@@ -265,7 +267,7 @@ class StandIn:
         stopped = (stat_fields(self._owner) or " ")[0] in "Tt"
         with contextlib.suppress(OSError):
             if stopped and not self._open:
-                self._open_pipes()
+                self._open_ends()
         for source, ring in self._open:
             with contextlib.suppress(OSError):
                 for _ in range(TURN_READS if stopped else 0):
@@ -276,20 +278,56 @@ class StandIn:
         return stopped
 
     def close(self) -> None:
-        """Leave the pipes to the owner."""
+        """Leave them to the owner."""
         for source, ring in self._open:
             os.close(source)
             ring.close()
         self._open = []
 
-    def _open_pipes(self) -> None:
-        """By the owner's own descriptors: nobody else keeps a pipe open that the owner closes."""
-        limit = kept_bytes(self._run_dir)
+    def _open_ends(self) -> None:
+        """By the owner's own descriptors: nobody else keeps one open that the owner closes."""
+        limit, missing = kept_bytes(self._run_dir), dict(self._names)
         for path in Path(f"/proc/{self._owner}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if name := self._names.get(path.stat().st_ino):
+                facts, source = path.stat(), -1
+                if facts.st_rdev == _PTMX:
+                    source = _copied(self._owner, int(path.name))
+                    (number,) = struct.unpack("i", fcntl.ioctl(source, _TIOCGPTN, bytes(4)))
+                    name = missing.pop(("terminal", number), None)
+                elif name := missing.pop(_end_of(facts), None):
                     source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                if name:
                     self._open.append((source, RingFile(self._run_dir / name, limit)))
+                elif source >= 0:
+                    os.close(source)
+
+
+def _end_of(facts: os.stat_result) -> tuple[str, int]:
+    """What both ends of a pipe or terminal have in common."""
+    first = 136  # majors of pseudo-terminals: 256 of them each
+    if stat.S_ISCHR(facts.st_mode) and first <= os.major(facts.st_rdev) < first + 8:
+        number = (os.major(facts.st_rdev) - first) * 256 + os.minor(facts.st_rdev)
+        return "terminal", number
+    return ("pipe" if stat.S_ISFIFO(facts.st_mode) else "other", facts.st_ino)
+
+
+def _copied(pid: int, fd: int) -> int:
+    """Another process's descriptor: to open a terminal's own side would make a new one."""
+    process = os.pidfd_open(pid)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        found = int(libc.syscall(_PIDFD_GETFD, process, fd, 0))
+    finally:
+        os.close(process)
+    if found < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    return found
+
+
+def let_stand_in(pid: int) -> None:
+    """Allow ``_copied`` to a process and its descendants, where Yama allows it to parents only."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 def memory_files() -> tuple[int, int]:

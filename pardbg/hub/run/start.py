@@ -18,6 +18,7 @@ from typing import Any, Final
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import ConfigError, Place, RunConfig
+from pardbg.hub.run.output import let_stand_in
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
 from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
@@ -176,6 +177,7 @@ def start_run(
             start_new_session=streams is None,
         )  # fmt: skip
     if streams is not None:
+        let_stand_in(handle._launcher.pid)
         streams.given()
     _wait_started(handle)
     return handle

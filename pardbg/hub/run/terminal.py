@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.run import config as files
-from pardbg.hub.run.output import Pump, Stream, pipes
+from pardbg.hub.run.output import Pump, Stream, pipes, write_all
 from pardbg.hub.run.signals import Passing
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -102,6 +102,7 @@ def _own_stdin() -> int:
 def _terminal_like(fd: int) -> tuple[int, int]:
     """(our side, the job's side)"""
     master, slave = pty.openpty()
+    os.set_blocking(master, False)  # a stand-in may have been quicker
     settings = termios.tcgetattr(fd)
     settings[1] &= ~termios.OPOST
     termios.tcsetattr(slave, termios.TCSANOW, settings)
@@ -174,13 +175,13 @@ class Typing:
         try:
             data = os.read(STDIN, 4096)
             before, ctrl_z, after = data.partition(self._suspends())
-            os.write(self._terminals[0], before if ctrl_z else data)
+            alive = write_all(self._terminals[0], before if ctrl_z else data)
             if ctrl_z:
                 os.killpg(os.getpgrp(), signal.SIGTSTP)
-                os.write(self._terminals[0], after)
+                alive = write_all(self._terminals[0], after)
         except OSError:
             return False
-        return bool(data)
+        return bool(data) and alive
 
     def _suspends(self) -> bytes:
         """The key that suspends the job, where the kernel would not do it: it takes a job that has
