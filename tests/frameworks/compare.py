@@ -21,6 +21,7 @@ PYTHON = os.environ.get("PARDBG_FRAMEWORKS_PYTHON", sys.executable)
 PATHS = os.environ.get("PARDBG_FRAMEWORKS_PATH", "")
 """Sources of frameworks that are not installed, as a search path."""
 TIMEOUT_S = 170
+_ACTION = re.compile(r"(\d+)([A-Z]+)(\d+)")
 _LOSS = re.compile(r"loss['\"]?[:=]? *([0-9.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 
 
@@ -103,12 +104,13 @@ def _pipeline(case: Case, report: dict[str, Any]) -> list[str]:
                            ("num_microbatches", case.microbatches))
         if pipeline[name] != true
     ]  # fmt: skip
-    chunks = max(1, case.stages // case.nproc)
+    meant = sorted((stage, mb) for stage in range(case.stages) for mb in range(case.microbatches))
     for step in pipeline["steps"][not case.schedule :]:  # when the first began nobody saw
-        for row in step["ranks"]:
-            ran = sum("F" in action for action in row["actions"])
-            if ran != case.microbatches * chunks:
-                wrong.append(f"step {step['step']} rank {row['rank']}: {ran} F")
+        ran = [_ACTION.match(said) for row in step["ranks"] for said in row["actions"]]
+        for verbs in ("F", "BI"):
+            seen = sorted((int(m[1]), int(m[3])) for m in ran if m and m[2] in verbs)
+            if seen != meant:
+                wrong.append(f"step {step['step']}: {verbs} are {seen}")
     return wrong
 
 

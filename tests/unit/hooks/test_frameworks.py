@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
 from pardbg_agent.hooks import frameworks
-from pardbg_agent.hooks.frameworks import megatron, seam
+from pardbg_agent.hooks.frameworks import colossalai, megatron, seam
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 from pardbg_agent.wire import Kind
@@ -153,3 +153,49 @@ def test_the_plan_of_overlapped_pairs() -> None:
 def test_every_adapter_is_there(hook: str) -> None:
     name, _, function = hook.partition(".")
     assert callable(getattr(importlib.import_module(f"{frameworks.__name__}.{name}"), function))
+
+
+class ZeroBubbleVPipeScheduler:
+    """ColossalAI's, as far as it is called: its nodes come by keyword."""
+
+    num_microbatch = 1
+
+    def __init__(self, group: Any) -> None:
+        mesh = SimpleNamespace(get_group_along_axis=lambda axis: group)
+        self.stage_manager = SimpleNamespace(pg_mesh=mesh, pipeline_axis=0, stage=1)
+        row = [SimpleNamespace(type=verb, chunk=chunk, minibatch=0)
+               for verb, chunk in (("F", 0), ("F", 1), ("B", 1), ("W", 1))]  # fmt: skip
+        self.schedules = [row, row]
+
+    def forward_backward_step(self, optimizer: Any) -> None:
+        for node in self.schedules[1]:
+            step = {"F": self.schedule_f, "B": self.schedule_b, "W": self.schedule_w}[node.type]
+            step(scheduled_node=node, model_chunk_id=node.chunk)
+
+    def schedule_f(self, scheduled_node: Any, model_chunk_id: int) -> None:
+        self.forward_step(model_chunk_id)
+
+    def schedule_b(self, scheduled_node: Any, model_chunk_id: int) -> None:
+        self.backward_b_step(model_chunk_id)
+
+    def schedule_w(self, scheduled_node: Any, model_chunk_id: int) -> None:
+        pass
+
+    def forward_step(self, model_chunk_id: int) -> None:
+        pass
+
+    def backward_b_step(self, model_chunk_id: int) -> None:
+        pass
+
+
+def test_nodes_given_by_keyword_say_stage_and_microbatch(ring: Path) -> None:
+    """On rank 1 of 2 in a V: chunk 0 is stage 1, chunk 1 stage 2; the loss is elsewhere."""
+    patches, module = Patches(), ModuleType("zero_bubble_pp")
+    scheduler = type("Mine", (ZeroBubbleVPipeScheduler,), dict(vars(ZeroBubbleVPipeScheduler)))
+    module.ZeroBubbleVPipeScheduler = scheduler  # type: ignore[attr-defined]
+    colossalai.hook_zero_bubble(patches, module)
+    try:
+        scheduler(dist.new_group([0, 1])).forward_backward_step(optimizer=object())
+    finally:
+        patches.undo()
+    assert seen(ring)[0] == ["1F0", "2F0", "2I0", "2W0"]

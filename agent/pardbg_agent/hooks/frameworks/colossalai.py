@@ -96,7 +96,7 @@ def _trains(given: Given) -> bool:
 # -- actions
 
 
-def _before_node(c: _core.Core, *_: Any, scheduled_node: Any = None, **__: Any) -> None:
+def _before_node(c: _core.Core, schedule: Any, scheduled_node: Any, *_: Any, **__: Any) -> None:
     run = pipeline_actions.of(c).of_run
     if run is not None:
         run.of_framework = scheduled_node
