@@ -22,6 +22,7 @@ _FILES_NS: Final = 30_000_000_000
 _STILL_NS: Final = 1_000_000_000
 _MOVES_NS: Final = 10_000_000_000
 """A rank that gets on, a server of parameters say, comes when it has served the others."""
+_MOST_READY: Final = 0.8
 _MAX_THREADS: Final = 3
 _IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
@@ -87,9 +88,10 @@ def reason(view: View, rank: int) -> Reason:
     idle = _asleep(now)
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does
+    served = round(_MOVES_NS / (1 - min(now.ready, _MOST_READY)))  # fewer cores, more time
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
-                  patience_ns=_MOVES_NS if moves or starved else 0 if idle else _patience(now),
+                  patience_ns=served if moves or starved else 0 if idle else _patience(now),
                   gets_on=moves)  # fmt: skip
 
 

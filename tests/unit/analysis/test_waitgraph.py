@@ -270,6 +270,16 @@ def test_a_rank_that_is_ready_to_run_and_has_no_stack_may_lack_a_core() -> None:
     assert "missing-rank" in found(trace, 2500)
 
 
+def test_a_rank_that_gets_half_a_core_has_twice_the_time() -> None:
+    """10 s of its own: it stood ready for half of the time before."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.flush()
+    for t in (1000, 9000, 10_800, 18_600, 20_400):
+        state_of(trace, trace.ranks[1], t, os="R", cpu=0.2, scheduled=[ns(t) // 2, ns(t) // 2])
+    assert found(trace, 11_000) == {} and "missing-rank" in found(trace, 20_500)
+
+
 def test_a_rank_that_no_core_is_left_for_neither_sleeps_nor_holds_its_gil() -> None:
     """Silent since 400 ms and 0.03 cores used; for 95 % of the time it stood ready. After 5 s of
     silence that is no excuse any more."""
