@@ -171,8 +171,7 @@ def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], s
 
 def _part_name(replica: Replica, at: int, length: int) -> str:
     size = -(-len(replica.parameters) // length)
-    part = replica.parameters[at * size : (at + 1) * size]
-    return part[0][1] if len(part) == 1 else f"{part[0][1]}..{part[-1][1]}"
+    return probes.part_name(replica.parameters[at * size : (at + 1) * size])
 
 
 # -- sums
@@ -230,12 +229,7 @@ def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
     ids = {id(p) for p in mine}
     x = context.of(c)
     for module, number in probes.replicas(c):
-        ignored = getattr(module, "parameters_to_ignore", None) or ()
-        named = [
-            (weakref.ref(p), name)
-            for name, p in module.module.named_parameters()
-            if name not in ignored and id(p) in ids and type(p) is torch.nn.Parameter
-        ]
+        named = [(weakref.ref(p), name) for name, p in probes.replicated(module) if id(p) in ids]
         if named:
             group = groups.group_of(x, module.process_group)
             yield Replica(_name(group.key, number, named), group.ranks, tuple(named))

@@ -19,7 +19,7 @@ import itertools
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -200,15 +200,20 @@ def replicas(c: _core.Core) -> list[tuple[Any, int]]:
     return sorted(context.of(c).part(Probes).replicas.items(), key=lambda item: int(item[1]))
 
 
+def replicated(module: Any) -> Iterable[tuple[str, Any]]:
+    """(name, parameter) of those that a DistributedDataParallel keeps equal on its ranks."""
+    ignored = getattr(module, "parameters_to_ignore", None) or ()
+    for name, p in module.module.named_parameters():
+        if name not in ignored and type(p) is torch.nn.Parameter:
+            yield name, p
+
+
 def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
     """(parameter, name) of those that this module keeps equal on all its ranks."""
     known = probes.names.get(module)
     if known is None:
-        ignored = getattr(module, "parameters_to_ignore", None) or ()
         known = probes.names[module] = tuple(
-            (weakref.ref(p), name)
-            for name, p in module.module.named_parameters()
-            if name not in ignored and type(p) is torch.nn.Parameter and p.is_cpu
+            (weakref.ref(p), name) for name, p in replicated(module) if p.is_cpu
         )
     return [(p, name) for ref, name in known if (p := ref()) is not None]
 
@@ -272,7 +277,7 @@ def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, n
                 folded += (2 * (place + i) + 1) * int(bits_sum(window(p, c.step // EVERY)))
             whole += folded
             bytes_ |= _byte(folded) << (8 * (place // size))
-        text = f"{head} " + " ".join(_part_name(part[i : i + size])
+        text = f"{head} " + " ".join(part_name(part[i : i + size])
                                       for i in range(0, len(part), size))  # fmt: skip
         t = now_ns()
         c.record(
@@ -281,7 +286,8 @@ def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, n
         )  # fmt: skip
 
 
-def _part_name(part: list[tuple[Any, str]]) -> str:
+def part_name(part: Sequence[tuple[Any, str]]) -> str:
+    """Name of a run of parameters, given as (parameter, name): its first and its last."""
     first, last = part[0][1], part[-1][1]
     return first if len(part) == 1 else f"{first}..{last}"
 
