@@ -111,7 +111,8 @@ def output_lines(
     who = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""
     text, room = clean(_ESCAPES.sub("", entry.text)).rstrip(), max(4, cells - 18)
-    folded = fold(clip(text, most * room), room)
+    underline = not text.strip(" ^~")  # of a traceback: folded it would point at nothing
+    folded = [text[:room]] if underline else fold(clip(text, most * room), room)
     if len(folded) > most:
         folded[most - 1 :] = [clip(" ".join(folded[most - 1 :]), room)]
     start = line(

@@ -17,7 +17,7 @@ PLAY_PERIOD_S = 0.066
 """At most 15 frames a second while a recording plays."""
 LOOK_BACK_PERIOD_S = 1.0
 """A frame of the past does not change; only the run's end moves."""
-SHARE = 8
+SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
 PLAYING_SHARE = 2
