@@ -11,13 +11,7 @@ from typing import Any, Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.frameworks import seam
-from pardbg_agent.hooks.frameworks.seam import (
-    Given,
-    What,
-    hook_action,
-    hook_communication,
-    hook_run,
-)
+from pardbg_agent.hooks.frameworks.seam import Given, hook_action, hook_communication, hook_run
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import pipeline_actions
 from pardbg_agent.hooks.training.pipeline_actions import Actions, ranks_of
@@ -35,8 +29,8 @@ def hook_engines(patches: Patches, module: ModuleType) -> None:
         if engine is not None:
             hook_run(patches, engine, "train_batch_iter", "nanotron.run", _begins, seam.report_sum)
     base = module.PipelineEngine
-    hook_action(patches, base, "forward", "nanotron.forward", _forward)
-    hook_action(patches, base, "backward", "nanotron.backward", _backward)
+    hook_action(patches, base, "forward", "nanotron.forward", seam.in_order("F", "model"))
+    hook_action(patches, base, "backward", "nanotron.backward", seam.in_order("B"))
 
 
 def hook_state(patches: Patches, module: ModuleType) -> None:
@@ -52,16 +46,6 @@ def _begins(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     name, row = known
     seam.begin(made, given["pg"], ranks_of(given["pg"]).index(c.identity.rank))
     return seam.plan_on(given["pg"], name, int(given["nb_microbatches"]), row)
-
-
-def _forward(made: Actions, given: Given) -> What:
-    stage = made.of_run.stage
-    return "F", stage, made.next_mb("F", stage), given.get("model")
-
-
-def _backward(made: Actions, given: Given) -> What:
-    stage = made.of_run.stage
-    return "B", stage, made.next_mb("B", stage), None
 
 
 def _before_loss(c: _core.Core, state: Any, activation: Any, *_: Any, **__: Any) -> None:

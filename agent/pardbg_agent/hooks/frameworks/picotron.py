@@ -28,7 +28,7 @@ def hook_schedules(patches: Patches, module: ModuleType) -> None:
         begins = _begins_as(name, row)
         hook_run(patches, module, function, "picotron.run", begins, seam.report_mean)
     model = module.PipelineParallel
-    hook_action(patches, model, "forward", "picotron.forward", _forward, _loss_of)
+    hook_action(patches, model, "forward", "picotron.forward", seam.in_order("F", "self"), _loss_of)
     hook_action(patches, model, "backward", "picotron.backward", _backward)
     for name in ("pipeline_communicate", "bidirectional_pipeline_communicate"):
         patches.around(module, name, "picotron.communicate", _before_communication)
@@ -41,11 +41,6 @@ def _begins_as(name: str, row: Any) -> Any:
         return seam.plan_on(manager.pp_group, name, int(given["data_loader"].grad_acc_steps), row)
 
     return begins
-
-
-def _forward(made: Actions, given: Given) -> What:
-    stage = made.of_run.stage
-    return "F", stage, made.next_mb("F", stage), given.get("self")
 
 
 def _is_last(run: seam.Run) -> bool:

@@ -173,6 +173,16 @@ def action(
     return around(original, hook, before, after)
 
 
+def in_order(verb: str, module: str = "") -> Callable[[Actions, Given], What]:
+    """Actions of the rank's one stage, by microbatch. ``module``: the argument that is it."""
+
+    def which(made: Actions, given: Given) -> What:
+        stage = made.of_run.stage
+        return verb, stage, made.next_mb(verb, stage), given.get(module)
+
+    return which
+
+
 def _phase(c: _core.Core, verb: str, module: Any) -> tuple[Callable[..., None], Any] | None:
     """Forward or backward where the run is on one rank: no pipeline, but a phase of its step."""
     ended: Callable[..., None] = step_phases.after_backward

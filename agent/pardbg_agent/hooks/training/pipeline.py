@@ -34,13 +34,13 @@ def install(patches: Patches, late: LateImports) -> None:
 
 def _hook_stages(patches: Patches, module: ModuleType) -> None:
     base = module._PipelineStageBase
-    for name, verb, first in (
-        ("forward_one_chunk", _forward_verb, "forward"),
-        ("backward_one_chunk", _backward_verb, ""),
-        ("backward_weight_one_chunk", _weight_verb, ""),
-        ("perform_reduce_grad", _reduce_verb, ""),
+    for name, verb in (
+        ("forward_one_chunk", lambda *_: "F"),
+        ("backward_one_chunk", _backward_verb),
+        ("backward_weight_one_chunk", lambda stage, *_: "W" if stage.has_backward else None),
+        ("perform_reduce_grad", lambda *_: "REDUCE_GRAD"),
     ):
-        patches.around(base, name, f"pipeline.{name}", _before(verb, bool(first)), _after)
+        patches.around(base, name, f"pipeline.{name}", _before(verb), _after)
     for name, label, send in (
         ("get_fwd_recv_ops", "F", False),
         ("get_fwd_send_ops", "F", True),
@@ -61,10 +61,6 @@ def _hook_schedules(patches: Patches, module: ModuleType) -> None:
 # -- actions
 
 
-def _forward_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
-    return "F"
-
-
 def _backward_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
     if not stage.has_backward:
         return None
@@ -72,15 +68,7 @@ def _backward_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
     return "B" if full else "I"
 
 
-def _weight_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
-    return "W" if stage.has_backward else None
-
-
-def _reduce_verb(stage: Any, kwargs: Any, args: Any) -> str | None:
-    return "REDUCE_GRAD"
-
-
-def _before(verb_of: Any, forward: bool) -> Any:
+def _before(verb_of: Any) -> Any:
     def before(c: _core.Core, stage: Any, *args: Any, **kwargs: Any) -> Any:
         made = pipeline_actions.of(c)
         made.flush()
@@ -90,7 +78,7 @@ def _before(verb_of: Any, forward: bool) -> Any:
         mb = NONE
         if verb != "REDUCE_GRAD":
             mb = args[0] if args else next(iter(kwargs.values()))
-        module = stage.submod if forward else None
+        module = stage.submod if verb == "F" else None
         return made, stage, made.begins(verb, stage.stage_index, mb, module)
 
     return before

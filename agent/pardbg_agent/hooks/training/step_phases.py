@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.context import Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
+from pardbg_agent.hooks.tensors import parameters_of
 from pardbg_agent.hooks.training.batch_loss import divisor_of
 from pardbg_agent.hooks.watch import not_finite
 from pardbg_agent.life.late_imports import LateImports
@@ -239,14 +240,9 @@ def _anchor(c: _core.Core, x: Context, t: int) -> None:
         or not torch.is_grad_enabled()
     ):
         return
-    local().open = saved_tensors.begin_without(c, lambda: _parameters(x))
-
-
-def _parameters(x: Context) -> Iterator[Any]:
-    """All that the optimizers know."""
-    for optimizer in x.optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]
+    local().open = saved_tensors.begin_without(
+        c, lambda: itertools.chain.from_iterable(map(parameters_of, x.optimizers))
+    )
 
 
 def stop_counting() -> None:
