@@ -81,17 +81,15 @@ def memory(
     focus = places.index(chosen) if chosen in places else None
     own = next((row for row in snapshot.memory if row.rank == chosen), snapshot.memory[0])
     spare = rows - 2 - len(body) - len(drawn) - len(legend_)
-    for section in (whole(own, cells), _charts(snapshot, own, cells, spare - TOTAL_ROWS)):
+    room = spare - TOTAL_ROWS
+    charts = course(snapshot, own, cells, min(room, 26)) if room >= LEAST_CHART else []
+    for section in (whole(own, cells), charts):
         if section and len(section) <= spare:
             body += section
             spare -= len(section)
     foot = (*drawn, *legend_)
     return Picture(_head(snapshot, scale, cells), tuple(body), foot,
                    focus=focus, rows=tuple(places))  # fmt: skip
-
-
-def _charts(snapshot: Snapshot, own: MemoryRow, cells: int, spare: int) -> list[Line]:
-    return course(snapshot, own, cells, min(spare, 26)) if spare >= LEAST_CHART else []
 
 
 def _density(ranks: int, rows: int) -> int:
@@ -140,7 +138,9 @@ def _rank(
         lines.append(line(" " * GUTTER, _expected(row, scale)))
         history = line(" " * GUTTER, _history(row, scale.bar))
         if peak is not None:
-            history = fit((*history, Segment(f"   {peak.text}", "dim")), cells)
+            both = line(*history, Segment(f"   {peak.text}", "dim"))  # the peak says more
+            alone = line(" " * GUTTER, Segment(peak.text, "dim"))
+            history = both if line_width(both) <= cells else fit(alone, cells)
         lines.append(history)
     if density >= 4:
         lines.append(())
