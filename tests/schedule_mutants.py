@@ -17,6 +17,8 @@ PROGRAM = "tests.distributed.programs.run_schedule"
 BASES = (("1F1B", 1), ("GPipe", 1), ("Interleaved1F1B", 2), ("LoopedBFS", 2),
          ("InterleavedZeroBubble", 2), ("ZBVZeroBubble", 2))  # fmt: skip
 HANG_S = 6
+CANNOT_ADD = "Malformed compute schedule"
+LOST = "Connection closed by peer"
 Rows = list[list[Cell]]
 
 
@@ -47,12 +49,16 @@ class Mutant:
 
 
 def really(ended: Ended) -> str:
-    """How torch ended it: refused, failed or other gradients are wrong; nobody's end a deadlock."""
-    if any("Malformed compute schedule" in text for text in ended.err):
-        return "deadlock"  # torch finds a circle in a table of compute while it adds messages
+    """How torch ended it: refused, failed or other gradients are wrong; nobody's end a deadlock. A
+    table that torch cannot add messages to has a circle, or is in an order that it does not take:
+    both. Who lost its connection to a rank that was ended only waited."""
+    if any(CANNOT_ADD in text for text in ended.err):
+        return "wrong or deadlock"
     if not any(ended.codes):
         return "good"
-    return "wrong" if any(code in (1, 3) for code in ended.codes) else "deadlock"
+    ends = zip(ended.codes, ended.err, strict=True)
+    first = [code for code, text in ends if code and not (code == 1 and LOST in text)]
+    return "wrong" if any(code in (1, 3) for code in first) else "deadlock"
 
 
 def mutants(count: int, seed: int, num_ranks: int = 4) -> Iterator[Mutant]:

@@ -36,7 +36,9 @@ class Call(NamedTuple):
     place: str
     bytes: int
     ranks: tuple[int, ...] = ()
-    """Of a message's group."""
+    """Of its group."""
+    role: str = ""
+    """What the group is, on all ranks alike: its axis, else its size."""
 
     def __str__(self) -> str:
         number = f" #{self.seq}" if self.group else ""
@@ -96,8 +98,10 @@ def _call(one: Member, trace: Trace, keys: Mapping[int, str], stack: Sequence[An
     label = group.get("axis") or group.get("name") or f"of {len(ranks)} ranks"
     name, root, given, dtype, out = one.what
     given = 0 if out else given  # shares of an all_gather may differ
-    return Call((name, root, given, dtype), keys.get(one.group_id, ""), label, one.seq, at,
-                one.bytes)  # fmt: skip
+    role = label if label == "default" else group.get("axis") or f"of {len(ranks)} ranks"
+    what = name, root, given, dtype
+    key = keys.get(one.group_id, "")
+    return Call(what, key, label, one.seq, at, one.bytes, tuple(ranks), role)
 
 
 def _whats(calls: Calls) -> tuple[tuple[Any, ...], ...]:
@@ -226,7 +230,7 @@ def _orders(by_rank: Mapping[int, Calls]) -> Iterator[Difference]:
 
 
 def _labelled(call: Call) -> tuple[Any, ...]:
-    return call.label, call.what
+    return call.role, call.what
 
 
 def _order(rank: int, one: Call, then: Call) -> Difference:

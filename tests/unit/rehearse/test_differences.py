@@ -50,6 +50,13 @@ def test_the_order_of_two_groups() -> None:
     assert [(one.kind, one.rank, one.call.group) for one in made] == [("op-order", 2, "some")]
 
 
+def test_pairs_that_play_the_same_role_tell_which_order_is_usual() -> None:
+    many = [(SUM, SUM_SOME), (SUM, SUM_SOME), (SUM_SOME, SUM), (SUM, SUM_SOME)]
+    pairs = [(0, 2), (1, 3), (0, 2), (1, 3)]
+    made = differences(rank_of(r, *calls, world=4, some=pairs[r]) for r, calls in enumerate(many))
+    assert [(one.kind, one.rank) for one in made] == [("op-order", 2)]
+
+
 def test_half_against_half_names_nobody() -> None:
     two = [rank_of(0, SUM, SUM_SOME, world=2), rank_of(1, SUM_SOME, SUM, world=2)]
     assert differences(two) == []

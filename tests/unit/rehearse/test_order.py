@@ -53,8 +53,8 @@ def rank_of(
             records[field][at] = value
     definitions = [{"k": "op", "id": n, "op": name, "dtype": "float32"} for n, name in OPS.items()]
     for number, name, ranks in ((ALL, "all", range(world)), (SOME, "some", some)):
-        said = {"k": "group", "id": number, "key": name, "name": name, "ranks": list(ranks)}
-        definitions.append(said)
+        said = {"k": "group", "id": number, "key": name, "ranks": list(ranks)}
+        definitions.append({**said, "name": "default" if number == ALL else name})
     return Trace(rank, records, definitions, b"", 0, 0)
 
 
