@@ -34,6 +34,11 @@ def test_a_module_and_its_functions_are_short(path: Path) -> None:
     assert not long
 
 
+def test_tests_are_short_too() -> None:
+    lengths = {p: len(p.read_bytes().splitlines()) for p in (ROOT / "tests").rglob("*.py")}
+    assert not [f"{path}: {n}" for path, n in lengths.items() if n > MODULE_LINES]
+
+
 def test_the_length_of_a_function_leaves_its_docstring_out() -> None:
     tree = ast.parse('def f():\n    """One.\n\n    Two."""\n    return 1\n')
     # 5 lines from def to return, 3 of them docstring
