@@ -41,7 +41,7 @@ def capacity_from_env() -> int:
     try:
         wanted = int(os.environ.get(ENV_RING, DEFAULT_CAPACITY))
     except ValueError:
-        not_understood(ENV_RING, f"write a number of records; {DEFAULT_CAPACITY} it is")
+        not_understood(ENV_RING, f"write a number of records; using {DEFAULT_CAPACITY}")
         wanted = DEFAULT_CAPACITY
     return power_of_two(wanted)
 

@@ -76,6 +76,8 @@ class Case:
                 for _ in range(self._rng.choice((1, 1, 2))):
                     time.sleep(self._rng.choice((0.0, 0.05, 0.5, 1.5, 3.0)) * self._rng.random())
                     self._act(handle, run)
+            if self._moment == "raised":  # whom an open viewer keeps
+                self._end_viewers()
             code = run.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.bad.append("hangs")
@@ -83,10 +85,13 @@ class Case:
             run.wait()
             return
         finally:
-            for viewer in self._viewers:
-                viewer.kill()
-                viewer.wait()
+            self._end_viewers()
         self._judge(code, folder, session, handle)
+
+    def _end_viewers(self) -> None:
+        for viewer in self._viewers:
+            viewer.kill()
+            viewer.wait()
 
     def _wait_run(self, run: subprocess.Popen[bytes], session: Path) -> RunHandle | None:
         deadline = time.monotonic() + 20
