@@ -80,13 +80,13 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
     told: set[tuple[int, ...]] = set()
     for steps in sorted(by_group.values(), key=len, reverse=True):
         lates = [_latest(step, rows) for step, rows in sorted(steps.items())]
-        culprits = _again_and_again(lates, looked_at.steps, clear) or _by_mean(
-            view, looked_at, lates, clear
-        )
+        again = _again_and_again(lates, looked_at.steps, clear)
+        culprits = again or _by_mean(view, looked_at, lates, clear)
         if not culprits or tuple(culprits) in told:
             continue
         told.add(tuple(culprits))
-        yield _finding(view, looked_at, lates, culprits)
+        cost = 0.0 if again else _mean_cost(lates, culprits)
+        yield _finding(view, looked_at, lates, culprits, cost)
 
 
 def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
@@ -128,7 +128,7 @@ def _by_mean(view: View, looked_at: Window, lates: Sequence[_Late], clear: float
         (variance(by[last]) + max(variance(by[rank]) for rank in by if rank != last)) / LAST
     )
     apart = own[second] - own[others[0]]
-    found = own[last] - own[second] >= max(2 * clear, MEAN_BEYOND * apart, SURE * chance)
+    found = own[last] - own[second] >= max(clear, MEAN_BEYOND * apart, SURE * chance)
     return [last] if found else []
 
 
@@ -143,17 +143,18 @@ def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
 
 
 def _finding(
-    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
+    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int], cost: float
 ) -> Finding:
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
-    cost = median(_cost(late, culprits) for late in late_in) or _mean_cost(lates, culprits)
+    cost = cost or median(_cost(late, culprits) for late in late_in)
     more, stood = _stood(view, looked_at, culprits)
     cause, words = _no_core(looked_at, by, more, stood) or _cause(
         view, looked_at, late_in, culprits
     )
     own = min(cost, by - more) if cause != "core" else cost
     loud = own >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and cause in _FIRM
+    loud &= len(looked_at.steps) >= LAST or not overloaded(view, looked_at)
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
