@@ -302,7 +302,7 @@ def _text(name: str) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path} is larger than {MAX_BYTES >> 20} MiB: is it a schedule?")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

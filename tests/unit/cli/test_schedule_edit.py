@@ -97,3 +97,10 @@ def test_what_a_run_took_is_said_beside_what_was_predicted(
     out = capsys.readouterr().out
     assert out.startswith("predicted 300 ms/step by gpipe.mcap; took ")
     assert "median of" in out and "this run's own durations" in out
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_action(tmp_path: Path) -> None:
+    path = tmp_path / "S.csv"
+    path.write_text(ONE, encoding="utf-8-sig")
+    done = CliRunner().invoke(schedule, ["lint", str(path)])
+    assert done.exit_code == 0 and "good: 2 ranks" in done.output
