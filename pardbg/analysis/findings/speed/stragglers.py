@@ -154,7 +154,6 @@ def _finding(
     )
     own = min(cost, by - more) if cause != "core" else cost
     loud = own >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and cause in _FIRM
-    loud &= len(looked_at.steps) >= LAST or not overloaded(view, looked_at)
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
