@@ -32,7 +32,8 @@ from pardbg.words import duration
 from pardbg_agent import wire
 
 MAX_RESTARTS: Final = 5
-HUB_START_S: Final = 15.0
+HUB_START_S: Final = 60.0
+"""A host with many processes a core takes longer to import than one would wait."""
 HUB_POLL_S: Final = 0.003
 HUB_END_S: Final = 20.0
 """How long the hub may take to write the rest after the job's end."""

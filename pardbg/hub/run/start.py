@@ -24,7 +24,7 @@ from pardbg.hub.run.terminal import Streams
 from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
 from pardbg.words import duration
 
-START_TIMEOUT_S: Final = 20.0
+START_TIMEOUT_S: Final = 75.0
 POLL_S: Final = 0.02
 START_POLL_S: Final = 0.003
 

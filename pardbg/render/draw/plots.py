@@ -149,7 +149,8 @@ def _draw(
     marker = one.marker or (DOT if len(one.points) <= cells // 2 else "braille")
     finite = [(x, y) for x, y in one.points if math.isfinite(y)]
     broken = [(x, top) for x, y in one.points if not math.isfinite(y)]
-    for points, char, style in ((finite, marker, number), (broken, "✗", 3)):
+    alarm = number if one.style == "faint" else 3
+    for points, char, style in ((finite, marker, number), (broken, "✗", alarm)):
         shown = [
             (scales[0].place(x), scales[1].place(y))
             for x, y in points

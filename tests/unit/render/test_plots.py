@@ -39,6 +39,13 @@ def test_what_is_not_finite_stands_at_the_top_where_it_happened() -> None:
     assert rows[0].count("✗") == 1 and rows[0].index("✗") > rows[0].index("●")
 
 
+def test_what_lies_ahead_is_dim_also_where_it_is_not_finite() -> None:
+    nan = float("nan")
+    chart = by_step([(0, 3.0), (1, nan)], 30, 10, "loss", words.number, ahead=[(2, nan), (3, 2.0)])
+    marks = [(run.style, char) for row in chart for run in row for char in run.text if char in "●✗"]
+    assert sorted(marks) == [("bad", "✗"), ("faint", "●"), ("faint", "✗"), ("loss", "●")]
+
+
 def test_nothing_is_drawn_between_two_values() -> None:
     rows = rows_of(by_step([(0, 1.0), (9, 2.0)], 40, 10, "x", words.number))
     inside = "".join(row.split("│")[-1].split("┤")[-1] for row in rows[:-2])
