@@ -58,7 +58,11 @@ def train(world: World, options: Options) -> None:
     for step in range(options.steps):
         tokens, targets = (half[mine] for half in text.batch(step))
         optimizer.zero_grad()
-        losses = run_schedule(schedule, tokens if first else None, targets if last else None)
+        # The stage finds the shapes by one more forward, which DDP takes for one whose backward
+        # reduces: without no_sync the first microbatch's gradients would be reduced too, and DDP
+        # fail at the next step wherever all forwards come before all backwards.
+        with copy.no_sync():
+            losses = run_schedule(schedule, tokens if first else None, targets if last else None)
         optimizer.step()
         if last:
             # Each pipeline knows its share's loss only. Four more bytes, for people to read.

@@ -94,6 +94,17 @@ def test_what_a_program_needs_is_said_in_a_line(fault: str, says: str, tmp_path:
     assert not (tmp_path / "S.mcap").exists()
 
 
+def test_ddp_stages_with_all_forwards_first_go_on_after_their_first_step(tmp_path: Path) -> None:
+    """Four stages, four microbatches: the first has no backward before its last forward, where
+    torch's search for shapes would leave DDP waiting for a backward (`rebuilt params size`)."""
+    argv = command(tmp_path / "S.mcap", world=8)
+    argv[-1:] = ["-m", "pardbg.recipes.dp_pp", "--steps", "3"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=220)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["ranks"], answer["findings"]) == (8, [])
+
+
 def test_ctrl_c_leaves_a_session_of_what_ran(tmp_path: Path) -> None:
     path = tmp_path / "S.mcap"
     argv = command(path, "none", "0", world=2048)

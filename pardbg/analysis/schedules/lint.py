@@ -7,13 +7,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain, islice
+from typing import Final, Literal
 
 from pardbg.analysis.schedules.lowering import consumed, lower, peer
 from pardbg.analysis.schedules.schedule_table import Cell, Op, Table
 from pardbg.analysis.schedules.transports import TRANSPORTS, Deadlock, Transport, other_end, run
 
 Kind = Literal["missing", "twice", "order", "place", "message", "deadlock"]
+MAX_PROBLEMS: Final = 1000
+"""Of one table: a cell 999999F999999 alone makes 10¹² others missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,11 @@ def lint(
     num_microbatches: int | None = None,
     transports: Sequence[Transport] = TRANSPORTS,
 ) -> Verdict:
-    """Check a table; ``num_microbatches``: that many are expected, not as many as it has."""
+    """Check a table; ``num_microbatches``: that many are expected, not as many as it has. Of its
+    problems, the first ``MAX_PROBLEMS``."""
     count = num_microbatches if num_microbatches is not None else table.num_microbatches
-    problems = [
-        *_counts(table, count), *_orders(table), *_losses(table), *_message_rules(table),
-    ]  # fmt: skip
+    found = chain(_counts(table, count), _orders(table), _losses(table), _message_rules(table))
+    problems = list(islice(found, MAX_PROBLEMS))
     if not problems:
         problems += _deadlocks(table, transports)
     return Verdict(

@@ -95,8 +95,9 @@ def _ready(op: Op, last: int, seen: set[Op]) -> bool:
     if kind == "F" and stage > 0:
         return Op(stage, "RECV_F", mb) in seen or Op(stage - 1, "F", mb) in seen
     if kind in ("B", "I") and stage < last:
-        made = (Op(stage + 1, way, mb) in seen for way in ("I", "B"))
-        return Op(stage, "RECV_B", mb) in seen or any(made)
+        return Op(stage, "RECV_B", mb) in seen or (
+            Op(stage + 1, "I", mb) in seen or Op(stage + 1, "B", mb) in seen
+        )
     return True
 
 

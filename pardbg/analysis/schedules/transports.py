@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -24,6 +23,11 @@ from pardbg.analysis.schedules.schedule_table import Cell, Op
 Transport = Literal["buffered", "pair", "rank"]
 TRANSPORTS: Final[tuple[Transport, ...]] = ("buffered", "pair", "rank")
 """Each is stricter than the one before: what runs on ``rank`` runs on all."""
+_ENDS: Final = {
+    "SEND_F": ("RECV_F", 1), "RECV_F": ("SEND_F", -1),
+    "SEND_B": ("RECV_B", -1), "RECV_B": ("SEND_B", 1),
+}  # fmt: skip
+"""Kind of a message -> kind of its other end, stages from here to there."""
 
 
 class Blocked(NamedTuple):
@@ -76,14 +80,19 @@ class _Play:
         self._streams: dict[tuple[int, int], deque[Op]] = defaultdict(deque)
         """(rank, stream) -> its messages that were posted and have not moved, in order."""
         self._posted: set[Op] = set()
+        self._came: set[Op] = set()
+        """Receives of a buffered transport whose message can move."""
 
     def advance(self) -> bool:
         """Each rank as far as it gets. True if one moved."""
         moved = False
         for rank, row in enumerate(self.rows):
             at = self.at[rank]
-            while at < len(row) and all(self._missing(op) is None for op in row[at].ops):
-                for op in row[at].ops:
+            while at < len(row):
+                ops = row[at].ops
+                if any(op.kind in COMPUTE and self._missing(op) is not None for op in ops):
+                    break
+                for op in ops:
                     self._take(rank, op)
                 at += 1
             moved |= at > self.at[rank]
@@ -97,6 +106,8 @@ class _Play:
             self._posted.add(op)
             if self._transport != "buffered":
                 self._streams[rank, self._stream(op)].append(op)
+            elif (end := other_end(op)) in self._posted:
+                self._came.add(op if op.kind[0] == "R" else end)
 
     def _stream(self, op: Op) -> int:
         """Which of its rank's streams a message is in."""
@@ -129,9 +140,7 @@ class _Play:
     def deliver(self) -> bool:
         """Move each message that can. True if one did."""
         if self._transport == "buffered":
-            came = {
-                op for op in self._posted if op.kind[0] == "R" and other_end(op) in self._posted
-            }
+            came, self._came = self._came, set()
             self._posted -= came
             self._there |= came
             return bool(came)
@@ -177,13 +186,10 @@ class _Play:
         return Blocked(rank, cell, source, f"{end.text} of rank {source} does not move")
 
 
-@lru_cache(maxsize=1 << 18)
 def other_end(op: Op) -> Op:
     """The receive of a send, and the send of a receive."""
-    send = op.kind.startswith("SEND")
-    way = op.kind[-1]
-    step = 1 if (way == "F") == send else -1
-    return Op(op.stage + step, f"{'RECV' if send else 'SEND'}_{way}", op.microbatch)
+    kind, step = _ENDS[op.kind]
+    return Op(op.stage + step, kind, op.microbatch)
 
 
 def _cycle(blocked: Mapping[int, Blocked]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from pardbg.analysis.answers.metrics import METRICS
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.pipeline.simulate import uniform_slots
 from pardbg.analysis.schedules.compare import Predicted
-from pardbg.analysis.schedules.lint import Verdict
+from pardbg.analysis.schedules.lint import MAX_PROBLEMS, Verdict
 from pardbg.analysis.schedules.schedule_table import Table
 from pardbg.render.draw.cells import clean, clip, left, right
 from pardbg.render.draw.signs import SIGN
@@ -220,7 +220,8 @@ def verdict(name: str, found: Verdict) -> str:
     if found.good:
         return f"{name}: good: {shape}; runs on every transport; most in flight {flight}"
     head = f"{name}: {found.word}: {shape}"
-    return "\n".join((head, *(f"  {problem.line()}" for problem in found.problems)))
+    more = ["  … these are the first"] * (len(found.problems) == MAX_PROBLEMS)
+    return "\n".join((head, *(f"  {problem.line()}" for problem in found.problems), *more))
 
 
 def compared(tables: Sequence[Predicted]) -> str:

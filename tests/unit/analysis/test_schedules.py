@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.schedules.compare import Durations, predict
-from pardbg.analysis.schedules.lint import Verdict, lint
+from pardbg.analysis.schedules.lint import MAX_PROBLEMS, Verdict, lint
 from pardbg.analysis.schedules.lowering import defer_receives, lower
 from pardbg.analysis.schedules.schedule_table import (
     MAX_CELLS,
@@ -16,6 +16,7 @@ from pardbg.analysis.schedules.schedule_table import (
     parse,
 )
 from pardbg.analysis.whatif.plans import NoPlan, plan
+from pardbg.render.reports.verdicts import verdict
 
 ONE = "0F0,0F1,0B0,0B1\n,1F0,1B0,1F1,1B1\n"
 """1F1B on two ranks with two microbatches."""
@@ -184,3 +185,10 @@ def test_predicted_by_supposed_durations() -> None:
     assert found.bubble_fraction == pytest.approx(3 / 11)
     stuck = predict("x", parse("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1"), taken)
     assert stuck.step_ns is None and not stuck.verdict.good
+
+
+@pytest.mark.timeout(10)
+def test_of_a_mistyped_tables_endless_problems_the_first_are_said() -> None:
+    found = lint(parse(ONE + "999999F999999,999999B999999\n"))
+    assert found.wrong and len(found.problems) == MAX_PROBLEMS
+    assert verdict("S.csv", found).splitlines()[-1] == "  … these are the first"
