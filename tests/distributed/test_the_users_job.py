@@ -174,7 +174,7 @@ def test_at_a_terminal_the_job_has_one(tmp_path: Path) -> None:
         screen.until(b"hello Ada")
         screen.until(b"(Pdb) ")
         screen.type(b"p x + 2\r")
-        screen.until(b"42")
+        screen.until(b"42\r\n")
         screen.type(b"c\r")
         assert screen.end() == 7
         assert b"tty True True True" in screen.shown and b"\r\r\n" not in screen.shown

@@ -100,6 +100,7 @@ class Launcher:
         else:
             self._look_after()
         self._end_hub()
+        self._mind_terminal()  # an owner that was killed may have been on its way out until now
 
     # -- the hub
 
@@ -212,14 +213,17 @@ class Launcher:
             stands_in = self._stand_in is not None and self._stand_in.turn()
             self._keep_hub()
             self._killing.tick()
-            if self._tty is not None and self._killing.owner_gone:
-                self._tty.restore()
+            self._mind_terminal()
         if self._copier is not None:
             self._copier.finish()
         if self._stand_in is not None:
             self._stand_in.close()
         write_exit(self.dir, self.job.returncode, self.restarts)
         self._killing.finish()
+
+    def _mind_terminal(self) -> None:
+        if self._tty is not None and self._killing.owner_gone:
+            self._tty.restore()
 
     def _catch_signals(self) -> None:
         signals.tell(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
