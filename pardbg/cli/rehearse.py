@@ -30,6 +30,11 @@ PYTHONS: Final = ("python", "python3")
 PREFIX: Final = "rehearsal-"
 SAY_S: Final = 2.0
 """Between two lines of progress."""
+KEEP_MEMORY: Final = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 28),
+    "MALLOC_TOP_PAD_": str(1 << 24),
+}  # fmt: skip
+"""glibc's: a rank lives for a tenth of a second; it need not give memory back in between."""
 NEEDS: Final = (
     ("a GPU", ("NVIDIA", "CUDA", "cuda", "nccl", "NCCL", "HIP")),
     ("the network", ("Connection", "ConnectError", "gaierror", "TimeoutError", "URLError", "HTTP",
@@ -172,8 +177,8 @@ def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
     from pardbg.rehearse.server import HOST
 
     plan.write(folder / "plan")
-    env = {**os.environ, "PARDBG": str(folder), "PARDBG_NATIVE": "off", "OMP_NUM_THREADS": "1",
-           "CUDA_VISIBLE_DEVICES": "", "PARDBG_LEVEL": "full"}  # fmt: skip
+    env = {**KEEP_MEMORY, **os.environ, "PARDBG": str(folder), "PARDBG_NATIVE": "off",
+           "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PARDBG_LEVEL": "full"}  # fmt: skip
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         env.pop(name, None)
     traces: list[Trace] = []

@@ -288,10 +288,11 @@ def _say_place(path: Path, error: BaseException) -> None:
 
 
 def _say_imports(path: Path) -> None:
-    """Modules of libraries that the program has imported."""
+    """Modules of libraries, Python's and ours among them, that the program has imported."""
     names = [name for name, module in list(sys.modules.items())
              if "site-packages" in (getattr(module, "__file__", None) or "")
-             or "/torch/" in (getattr(module, "__file__", None) or "")]  # fmt: skip
+             or "/torch/" in (getattr(module, "__file__", None) or "")
+             or name.partition(".")[0] in sys.stdlib_module_names | {"pardbg"}]  # fmt: skip
     path.write_text("\n".join(names), encoding="utf-8")
 
 
