@@ -195,8 +195,14 @@ def _message_here(
                 yield Problem("order", text, rank, cell.column)
     elif op.is_compute and op.kind != "W":
         needed, other = consumed(op), op.stage + (-1 if op.kind == "F" else 1)
-        crosses = 0 <= other <= last and owner.get(other) != rank
-        if crosses and needed is not None and needed not in ran:
+        if not 0 <= other <= last or needed is None:
+            return
+        if owner.get(other) == rank:  # handed over within the rank, and nothing waits for it
+            kinds = "F" if op.kind == "F" else "BI"
+            if not {Op(other, kind, op.microbatch) for kind in kinds} & ran:
+                text = f"{op.text} before {other}{op.kind}{op.microbatch}, whose output it takes"
+                yield Problem("order", text, rank, cell.column)
+        elif needed not in ran:
             yield Problem("order", f"{op.text} before {needed.text}: its input has not been asked "
                           "for", rank, cell.column)  # fmt: skip
 

@@ -192,3 +192,13 @@ def test_of_a_mistyped_tables_endless_problems_the_first_are_said() -> None:
     found = lint(parse(ONE + "999999F999999,999999B999999\n"))
     assert found.wrong and len(found.problems) == MAX_PROBLEMS
     assert verdict("S.csv", found).splitlines()[-1] == "  … these are the first"
+
+
+def test_an_input_of_the_same_rank_must_be_made_before() -> None:
+    """Nothing waits for it: torch takes what the buffer holds."""
+    rows = "0F0,0SEND_F0,3RECV_F0,3F0,3B0,3SEND_B0,0RECV_B0,0B0\n"
+    good = "1RECV_F0,1F0,2F0,2SEND_F0,2RECV_B0,2B0,1B0,1SEND_B0\n"
+    assert lint(parse(rows + good)).good
+    early = lint(parse(rows + good.replace("2B0,1B0", "1B0,2B0")))
+    assert early.wrong
+    assert early.problems[0].text == "1B0 before 2B0, whose output it takes"
