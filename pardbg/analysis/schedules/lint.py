@@ -16,7 +16,7 @@ from pardbg.analysis.schedules.transports import TRANSPORTS, Deadlock, Transport
 
 Kind = Literal["missing", "twice", "order", "place", "message", "deadlock"]
 MAX_PROBLEMS: Final = 1000
-"""Of one table: a cell 999999F999999 alone makes 10¹² others missing."""
+"""Of one table: a cell 999999F999999 alone makes a million million others missing."""
 
 
 @dataclass(frozen=True, slots=True)
