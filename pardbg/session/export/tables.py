@@ -266,9 +266,9 @@ def _blocks(sheet: Sheet) -> Iterable[tuple[str, Array]]:
         rows = rows[np.argsort(times[rows], kind="stable")]
         first = block * BLOCK_RANKS
         name = f"ranks-{first}-{first + BLOCK_RANKS - 1}" if block >= 0 else "no-rank"
+        name = name if "rank" in by_name else "all"
         for part, begin in enumerate(range(0, len(rows), FILE_ROWS)):
-            whole = name if "rank" in by_name else "all"
-            yield f"{whole}.{part}" if part else whole, rows[begin : begin + FILE_ROWS]
+            yield f"{name}.{part}" if part else name, rows[begin : begin + FILE_ROWS]
 
 
 def _arrow(values: Values, pa: Any) -> Any:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pardbg_agent import core, hooks
+from pardbg_agent import core
 from pardbg_agent.hooks import frameworks
 from pardbg_agent.hooks.frameworks import colossalai, megatron, seam
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 from pardbg_agent.wire import Kind
-from tests.distributed.programs.watched import make_run, read_rank
+from tests.distributed.programs.watched import read_rank
+from tests.unit.hooks.fake_world import fake_world
 
 
 def forward_step(model: Any, x: Any, *, mb: int) -> Any:
@@ -61,14 +61,7 @@ def backward(actions: Any, given: seam.Given) -> seam.What:
 @pytest.fixture
 def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fake world of 2 ranks, hooks in place; gives the ring's path."""
-    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
-    hooks.install()
-    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
-    assert core.CURRENT is not None and core.CURRENT.ring.path is not None
-    yield Path(core.CURRENT.ring.path)
-    dist.destroy_process_group()
-    hooks.uninstall()
-    core.shutdown()
+    yield from fake_world(tmp_path, monkeypatch, 2)
 
 
 def run(ranks: list[int]) -> None:

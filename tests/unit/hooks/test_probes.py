@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pardbg_agent import core, hooks
+from pardbg_agent import core
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.wire import Flag, Kind
-from tests.distributed.programs.watched import Record, make_run, read_rank
+from tests.distributed.programs.watched import Record, read_rank
+from tests.unit.hooks.fake_world import fake_world
 
 BIG = probes.LEAST_BYTES // 4
 
@@ -32,15 +32,8 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
     monkeypatch.setattr(probes, "FREE_NS", 60_000_000_000)  # a busy machine takes its time
-    hooks.install()
-    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
-    assert core.CURRENT is not None and core.CURRENT.ring.path is not None
-    yield Path(core.CURRENT.ring.path)
-    dist.destroy_process_group()
-    hooks.uninstall()
-    core.shutdown()
+    yield from fake_world(tmp_path, monkeypatch)
 
 
 def gradients(model: torch.nn.Module) -> None:
