@@ -96,7 +96,7 @@ def _call(one: Member, trace: Trace, keys: Mapping[int, str], stack: Sequence[An
         what = name, far, one.bytes, tag
         return Call(what, "", label, one.seq, at, one.bytes, tuple(ranks))
     label = group.get("axis") or group.get("name") or f"of {len(ranks)} ranks"
-    name, root, given, dtype, out = one.what
+    name, root, given, dtype, out, _ = one.what
     given = 0 if out else given  # shares of an all_gather may differ
     role = label if label == "default" else group.get("axis") or f"of {len(ranks)} ranks"
     what = name, root, given, dtype

@@ -73,6 +73,8 @@ class Played:
     """Its OP_ISSUE, by number, that never ends; None: it ran to its end."""
     cut: bool = False
     """It waits only for ranks that were ended after their steps."""
+    odd: tuple[tuple[int, int], ...] = ()
+    """(OP_ISSUE by number, when) of its ops that not all of their ranks issued alike."""
 
 
 class _Rank:
@@ -127,6 +129,7 @@ class Play:
         self._ended_early = ended_early
         self.ranks = {trace.rank: _Rank(trace) for trace in traces}
         self.ops: dict[Ref, Op] = {}
+        self._odd: set[Ref] = set()
         self._transport = transport
         self._streams: dict[tuple[Any, ...], deque[tuple[Ref, int]]] = defaultdict(deque)
         """(from, to, tag) or a pair of ranks -> ends of messages that have not met, in order"""
@@ -170,15 +173,20 @@ class Play:
             op = self.ops[event.op] = Op(members)
         op.came[trace.rank] = _what(record, said)
         op.begin_ns = max(op.begin_ns, now)
-        if op.members is not None and len(op.came) == len(op.members) and _agree(op):
-            return self._ends(op)
-        return []
+        if op.members is None or len(op.came) < len(op.members):
+            return []
+        agree = _agree(op)
+        if not agree or len({(what[3], what[5]) for what in op.came.values()}) > 1:
+            self._odd.add(event.op)
+        return self._ends(op) if agree else []
 
     def _message(
         self, me: _Rank, ref: Ref, record: Any, said: Mapping[str, Any], now: int
     ) -> list[int]:
         rank, peer, sends = me.trace.rank, int(record["peer"]), bool(record["flags"] & _SEND)
-        op = self.ops[ref] = Op(None, {rank: int(max(record["a"], record["b"]))}, now)
+        op = self.ops[ref] = Op(
+            None, {rank: (int(max(record["a"], record["b"])), said.get("dtype"))}, now
+        )  # fmt: skip
         if peer not in self.ranks or (sends and self._transport == "buffered"):
             self._ends(op)
             if peer not in self.ranks:
@@ -198,7 +206,10 @@ class Play:
         here, there, woken = self._streams[mine], self._streams[theirs], []
         while here and there and here[0][1] + there[0][1] == 0:
             pair = self.ops[here[0][0]], self.ops[there[0][0]]
-            if len({size for op in pair for size in op.came.values()}) > 1:
+            sides = {side for op in pair for side in op.came.values()}
+            if len(sides) > 1:
+                self._odd |= {here[0][0], there[0][0]}
+            if len({size for size, _ in sides}) > 1:
                 break  # of another size: it would not arrive as it was sent
             here.popleft(), there.popleft()
             begin = max(op.begin_ns for op in pair)
@@ -242,8 +253,7 @@ class Play:
         stuck, last = None, int(ticks[-1])
         if me.at < len(me.events):
             event = me.events[me.at]
-            issued = {e.op: e.row for e in me.events[: me.at] if not e.waits}
-            row = issued[event.op]
+            row = next(e.row for e in me.events if not e.waits and e.op == event.op)
             stuck = int(np.count_nonzero(me.trace.records["kind"][:row] == _ISSUE))
             first = int(me.t1[event.row])
             keep = (me.t1 < first) | (np.arange(len(records)) == row)
@@ -257,7 +267,10 @@ class Play:
             made[name] *= TICK_NS
         made["a"][made["kind"] == _STEP] = 0  # the hooks' cost is a measured time
         made["mark"] = np.arange(1, len(made) + 1)
-        return Played(me.trace, made, last * TICK_NS, stuck, cut)
+        rows = [e.row for e in me.events if not e.waits and e.op in self._odd] if self._odd else []
+        issued = np.cumsum(me.trace.records["kind"] == _ISSUE)
+        odd = tuple((int(issued[row]) - 1, int(ticks[me.t0[row]]) * TICK_NS) for row in rows)
+        return Played(me.trace, made, last * TICK_NS, stuck, cut, odd)
 
     def _complete(self, me: _Rank, records: Records, keep: NDArray[np.bool_]) -> None:
         """An OP_DONE ends when the op does; if it never does, it is not there."""
@@ -302,7 +315,8 @@ def _what(record: Any, said: Mapping[str, Any]) -> tuple[Any, ...]:
     size = record["b"] if name in _BY_OUTPUT else record["a"]
     root = said.get("root") if name in ("broadcast", "reduce", "gather", "scatter") else None
     out = (int(record["a"]), int(record["b"])) if name == "all_gather" else None
-    return name, root, 0 if name in _UNEVEN else int(size), said.get("dtype"), out
+    given = 0 if name in _UNEVEN else int(size)
+    return name, root, given, said.get("dtype"), out, said.get("reduce")
 
 
 def _agree(op: Op) -> bool:

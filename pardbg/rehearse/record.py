@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgpack
 
+from pardbg.analysis.findings.rehearsed import NOTE, PLACES
+from pardbg.analysis.hangs.stacks import place
 from pardbg.rehearse.differences import differences
 from pardbg.rehearse.order import Played
 from pardbg.rehearse.rank_trace import Frame
@@ -27,6 +29,8 @@ BATCH: Final = 8192
 MAX_STACKS: Final = 256
 MAX_LINE: Final = 2000
 MAX_DIFFERENCES: Final = 64
+MAX_ODD: Final = 8
+MAX_PLACES: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,13 @@ def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:
         _define(writer, played[rank], wall)
     _note(writer, "rehearsed", said.transport)
     if any(one.stuck is not None and not one.cut for one in played.values()):
-        _note(writer, "rehearsed order", [
+        _note(writer, NOTE, [
             {"kind": one.kind, "rank": one.rank, "where": one.call.place, "text": one.text,
              "group": one.call.label, "seq": one.call.seq, "op": str(one.call)}
             for one in differences(one.trace for one in played.values())[:MAX_DIFFERENCES]
         ])  # fmt: skip
+    if places := _places(played):
+        _note(writer, PLACES, places)
     for when, proc, payload in sorted(_frames(played)):
         writer.write(Key.RECORDS.value + proc, payload, when)
     number = 0
@@ -149,6 +155,16 @@ def _stacks(stuck: Sequence[Played]) -> list[dict[str, Any]]:
             found[stacks[one.stuck]].append(one.trace.rank)
     parts = list(found.items())[:MAX_STACKS]
     return [{"ranks": sorted(ranks), "frames": stack, "inside": {}} for stack, ranks in parts]
+
+
+def _places(played: Mapping[int, Played]) -> list[tuple[int, int, str]]:
+    """(rank, when, place) of the first ops of each rank that not all issue alike."""
+    found = []
+    for rank, one in played.items():
+        stacks = one.trace.stacks() if one.odd else []
+        for number, when in one.odd[:MAX_ODD]:
+            found.append((rank, BEGIN_NS + when, place(stacks[number]) or ""))
+    return found[:MAX_PLACES]
 
 
 def _output(played: Mapping[int, Played]) -> list[str]:

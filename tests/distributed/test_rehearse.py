@@ -23,6 +23,8 @@ FAULTS = {
     # kind, culprits, the line of the program it names
     "none": ("", (), ""),
     "op": ("op-mismatch", (2,), "dist.broadcast(grad, 0)"),
+    "dtype": ("dtype-mismatch", (2,), "dist.all_reduce(grad.to(torch.int32))"),
+    "reduce": ("op-mismatch", (2,), "dist.all_reduce(grad, op=dist.ReduceOp.MAX)"),
     "skip": ("skipped-op", (2,), "dist.all_reduce(grad)"),
     "order": ("op-order", (2,), "dist.all_reduce(torch.ones(4), group=group)"),
     "unsent": ("skipped-op", (2,), "dist.isend(mine, after)"),

@@ -241,7 +241,8 @@ def _try(work: Callable[[], Any], otherwise: Any = "") -> tuple[Any, str]:
     except TimeIsUp:
         raise
     except BaseException as error:  # noqa: BLE001 - what a person typed must not end the rank
-        return otherwise, f"{type(error).__name__}: {error}".splitlines()[0][:500]
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        return otherwise, f"{type(error).__name__}: {first.strip()}"[:500]
 
 
 def _cut(text: str) -> str:

@@ -171,6 +171,7 @@ def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: st
 
 
 def _last_line(value: BaseException) -> str:
-    lines = [line.strip() for line in traceback.format_exception_only(value)]
-    text = next((line for line in lines if line and not line.startswith("File ")), "")
-    return text.splitlines()[0][:MAX_TEXT] if text else type(value).__name__
+    said = "".join(traceback.format_exception_only(value)).splitlines()
+    lines = [line.strip() for line in said if line.strip() and not line.strip().startswith("File ")]
+    words = 2 if lines and lines[0].endswith(":") else 1  # a text that begins with a new line
+    return " ".join(lines[:words])[:MAX_TEXT] or type(value).__name__

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
@@ -13,6 +14,7 @@ from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, collectives, compared
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
 from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.findings import rehearsed
 from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
@@ -87,7 +89,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
         row, said = _who(view, row)
     again = f" So in {len(rows)} of the last collectives." if len(rows) > 1 else ""
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
-    places = (place(seen(view, r).frames) for r in row.culprits if r in stands & set(view.ranks))
+    places = (_place(view, r, row.issued.get(r), r in stands) for r in row.culprits)
     return Finding(
         kind="call-mismatch" if row.label == CALLS_LABEL else row.verdict.replace(" ", "-"),
         severity="error",
@@ -112,10 +114,17 @@ def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
         verb = "differs" if len(culprits) == 1 else "differ"
         text = f" {ranks_text(culprits).capitalize()} {verb} from the {steps} steps before."
         return replace(row, culprits=culprits), text
-    stands = [a.rank for a in row.arrivals if a.completed_ns is None and a.rank in view.ranks]
-    places = {rank: place(seen(view, rank).frames) for rank in stands[:_MAX_PLACES]}
-    at = ", ".join(f"rank {rank} at {where}" for rank, where in places.items() if where)
+    stands = {a.rank for a in row.arrivals if a.completed_ns is None}
+    places = ((rank, _place(view, rank, when, rank in stands)) for rank, when in row.issued.items())
+    said = (f"rank {rank} at {where}" for rank, where in places if where)
+    at = ", ".join(islice(said, _MAX_PLACES))
     return row, f" Which side is wrong cannot be told{f': {at}' if at else ''}."
+
+
+def _place(view: View, rank: int, issued_ns: int | None, stands: bool) -> str | None:
+    """Where a rank issued an op, as a rehearsal knows it; else where it stands in it."""
+    known = rehearsed.places(view).get((rank, issued_ns or 0))
+    return known or (place(seen(view, rank).frames) if stands and rank in view.ranks else None)
 
 
 @per_view
@@ -311,7 +320,8 @@ def _odd(
 def _message_finding(
     view: View, row: P2PRow, kind: str, culprits: tuple[int, ...], text: str
 ) -> Finding:
-    places = {r: place(seen(view, r).frames) for r in (row.src, row.dst) if r in view.ranks}
+    ends = ((row.src, row.send_ns), (row.dst, row.recv_ns))
+    places = {rank: _place(view, rank, when, True) for rank, when in ends}
     at = ", ".join(f"rank {rank} at {where}" for rank, where in places.items() if where)
     begun = min(t for t in (row.send_ns, row.recv_ns) if t is not None)
     return Finding(
@@ -322,7 +332,7 @@ def _message_finding(
         group=row.group,
         where=next((places[r] for r in culprits if places.get(r)), None),
         t_ns=begun,
-        text=f"{text}{f' They stand: {at}.' if at else ''}",
+        text=f"{text}{f' Where: {at}.' if at else ''}",
         advice=MESSAGE_ADVICE[kind],
         evidence=Evidence(begun, culprits[0], "collectives", op=f"{row.src}→{row.dst}"),
         first_ns=begun,

@@ -12,6 +12,7 @@ from pardbg.events import fields
 from pardbg.words import ranks_text
 
 NOTE: Final = "rehearsed order"
+PLACES: Final = "rehearsed places"
 _ADVICE: Final = {
     "skipped-op": "All ranks of a group must call its ops: look for an `if`, an early `continue` "
     "or an empty batch around this line.",
@@ -36,6 +37,14 @@ def orders(view: View) -> tuple[Finding, ...]:
                 row
             )
     return tuple(_finding(view, kind, where, same) for (kind, where, _), same in alike.items())
+
+
+@per_view
+def places(view: View) -> Mapping[tuple[int, int], str]:
+    """(rank, when it issued an op) -> where, of ops that not all of their ranks issued alike."""
+    said = view.store.notes.get(PLACES)
+    rows = said if isinstance(said, list) else []
+    return {(row[0], row[1]): row[2] for row in rows if isinstance(row, list) and len(row) == 3}
 
 
 def _finding(view: View, kind: str, where: str, rows: list[Mapping[str, object]]) -> Finding:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final, Literal
 
-from pardbg.analysis.schedules.lowering import consumed, lower, peer
+from pardbg.analysis.schedules.lowering import Lowered, consumed, lower, peer
 from pardbg.analysis.schedules.schedule_table import Cell, Op, Table
 from pardbg.analysis.schedules.transports import TRANSPORTS, Deadlock, Transport, other_end, run
 
 Kind = Literal["missing", "twice", "order", "place", "message", "deadlock"]
+Load = Literal["loads", "refused", "no order"]
+_BEFORE: Final = {"B": "F", "I": "F", "W": "I"}
 MAX_PROBLEMS: Final = 1000
 """Of one table: a cell 999999F999999 alone makes a million million others missing."""
 
@@ -51,6 +53,10 @@ class Verdict:
     problems: tuple[Problem, ...]
     in_flight: tuple[int, ...]
     """rank -> most microbatches forwarded and not yet backwarded, summed over its stages."""
+    load: Load = "loads"
+    """What torch does when it loads the table: takes it, refuses it by its own check
+    (``_validate_schedule``), or refuses it for want of an order of its messages (``Malformed
+    compute schedule``)."""
 
     @property
     def good(self) -> bool:
@@ -87,12 +93,31 @@ def lint(
     count = num_microbatches if num_microbatches is not None else table.num_microbatches
     found = chain(_counts(table, count), _orders(table), _losses(table), _message_rules(table))
     problems = list(islice(found, MAX_PROBLEMS))
-    if not problems:
-        problems += _deadlocks(table, transports)
+    load: Load = "refused" if problems and _refused(table, count) else "loads"
+    if load == "loads":
+        lowered = lower(table)
+        if lowered.stuck:
+            problems.append(_stuck(lowered.stuck, table.owners, table.num_stages - 1))
+            load = "no order"
+        elif not problems:
+            problems += _deadlocks(table, lowered, transports)
     return Verdict(
         len(table.rows), table.num_stages, count, tuple(problems),
-        tuple(_in_flight(row) for row in table.rows),
+        tuple(_in_flight(row) for row in table.rows), load,
     )  # fmt: skip
+
+
+def _refused(table: Table, count: int) -> bool:
+    """As torch checks: a stage on one rank, F before B and I before W, and as many different
+    microbatches as there are. What runs twice, or too late for its messages, passes."""
+    seen: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for rank, _, (stage, kind, mb) in table.ops():
+        before = _BEFORE.get(kind)
+        if table.owners.get(stage) != rank or (before and mb not in seen[stage, before]):
+            return True
+        seen[stage, kind].add(mb)
+    numbers = ([len(seen[stage, kind]) for kind in "FBIW"] for stage in range(table.num_stages))
+    return any(f != count or i != w or b + i != count for f, b, i, w in numbers)
 
 
 def _counts(table: Table, count: int) -> Iterator[Problem]:
@@ -135,12 +160,11 @@ def _absent(stage: int, mb: int, seen: Counter[Op], rank: int) -> Iterator[Probl
 
 def _orders(table: Table) -> Iterator[Problem]:
     """Within a row: forward before backward, I before W."""
-    before = {"B": "F", "I": "F", "W": "I"}
     done: set[Op] = set()
     all_ops = {op for _, _, op in table.ops()}
     for rank, cell, op in table.ops():
-        if op.kind in before:
-            needed = op._replace(kind=before[op.kind])
+        if op.kind in _BEFORE:
+            needed = op._replace(kind=_BEFORE[op.kind])
             if needed not in done and needed in all_ops:
                 yield Problem("order", f"{op.text} before {needed.text}", rank, cell.column)
         done.add(op)
@@ -238,12 +262,10 @@ def _crossed(table: Table, owner: Mapping[int, int]) -> Iterator[Problem]:
                 break
 
 
-def _deadlocks(table: Table, transports: Sequence[Transport]) -> Iterator[Problem]:
-    lowered = lower(table)
+def _deadlocks(
+    table: Table, lowered: Lowered, transports: Sequence[Transport]
+) -> Iterator[Problem]:
     owner, last = table.owners, table.num_stages - 1
-    if lowered.stuck:
-        yield _stuck(lowered.stuck, owner, last)
-        return
     strictest = max(transports, key=TRANSPORTS.index)
     if run(lowered.rows, owner, last, strictest) is None:
         return

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 from pardbg import words
@@ -210,6 +211,13 @@ def _compute(row: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+_LOADS: Final = {
+    "loads": "torch loads it",
+    "refused": "torch refuses to load it",
+    "no order": "torch finds no order for its messages and refuses to load it",
+}
+
+
 def verdict(name: str, found: Verdict) -> str:
     """What lint says of one file."""
     shape = (
@@ -219,7 +227,7 @@ def verdict(name: str, found: Verdict) -> str:
     flight = " ".join(f"r{rank} {count}" for rank, count in enumerate(found.in_flight))
     if found.good:
         return f"{name}: good: {shape}; runs on every transport; most in flight {flight}"
-    head = f"{name}: {found.word}: {shape}"
+    head = f"{name}: {found.word}: {shape}; {_LOADS[found.load]}"
     more = ["  … these are the first"] * (len(found.problems) == MAX_PROBLEMS)
     return "\n".join((head, *(f"  {problem.line()}" for problem in found.problems), *more))
 

@@ -32,6 +32,8 @@ def average(grad: torch.Tensor, bad: bool) -> None:
         dist.all_reduce(grad[:4].clone())
     elif FAULT == "dtype" and bad:
         dist.all_reduce(grad.to(torch.int32))
+    elif FAULT == "reduce" and bad:
+        dist.all_reduce(grad, op=dist.ReduceOp.MAX)
     elif not (FAULT == "skip" and bad):
         dist.all_reduce(grad)
 

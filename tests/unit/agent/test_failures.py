@@ -13,7 +13,7 @@ import msgpack
 import pytest
 
 from pardbg_agent.defs import read_file
-from pardbg_agent.life.failures import UncaughtErrors
+from pardbg_agent.life.failures import UncaughtErrors, _last_line
 
 PROGRAM = """
 import json, os, sys, threading
@@ -53,6 +53,12 @@ def test_an_exception_is_told_with_its_place_and_the_programs_own_hook_runs(tmp_
     assert (told["type"], told["text"], told["step"]) == ("ValueError", "ValueError: no labels", 5)
     assert [frame[2] for frame in told["frames"]] == ["<module>", "batch"]
     assert told["frames"][-1][0].endswith("train.py") and told["thread"] == "MainThread"
+
+
+@pytest.mark.parametrize("text", ["\n  in batch 17\nmore", "in batch 17\n", "\n\n", ""])
+def test_a_text_that_begins_with_a_new_line_is_told(text: str) -> None:
+    said = "ValueError: in batch 17" if text.strip() else "ValueError"
+    assert _last_line(ValueError(text)).rstrip(":") == said
 
 
 def test_a_threads_exception_is_told_as_the_threads(tmp_path: Path) -> None:

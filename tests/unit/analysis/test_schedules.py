@@ -92,6 +92,19 @@ def test_an_order_that_cannot_run_names_its_circle() -> None:
     assert "rank 0 needs 1B0 for 0B0" in line and "rank 1 needs 0F1 for 1F1" in line
 
 
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        (ONE, "loads"),
+        (ONE.replace("0B1", "0B1,0B1"), "loads"),  # torch counts different microbatches
+        (ONE.replace(",0B1", ""), "refused"),
+        ("0F0,0B0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1", "no order"),
+    ],
+)
+def test_whether_torch_loads_a_table_is_said(text: str, load: str) -> None:
+    assert lint(parse(text)).load == load
+
+
 HEAD_ON = (
     "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
     "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"

@@ -65,6 +65,20 @@ def stuck(traces: Sequence[Trace], transport: Transport = "rendezvous") -> dict[
     }
 
 
+def test_what_holds_nobody_up_is_kept_with_its_moment() -> None:
+    """The same bytes of another dtype: both ends of a message, all members of a collective."""
+    calls = [(("send", 1), SUM), (("recv", 0), SUM), (SUM,)]
+    traces = [rank_of(rank, *of_rank) for rank, of_rank in enumerate(calls)]
+    for op in traces[1].ops.values():
+        op["dtype"] = "int32"
+    played = play(traces)
+    assert [one.stuck for one in played.values()] == [None] * 3
+    assert [[number for number, _ in one.odd] for one in played.values()] == [[0, 1], [0, 1], [0]]
+    for one in played.values():
+        issued = one.records[one.records["kind"] == int(Kind.OP_ISSUE)]
+        assert [when for _, when in one.odd] == issued["t0_ns"].tolist()
+
+
 SUM, SUM_SOME = ("all_reduce", ALL), ("all_reduce", SOME)
 
 
