@@ -106,6 +106,10 @@ class Node(str, enum.Enum):
     OUTPUT = "output"
     """{"lines": [[stream, rank, text]]}: of the job on that node."""
 
+    # both ways
+    BOARDS = "boards"
+    """{"changes": of ``ranks.boards``, "by_ns": hub to relay: what to add to their times}."""
+
     # hub -> relay
     KNOWN = "known"
     """{"hub"}: answer to a relay that the hub did not know, or whose link is new."""

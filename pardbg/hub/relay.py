@@ -26,6 +26,7 @@ from pardbg.hub.ctrl_messages import (
     pack,
     unpack,
 )
+from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.where import py_spy
@@ -64,6 +65,7 @@ class Relay:
         self._successor = Successor(config, list(sources))
         self._definitions = Definitions()
         self._rings = Rings(config.ring_dir, self._definitions, config.run)
+        self._boards = Boards(config.ring_dir, config.run)
         self._gone: dict[str, tuple[int, int | None]] = {}
         self._pending: deque[tuple[bytes, bytes]] = deque()
         """Taken from an agent, not yet from us."""
@@ -122,6 +124,7 @@ class Relay:
         with contextlib.suppress(OSError):
             files.write_json(self.config.dir / files.RECORDED_FILE, {"error": missed})
         self._up.close(linger_ms=1_000 if taken else 0)
+        self._boards.close()
         self._rings.close(remove=taken)
         self._output.close()
         for socket in (self._pull, self._agents):
@@ -134,6 +137,9 @@ class Relay:
         self._wait()
         self._up.look()
         now = time.monotonic_ns()
+        if self._up.up:
+            for changes in self._boards.changes(now):
+                self._up.say(Node.BOARDS, changes=changes)
         self._pass_data()
         self._pass_up()
         for sender, said in self._up.receive():
@@ -153,7 +159,7 @@ class Relay:
             # Agents keep their records while the hub takes nothing.
             self._without_data.poll(5 if self._up.up else 50)
         else:
-            self._poller.poll(25)
+            self._poller.poll(TURN_MS if self._boards.active else 25)
 
     def _pass_data(self) -> None:
         if self._up.num_links != self._link:
@@ -227,6 +233,8 @@ class Relay:
         elif kind == Node.FORGET.value and proc in self._rings.mapped:
             self._rings.forget(proc)
             self._gone.pop(proc, None)
+        elif kind == Node.BOARDS.value:
+            self._boards.take(message["changes"], int(message["by_ns"]))
         elif kind == Node.LOOK.value:
             words = int(message.get("id") or 0), proc, int(message.get("pid") or 0)
             threading.Thread(target=self._look, args=words, daemon=True).start()

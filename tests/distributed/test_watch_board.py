@@ -24,8 +24,8 @@ from tests.processes import rank_env, wait_until
 class Watching:
     """A job, held by watches."""
 
-    def __init__(self, control: HubControl) -> None:
-        self._control = control
+    def __init__(self, control: HubControl, ranks: int = 3) -> None:
+        self._control, self._ranks = control, set(range(ranks))
 
     def do(self, verb: Verb, ranks: str = "", **args: Any) -> dict[str, Any]:
         reply = self._control.command(verb, ranks, **args)
@@ -39,7 +39,7 @@ class Watching:
         def stopped() -> bool:
             nonlocal data
             data = self.do(Verb.STATUS)
-            everybody = {*data["held"], *data["waiting"]} == {0, 1, 2}
+            everybody = {*data["held"], *data["waiting"]} == self._ranks
             return data["mode"] == "held" and everybody and says in data["reason"]
 
         try:

@@ -13,11 +13,22 @@ from typing import Any
 
 import pytest
 
+from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.config import NOTICES_FILE, Place
 from pardbg.hub.run.start import RunHandle
 from pardbg.hub.serve.sockets import make_keys
-from tests.distributed.runs import coverage, events, hub_pid, maps, session_of, started
+from tests.distributed.programs import disagreeing as program
+from tests.distributed.runs import (
+    coverage,
+    events,
+    hub_pid,
+    maps,
+    session_of,
+    started,
+    wait_ranks,
+)
+from tests.distributed.test_watch_board import Watching
 from tests.processes import rank_env, wait_until
 
 STEPS = 60
@@ -107,6 +118,72 @@ def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
         seen = events(messages)
         assert {"node", "node_back", "hub_restart"} <= set(seen) and "gap" not in seen
         assert not second.session.exists()
+
+
+TWO_RANKS = 'for r in 0 1; do RANK=$(($0 * 2 + r)) LOCAL_RANK=$r "$@" & done; wait'
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_ranks_of_two_nodes_that_disagree_are_held(tmp_path: Path, ports: tuple[int, int]) -> None:
+    """Two ranks a node; rank 2 is late, sums another dtype, drifts apart, with rank 3 beside it.
+    `delay`, a breakpoint, `where` and `p` reach both nodes."""
+    go, keys, hub = tmp_path / "go", make_keys(), f"tcp://127.0.0.1:{ports[0]}"
+
+    def start(node: int) -> Any:
+        argv = [
+            "sh",
+            "-c",
+            TWO_RANKS,
+            str(node),
+            sys.executable,
+            "-m",
+            program.__name__,
+            "fault:diverge",
+        ]
+        env = {
+            "GROUP_RANK": str(node), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[1]), "PARDBG_HOST": f"n{node}",
+            program.GO: str(go),
+        }  # fmt: skip
+        place = Place(hub, node, 2, keys)
+        name = tmp_path / f"n{node}.mcap"
+        return started(argv, name, env=rank_env(env), place=place, allow_eval=True)
+
+    with start(0) as first, start(1) as second:
+        control = HubControl(first.run_dir)
+        wait_ranks(control, 4)
+        job = Watching(control, 4)
+        job.do(Verb.WATCH, expr="skew>500ms")
+        job.do(Verb.DELAY, "2", ns=1_500_000_000)
+        data = job.held("watch 1: rank 2 step 0, skew>500ms: last to broadcast int64[1] root 0 on")
+        assert 2 in data["held"]
+        job.do(Verb.DELAY, "2", ns=0)
+        job.do(Verb.DELETE, numbers=[1])
+        job.do(Verb.BREAK, expr="op==broadcast and rank==3")
+        job.do(Verb.CONTINUE)
+        data = job.held("rank 3 before broadcast default #")
+        held = ",".join(map(str, data["held"]))
+        answers = job.do(Verb.INSPECT, held, kind="p", expr="1 + 1")["answers"]
+        assert set(answers) == set(data["held"]) >= {3}
+        job.do(Verb.DELETE, numbers=[2])
+        for watch in ("mismatch", "diverge"):
+            job.do(Verb.WATCH, expr=watch)
+        go.touch()
+        job.do(Verb.CONTINUE)
+        data = job.held("mismatch: wants all_reduce ")
+        assert "reduce int32[]" in data["reason"] and "reduce float32[]" in data["reason"], data
+        assert set(map(int, job.do(Verb.WHERE)["stacks"])) == {0, 1, 2, 3}
+        job.do(Verb.CONTINUE)
+        data = job.held("diverge: parameter 0.token.weight differs after step 8: rank 2 from")
+        assert "rank 2 from ranks 0,1,3 (101 of 101 differ)" in data["reason"]
+        job.do(Verb.CONTINUE)
+        data = job.held("mismatch: wants all_gather float32[")
+        job.do(Verb.CONTINUE)
+        control.close()
+        for handle in (first, second):
+            handle.kill()
+            handle.wait(30)
 
 
 @pytest.mark.timeout(120)

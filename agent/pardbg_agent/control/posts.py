@@ -30,8 +30,11 @@ The layout, host byte order, all in one page-aligned file::
     4096    SETS * WAYS slots of SLOT bytes: ops
     ...     AREAS areas of AREA bytes: checksums of up to MAX_SUMS parameters each
 
-Only same-host members of a group meet here (times are CLOCK_MONOTONIC); for a group across hosts
-each host compares its own, and the analysis all of them. Standard library only."""
+[Note: other nodes] Times are CLOCK_MONOTONIC of the host. A rank of another node is there as a copy
+(ELSEWHERE), which the node's relay keeps up to date (``pardbg.hub.ranks.boards``): it reads here
+what is new, from PLACES. A copy comes a moment late, so of two ranks that post at the same time
+neither may see the other: who compares with copies waits for them, AWAY_NS at most, and of two that
+then find each other the later one is held. Standard library only."""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +61,14 @@ HEADER: Final = struct.Struct("@8sIIiIQq")
 Then its CRC-32."""
 KINDS: Final = {"mismatch": 1, "skew": 2, "diverge": 4}
 """What a process watches, as bits."""
+ELSEWHERE: Final = 128
+"""Another one: the board is a copy of one on another node; pid and start are the copier's."""
+AWAY_NS: Final = 50_000_000
+"""How long an op waits for the copies of the others' posts, where ranks elsewhere take part."""
+_COUNT: Final = struct.Struct("@Q")
+_PLACE: Final = struct.Struct("@H")
+_COUNT_AT, _PLACES_AT, PLACES = 64, 128, 1024
+"""In the header's page: number of posts ever, then the places of the newest ones, in a circle."""
 
 SETS: Final = 512
 WAYS: Final = 4
@@ -82,6 +93,8 @@ bytes of nothing, and the sums (int64)."""
 _SUMS_AT: Final = 32
 assert _SUMS_AT + 8 * MAX_SUMS <= AREA
 SIZE: Final = _AREAS + AREAS * AREA
+NUM_PLACES: Final = SETS * WAYS + AREAS
+"""Slots, then areas."""
 
 OPS: Final = (
     "?", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter",
@@ -157,7 +170,7 @@ class Posts:
         self._ages = [0] * (SETS * WAYS)
         """Number of the post in each slot; 0: empty."""
         self._keys: list[tuple[int, int] | None] = [None] * (SETS * WAYS)
-        self._areas = 0
+        self._areas = self._written = 0
         self._lock = threading.Lock()
         self._write_header()
 
@@ -184,6 +197,11 @@ class Posts:
             self.rank, self._kinds = rank, kinds
             self._write_header()
 
+    def end(self) -> None:
+        """A copy's process has ended: it counts no more."""
+        self._started = -1
+        self._write_header()
+
     def _write_header(self) -> None:
         kinds, rank = self._kinds, self.rank
         head = HEADER.pack(MAGIC, SLOT, os.getpid(), rank, kinds, self.job, self._started)
@@ -192,9 +210,7 @@ class Posts:
     def post(self, what: int, which: int, t_ns: int, packed: bytes, held: bool = False) -> None:
         """Put it there for the others to see. ``packed``: of pack_what."""
         body = _BODY.pack(what, which, t_ns, self.rank, held, packed)
-        at = _DATA + self._slot(what, which) * SLOT
-        self._buffer[at : at + SLOT] = body + _crc(body)
-        self._fence()
+        self.write(self._slot(what, which), body + _crc(body))
 
     def _slot(self, what: int, which: int) -> int:
         first = _set_of(what, which) * WAYS
@@ -211,10 +227,16 @@ class Posts:
         of the watch that has already said that they differ; -1: none."""
         numbers = struct.pack(f"@{len(sums)}q", *sums)
         head = _AREA_HEAD.pack(what, which, told, len(sums))
-        at = _AREAS + self._areas * AREA
+        self.write(SETS * WAYS + self._areas, head + _crc(head + numbers) + b"\0\0\0\0" + numbers)
         self._areas = (self._areas + 1) % AREAS
-        whole = head + _crc(head + numbers) + b"\0\0\0\0" + numbers
-        self._buffer[at : at + len(whole)] = whole
+
+    def write(self, place: int, raw: bytes) -> None:
+        """Put a slot's or (from SETS * WAYS on) an area's bytes there, then note the place."""
+        at, size = _span(place)
+        self._buffer[at : at + min(size, len(raw))] = raw[:size]
+        _PLACE.pack_into(self._buffer, _PLACES_AT + 2 * (self._written % PLACES), place)
+        self._written += 1
+        _COUNT.pack_into(self._buffer, _COUNT_AT, self._written)
         self._fence()
 
     def _fence(self) -> None:
@@ -276,6 +298,21 @@ class Peer:
                 if head[size : size + 4] == _crc(head[:size] + numbers):
                     return Sums(told, struct.unpack(f"@{count}q", numbers))
         return None
+
+    def news(self, since: int) -> tuple[int, dict[int, bytes]]:
+        """Return (number of posts ever, place -> bytes of those after the first ``since``). What is
+        being written is left out, as it is noted again; so is what is no longer among PLACES."""
+        (count,) = _COUNT.unpack_from(self.buffer, _COUNT_AT)
+        found = {}
+        for number in range(max(since, count - PLACES), count):
+            (place,) = _PLACE.unpack_from(self.buffer, _PLACES_AT + 2 * (number % PLACES))
+            if place in found or place >= NUM_PLACES:
+                continue
+            at, size = _span(place)
+            if size == AREA:
+                size = _SUMS_AT + 8 * min(_AREA_HEAD.unpack_from(self.buffer, at)[3], MAX_SUMS)
+            found[place] = self.buffer[at : at + size]
+        return count, found
 
     def refresh(self) -> bool:
         """Its header again: rank and kinds may be new. False: not one of ours."""
@@ -354,15 +391,37 @@ class PeerPosts:
 
     def _meet(self, path: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            buffer = _map(path, SIZE)
+            buffer = map_file(path, SIZE)
             peer = Peer(path, buffer, None)
             if not peer.refresh() or peer.job != self._own.job or not peer.alive():
                 buffer.close()
                 self._foreign.add(path)
                 return
             with contextlib.suppress(OSError, ValueError):
-                peer.ring = _map(path.removesuffix(SUFFIX) + ".ring", wire.RING_DATA_OFFSET)
+                peer.ring = map_file(path.removesuffix(SUFFIX) + ".ring", wire.RING_DATA_OFFSET)
             self._known[path] = peer
+
+
+def waited(found: Iterable[Peer], there: Callable[[Peer], object]) -> int:
+    """Wait until ``there`` for each of these, AWAY_NS at most, if one of them is on another node.
+    Return how long that was; 0: none is."""
+    left, begun = list(found), time.monotonic_ns()
+    if not any(other.kinds & ELSEWHERE for other in left):
+        return 0
+    while (left := [other for other in left if not there(other)]) and (
+        time.monotonic_ns() - begun < AWAY_NS
+    ):
+        time.sleep(0.0005)
+    return time.monotonic_ns() - begun
+
+
+def moved(place: int, raw: bytes, by_ns: int) -> bytes:
+    """A slot with its time on another clock; an area as it is, and what is no slot."""
+    if place >= SETS * WAYS or not by_ns or raw[-4:] != _crc(raw[:-4]) or len(raw) != SLOT:
+        return raw
+    what, which, t_ns, *rest = _BODY.unpack(raw[:-4])
+    body = _BODY.pack(what, which, t_ns + by_ns, *rest)
+    return body + _crc(body)
 
 
 def gate_of(ring: Any) -> tuple[bool, int]:
@@ -390,6 +449,13 @@ def same(slot: bytes, packed: bytes) -> bool:
     return slot[_WHAT_AT : _WHAT_AT + WHAT.size] == packed
 
 
+def _span(place: int) -> tuple[int, int]:
+    """(offset, bytes)"""
+    if place < SETS * WAYS:
+        return _DATA + place * SLOT, SLOT
+    return _AREAS + (place - SETS * WAYS) * AREA, AREA
+
+
 def _set_of(what: int, which: int) -> int:
     return (what + which) % SETS
 
@@ -398,7 +464,7 @@ def _crc(raw: bytes) -> bytes:
     return zlib.crc32(raw).to_bytes(4, "little")
 
 
-def _map(path: str, size: int) -> mmap.mmap:
+def map_file(path: str, size: int) -> mmap.mmap:
     """Read-only. ValueError if the file is shorter."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

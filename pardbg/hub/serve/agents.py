@@ -8,11 +8,12 @@ from typing import Any, Final
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ctrl_messages import agent_state
+from pardbg.hub.ctrl_messages import Node, agent_state
+from pardbg.hub.ranks.boards import Boards
 from pardbg.hub.ranks.rings import SALVAGED, Rescued, Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.serve.collector import Collector
-from pardbg.hub.serve.nodes import Nodes
+from pardbg.hub.serve.nodes import Known, Nodes
 from pardbg.hub.serve.questions import Questions
 from pardbg.hub.serve.router import Router
 from pardbg.store.clocks import SAME, ClockEstimate, Offset
@@ -34,17 +35,19 @@ class Agents:
 
     def __init__(
         self, hub_id: str, boot_id: str, router: Router, collector: Collector,
-        definitions: Definitions, rings: Rings, machine: Machine, where: Where,
+        definitions: Definitions, rings: Rings, machine: Machine, where: Where, boards: Boards,
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
         """proc -> why: exit, killed or lost."""
         self.questions = Questions()
+        self.boards = boards
         self._hub_id, self._boot_id = hub_id, boot_id
         self._router, self._collector, self._definitions = router, collector, definitions
         self._rings, self._machine, self._where = rings, machine, where
         self.nodes = Nodes(hub_id, router)
         self.nodes.on_welcome = lambda proc: self._welcome(proc, collector.clock())
         self.nodes.on_rescued = self._rescued
+        self.nodes.on_boards = self._on_boards
         self._clocks: dict[str, ClockEstimate] = {}
         """By process; those behind one relay share its node's."""
         self._node_clocks: dict[str, ClockEstimate] = {}
@@ -106,6 +109,8 @@ class Agents:
     def tick(self, now: int) -> None:
         """Look for new rings, dead processes, due pings."""
         self._gone(self._rings.left(now), now)
+        for changes in self.boards.changes(now) if self.nodes else ():
+            self._pass_boards(changes, None, 0)
         if now - self._scanned_ns >= SCAN_NS:
             self._scanned_ns = now
             self._rings.scan()
@@ -120,6 +125,18 @@ class Agents:
                 self._gone_elsewhere(proc, dead_ns, now)
         self.nodes.tick(now)
         self._ping_remote(now)
+
+    def _on_boards(self, node: Known, changes: list[Any]) -> None:
+        by_ns = self.offset_ns(next(iter(node.rows), ""))
+        self.boards.take(changes, by_ns)
+        self._pass_boards(changes, node, by_ns)
+
+    def _pass_boards(self, changes: list[Any], source: Known | None, by_ns: int) -> None:
+        """To the other nodes. ``by_ns``: what to add to their times for our clock."""
+        for node in self.nodes:
+            if node is not source and not node.silent:
+                theirs = self.offset_ns(next(iter(node.rows), ""))
+                self.nodes.tell(node, Node.BOARDS, changes=changes, by_ns=by_ns - theirs)
 
     def _gone_elsewhere(self, proc: str, dead_ns: int, now: int) -> None:
         """A process ended on another node: what it left is fetched, once its last words came."""

@@ -15,6 +15,7 @@ from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Ack, Event, ToAgent
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import Node, notice
+from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
@@ -98,6 +99,7 @@ class Hub:
         """Close sockets, mappings and the session."""
         self._close_session()
         self._agents.nodes.tell_all(Node.END)
+        self._agents.boards.close()
         self._rings.close(remove=self.over)
         self._output.close()
         self._sockets.close()
@@ -119,6 +121,7 @@ class Hub:
         self._agents = Agents(
             self.id, self.config.boot_id, self._router, self._collector, self._definitions,
             self._rings, self._machine, self._where,
+            Boards(self.config.ring_dir, self.config.run),
         )  # fmt: skip
         self._agents.ended = dict(self._resumed.ended)
         self._state = StateFeed(self.id, self._agents, self._where, self._router, self._collector)
@@ -162,7 +165,9 @@ class Hub:
     def _turn(self) -> bool:
         """Wait for something, do what is due; True when the run is over."""
         active = self._machine.control.active or self._router.busy
-        self._sockets.wait(3 if self._machine.control.settling else 10 if active else 25)
+        watching = self._agents.boards.active and self._agents.nodes
+        quick = TURN_MS if watching else 3 if self._machine.control.settling else 10
+        self._sockets.wait(quick if watching or active else 25)
         now = time.monotonic_ns()
         if self._collector.drain():
             self._heard_ns = now

@@ -54,6 +54,7 @@ class Nodes:
         """The process's records from where the hub stands are to come (again)."""
         self.on_rescued: Callable[[str, Rescued, int, int | None], None] = lambda *_: None
         self.on_looked: Callable[[int, str, Any], None] = lambda number, proc, found: None
+        self.on_boards: Callable[[Known, list[Any]], None] = lambda node, changes: None
         self.on_line: Callable[[str, int | None, str], None] = lambda stream, rank, text: None
         self._hub_id, self._router = hub_id, router
         self._nodes: dict[str, Known] = {}
@@ -63,6 +64,9 @@ class Nodes:
         self._node_of: dict[str, Known] = {}
         self._asked: dict[str, int] = {}
         self._parts: dict[str, Rescued] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     def __iter__(self) -> Iterator[Known]:
         return iter(self._nodes.values())
@@ -87,6 +91,8 @@ class Nodes:
         node.heard_ns = now
         if kind == Node.RESCUED.value:
             self._rescued(node, message)
+        elif kind == Node.BOARDS.value:
+            self.on_boards(node, message["changes"])
         elif kind == Node.LOOKED.value:
             self.on_looked(int(message["id"]), str(message["proc"]), message["found"])
         elif kind == Node.OUTPUT.value:

@@ -154,6 +154,30 @@ def held(seen: posts.PeerPosts, what: int, seq: int) -> list[bool]:
     return [post.held for post in (posts.posts(seen.of((1,), 1), what, seq) or {}).values()]
 
 
+@pytest.mark.parametrize(("ahead_ns", "held"), [(3_600_000_000_000, 0), (-3_600_000_000_000, 1)])
+def test_of_two_nodes_at_the_same_time_the_later_one_is_held(
+    c: core.Core, peers: dict[int, Peer], monkeypatch: pytest.MonkeyPatch, ahead_ns: int, held: int
+) -> None:
+    """Rank 2's post arrives while this rank waits for it, an hour after or before its own."""
+    watch(c, "mismatch")
+    peers[2].board.identify(2, posts.ELSEWHERE | ALL_KINDS)
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        if not naps:
+            peers[2].comes(0, "broadcast", root=0, t_ns=clock.now_ns() + ahead_ns)
+            for rank in (0, 3):
+                peers[rank].comes(0)
+        naps.append(seconds)
+
+    monkeypatch.setattr("pardbg_agent.control.posts.time.sleep", nap)
+    found = hits(c, sum_of())
+    assert len(naps) == 1, "all are there: nobody waits on"
+    assert [text.partition(", ")[2] for text, _ in found] == held * [
+        "rank 2 came with broadcast float32[8] root 0"
+    ]
+
+
 def test_what_is_not_on_the_board_is_no_mismatch(c: core.Core, peers: dict[int, Peer]) -> None:
     """Peers that were told to watch later; a board that is not there at all."""
     watch(c, "mismatch")

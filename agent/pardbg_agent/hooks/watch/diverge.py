@@ -143,10 +143,14 @@ def _compare(
     found = [
         other for other in x.others.of(replica.ranks, 0) if other.kinds & posts.KINDS["diverge"]
     ]
+    last = all(other.sums(what, which) for other in found)
+    x.core.hook_ns -= posts.waited(found, lambda other: other.sums(what, which))
     theirs = {other.rank: other.sums(what, which) for other in found}
     sums = {rank: each for rank, each in theirs.items() if each is not None}
     if not sums or len(sums) < len(found) or x.own.rank in sums:
         return  # not the last one to come; or two jobs that nothing tells apart
+    if not last and x.own.rank > min(sums):
+        return  # of those who waited for other nodes' sums, one tells
     if replica.told == watch.number or any(each.told == watch.number for each in sums.values()):
         replica.told = watch.number
         return

@@ -120,6 +120,7 @@ def _compare(c: _core.Core, x: Comparing, op: Any) -> None:
     here = _Here(group, what, seq, t_ns, packed, x.others.of(group.ranks, len(group.ranks) - 1))
     if watches.mismatch is not None:
         text = _disagrees(x, here)
+        text = text or _disagrees_away(c, x, here)
         if text and c.gate.stop(watches.mismatch.number, text):
             x.own.post(what, seq, t_ns, packed, held=True)
             return
@@ -145,8 +146,18 @@ class _Here(NamedTuple):
         return f"{self.group.name} #{self.seq}"
 
 
-def _disagrees(x: Comparing, here: _Here) -> str:
-    """Most of the time all slots are equal to the byte, and there is nothing to decode."""
+def _disagrees_away(c: _core.Core, x: Comparing, here: _Here) -> str:
+    """The same with ranks of other nodes, whose posts come a moment late. Those seen only now may
+    wait just so: of two that disagree the one that came later is held. A wait that a watch asked
+    for is no more the agent's cost than a hold."""
+    waited = posts.waited(here.found, lambda other: other.find(here.what, here.seq))
+    c.hook_ns -= waited
+    return _disagrees(x, here, later=True) if waited else ""
+
+
+def _disagrees(x: Comparing, here: _Here, later: bool = False) -> str:
+    """Most of the time all slots are equal to the byte, and there is nothing to decode. ``later``:
+    those that came after this rank do not count."""
     for other in here.found:
         slot = other.find(here.what, here.seq)
         if slot is not None and not posts.same(slot, here.packed):
@@ -157,7 +168,13 @@ def _disagrees(x: Comparing, here: _Here) -> str:
     others = posts.posts(x.others.of(here.group.ranks, 0), here.what, here.seq)
     if others is None or x.own.rank in others:
         return ""
-    return agreement.verdict(_mine(x, here), others, len(here.group.ranks), here.where)
+    mine = _mine(x, here)
+    if later:
+        others = {
+            rank: post for rank, post in others.items()
+            if (post.t_ns, rank) < (mine.t_ns, mine.rank) or not agreement.differs(mine, post)
+        }  # fmt: skip
+    return agreement.verdict(mine, others, len(here.group.ranks), here.where)
 
 
 def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
@@ -166,6 +183,7 @@ def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
     others = posts.posts(here.found, here.what, here.seq)
     if not others or not agreement.late(mine, others, limit_ns, here.where):
         return ""
+    c.hook_ns -= posts.waited(here.found, lambda other: other.find(here.what, here.seq))
     x.others.refresh()
     watching = [
         other for other in x.others.of(here.group.ranks, 0) if other.kinds & posts.KINDS["skew"]

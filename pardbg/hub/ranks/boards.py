@@ -1,0 +1,148 @@
+"""The boards of this node's processes (``pardbg_agent.control.posts``), read as they change, and
+copies of the other nodes' beside them: so ranks of all nodes compare what they are about to do.
+
+What is lost on the way is not on the copy, and says nothing there: nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pardbg.hub.removal import remove_ring
+from pardbg_agent.control.posts import (
+    ELSEWHERE,
+    NUM_PLACES,
+    SIZE,
+    SUFFIX,
+    Peer,
+    Posts,
+    map_file,
+    moved,
+)
+
+LOOK_NS: Final = 250_000_000
+PIECE_BYTES: Final = 1 << 20
+"""A message has about so many bytes of posts."""
+MAX_COPIES: Final = 512
+"""A third of a MiB each, in shared memory; ranks beyond that are not compared here."""
+TURN_MS: Final = 2
+"""How often to look while somebody watches."""
+
+Change = list[Any]
+"""[proc, rank, kinds, job, [[place, bytes], ...]]; rank -1: its process has ended."""
+
+
+@dataclass(slots=True)
+class _Own:
+    peer: Peer
+    seen: int = 0
+    """Posts passed on."""
+    told: tuple[int, int] = (-1, 0)
+    """(rank, kinds) passed on."""
+
+
+@dataclass(slots=True)
+class Boards:
+    """Of one run's directory of rings."""
+
+    folder: Path
+    run: str
+    _own: dict[str, _Own] = field(default_factory=dict)
+    _copies: dict[str, Posts] = field(default_factory=dict)
+    _looked_ns: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Somebody here watches."""
+        return any(own.peer.kinds for own in self._own.values())
+
+    def changes(self, now: int) -> Iterator[list[Change]]:
+        """What is new since the last call, in messages."""
+        gone = self._look(now) if now - self._looked_ns >= LOOK_NS else []
+        piece, size = gone, 0
+        for proc, own in self._own.items():
+            peer = own.peer
+            peer.refresh()
+            count, posts = peer.news(own.seen)
+            if not posts and own.told == (peer.rank, peer.kinds):
+                continue
+            own.seen, own.told = count, (peer.rank, peer.kinds)
+            piece.append([proc, peer.rank, peer.kinds, peer.job, list(posts.items())])
+            size += sum(map(len, posts.values()))
+            if size >= PIECE_BYTES:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece
+
+    def _look(self, now: int) -> list[Change]:
+        """Find new boards; return those whose process has ended."""
+        self._looked_ns = now
+        gone: list[Change] = []
+        for proc, own in list(self._own.items()):
+            if not own.peer.alive():
+                del self._own[proc]
+                gone.append([proc, -1, 0, own.peer.job, []])
+                own.peer.close()
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.folder):
+                proc = entry.name.removesuffix(SUFFIX)
+                if not entry.name.endswith(SUFFIX) or proc in self._own:
+                    continue
+                if "~" not in proc:
+                    self._meet(proc, entry.path)
+                elif proc not in map(_name, self._copies):
+                    remove_ring(self.folder, self.run, proc)  # or of a copier before us
+        return gone
+
+    def _meet(self, proc: str, path: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            peer = Peer(path, map_file(path, SIZE), None)
+            if peer.refresh() and peer.alive():
+                self._own[proc] = _Own(peer)
+            else:
+                peer.close()
+
+    def take(self, changes: list[Change], by_ns: int) -> None:
+        """Write what is new on other nodes, with their times moved. Raises ValueError and the like
+        where it makes no sense."""
+        for proc, rank, kinds, job, posts in changes:
+            copy = self._copies.get(proc) or self._copy(proc, job, rank)
+            if copy is None:
+                continue
+            copy.identify(rank, kinds | ELSEWHERE)
+            for place, raw in posts:
+                if 0 <= place < NUM_PLACES:
+                    copy.write(place, moved(place, raw, by_ns))
+            if rank < 0:
+                copy.end()
+                del self._copies[proc]  # its file goes at the next look
+
+    def _copy(self, proc: str, job: int, rank: int) -> Posts | None:
+        """A new one; None without room for it, or for a process that has ended."""
+        if rank < 0 or len(self._copies) >= MAX_COPIES:
+            return None
+        if not re.fullmatch(r"[\w.-]{1,200}", proc):
+            raise ValueError("process")
+        with contextlib.suppress(OSError):
+            path = self.folder / (_name(proc) + SUFFIX)
+            self._copies[proc] = Posts.create(str(path), job, rank)
+        return self._copies.get(proc)
+
+    def close(self) -> None:
+        """Unmap them all; the files go with the rings."""
+        for own in self._own.values():
+            own.peer.close()
+        self._own.clear()
+        self._copies.clear()
+
+
+def _name(proc: str) -> str:
+    """Another one with each copier: who has seen the last one end looks at it no more."""
+    return f"{proc}~{os.getpid()}"
