@@ -50,7 +50,7 @@ CASES: Final = (
     Case("by-hand zero bubble", "by_hand_virtual", {"KIND": "zb"}),
     Case("ring attention", "ring_attention", loss=False),
     Case("ring all-reduce", "hand_ring_allreduce", loss=False),
-    Case("parameter server", "param_server", steps=None, loss=False),
+    Case("parameter server", "param_server", steps=None, loss=False, parts=(6, 0)),
     Case("gan", "gan", loss=False),
     Case("local sgd", "local_sgd", steps=12, loss=False),
     Case("no gradient average", "no_sync_bug", steps=8, loss=False,

@@ -166,7 +166,7 @@ _LOST: Final = {"hub_restart": "the hub", "launcher_lost": "the launcher"}
 
 
 def recorder_lost(view: View) -> Iterable[Finding]:
-    """A process of pardbg's was killed meanwhile: the job did not notice, the recording may."""
+    """A process of pardbg was killed meanwhile: the job did not notice, the recording may."""
     seen: list[tuple[int, str]] = []
     controls = view.store.controls
     for index in range(controls.count(view.t_ns)):
@@ -178,8 +178,8 @@ def recorder_lost(view: View) -> Iterable[Finding]:
         counts = {who: [w for _, w in seen].count(who) for _, who in seen}
         times = ", ".join(who if n == 1 else f"{who} {n} times" for who, n in counts.items())
         text = (
-            f"{times} of pardbg's was killed while the job ran; the recording goes on after "
-            "it, and records that are missing are counted (records-missing)."
+            f"While the job ran, pardbg lost {times}: killed. The recording goes on after it, and "
+            "records that are missing are counted (records-missing)."
         )
         yield Finding("recorder-lost", "info", seen[-1][0], text)
 
@@ -316,7 +316,8 @@ def _unseen_advice(view: View) -> str:
         if line.text.startswith("Traceback"):
             return "A process raised before it was a rank: the output has it."
     return (
-        "`python -S` starts without it, and so do `-I` and `-E` where pardbg-agent is not "
+        "It starts through the environment: not in `python -S`, not where the environment is "
+        "emptied (`env -i`, sudo, a container), nor in `-I` and `-E` where pardbg-agent is not "
         "installed in that Python; see `pardbg doctor`."
     )
 

@@ -117,7 +117,7 @@ def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Todo, 
     for rank, text, needed in order:
         action = parse(text)
         if action is None:
-            raise NoPlan(f"{text} is no action of a stage")
+            raise NoPlan(f"{text} is not an action of a stage")
         place = -1 if needed is None else at[needed]
         crosses = needed is not None and order[place].rank != rank
         made.append(Todo(rank, *action, place, crosses, counts[text]))
