@@ -210,8 +210,13 @@ def _window(rows: Mapping[int, Sequence[ActionSpan]], t_ns: int) -> Interval | N
 def _is_complete(
     view: View, layout: Layout, rows: Mapping[int, Sequence[ActionSpan]], step: int
 ) -> bool:
-    """All planned actions done; else (no plan, records lost) every rank ended the step."""
+    """All planned actions done; else (no plan, records lost) every rank ended the step. Of a run
+    without a schedule object nobody saw the very first forward begin: that step is not whole."""
     if any(s.t1_ns is None for row in rows.values() for s in row):
+        return False
+    if layout.chain is not None and any(
+        _kinds(row, "F") < _kinds(row, "B") for row in rows.values()
+    ):
         return False
     if layout.planned and all(
         sum(s.kind in COMPUTE for s in rows[rank]) >= len(layout.order[rank])
@@ -219,6 +224,10 @@ def _is_complete(
     ):
         return True
     return all(_ended_step(view, rank, step) for rank in layout.ranks)
+
+
+def _kinds(row: Sequence[ActionSpan], kind: str) -> int:
+    return sum(span.kind == kind for span in row)
 
 
 def _is_recorded(

@@ -183,6 +183,8 @@ def test_a_first_forward_whose_begin_nobody_saw_keeps_its_number() -> None:
     assert shown is not None and shown.step is not None
     forwards = [action for action in ms(shown.step.ranks[0].actions) if "F" in action[0]]
     assert forwards == [("0F1", 0.91, 1.9), ("0F2", 5, 5.9)]
+    # Its bubble would be too large by a forward: no figure is made of it.
+    assert not shown.step.complete and shown.last_complete is None
 
 
 def test_replicas_that_pass_microbatches_on_are_a_pipeline_each() -> None:
