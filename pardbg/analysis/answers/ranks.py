@@ -12,9 +12,11 @@ from pardbg.analysis.answers.step_times import last_step_split, unheld_step_ns
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import LOSS_NAMES
+from pardbg.analysis.base.run import launcher
 from pardbg.analysis.base.spans import open_span
 from pardbg.analysis.base.steps import last_step_rows, step_of
 from pardbg.analysis.comm.ops import group_label
+from pardbg.analysis.findings.ends import told_to_end
 from pardbg.analysis.memory.breakdown import history, latest_bytes
 from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
 from pardbg.analysis.pipeline.mesh import newest_steps
@@ -129,8 +131,11 @@ def _now(
     """(state, what it does in words, since when)."""
     end = view.proc_end(process)
     if end is not None:
-        lost = end[1] in ("lost", "killed")
-        return ("lost" if lost else "ended"), end[1] if lost else "ended", end[0]
+        if end[1] not in ("lost", "killed"):
+            return "ended", "ended", end[0]
+        if rank in told_to_end(view):
+            return "ended", f"ended by {launcher(view)}", end[0]
+        return "lost", end[1], end[0]
     run_end = view.run_end
     if run_end is not None:
         return "ended", "ended", run_end[0]

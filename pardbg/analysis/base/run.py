@@ -37,6 +37,13 @@ def rehearsed(view: View) -> bool:
     return "rehearsed" in view.store.notes
 
 
+def launcher(view: View) -> str:
+    """Return what ends the ranks of the run when one fails, by name."""
+    words = " ".join(fields.texts(view.store.run, "argv"))
+    known = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+    return "torchrun" if any(name in words for name in known) else "its launcher"
+
+
 def run_info(view: View) -> RunInfo:
     run = view.store.run
     argv = fields.texts(run, "argv")

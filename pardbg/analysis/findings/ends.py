@@ -71,9 +71,7 @@ def ends(view: View) -> Iterable[Finding]:
         return
     if not bad and run_end is None:
         return
-    asked = told(view, bad)
-    own = [end for end in bad if not after(end, asked) and not interrupted(view, end)]
-    roots = _roots(view, own)
+    asked, own, roots = _judged(view)
     yield from _merged(view, roots)
     explained = bool(roots) or _explained(view)
     if own and not explained and _settled(view, bad):
@@ -89,6 +87,28 @@ def ends(view: View) -> Iterable[Finding]:
     if run_end is not None and run_end[1]:
         culprits = tuple(sorted(end[0] for end in roots))
         yield _exit_code(view, run_end, culprits, explained)
+
+
+@per_view
+def _judged(view: View) -> tuple[Told | None, list[BadEnd], list[BadEnd]]:
+    """(who told the job to end, bad ends that are not of that, the first failure among them)"""
+    bad = bad_ends(view)
+    asked = told(view, bad)
+    own = [end for end in bad if not after(end, asked) and not interrupted(view, end)]
+    return asked, own, _roots(view, own)
+
+
+@per_view
+def told_to_end(view: View) -> frozenset[int]:
+    """Ranks that were killed, but as a launcher does after another's failure or when it is told to
+    end the job: nothing of theirs is wrong."""
+    asked, _, roots = _judged(view) if bad_ends(view) else (None, [], [])
+    if asked is None and not roots:
+        return frozenset()
+    own = {rank for rank, _, how in roots if how != "exception"}
+    ends = ((rank, view.proc_end(process)) for rank, process in view.ranks.items())
+    killed = {rank for rank, end in ends if end is not None and end[1] in ("killed", "lost")}
+    return frozenset(killed - own)
 
 
 def _settled(view: View, bad: Sequence[BadEnd]) -> bool:

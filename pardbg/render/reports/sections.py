@@ -43,7 +43,8 @@ def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
     """Rank, host, pid, state, steps, records lost, the agent's share."""
     return [
         (
-            str(r.now.rank), r.now.host, str(r.now.pid), r.now.state, count(r.num_steps),
+            str(r.now.rank), r.now.host, str(r.now.pid),
+            r.now.now if r.now.state == "ended" else r.now.state, count(r.num_steps),
             count(r.now.dropped_records), percent(r.agent_overhead_fraction, 2),
         )
         for r in ranks

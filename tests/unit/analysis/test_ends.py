@@ -311,3 +311,35 @@ def test_it_is_as_of_the_cursor() -> None:
     store = trace.store()
     assert [f.kind for f in findings(View(store, ns(4)))] == []
     assert [f.kind for f in findings(View(store, ns(6)))] == ["exception"]
+
+
+def states(trace: Trace) -> list[tuple[str, str]]:
+    return [(row.state, row.now) for row in snapshot(trace.store(), None).ranks]
+
+
+def test_a_rank_that_its_launcher_killed_is_not_lost() -> None:
+    """Rank 2 is killed by nobody knows whom; torchrun ends the others half a second later."""
+    trace = three()
+    trace.define(wire.DefKind.RUN, run="r", t_ns=ns(0), wall_ns=0, argv=["torchrun", "train.py"])
+    ends(trace, trace.ranks[2], 100, "killed", -9)
+    for rank in (0, 1):
+        ends(trace, trace.ranks[rank], 600, "killed", -15)
+    trace.end(700, code=1)
+    assert states(trace) == [("ended", "ended by torchrun")] * 2 + [("lost", "killed")]
+
+
+def test_a_rank_that_raised_and_was_killed_at_its_exit_is_not_lost() -> None:
+    trace = Trace(2)
+    for proc, t in zip(trace.ranks, (5, 6), strict=True):
+        raises(proc, t)
+    ends(trace, trace.ranks[0], 20, "exit", 1)
+    ends(trace, trace.ranks[1], 30, "killed", -15)
+    trace.end(60, code=1)
+    assert states(trace) == [("ended", "ended"), ("ended", "ended by its launcher")]
+
+
+def test_a_rank_of_which_nothing_is_known_is_lost() -> None:
+    trace = three()
+    ends(trace, trace.ranks[0], 100, "lost")
+    trace.end(200, code=1)
+    assert [state for state, _ in states(trace)][0] == "lost"
