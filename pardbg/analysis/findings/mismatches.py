@@ -179,8 +179,16 @@ def crossed(view: View) -> dict[Key, Finding]:
 
 
 def thread_order(view: View) -> Iterable[Finding]:
-    """One per group."""
-    return list(crossed(view).values())[:_MAX_PLACES]
+    """One per group, with all its ranks at once: not while another's op is on its way."""
+    here = [f for key, f in crossed(view).items() if not _on_its_way(view, key, f)]
+    return here[:_MAX_PLACES]
+
+
+def _on_its_way(view: View, key: Key, finding: Finding) -> bool:
+    groups = view.ranks[finding.ranks[0]].groups.values()
+    members = next(set(g.ranks) for g in groups if (g.epoch, g.key) == key)
+    missing = (members & view.ranks.keys()) - set(finding.ranks)
+    return bool(missing) and view.run_end is None and view.t_ns - finding.t_ns < _MOMENT_NS
 
 
 def _crossed(view: View) -> Iterable[tuple[Key, Finding]]:
@@ -250,6 +258,7 @@ def _threads_finding(view: View, key: Key, seq: int, by_rank: Mapping[int, Ops])
     )
 
 
+_MOMENT_NS: Final = 500_000_000
 LEAST_BEFORE: Final = 2
 """Messages of an edge that say what is usual there."""
 _MAX_EDGES: Final = 8

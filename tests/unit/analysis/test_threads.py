@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.mismatches import thread_order
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag
 from tests.unit.analysis.test_findings_speed import found, one
@@ -34,6 +36,16 @@ def test_ops_that_cross_are_named_as_that_and_not_as_a_mismatch() -> None:
         "#1 is broadcast by another thread on ranks 0,2, all_reduce by the main thread on rank 1"
         in finding.text
     )
+
+
+def test_a_rank_whose_op_is_on_its_way_is_waited_for() -> None:
+    """Of a running job, half a second at most: else two ranks are said, then three."""
+    trace = two_threads({0: "mtm", 1: "mmt", 2: ""}, "broadcast")
+    store = trace.store()
+    first = 10  # ms: when the ops that cross were issued
+    for later, said in ((20, []), (499, []), (501, [(0, 1)])):
+        seen = [f for f in thread_order(View(store, ns(first + later)))]
+        assert [f.ranks for f in seen] == said
 
 
 def test_ops_that_look_alike_cross_too() -> None:
