@@ -342,4 +342,4 @@ def test_a_rank_of_which_nothing_is_known_is_lost() -> None:
     trace = three()
     ends(trace, trace.ranks[0], 100, "lost")
     trace.end(200, code=1)
-    assert [state for state, _ in states(trace)][0] == "lost"
+    assert next(state for state, _ in states(trace)) == "lost"

@@ -44,7 +44,7 @@ def test_a_rank_whose_op_is_on_its_way_is_waited_for() -> None:
     store = trace.store()
     first = 10  # ms: when the ops that cross were issued
     for later, said in ((20, []), (499, []), (501, [(0, 1)])):
-        seen = [f for f in thread_order(View(store, ns(first + later)))]
+        seen = list(thread_order(View(store, ns(first + later))))
         assert [f.ranks for f in seen] == said
 
 
