@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test native unit lint bench diagnosis siege frameworks matrix sessions install clean
+.PHONY: demo test native native-asan unit lint bench diagnosis siege frameworks matrix sessions install clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -26,6 +26,10 @@ test: $(STAMP) native
 # take Python's way alone.
 native: $(STAMP)
 	@PARDBG_NATIVE=$(or $(PARDBG_NATIVE),.native) $(BIN)/pardbg native build || true
+
+# Its tests over a build with AddressSanitizer and UBSan.
+native-asan: $(STAMP)
+	tests/asan.sh $(BIN)/python
 
 # All that needs no second process: seconds.
 unit: $(STAMP)

@@ -29,6 +29,12 @@ def ran(rank: Rank, step: int) -> list[str]:
     return [r.text for r in sorted(found, key=lambda r: r.t0)]
 
 
+def actions(rank: Rank) -> list[tuple[object, ...]]:
+    """All of each action but its times."""
+    found = sorted(rank.of(Kind.ACTION), key=lambda r: r.t0)
+    return [(r.text, r.step, r.flags, r.group, r.seq, r.peer, r.a, r.b) for r in found]
+
+
 ALL = Job("all", 4, (PROGRAM, ",".join(SCHEDULES), "2"))
 JOBS = (
     ALL,
@@ -134,5 +140,6 @@ def test_both_ways_hold_the_same_ops(way: str, monkeypatch: pytest.MonkeyPatch) 
         for rank, seen in ranks.items():
             other = ways[1][name][1][rank]
             assert issued_ops(other) == issued_ops(seen), (name, rank)
+            assert actions(other) == actions(seen), (name, rank)
             assert {r.name for r in other.records} == {r.name for r in seen.records}
             assert other.defined("process")[-1]["hooks"] == "native"

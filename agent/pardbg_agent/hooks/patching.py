@@ -43,11 +43,12 @@ class Patches:
         self._undo.append((owner, name, old, new))
 
     def around(
-        self, owner: Any, name: str, hook: str, before: Before, after: After = nothing
-    ) -> None:
+        self, owner: Any, name: str, hook: str, before: Before, after: After = nothing,
+        idle: Callable[[], Any] | None = None,
+    ) -> None:  # fmt: skip
         """Replace a function or method by one that calls ``before`` and ``after`` around it."""
         if hasattr(owner, name):
-            self.set(owner, name, around(getattr(owner, name), hook, before, after))
+            self.set(owner, name, around(getattr(owner, name), hook, before, after, idle))
 
     def undo(self) -> None:
         """Put everything back, newest first. What somebody wrapped since stays as they left it."""
@@ -61,10 +62,12 @@ class Patches:
                 setattr(owner, name, old)
 
 
-def around(original: Any, hook: str, before: Before, after: After) -> Any:
+def around(
+    original: Any, hook: str, before: Before, after: After, idle: Callable[[], Any] | None = None
+) -> Any:
     """``original`` with hooks around it. An exception of a hook never leaves it; the gate's wait
     is inside ``before``, so KeyboardInterrupt passes. ``before`` gets the arguments by their
-    places, as far as the call's form allows."""
+    places, as far as the call's form allows. ``idle``, cheap, says that no hook is to be called."""
     names = _names(original)
 
     @functools.wraps(original)
@@ -73,7 +76,7 @@ def around(original: Any, hook: str, before: Before, after: After) -> Any:
             return original(*args, **kwargs)
         try:
             c = _core.CURRENT
-            if c is None or c.level == 0 or hook in c.guard.disabled:
+            if c is None or c.level == 0 or hook in c.guard.disabled or (idle and idle()):
                 return original(*args, **kwargs)
             begun = now_ns()
             try:

@@ -24,6 +24,7 @@ struct Owner {  // of one Core's state; both live until the process ends
   }
   State* state;
   char* status_now;
+  uint32_t verbs[5] = {};  // name ids of pipeline.hpp's; 0: not defined yet
   py::buffer_info* kept;
   py::object fallback;  // ring.Ring.record, for values that fit no record
   py::object python_ended, python_now;  // and what the other two were
@@ -109,6 +110,8 @@ py::tuple row(const Open& o) {
 }  // namespace
 }  // namespace pardbg
 
+#include "pipeline.hpp"
+
 PYBIND11_MODULE(_hotpath, m) {
   using namespace pardbg;
   m.def("install", &install);
@@ -124,11 +127,13 @@ PYBIND11_MODULE(_hotpath, m) {
   m.def("forked", [] {
     if (State* s = current.exchange(nullptr)) s->gone = true;
     passing = thread_known = false;
+    run = Run{};
   });
   m.def("wait_of", [](py::object original) {
     auto f = py::reinterpret_steal<py::object>(PyCFunction_New(&wait_def, original.ptr()));
     return py::reinterpret_steal<py::object>(PyInstanceMethod_New(f.ptr()));
   });
+  m.def("quick", &quick_of);
   m.def("specs", [] {
     py::list all;
     for (const Spec& s : kSpecs)
@@ -183,16 +188,21 @@ PYBIND11_MODULE(_hotpath, m) {
         ring.attr("status").attr("now") = function(now_def);
         return function(record_def);
       })
-      .def("set", [](Owner& o, int level, uint32_t step, bool closed, bool slow, bool probes) {
+      .def("set", [](Owner& o, int level, uint32_t step, bool closed, bool slow, bool probes,
+                     bool quick) {
         State& s = *o.state;
-        s.step = step, s.closed = closed, s.slow = slow, s.probes = probes, s.level = level;
+        s.step = step, s.closed = closed, s.slow = slow, s.probes = probes, s.quick = quick;
+        s.level = level;
       })
+      .def("run_begins", &run_begins)
+      .def("run_ended", &run_ended)
       .def("forget", [](Owner& o, uintptr_t group) {
         o.state->forget(reinterpret_cast<const void*>(group));
       })
       .def("cost", [](Owner& o) {
         const int64_t calls = o.state->hook_calls.load();
-        return py::make_tuple(calls * kOpNs, calls);
+        const State& s = *o.state;
+        return py::make_tuple(calls * kOpNs + s.own_ns.load(), calls + s.own_calls.load());
       })
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
       .def("probe_ns", [](Owner& o) { return o.state->probe_ns.load(); })

@@ -61,7 +61,9 @@ struct State {
   std::atomic<uint32_t> step{0};
   std::atomic<int> level{0};
   std::atomic<bool> closed{false}, slow{false}, probes{false};
+  std::atomic<bool> quick{false};  // no pipeline action needs Python's look
   std::atomic<int64_t> hook_calls{0}, probe_ns{0}, errors{0};
+  std::atomic<int64_t> own_ns{0}, own_calls{0};  // of what is not an op, as measured
   std::atomic<bool> gone{false};  // a forked child's: the parent's, and nothing here counts
   const int64_t since_ns = now_ns();
 

@@ -20,7 +20,8 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import collectives, groups
 from pardbg_agent.hooks.comm.op_arguments import SPECS
 from pardbg_agent.hooks.context import LOCAL, Op
-from pardbg_agent.hooks.patching import unseen
+from pardbg_agent.hooks.memory import saved_tensors
+from pardbg_agent.hooks.patching import Patches, unseen
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import as_state
@@ -93,6 +94,13 @@ class Hotpath:
         return _process.module.wait_of(original)
 
 
+def quick(patches: Patches, owner: Any, name: str, original: Any, *what: Any) -> None:
+    """Put C++ in front of the hook of a pipeline stage's method, where ops are seen there: what
+    is nothing out of the ordinary is recorded in one call. ``what``: pipeline.hpp's Quick."""
+    if groups.PROCESS.source == Hotpath.name:
+        patches.set(owner, name, _process.module.quick(original, getattr(owner, name), *what))
+
+
 def _is_new(c: _core.Core) -> bool:
     """Nothing is numbered yet, so the table can change hands."""
     return not c.ops.num_ever and c.ops.unused
@@ -131,12 +139,13 @@ def _tell(c: _core.Core) -> None:
         said = known
 
 
-def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool]:
+def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool]:
     x = c.context  # None: detached, and what is noted now is for the Core that comes next
     known = None if x is None else x.part(probes.Probes)
     return (
         c.level, c.step, c.gate.closed, c.watches.slow is not None,
         known is not None and known.on and known.told < probes.MAX_TOLD,
+        c.watches.memory is None and not c.guard.disabled and not saved_tensors.due(c.step),
     )  # fmt: skip
 
 

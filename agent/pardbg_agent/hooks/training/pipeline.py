@@ -13,6 +13,7 @@ from typing import Any, Final
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
+from pardbg_agent.hooks.comm import hotpath
 from pardbg_agent.hooks.patching import Patches, spend, unframed
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.life.late_imports import LateImports
@@ -34,27 +35,33 @@ def install(patches: Patches, late: LateImports) -> None:
 
 def _hook_stages(patches: Patches, module: ModuleType) -> None:
     base = module._PipelineStageBase
-    for name, verb in (
-        ("forward_one_chunk", lambda *_: "F"),
-        ("backward_one_chunk", _backward_verb),
-        ("backward_weight_one_chunk", lambda stage, *_: "W" if stage.has_backward else None),
-        ("perform_reduce_grad", lambda *_: "REDUCE_GRAD"),
+    for name, letter, verb in (
+        ("forward_one_chunk", "F", lambda *_: "F"),
+        ("backward_one_chunk", "B", _backward_verb),
+        ("backward_weight_one_chunk", "W", lambda stage, *_: "W" if stage.has_backward else None),
+        ("perform_reduce_grad", "R", lambda *_: "REDUCE_GRAD"),
     ):
+        original = getattr(base, name)
         patches.around(base, name, f"pipeline.{name}", _before(verb), _after)
+        hotpath.quick(patches, base, name, original, "a", letter, False)
     for name, label, send in (
         ("get_fwd_recv_ops", "F", False),
         ("get_fwd_send_ops", "F", True),
         ("get_bwd_recv_ops", "B", False),
         ("get_bwd_send_ops", "B", True),
     ):
-        patches.set(base, name, _labelled(getattr(base, name), label, send))
+        original = getattr(base, name)
+        patches.set(base, name, _labelled(original, label, send))
+        hotpath.quick(patches, base, name, original, "m", label, send)
 
 
 def _hook_schedules(patches: Patches, module: ModuleType) -> None:
     for owner in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
         patches.around(owner, "step", "pipeline.step", _before_step, _after_step)
     base = module._PipelineSchedule
+    original = base._maybe_compute_loss
     patches.around(base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss)
+    hotpath.quick(patches, base, "_maybe_compute_loss", original, "l", "F", False)
     patches.around(base, "_update_losses", "pipeline.losses", _before_losses)
 
 

@@ -95,9 +95,13 @@ class Actions:
         self._run_t0 = t0 = now_ns()
         step_phases.phase_begins(c, x, "pipeline", t0)
         local().pipeline += 1
+        if c.native is not None:
+            c.native.run_begins(c, local())
 
     def run_ended(self, t1: int, failed: bool) -> None:
         """End the schedule's run."""
+        if self._c.native is not None:
+            self._c.native.run_ended()
         self.flush()
         local().pipeline -= 1
         self.phase_pauses(t1, failed)

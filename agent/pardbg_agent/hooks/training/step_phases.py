@@ -22,7 +22,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import works
-from pardbg_agent.hooks.context import Context, local
+from pardbg_agent.hooks.context import LOCAL, Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import parameters_of
@@ -85,7 +85,9 @@ class Steps:
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
-    patches.around(torch.autograd, "backward", "backward", before_backward, after_backward)
+    patches.around(
+        torch.autograd, "backward", "backward", before_backward, after_backward, _in_a_run
+    )
     scaler = getattr(torch.amp, "GradScaler", None)
     patches.around(scaler, "scale", "scale", before_scale)
     patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
@@ -178,6 +180,12 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     if c.watches.memory is not None:
         usage.watch(c)
     phase_ends(c, x, "forward", t0, t1, failed)
+
+
+def _in_a_run() -> bool:
+    """Return whether an action of a schedule's run is under way, whose backward it is."""
+    state = LOCAL.state
+    return bool(state.action and state.pipeline)
 
 
 def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
