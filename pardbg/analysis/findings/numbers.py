@@ -24,6 +24,8 @@ MIN_STEPS: Final = 3
 MIN_LIVE_STEPS: Final = 1000
 SMALL_BYTES: Final = 1024
 """Losses, counts and flags are smaller, gradients and activations larger."""
+_SHARE_OF_MODEL: Final = 1 / 8
+"""A step that moves so much of a model averages it: sparse gradients have the rows in use alone."""
 _OWN: Final = "checksum-own "
 """Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SUMS_BACK: Final = 4096
@@ -338,7 +340,8 @@ def _steps(view: View, process: Process) -> int:
 
 
 def _exchanges_nothing(view: View, process: Process) -> bool:
-    """Since its first backward; False where not all of it was recorded."""
+    """Since its first backward, of models of any size: small parts of a small one add up. False
+    where not all of it was recorded."""
     if process.lost(view.t_ns) or process.missed_before or len(process.table("op_sum")):
         return False
     backward = _first_backward(view, process)
@@ -349,9 +352,10 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     since = int(table.when[:visible].searchsorted(backward))
     if since == visible:
         return True
-    largest = max(int(np.max(table.col(name)[since:visible])) for name in ("a", "b"))
+    sizes = np.maximum(table.col("a")[since:visible], table.col("b")[since:visible])
     limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
-    return largest < min(SMALL_BYTES, limit)
+    a_step = int(sizes.sum()) / max(1, _steps(view, process))
+    return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * _SHARE_OF_MODEL
 
 
 def _first_backward(view: View, process: Process) -> int | None:

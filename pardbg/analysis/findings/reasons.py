@@ -24,6 +24,8 @@ _MOVES_NS: Final = 10_000_000_000
 """A rank that gets on, a server of parameters say, comes when it has served the others."""
 _MOST_READY: Final = 0.8
 _MAX_THREADS: Final = 3
+_BLOCKED_NS: Final = 6_000_000_000
+"""A disk with other things to do, or pages that are read anew, keep a rank as long."""
 _IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
 _LEFT: Final = (
@@ -84,7 +86,8 @@ def reason(view: View, rank: int) -> Reason:
     if now.os_state == "D":
         return Reason("missing-rank", "warning",
                       f"is blocked in the kernel (a disk, a network file system, a driver){at}",
-                      where, "Look at the file or device it uses there.")  # fmt: skip
+                      where, "Look at the file or device it uses there.", fault=False,
+                      patience_ns=_BLOCKED_NS)  # fmt: skip
     idle = _asleep(now)
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does

@@ -51,6 +51,11 @@ def test_an_average_of_the_gradients_is_an_exchange() -> None:
     assert run(op_bytes=BYTES) == []
 
 
+def test_rows_of_a_sparse_gradient_are_an_exchange() -> None:
+    """An eighth of 196 B a step is 24.5 B; a loss and its count are 8."""
+    assert run(op_bytes=25) == [] and run(op_bytes=24) == [(0, 1)]
+
+
 def test_ranks_that_began_apart_are_no_replicas() -> None:
     """Pipeline stages, experts, tensor parallel shards."""
     assert run(starts=(7, 8)) == []

@@ -186,7 +186,6 @@ def state_of(trace: Trace, proc: Proc, t: float, **more: Any) -> None:
         ({"os": "T"}, FORWARD, "rank-stopped", "error", "is stopped (SIGSTOP) at model.py:12"),
         ({"heartbeat_ns": ns(400), "cpu": 1.0}, FORWARD, "gil-held", "warning",
          "is in C code that holds Python's lock for 2 s at model.py:12 in forward"),
-        ({"os": "D"}, FORWARD, "missing-rank", "warning", "is blocked in the kernel"),
         ({}, PDB, "in-debugger", "warning", "is in pdb at train.py:77 in step"),
         ({"phase": "data"}, FORWARD, "missing-rank", "warning",
          "loads data at model.py:12 in forward, called by step at train.py:88 (it sleeps or "
@@ -208,6 +207,16 @@ def test_why_a_rank_does_not_come(
     assert list(said) == [kind]
     assert (said[kind].severity, said[kind].culprits) == (severity, (1,))
     assert words in said[kind].text
+
+
+def test_a_rank_that_waits_for_a_disk_is_given_some_seconds() -> None:
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 100, None)
+    trace.flush()
+    for t in (2400, 6300):
+        state_of(trace, trace.ranks[1], t, os="D")
+    assert found(trace, 2500) == {}
+    assert "is blocked in the kernel" in found(trace, 6400)["missing-rank"].text
 
 
 def test_a_stack_is_forgotten_when_its_rank_moves_on() -> None:
