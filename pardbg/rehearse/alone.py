@@ -13,6 +13,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -77,7 +78,7 @@ class Alone:
         self.mail: Mail | None = None
         self.end: Callable[[int], None] = lambda code: None
         """Leave this rank; called after its last step."""
-        self.stacks: dict[tuple[int, ...], int] = {}
+        self.stacks: dict[tuple[tuple[int, int], ...], int] = {}
         self._frames: list[Moments] = []
         """Of each stack; they keep the code alive whose id is its key."""
         self._own: dict[int, bool] = {}
@@ -94,10 +95,11 @@ class Alone:
 
     def write_places(self, path: Path) -> None:
         """Write where each op was issued: {"stacks": [[[file, line, function], ...]], "ops": []}"""
-        stacks = [
-            [(code.co_filename, _line(code, at), code.co_name) for code, at in reversed(frames)]
-            for frames in self._frames
-        ]
+        said: dict[tuple[int, int], tuple[str, int, str]] = {}
+        for code, at in chain.from_iterable(self._frames):
+            if (id(code), at) not in said:
+                said[id(code), at] = code.co_filename, _line(code, at), code.co_name
+        stacks = [[said[id(code), at] for code, at in reversed(frames)] for frames in self._frames]
         path.write_bytes(msgpack.packb({"stacks": stacks, "ops": self.places}))
 
     def observe(self, made: core.Core) -> core.Core:
@@ -118,23 +120,24 @@ class Alone:
 
     def _stack(self, frame: FrameType | None) -> int:
         """Number of the stack, which is without our own frames."""
-        own = self._own
-        key: list[int] = []
-        found: Moments = []
-        while frame is not None and len(found) < MAX_DEPTH:
-            code = frame.f_code
-            number = id(code)
+        own, innermost = self._own, frame
+        key: list[tuple[int, int]] = []
+        while frame is not None and len(key) < MAX_DEPTH:
+            number = id(frame.f_code)
             ours = own.get(number)
             if ours is None:
-                ours = own[number] = any(part in code.co_filename for part in _OWN)
+                file = frame.f_code.co_filename
+                ours = own[number] = any(part in file for part in _OWN)
             if not ours:
-                at = frame.f_lasti
-                key += number, at
-                found.append((code, at))
+                key.append((number, frame.f_lasti))
             frame = frame.f_back
         known = self.stacks.setdefault(tuple(key), len(self.stacks))
         if known == len(self._frames):
-            self._frames.append(found)
+            codes = {}
+            while innermost is not None and innermost is not frame:
+                codes[id(innermost.f_code)] = innermost.f_code
+                innermost = innermost.f_back
+            self._frames.append([(codes[number], at) for number, at in key])
         return known
 
     # -- torch's functions, as this rank has them
@@ -151,6 +154,22 @@ class Alone:
             )
 
         return init_process_group
+
+    def new_group(self, original: Any) -> Any:
+        """Most ranks are no members of most groups of a large mesh: that is all they need know."""
+
+        def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+            simple = isinstance(ranks, list) and ranks and len(args) < 5
+            if not simple or self.rank in ranks or kwargs.get("use_local_synchronization"):
+                return original(ranks, *args, **kwargs)
+            if len(set(ranks)) < len(ranks) or min(ranks) < 0 or max(ranks) >= self.world:
+                return original(ranks, *args, **kwargs)  # which says so
+            nobody: Any = c10d.GroupMember.NON_GROUP_MEMBER
+            c10d._process_group_name(ranks, use_hashed_name=False)  # counts it
+            c10d._world.pg_group_ranks[nobody] = {rank: at for at, rank in enumerate(sorted(ranks))}
+            return nobody
+
+        return new_group
 
     def send(self, original: Any) -> Any:
         def send(group: Any, tensors: Any, to: int, tag: int = 0) -> Any:
@@ -227,6 +246,7 @@ def prepare() -> Alone:
     c10d._new_process_group_helper = lambda size, rank, ranks, backend, *args, **kwargs: make(
         size, rank, ranks, "fake", *args, **kwargs
     )
+    c10d._new_group_with_tag = alone.new_group(c10d._new_group_with_tag)
     group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.Work
     for name in ("send", "recv", "broadcast"):
         setattr(group, name, getattr(alone, name)(getattr(group, name)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, Final, NamedTuple
 
 from textual import constants, events
@@ -29,6 +30,10 @@ NARROWEST: Final = 40
 """Cells under which nothing is drawn."""
 PLAY_S: Final = 0.25
 """Between two ticks while it plays."""
+STALE_S: Final = 0.15
+"""How long the picture of the draft before stands unmarked, while the new one is made."""
+KEPT: Final = 32
+"""Sheets kept, for undo and redo."""
 Say = Callable[[Table], Sheet]
 Save = Callable[[Table, str], str]
 """(table, other file or "") -> what was written. Raises EditError with one line."""
@@ -71,8 +76,8 @@ class ScheduleApp(App[None]):
                  save: Save | None = None) -> None:  # fmt: skip
         super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
         self.editor = Editor(table)
-        self._sheet_of, self._save = sheet_of, save
-        self.shown = Shown(sheet_of(self.editor.draft.table), self.editor.draft)
+        self._sheet_of, self._save = lru_cache(KEPT)(sheet_of), save
+        self.shown = Shown(self._sheet_of(self.editor.draft.table), self.editor.draft)
         self.look = TableLook(name, costs, now=1 << 30, was=self.shown.sheet.predicted)
         self._pane, self._bar = PicturePane(), Lines(id="hints")
         self._prompt = Prompt(lambda _text: (), id="prompt")
@@ -114,10 +119,12 @@ class ScheduleApp(App[None]):
             text = draft.table.rows[mark[0]][mark[1]].text if mark is not None else ""
             self.look = replace(self.look, rank=draft.rank, tick=tick, stale=False, mark=text,
                                 changed=self.editor.changed)  # fmt: skip
+            self._draw()
         else:
             self.look = replace(self.look, stale=True)
             self._make()
-        self._draw()
+            self._bar.show((self._hints(),))
+            self.set_timer(STALE_S, lambda: self._draw() if self.look.stale else None)
 
     def _draw(self) -> None:
         width, height = self._pane.size

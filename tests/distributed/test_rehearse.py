@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.report import report
+from pardbg.analysis.findings.ends import MADE_UP
 from pardbg.render.reports.text import text
 from pardbg.session.reader import load
 
@@ -25,6 +26,7 @@ FAULTS = {
     "op": ("op-mismatch", (2,), "dist.broadcast(grad, 0)"),
     "dtype": ("dtype-mismatch", (2,), "dist.all_reduce(grad.to(torch.int32))"),
     "reduce": ("op-mismatch", (2,), "dist.all_reduce(grad, op=dist.ReduceOp.MAX)"),
+    "value": ("exception", (), "assert ranks == size"),
     "skip": ("skipped-op", (2,), "dist.all_reduce(grad)"),
     "order": ("op-order", (2,), "dist.all_reduce(torch.ones(4), group=group)"),
     "unsent": ("skipped-op", (2,), "dist.isend(mine, after)"),
@@ -68,6 +70,7 @@ def test_a_fault_is_named_with_rank_and_place(fault: str, rehearsed: Rehearse) -
         assert not culprits or tuple(one["culprits"]) == culprits
         at = re.match(r"rehearsed\.py:(\d+) in ", one["where"])
         assert at is not None and line in SOURCE[int(at[1]) - 1]
+        assert (MADE_UP in one["text"]) == (fault == "value")
 
 
 def test_a_rehearsal_is_a_session_like_any_other(rehearsed: Rehearse, folder: Path) -> None:

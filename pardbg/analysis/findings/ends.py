@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.run import lines
+from pardbg.analysis.base.run import lines, rehearsed
 from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.mismatches import (
     crossed,
@@ -29,7 +29,7 @@ from pardbg.analysis.findings.shared import (
     left_waiting,
     mismatched,
 )
-from pardbg.analysis.hangs.stacks import place, waits_in_op
+from pardbg.analysis.hangs.stacks import is_user, place, waits_in_op
 from pardbg.events import fields
 from pardbg.store.definitions import Failure
 from pardbg.words import ranks_text, waits_text, whole
@@ -253,6 +253,12 @@ def _merged(view: View, roots: Sequence[BadEnd]) -> Iterable[Finding]:
         yield make(view, tuple(sorted(end[0] for end in group)), group[0])
 
 
+MADE_UP: Final = (
+    ". A rehearsal makes up what comes from other ranks: if this line judges such values, a real"
+    " job may not raise here"
+)
+
+
 def _exception(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
     rank, t_ns, _ = first
     failed = _failure(view, rank)
@@ -264,6 +270,8 @@ def _exception(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
         text += f" (at {where}, step {failed.step})" if failed.step >= 0 else f" (at {where})"
     if len(ranks) > 1:
         text += f"; rank {rank} was first"
+    if rehearsed(view) and failed.frames and is_user(failed.frames[-1]):  # its own raise or assert
+        text += MADE_UP
     return Finding(
         kind="exception", severity="error", ranks=ranks, culprits=culprits, where=where, t_ns=t_ns,
         text=f"{text}.{_waiting_for(view, rank)}",

@@ -90,7 +90,9 @@ class _Play:
             at = self.at[rank]
             while at < len(row):
                 ops = row[at].ops
-                if any(op.kind in COMPUTE and self._missing(op) is not None for op in ops):
+                if ops[0].kind in COMPUTE and self._missing(ops[0]) is not None:
+                    break
+                if len(ops) > 1 and any(self._missing(op) is not None for op in ops):
                     break
                 for op in ops:
                     self._take(rank, op)
