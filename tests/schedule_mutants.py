@@ -18,7 +18,7 @@ PROGRAM = "tests.distributed.programs.run_schedule"
 BASES = (("1F1B", 1), ("GPipe", 1), ("Interleaved1F1B", 2), ("LoopedBFS", 2),
          ("InterleavedZeroBubble", 2), ("ZBVZeroBubble", 2))  # fmt: skip
 HANG_S = 10
-LOST = "Connection closed by peer"
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 ENDS = {0: "good", 1: "wrong", 3: "wrong", 4: "refused", 5: "no order", 6: "deadlock"}
 """Exit code of a rank (run_schedule) -> how the job ended."""
 Rows = list[list[Cell]]
@@ -58,7 +58,8 @@ def really(ended: Ended) -> str:
     had ended, or was ended with it, only waited."""
     ends = zip(ended.codes, ended.err, strict=True)
     own = {ENDS.get(code, f"exit code {code}") for code, text in ends
-           if code != -signal.SIGTERM and not (code == 1 and LOST in text)}  # fmt: skip
+           if code != -signal.SIGTERM
+           and not (code == 1 and any(lost in text for lost in LOST))}  # fmt: skip
     for end in ("wrong", "deadlock"):  # the others of either ran to their ends
         if end in own and own <= {end, "good", "deadlock"}:
             return end
