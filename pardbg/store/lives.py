@@ -43,10 +43,8 @@ def life_of(process: Process, others: Iterable[Process]) -> tuple[str, int]:
     again counts too.
     """
     job = _job(process)
-    before = sum(
-        other is not process and other.rank == process.rank and _job(other) == job
-        for other in others
-    )
+    same = [other for other in others if other.rank == process.rank and other is not process]
+    before = sum(_job(other) == job for other in same)
     return job, max(fields.integer(process.facts, "epoch", 0), before)
 
 

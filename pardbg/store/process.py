@@ -263,6 +263,9 @@ class Process:
                 collective_table, p2p_table = _SPLIT[kind]
                 if kind == wire.Kind.OP_ISSUE:
                     self._groups_used.update(np.flatnonzero(np.bincount(part["group_id"])).tolist())
+                if not p2p.any():
+                    self._append(collective_table, part)
+                    continue
                 self._append(collective_table, taken(part, np.flatnonzero(~p2p)))
                 self._append(p2p_table, taken(part, np.flatnonzero(p2p)))
             elif kind in _TABLES:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
@@ -31,6 +32,12 @@ _IN_OUT: Final = {"gather": "a", "scatter": "b"}
 _BARRIERS: Final = ("barrier", "monitored_barrier")
 _NO_SIZE: Final = ("all_to_all", *_BARRIERS)
 Key = tuple[int, str, int]
+_SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
+_A: Final = attrgetter("a")
+_B: Final = attrgetter("b")
+_FAILED: Final = Issue._fields.index("failed")
+_T0: Final = attrgetter("t0_ns")
+_FIRST: Final = attrgetter("t0_ns", "rank")
 CALLS_LABEL: Final = "set-up calls"
 
 
@@ -48,18 +55,26 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     start = tail_start(view, "issue", rows)
     several = len(view.ranks) > 1
     cache = view.memo("collectives")
-    groups: dict[Key, dict[int, Issue]] = defaultdict(dict)
     reached: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    by_group: dict[tuple[int, str], dict[int, dict[int, Issue]]]
+    by_group = defaultdict(lambda: defaultdict(dict))
+    of_def: dict[int, tuple[dict[int, dict[int, Issue]], dict[int, int]] | None] = {}
     for issue in issues(view, "issue", start):
-        group = issue.group
-        if several and len(group.ranks) == 1:
-            continue  # nothing is exchanged: frameworks call such groups out of habit
-        rank, seq = issue.rank, issue.seq
-        groups[group.epoch, group.key, seq].setdefault(rank, issue)
-        known = reached[group.epoch, group.key]
-        if seq > known.get(rank, -1):
-            known[rank] = seq
-    first = {key: min(i.t0_ns for i in parts.values()) for key, parts in groups.items()}
+        rank, group, seq = issue[:3]
+        if id(group) not in of_def:  # one look for each process: many issues are of few groups
+            name = (group.epoch, group.key)
+            alone = several and len(group.ranks) == 1
+            # nothing is exchanged in those: frameworks call such groups out of habit
+            of_def[id(group)] = None if alone else (by_group[name], reached[name])
+        if (found := of_def[id(group)]) is not None:
+            parts, known = found
+            parts[seq].setdefault(rank, issue)
+            if seq > known.get(rank, -1):
+                known[rank] = seq
+    groups: dict[Key, dict[int, Issue]] = {
+        (*name, seq): ranks for name, seqs in by_group.items() for seq, ranks in seqs.items()
+    }
+    first = {key: min(map(_T0, ranks.values())) for key, ranks in groups.items()}
     keys = sorted(groups, key=lambda k: (first[k], k))
     made = []
     for key in keys if last is None else keys[-last:]:
@@ -90,24 +105,21 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
     """One collective from what each rank issued. ``reached``: newest seq seen per rank."""
-    first = min(parts.values(), key=lambda issue: (issue.t0_ns, issue.rank))
-    members = _members(first.group, parts)
-    absent = tuple(rank for rank in members if rank not in parts)
-    # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
-    # of which it is not known what it issued.
-    unrecorded = tuple(
-        r for r in absent
-        if reached.get(r, -1) >= first.seq or r not in view.ranks
-        or is_unrecorded(view.ranks[r], first.t0_ns, view.t_ns)
-    )  # fmt: skip
-    missing = tuple(r for r in absent if r not in unrecorded)
-    verdict, detail, culprits = _verdict(view, first, parts, missing, unrecorded)
-    arrivals = _arrivals(view, members, parts, first.t0_ns)
-    came = sorted((a.issued_ns - a.held_ns, a.rank) for a in arrivals if a.issued_ns is not None)
+    first: Issue = min(parts.values(), key=_FIRST)
+    missing: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
+    verdict: Verdict = "matched"
+    detail, absent, members = "", missing, first.group.ranks
+    arrivals = _all_alike(view, parts, first)
+    if arrivals is None:
+        members, absent, missing, (verdict, detail, culprits), arrivals = _looked_at(
+            view, parts, reached, first
+        )
+    came = sorted([(a.issued_ns - a.held_ns, a.rank) for a in arrivals if a.issued_ns is not None])
     whole = not absent
     skew = came[-1][0] - came[0][0] if whole else None
     transfer = _transfer(arrivals, came[-1][0]) if whole else None
-    num_bytes = max(0, *(i.a for i in parts.values()), *(i.b for i in parts.values()))
+    num_bytes = max(0, *map(_A, parts.values()), *map(_B, parts.values()))
     busbw = busbw_gbps(first.op.op, len(members), num_bytes, transfer)
     last_rank = came[-1][1] if whole and len(parts) > 1 else None
     return CollectiveRow(
@@ -121,7 +133,7 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
         arrivals=arrivals,
         skew_ns=skew,
         last_rank=last_rank,
-        wait_ns=len(came) * came[-1][0] - sum(t for t, _ in came) if whole else None,
+        wait_ns=len(came) * came[-1][0] - sum([t for t, _ in came]) if whole else None,
         transfer_ns=transfer,
         busbw_gbps=busbw if verdict == "matched" else None,
         verdict=verdict,
@@ -132,6 +144,41 @@ def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) ->
         key=(first.group.epoch, first.group.key),
         label=CALLS_LABEL if first.group.backend == wire.CALLS else group_label(view, first.group),
     )
+
+
+def _all_alike(view: View, parts: Mapping[int, Issue], first: Issue) -> tuple[Arrival, ...] | None:
+    """The arrivals of what all members issued alike and completed, and nobody was held: of most
+    collectives there is no more to look at. None: of this one there is."""
+    rows: list[tuple[Any, ...]] = list(zip(*parts.values(), strict=True))
+    ranks, _, _, ops, t0s, _, dones, sources, a, b, peers, *_ = rows
+    if ranks != first.group.ranks or len(ranks) > 4096 or None in dones or any(rows[_FAILED]):
+        return None
+    if any(len(set(column)) > 1 for column in (a, b, peers)) or len(set(map(_SAYS, ops))) > 1:
+        return None
+    if was_held(view, first.t0_ns, max(dones)):
+        return None
+    return tuple(map(Arrival, ranks, t0s, dones, sources))
+
+
+def _looked_at(
+    view: View, parts: Mapping[int, Issue], reached: Mapping[int, int], first: Issue
+) -> tuple[
+    tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[Verdict, str, tuple[int, ...]],
+    tuple[Arrival, ...],
+]:  # fmt: skip
+    """(members, who of them is absent, who of these is missing, verdict, arrivals)"""
+    members = _members(first.group, parts)
+    absent = tuple(rank for rank in members if rank not in parts)
+    # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
+    # of which it is not known what it issued.
+    unrecorded = tuple(
+        r for r in absent
+        if reached.get(r, -1) >= first.seq or r not in view.ranks
+        or is_unrecorded(view.ranks[r], first.t0_ns, view.t_ns)
+    )  # fmt: skip
+    missing = tuple(r for r in absent if r not in unrecorded)
+    verdict = _verdict(view, first, parts, missing, unrecorded)
+    return members, absent, missing, verdict, _arrivals(view, members, parts, first.t0_ns)
 
 
 def _members(group: GroupDef, parts: Mapping[int, Issue]) -> tuple[int, ...]:
@@ -145,9 +192,6 @@ def _arrivals(
 ) -> tuple[Arrival, ...]:
     """Each member's arrival; where the debugger stopped ranks meanwhile, how long it did."""
     ends = [view.t_ns if i.done_ns is None else i.done_ns for i in parts.values()]
-    if len(parts) == len(members) and not was_held(view, first_ns, max(ends)):
-        whole = (parts[rank] for rank in members)
-        return tuple(Arrival(i.rank, i.t0_ns, i.done_ns, i.source) for i in whole)
     held = was_held(view, first_ns, max(ends))
     made = []
     for rank in members:
@@ -221,10 +265,10 @@ def _verdict(
     if unrecorded:
         why = "of another role" if view.elsewhere >= set(unrecorded) else "not recorded"
         return "incomplete", f"{ranks_text(unrecorded)} {why}", ()
-    failed = tuple(sorted(i.rank for i in parts.values() if i.failed))
+    failed = tuple(sorted([i.rank for i in parts.values() if i.failed]))
     if failed:
         return "incomplete", f"failed on {ranks_text(failed)}", failed
-    pending = tuple(sorted(i.rank for i in parts.values() if i.done_ns is None))
+    pending = tuple(sorted([i.rank for i in parts.values() if i.done_ns is None]))
     if pending:
         return "incomplete", f"not complete on {ranks_text(pending)}", ()
     return "matched", "", ()
@@ -247,9 +291,7 @@ def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
     """What ranks disagree on: the op first, as the rest follows from it."""
-    alike = {
-        (i.op.op, i.op.reduce, i.op.dtype, i.op.root, i.peer, i.a, i.b) for i in parts.values()
-    }
+    alike = {(*_SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
     if len(alike) == 1:
         return None
     ordered = [parts[rank] for rank in sorted(parts)]

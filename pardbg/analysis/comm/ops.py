@@ -104,7 +104,7 @@ def _issues_of(
     groups = process.groups
     keys = list(zip(*(table.col(c)[lo:hi].tolist() for c in ("group_id", "seq", "t0_ns")),
                     strict=True))  # fmt: skip
-    found: list[Issue | None] = [kept.get(key) for key in keys]
+    found: list[Issue | None] = [kept.get(key) for key in keys] if kept else [None] * len(keys)
     fresh = [
         i for i, one in enumerate(found)
         if one is None or (one.done_ns or 0) > view.t_ns or one.group is not groups.get(keys[i][0])
@@ -127,16 +127,17 @@ def _made(
         "stage", "microbatch",
     )  # fmt: skip
     columns = (table.col(name)[part].tolist() for name in names)
+    made = Issue._make  # half the cost of Issue(...)
     for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in zip(*columns, strict=True):
         group = process.groups.get(gid)
         if group is None:
             group = _unknown_group(process, gid)
         done_ns, done_flags, source = done.get((gid, seq), (None, 0, wire.NONE))
-        yield Issue(
+        yield made((
             rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
             source_of(done_flags), a, b, source if peer < 0 else peer, bool(flags & _SEND), step,
             stage, mb, bool((flags | done_flags) & _FAILED), peer < 0,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _unknown_group(process: Process, group_id: int) -> GroupDef:
