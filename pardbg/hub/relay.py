@@ -74,6 +74,8 @@ class Relay:
         self._news = RowNews()
         self._scan_ns = self._output_ns = self._exit_ns = 0
         self._complained_ns, self._down_since = 0, time.monotonic_ns()
+        self._why = ""
+        """Reason of the last complaint: another one is said at once."""
         self._done = False
         self._turns, self._link = Turns(), 0
         told = files.read_json(config.dir / TOLD_FILE) or {}
@@ -307,15 +309,14 @@ class Relay:
         if self._up.up and not self._up.problem:
             if self._complained_ns:
                 files.add_notice(self.config.dir, "connected to the hub")
-            self._complained_ns, self._down_since = 0, now
+            self._complained_ns, self._why, self._down_since = 0, "", now
             return
-        first = not self._complained_ns
+        why = self._up.problem or "it does not answer"
         if now - self._down_since < 1_000 * MS or (
-            not first and now - self._complained_ns < COMPLAIN_NS
+            why == self._why and now - self._complained_ns < COMPLAIN_NS
         ):
             return
-        self._complained_ns = now
-        why = self._up.problem or "it does not answer"
+        self._complained_ns, self._why = now, why
         files.add_notice(
             self.config.dir,
             f"no hub at {self.config.upstream.text} for {duration(now - self._down_since)}: {why}; "

@@ -32,8 +32,11 @@ _EVENTS: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+_REFUSED: Final = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+"""Of another run's key a hub says nothing: it closes the connection."""
 MAX_KEPT: Final = 256
 """Batches that wait for their process's WELCOME; beyond that nothing is taken from any."""
 MAX_REFUSED: Final = 100
@@ -92,7 +95,7 @@ class Uplink:
                 if self._up[socket]:
                     self.num_links += 1
                     self.problem = ""
-                elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                elif event in _REFUSED:
                     self.problem = "it refused our key: is --key the file of this run?"
                 elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self.problem = "what listens there is not a pardbg hub"
