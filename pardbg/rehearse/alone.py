@@ -155,22 +155,6 @@ class Alone:
 
         return init_process_group
 
-    def new_group(self, original: Any) -> Any:
-        """Most ranks are no members of most groups of a large mesh: that is all they need know."""
-
-        def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-            simple = isinstance(ranks, list) and ranks and len(args) < 5
-            if not simple or self.rank in ranks or kwargs.get("use_local_synchronization"):
-                return original(ranks, *args, **kwargs)
-            if len(set(ranks)) < len(ranks) or min(ranks) < 0 or max(ranks) >= self.world:
-                return original(ranks, *args, **kwargs)  # which says so
-            nobody: Any = c10d.GroupMember.NON_GROUP_MEMBER
-            c10d._process_group_name(ranks, use_hashed_name=False)  # counts it
-            c10d._world.pg_group_ranks[nobody] = {rank: at for at, rank in enumerate(sorted(ranks))}
-            return nobody
-
-        return new_group
-
     def send(self, original: Any) -> Any:
         def send(group: Any, tensors: Any, to: int, tag: int = 0) -> Any:
             work = original(group, tensors, to, tag)
@@ -246,7 +230,6 @@ def prepare() -> Alone:
     c10d._new_process_group_helper = lambda size, rank, ranks, backend, *args, **kwargs: make(
         size, rank, ranks, "fake", *args, **kwargs
     )
-    c10d._new_group_with_tag = alone.new_group(c10d._new_group_with_tag)
     group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.Work
     for name in ("send", "recv", "broadcast"):
         setattr(group, name, getattr(alone, name)(getattr(group, name)))
