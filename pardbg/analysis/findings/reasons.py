@@ -15,7 +15,7 @@ from pardbg.analysis.hangs.waitgraph import PendingOp, WaitGraph
 from pardbg.words import duration, ranks_text
 
 Severity = Literal["error", "warning", "info"]
-_IDLE_CORES: Final = 0.1
+IDLE_CORES: Final = 0.1
 """Cores used; below that it sleeps or waits."""
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
@@ -107,7 +107,7 @@ def _patience(now: Seen) -> int:
 
 def _gil(now: Seen, at: str, where: str | None) -> Reason:
     silent = f" for {duration(now.silent_ns)}" if now.silent_ns else ""
-    idle = now.cpu is not None and now.cpu < _IDLE_CORES
+    idle = now.cpu is not None and now.cpu < IDLE_CORES
     doing = ", waiting for something" if idle else ""
     return Reason(
         "gil-held", "warning", f"is in C code that holds Python's lock{silent}{doing}{at}", where,
@@ -142,7 +142,7 @@ def others(now: Seen) -> str:
 
 
 def _asleep(now: Seen) -> bool:
-    return now.cpu is not None and now.cpu < _IDLE_CORES and now.os_state == "S"
+    return now.cpu is not None and now.cpu < IDLE_CORES and now.os_state == "S"
 
 
 def _ended(view: View, rank: int, how: str) -> Reason:
@@ -214,7 +214,7 @@ def stays(view: View, graph: WaitGraph) -> Iterable[Finding]:
 
 
 def _is_idle(now: Seen) -> bool:
-    asleep = now.os_state in ("", "S") and now.cpu is not None and now.cpu < _IDLE_CORES
+    asleep = now.os_state in ("", "S") and now.cpu is not None and now.cpu < IDLE_CORES
     return asleep or now.stopped or now.os_state == "D"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.reasons import reason
+from pardbg.analysis.findings.reasons import IDLE_CORES, reason
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
@@ -16,6 +16,8 @@ from pardbg.words import duration, ranks_text, waits_text
 
 STUCK_NS: Final = 5_000_000_000
 """An op that all its ranks issued and that does not end for so long."""
+SET_UP_NS: Final = 12_000_000_000
+"""... a call of the set-up, while a rank in it works or stands ready: hosts are busy then."""
 _EVENTS: Final = 64
 _TRANSPORT_ADVICE: Final = (
     "Nobody is missing, so it is the transport: the network between these ranks, a firewall, a "
@@ -35,9 +37,10 @@ def first_place(view: View, ranks: Sequence[int]) -> str | None:
 def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Finding]:
     """A collective that each rank issued and that does not end."""
     since = max(op.since_ns for op in ops)
-    if view.t_ns - since < STUCK_NS:
-        return
     op = ops[0]
+    works = op.call and any((seen(view, o.rank).cpu or 0) >= IDLE_CORES for o in ops)
+    if view.t_ns - since < (SET_UP_NS if works else STUCK_NS):
+        return
     unseen = tuple(rank for rank in op.group.ranks if rank not in view.ranks)
     if unseen:
         yield _unseen(view, op, tuple(sorted(o.rank for o in ops)), unseen, since)

@@ -47,6 +47,21 @@ def test_a_rank_that_never_comes_to_init_process_group_is_to_blame() -> None:
     )
 
 
+@pytest.mark.parametrize(("cpu", "said_after"), [(0.0, 5000), (0.5, 12_000)])
+def test_a_set_up_call_that_all_made_takes_its_time_where_ranks_work(
+    cpu: float, said_after: int
+) -> None:
+    trace = Trace(2)
+    for proc in trace.ranks:
+        call(proc, "init_process_group", 1, (0, 1))
+    trace.flush()
+    for t in (said_after - 200, said_after + 200):
+        for proc in trace.ranks:
+            state_of(trace, proc, t, cpu=cpu, open=1, open_since_ns=ns(1))
+    assert found(trace, said_after - 100) == {}
+    assert list(found(trace, said_after + 300)) == ["stuck-op"]
+
+
 def test_a_rank_that_leaves_a_set_up_call_out_is_to_blame() -> None:
     """0 and 2 make the group, 1 is in an all_reduce that they have not come to."""
     trace = Trace(3)
