@@ -91,11 +91,11 @@ def reason(view: View, rank: int) -> Reason:
     idle = _asleep(now)
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does
-    served = round(_MOVES_NS / (1 - min(now.ready, _MOST_READY)))  # fewer cores, more time
+    more = 1 / (1 - min(now.ready, _MOST_READY))  # fewer cores, more time
+    patience = _MOVES_NS if moves or starved else 0 if idle else _patience(now)
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
-                  patience_ns=served if moves or starved else 0 if idle else _patience(now),
-                  gets_on=moves)  # fmt: skip
+                  patience_ns=round(patience * more), gets_on=moves)  # fmt: skip
 
 
 def _patience(now: Seen) -> int:

@@ -157,3 +157,16 @@ def test_deep_stacks_keep_the_programs_frames_and_who_called() -> None:
     assert len(short) == 26 and short[:2] == tuple(deep[:2]) and short[-1] == deep[-1]
     assert place(short) == "model.py:88 in forward"
     assert caller(short) == "validate at train.py:9"
+
+
+def test_imports_take_longer_where_cores_are_few() -> None:
+    """10 s where it has a core; it stands ready half of the time, so 20 s."""
+    trace = Trace(2)
+    call(trace.ranks[0], "init_process_group", 1, (0, 1))
+    trace.ranks[1].phase("start-up", 0, 1)
+    trace.flush()
+    imports = [["/job/train.py", 1, "<module>"], ["<frozen importlib._bootstrap>", 1176, "_load"]]
+    for t in (10_000, 15_800, 18_000, 20_400):
+        state_of(trace, trace.ranks[1], t, os="R", cpu=0.4, scheduled=[ns(t) // 2, ns(t) // 2])
+        stall(trace, t, r1=imports)
+    assert found(trace, 16_000) == {} and "missing-rank" in found(trace, 20_500)
