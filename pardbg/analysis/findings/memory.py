@@ -27,8 +27,8 @@ CREEP_SINCE: Final = 10
 """Steps of warm-up: allocators, caches and optimizer state fill."""
 CREEP_BYTES: Final = 16 << 20
 RSS_BYTES: Final = 64 << 20
-RSS_STEPS: Final = 100
-"""A process's memory fills by its allocator's ways, too: over fewer steps it must grow more."""
+"""A process's memory grows by its allocator's ways, too: blocks of changing sizes leave holes, for
+hundreds of steps."""
 CREEP_SHARE: Final = 0.04
 PARTS: Final = 6
 """Growth is steady if each sixth of the time is above the one before by its share, within half."""
@@ -79,7 +79,7 @@ def _creep(view: View, looked_at: Window) -> Iterable[Finding]:
         if grown is None:
             continue
         per_step, over, since = grown
-        least = RSS_BYTES if kind == "rss" and over < RSS_STEPS else CREEP_BYTES
+        least = RSS_BYTES if kind == "rss" else CREEP_BYTES
         if per_step * over < max(least, CREEP_SHARE * now):
             continue
         latest = latest_bytes(view, process)

@@ -16,10 +16,10 @@ from tests.unit.trace_builder import Proc, Trace
 # -- memory
 
 
-def with_memory(sizes: dict[int, tuple[float, float]]) -> Trace:
+def with_memory(sizes: dict[int, tuple[float, float]], num_steps: int = 40) -> Trace:
     """rank -> (MiB at first, MiB more each step)"""
     trace = Trace(len(sizes))
-    for step in range(40):
+    for step in range(num_steps):
         for proc in trace.ranks:
             base, more = sizes[proc.rank or 0]
             size = round((base + more * step) * MIB)
@@ -48,6 +48,7 @@ def test_memory_that_was_taken_once_or_grows_little_for_a_while_does_not_creep()
     """1.5 MiB a step over 29 steps are 43 MiB of a process's memory: an allocator may do that."""
     assert found(with_memory({0: (300, 0), 1: (300, 0)})) == []
     assert found(with_memory({0: (300, 1.5), 1: (300, 1.5)})) == []
+    assert found(with_memory({0: (300, 0.15), 1: (300, 0.15)}, 200)) == []  # 29 MiB over 190
 
 
 def test_a_device_that_is_nearly_full() -> None:
