@@ -14,7 +14,15 @@ from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls, collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
-from pardbg.analysis.findings.reasons import STORE_ADVICE, UNKNOWN, Reason, past, reason, stays
+from pardbg.analysis.findings.reasons import (
+    STORE_ADVICE,
+    UNKNOWN,
+    Reason,
+    more_time,
+    past,
+    reason,
+    stays,
+)
 from pardbg.analysis.findings.shared import (
     Evidence,
     Finding,
@@ -170,10 +178,12 @@ def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None)
 
 
 def _patience(view: View, blame: Blame, why: Reason) -> int:
-    """How long this rank may take. Programs start at their own pace, as long as they work."""
+    """How long this rank may take. Programs start at their own pace, as long as they work, and
+    the slower the fewer cores they get."""
     usual = max(patience_ns(view), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
-    return max(usual, START_NS) if starting and not why.idle else usual
+    start = round(START_NS * more_time(seen(view, blame.ranks[0])))
+    return max(usual, start) if starting and not why.idle else usual
 
 
 def _unusual(view: View, blame: Blame) -> bool:

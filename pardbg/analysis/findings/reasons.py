@@ -91,11 +91,15 @@ def reason(view: View, rank: int) -> Reason:
     idle = _asleep(now)
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does
-    more = 1 / (1 - min(now.ready, _MOST_READY))  # fewer cores, more time
     patience = _MOVES_NS if moves or starved else 0 if idle else _patience(now)
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
-                  patience_ns=round(patience * more), gets_on=moves)  # fmt: skip
+                  patience_ns=round(patience * more_time(now)), gets_on=moves)  # fmt: skip
+
+
+def more_time(now: Seen) -> float:
+    """How many times as long as with a core of its own a rank takes: it stood ready meanwhile."""
+    return 1 / (1 - min(now.ready, _MOST_READY))
 
 
 def _patience(now: Seen) -> int:

@@ -174,7 +174,8 @@ def test_in_a_pipeline_a_late_rank_is_late_and_no_message_is_misaddressed() -> N
 
 
 def test_imports_take_longer_where_cores_are_few() -> None:
-    """10 s where it has a core; it stands ready half of the time, so 20 s."""
+    """10 s where it has a core; it stands ready half of the time, so 20 s. So does what loads
+    libraries in C, with the GIL held."""
     trace = Trace(2)
     call(trace.ranks[0], "init_process_group", 1, (0, 1))
     trace.ranks[1].phase("start-up", 0, 1)
@@ -184,3 +185,7 @@ def test_imports_take_longer_where_cores_are_few() -> None:
         state_of(trace, trace.ranks[1], t, os="R", cpu=0.4, scheduled=[ns(t) // 2, ns(t) // 2])
         stall(trace, t, r1=imports)
     assert found(trace, 16_000) == {} and "missing-rank" in found(trace, 20_500)
+    for t in (10_100, 15_900, 18_100, 20_500):
+        state_of(trace, trace.ranks[1], t, os="R", cpu=0.4, scheduled=[ns(t) // 2, ns(t) // 2],
+                 heartbeat_ns=ns(400))  # fmt: skip
+    assert found(trace, 16_000) == {} and "gil-held" in found(trace, 20_600)
