@@ -69,6 +69,10 @@ class Relay:
         self._gone: dict[str, tuple[int, int | None]] = {}
         self._pending: deque[tuple[bytes, bytes]] = deque()
         """Taken from an agent, not yet from us."""
+        self._hellos: dict[bytes, bytes] = {}
+        """Of each process here: agents say it once, perhaps before there is a hub."""
+        self._unsaid: set[bytes] = set()
+        """Whose HELLO is due on this link."""
         self._found: deque[tuple[int, str, Any]] = deque()
         """Stacks read from outside, by other threads."""
         self._news = RowNews()
@@ -168,6 +172,7 @@ class Relay:
             self._link = self._up.num_links
             self._pending.clear()  # it comes again
             self._turns.new_link()
+            self._unsaid.update(self._hellos)
         if not self._up.up:
             return
         while self._pending:
@@ -194,11 +199,28 @@ class Relay:
         return False
 
     def _pass_up(self) -> None:
-        with contextlib.suppress(zmq.Again):
+        with contextlib.suppress(zmq.Again, Malformed):
             for _ in range(256):
                 frames = self._agents.recv_multipart(zmq.NOBLOCK)
                 if len(frames) == 2:
-                    self._up.forward(frames[0], frames[1])
+                    self._pass_message(frames[0], frames[1])
+        for proc in tuple(self._unsaid) if self._up.up else ():
+            if self._up.forward(proc, self._hellos[proc]):
+                self._unsaid.discard(proc)
+
+    def _pass_message(self, proc: bytes, payload: bytes) -> None:
+        kind = unpack(payload).get("t")
+        if kind == Msg.HELLO.value:
+            self._hellos[proc] = payload
+            self._unsaid.add(proc)
+            return
+        if kind == Msg.BYE.value:
+            self._left(proc)
+        self._up.forward(proc, payload)
+
+    def _left(self, proc: bytes) -> None:
+        self._hellos.pop(proc, None)
+        self._unsaid.discard(proc)
 
     # -- what the hub says
 
@@ -279,6 +301,7 @@ class Relay:
         for proc in found:
             ring = self._rings.mapped[proc]
             self._gone[proc] = (ring.dead_ns, ring.code)
+            self._left(proc.encode("ascii"))
             self._news.force = True
 
     def _say_rows(self, now: int) -> None:

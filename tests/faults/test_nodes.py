@@ -22,6 +22,7 @@ from tests.distributed.programs import disagreeing as program
 from tests.distributed.runs import (
     coverage,
     events,
+    fake_job,
     hub_pid,
     maps,
     session_of,
@@ -118,6 +119,35 @@ def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
         seen = events(messages)
         assert {"node", "node_back", "hub_restart"} <= set(seen) and "gap" not in seen
         assert not second.session.exists()
+
+
+@pytest.mark.timeout(120)
+def test_ranks_that_spoke_before_there_was_a_hub_are_held_at_once(
+    tmp_path: Path, ports: tuple[int, int]
+) -> None:
+    """They say HELLO once, to a relay without a hub; until the hub had heard it, `pause` left
+    them out."""
+    hub, keys = f"tcp://127.0.0.1:{ports[0]}", make_keys()
+    with started(fake_job(2, 50_000, 0.001), tmp_path / "1.mcap",
+                 place=Place(hub, 1, 2, keys)) as second:  # fmt: skip
+        wait_until(lambda: any(rings_of(second)), 30, "ranks of the second node")
+        wait_until(lambda: b"no hub at" in notices(second), 30, "a relay that has no hub")
+        with started([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "0.mcap",
+                     place=Place(hub, 0, 2, keys)) as first:  # fmt: skip
+            control = HubControl(first.run_dir, script=True)
+            try:
+                wait_until(lambda: len(rows_of(control)) == 2, 20, "both ranks")
+                assert control.command("status").data["ranks"] == [0, 1]
+                held = control.command("pause", timeout_s=4)
+                assert held.ok and set(map(int, held.data["held"])) == {0, 1}, held.error
+            finally:
+                control.close()
+            second.kill()
+            second.wait(30)
+
+
+def rings_of(handle: RunHandle) -> Iterator[Path]:
+    return Path(handle.config.ring_dir).glob("*.ring")
 
 
 TWO_RANKS = 'for r in 0 1; do RANK=$(($0 * 2 + r)) LOCAL_RANK=$r "$@" & done; wait'

@@ -107,8 +107,11 @@ def told_to_end(view: View) -> frozenset[int]:
         return frozenset()
     own = {rank for rank, _, how in roots if how != "exception"}
     ends = ((rank, view.proc_end(process)) for rank, process in view.ranks.items())
-    killed = {rank for rank, end in ends if end is not None and end[1] in ("killed", "lost")}
-    return frozenset(killed - own)
+    killed = {rank: end[0] for rank, end in ends if end and end[1] in ("killed", "lost")}
+    if asked is None:  # what ends at the very moment of the first failure is no launcher's answer
+        first = min(t_ns for _, t_ns, _ in roots)
+        killed = {rank: t_ns for rank, t_ns in killed.items() if t_ns > first}
+    return frozenset(killed.keys() - own)
 
 
 def _settled(view: View, bad: Sequence[BadEnd]) -> bool:

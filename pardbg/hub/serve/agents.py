@@ -114,7 +114,6 @@ class Agents:
         if now - self._scanned_ns >= SCAN_NS:
             self._scanned_ns = now
             self._rings.scan()
-            self._take_in(now)
             self._gone(self._rings.died(now), now)
             self._greet(now)
             self._find_lost(now)
@@ -126,14 +125,6 @@ class Agents:
                 self._gone_elsewhere(proc, dead_ns, now)
         self.nodes.tick(now)
         self._ping_remote(now)
-
-    def _take_in(self, now: int) -> None:
-        """Take in processes of other nodes whose HELLO was lost on its way: a new link welcomes
-        them, so they say it once."""
-        for proc in self.nodes.rows.keys() - self._hello - self.ended.keys():
-            fields = self._definitions.process(proc).fields
-            if fields:
-                self._on_hello(proc, fields, now)
 
     def _on_boards(self, node: Known, changes: list[Any]) -> None:
         by_ns = self.offset_ns(next(iter(node.rows), ""))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.ends import brief
 from pardbg.analysis.findings.shared import Finding
@@ -104,6 +105,14 @@ def test_ranks_that_were_told_to_end_are_no_culprits() -> None:
     trace.end(200, code=1)
     found = said(trace)
     assert list(found) == ["rank-lost"] and found["rank-lost"].culprits == (1,)
+
+
+def test_ranks_killed_in_one_moment_were_told_by_nobody() -> None:
+    """`kill -9` of everything while rank 0 waits for rank 1: nobody lived to tell rank 0."""
+    trace = three(waiting=(0,))
+    for proc in trace.ranks:
+        ends(trace, proc, 50, "killed")
+    assert [row.state for row in snapshot(trace.store(), ns(60)).ranks] == ["lost"] * 3
 
 
 def test_a_job_that_somebody_ended_names_no_rank() -> None:
@@ -303,8 +312,6 @@ def test_what_a_backend_says_is_cut_to_what_matters() -> None:
 
 
 def test_it_is_as_of_the_cursor() -> None:
-    from pardbg.analysis.base.asof import View
-
     trace = three()
     raises(trace.ranks[2], 5)
     trace.ranks[0].phase("x", 1, 50)
