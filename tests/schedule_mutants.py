@@ -43,7 +43,7 @@ class Mutant:
         if verdict.load != "loads":
             return verdict.load
         if verdict.wrong:
-            return "wrong"
+            return "deadlock" if verdict.hangs else "wrong"
         return "deadlock" if verdict.deadlocks("buffered") else "good"
 
     def job(self, folder: Path) -> Job:

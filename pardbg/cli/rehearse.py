@@ -92,7 +92,7 @@ def rehearse(
         traces, interrupted = _run(plan, folder)
         _refuse(traces)
         found = _recorded(fresh, plan, traces, transport, interrupted)
-    _tell(found, traces, path, json_)
+    _tell(found, plan, traces, path, json_)
     return 130 if interrupted else int(any(f.severity == "error" for f in found))
 
 
@@ -178,7 +178,8 @@ def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
 
     plan.write(folder / "plan")
     env = {**KEEP_MEMORY, **os.environ, "PARDBG": str(folder), "PARDBG_NATIVE": "off",
-           "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PARDBG_LEVEL": "full"}  # fmt: skip
+           "PARDBG_PROBES": "off", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+           "PARDBG_LEVEL": "full"}  # fmt: skip
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         env.pop(name, None)
     traces: list[Trace] = []
@@ -193,7 +194,7 @@ def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
             for line in server.stdout:
                 rank, pid, code, cpu_ms = map(int, line.split())
                 traces.append(collect(folder, rank, pid, HOST, code, cpu_ms))
-                done(len(traces))
+                done(min(len(traces), len(plan.ranks)))
         except KeyboardInterrupt:
             interrupted = True
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the session is being written
@@ -250,7 +251,11 @@ def _recorded(
     return findings(View(load(path), None))
 
 
-def _tell(found: Sequence[Finding], traces: Sequence[Trace], path: Path, json_: bool) -> None:
+def _tell(
+    found: Sequence[Finding], plan: Plan, traces: Sequence[Trace], path: Path, json_: bool
+) -> None:
+    from pardbg.rehearse.record import also_run
+
     cpu_s = sum(trace.cpu_ms for trace in traces) / 1e3
     if json_:
         said = [
@@ -272,6 +277,8 @@ def _tell(found: Sequence[Finding], traces: Sequence[Trace], path: Path, json_: 
         echo(f"{finding.severity} {finding.kind}{where}: {finding.text}")
     if not found and not json_:
         echo(f"nothing found: {len(traces):,} ranks issue the same in the same order")
+    if more := also_run(plan.ranks, (trace.rank for trace in traces)):
+        talk(more)
     failed = Counter(trace.why for trace in traces if trace.why)
     for why, number in failed.most_common(3):
         talk(f"{number} of {len(traces)} ranks ended with {why}")

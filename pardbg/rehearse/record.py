@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,8 @@ def notes(said: Rehearsal, played: Mapping[int, Played]) -> list[str]:
         " them may differ",
         f"sends as on a {said.transport} transport: a model",
     ]
+    if more := also_run(said.ranks, played):
+        lines.append(more)
     absent = sorted(set(range(said.world)) - played.keys())
     if absent:
         lines.append(f"not run, taken to do what their groups do: {ranks_text(absent)}")
@@ -63,6 +65,16 @@ def notes(said: Rehearsal, played: Mapping[int, Played]) -> list[str]:
     if lost:
         lines.append(f"{lost:,} records did not fit the ring: PARDBG_RING makes it larger")
     return lines
+
+
+def also_run(wanted: Sequence[int], ran: Iterable[int]) -> str:
+    """A line about ranks that nobody asked for; empty: there are none."""
+    more = sorted(set(ran) - set(wanted))
+    return (
+        f"{ranks_text(more)} ran too: others wait for their integers (shapes, objects)"
+        if more
+        else ""
+    )
 
 
 def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:

@@ -147,9 +147,9 @@ class Server:
             return True
         child.wants, child.source = name, source
         self.learn()
-        if name in self.mail or source in self.ended or source not in self.plan.ranks:
+        if name in self.mail or source in self.ended:
             self._answer(child)
-        elif source not in self.begun:
+        elif source not in self.begun:  # of the plan's ranks, or one that these need
             self.begin(source)
         return True
 

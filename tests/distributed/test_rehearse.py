@@ -110,6 +110,19 @@ def test_ddp_stages_with_all_forwards_first_go_on_after_their_first_step(tmp_pat
     assert (answer["ranks"], answer["findings"]) == (8, [])
 
 
+def test_ranks_that_cut_a_pipeline_run_its_other_stages_too(tmp_path: Path) -> None:
+    """Two pipelines of four stages; each stage waits for the shapes of the next one's gradients."""
+    argv = command(tmp_path / "S.mcap", world=8)
+    argv[-1] = str(PROGRAM.with_name("mesh_gpt.py"))
+    argv += ["--pp", "4", "--tp", "1", "--microbatches", "4", "--steps", "1"]
+    argv[argv.index("--json") : argv.index("--json")] = ["--ranks", "0-1"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=220)
+    assert done.returncode == 0, done.stderr
+    assert (answer := json.loads(done.stdout))["findings"] == [] and answer["ranks"] == 4
+    assert "ranks 2,3 ran too: others wait for their integers" in done.stderr
+    assert sorted(load(tmp_path / "S.mcap").rank_procs(None)) == [0, 1, 2, 3]
+
+
 def test_ctrl_c_leaves_a_session_of_what_ran(tmp_path: Path) -> None:
     path = tmp_path / "S.mcap"
     argv = command(path, "none", "0", world=2048)

@@ -31,6 +31,8 @@ class Problem:
     """Cell of the row, from 0; -1: of no single cell."""
     transport: Transport | None = None
     """Only by this model of a transport; None: whatever the transport."""
+    goes_on: bool = False
+    """torch does not fail here: it computes with other data."""
 
     @property
     def place(self) -> str:
@@ -57,6 +59,8 @@ class Verdict:
     """What torch does when it loads the table: takes it, refuses it by its own check
     (``_validate_schedule``), or refuses it for want of an order of its messages (``Malformed
     compute schedule``)."""
+    hangs: bool = False
+    """Wrong, and its ranks wait for ever before one of them comes to where it would fail."""
 
     @property
     def good(self) -> bool:
@@ -94,6 +98,7 @@ def lint(
     found = chain(_counts(table, count), _orders(table), _losses(table), _message_rules(table))
     problems = list(islice(found, MAX_PROBLEMS))
     load: Load = "refused" if problems and _refused(table, count) else "loads"
+    hang: Problem | None = None
     if load == "loads":
         lowered = lower(table)
         if lowered.stuck:
@@ -101,9 +106,12 @@ def lint(
             load = "no order"
         elif not problems:
             problems += _deadlocks(table, lowered, transports)
+        elif table.has_messages and any(p.kind != "deadlock" for p in problems):
+            hang = _hang(table, problems)
+            problems += [hang] if hang is not None else []
     return Verdict(
         len(table.rows), table.num_stages, count, tuple(problems),
-        tuple(_in_flight(row) for row in table.rows), load,
+        tuple(_in_flight(row) for row in table.rows), load, hang is not None,
     )  # fmt: skip
 
 
@@ -178,7 +186,7 @@ def _losses(table: Table) -> Iterator[Problem]:
         if op.stage == last and op.kind == "F":
             if op.microbatch < newest:
                 text = f"{op.text} after {last}F{newest}: backward would take another one's loss"
-                yield Problem("order", text, rank, cell.column)
+                yield Problem("order", text, rank, cell.column, goes_on=True)
                 return
             newest = op.microbatch
 
@@ -258,7 +266,8 @@ def _crossed(table: Table, owner: Mapping[int, int]) -> Iterator[Problem]:
         for wanted, (got, column) in zip(sent, arrivals[source, rank], strict=False):
             if wanted != got:
                 mixed = f"{got.text} takes what rank {source} sends for {wanted.text}"
-                yield Problem("message", f"{mixed}: another order on the two ends", rank, column)
+                mixed += ": another order on the two ends"
+                yield Problem("message", mixed, rank, column, goes_on=True)
                 break
 
 
@@ -275,6 +284,14 @@ def _deadlocks(
             yield _deadlock(found)
             if transport == "buffered":
                 return  # what never ends with buffers ends nowhere
+
+
+def _hang(table: Table, problems: Sequence[Problem]) -> Problem | None:
+    """Messages in another order move all behind them: a rank may wait for one that never comes, and
+    so for ever, unless another one fails before."""
+    fails = {(p.rank, p.column) for p in problems if not p.goes_on and p.kind != "deadlock"}
+    found = run(table.rows, table.owners, table.num_stages - 1, "buffered", fails)
+    return None if found is None else _deadlock(found)
 
 
 def _stuck(stuck: Mapping[int, Cell], owner: Mapping[int, int], last: int) -> Problem:

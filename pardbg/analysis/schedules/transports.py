@@ -12,9 +12,9 @@ transport of that kind does, not what a version of a library does.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.schedules.lowering import consumed, peer
@@ -50,18 +50,23 @@ class Deadlock:
 
 
 def run(
-    rows: Sequence[Sequence[Cell]], owner: Mapping[int, int], last: int, transport: Transport
-) -> Deadlock | None:
+    rows: Sequence[Sequence[Cell]], owner: Mapping[int, int], last: int, transport: Transport,
+    fails: Collection[tuple[int, int]] | None = None,
+) -> Deadlock | None:  # fmt: skip
     """Play the table; None if all of it runs.
 
     Args:
         rows: a row a rank, messages included.
         owner: stage -> rank.
         last: the last stage.
+        fails: (rank, column) at which a rank fails; then None, too, if one comes to such a cell. A
+            receive takes what its rank is sent next, whatever the names: only buffered.
     """
-    play = _Play(rows, owner, last, transport)
+    play = _Play(rows, owner, last, transport, fails)
     while play.advance() or play.deliver():
         pass
+    if play.failed:
+        return None
     blocked = {
         rank: play.blocked(rank) for rank, row in enumerate(rows) if play.at[rank] < len(row)
     }
@@ -71,8 +76,9 @@ def run(
 class _Play:
     def __init__(
         self, rows: Sequence[Sequence[Cell]], owner: Mapping[int, int], last: int,
-        transport: Transport,
+        transport: Transport, fails: Collection[tuple[int, int]] | None,
     ) -> None:  # fmt: skip
+        self._fails, self.failed = fails, False
         self.rows, self._owner, self._last, self._transport = rows, owner, last, transport
         self.at = [0] * len(rows)
         self._there: set[Op] = set()
@@ -82,6 +88,8 @@ class _Play:
         self._posted: set[Op] = set()
         self._came: set[Op] = set()
         """Receives of a buffered transport whose message can move."""
+        self._in_order: dict[tuple[Any, bool], deque[Op]] = defaultdict(deque)
+        """((from, to), whether sends) -> those that have not met, where names do not count."""
 
     def advance(self) -> bool:
         """Each rank as far as it gets. True if one moved."""
@@ -90,6 +98,9 @@ class _Play:
             at = self.at[rank]
             while at < len(row):
                 ops = row[at].ops
+                if self._fails and (rank, row[at].column) in self._fails:
+                    self.failed = True
+                    break
                 if ops[0].kind in COMPUTE and self._missing(ops[0]) is not None:
                     break
                 if len(ops) > 1 and any(self._missing(op) is not None for op in ops):
@@ -106,10 +117,22 @@ class _Play:
             self._there.add(op)
         elif op.is_message:
             self._posted.add(op)
-            if self._transport != "buffered":
+            if self._fails is not None:
+                self._next(rank, op)
+            elif self._transport != "buffered":
                 self._streams[rank, self._stream(op)].append(op)
             elif (end := other_end(op)) in self._posted:
                 self._came.add(op if op.kind[0] == "R" else end)
+
+    def _next(self, rank: int, op: Op) -> None:
+        """From a rank to another, the first receive takes the first message."""
+        to, sends = peer(op, self._owner), op.kind[0] == "S"
+        way = (rank, to) if sends else (to, rank)
+        if theirs := self._in_order[way, not sends]:
+            first = theirs.popleft()
+            self._came.add(first if sends else op)
+        else:
+            self._in_order[way, sends].append(op)
 
     def _stream(self, op: Op) -> int:
         """Which of its rank's streams a message is in."""
@@ -179,6 +202,9 @@ class _Play:
             return Blocked(rank, cell, -1, f"nobody sends what {missing.text} waits for")
         if end not in self._posted:
             return Blocked(rank, cell, source, f"rank {source} has not come to {end.text}")
+        if self._fails is not None:
+            taken = f"{end.text} of rank {source} went to another receive"
+            return Blocked(rank, cell, source, taken)
         for here, op in ((rank, missing), (source, end)):
             ahead = self._streams[here, self._stream(op)][0]
             to = peer(ahead, self._owner)

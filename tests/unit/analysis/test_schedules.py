@@ -189,6 +189,20 @@ def test_deferred_receives_deadlock_or_mix_up_data() -> None:
     assert mixed.wrong and "another order on the two ends" in mixed.problems[0].text
 
 
+@pytest.mark.parametrize(("row", "hangs"), [
+    # the first message is F1's, F0's goes behind rank 0's own backward, which needs rank 1's
+    ("1RECV_F0,1RECV_F1,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1", True),
+    # here rank 0 gets that backward, and fails at the send whose data is gone
+    ("1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1", False),
+])  # fmt: skip
+def test_a_wrong_order_of_messages_may_wait_for_ever(row: str, hangs: bool) -> None:
+    found = lint(parse(f"0F0,0F1,0SEND_F1,0RECV_B0,0B0,0SEND_F0,0RECV_B1,0B1\n{row}\n"))
+    assert found.wrong and found.hangs is hangs is found.deadlocks("buffered")
+    last = found.problems[-1].line()
+    assert hangs == ("rank 0 cannot begin 0B0: rank 1 has not come to 1SEND_B0; rank 1 cannot begin"
+                     " 1F1: rank 0 has not come to 0SEND_F1" in last), last  # fmt: skip
+
+
 def test_predicted_by_supposed_durations() -> None:
     """F 1, B 2: 1F1B takes m + p - 1 = 11 slots of 3, (p-1)/(m+p-1) of them idle; a table that
     cannot run has no time. Messages: 3 borders × 8 microbatches × 2 ways."""
