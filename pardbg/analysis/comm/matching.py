@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
+from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered, kind_of
 from pardbg.analysis.comm.ops import (
     Issue,
     group_label,
@@ -18,7 +20,7 @@ from pardbg.analysis.comm.ops import (
     issues,
     tail_start,
 )
-from pardbg.store.definitions import GroupDef
+from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.words import duration, ranks_text, size
 from pardbg_agent import wire
 
@@ -27,16 +29,14 @@ _MARGIN: Final = 1.6
 """Read-ahead factor: the oldest collectives of a tail are cut in two."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 """How long the others must have waited before a rank is called missing."""
-_UPPER_BOUNDS: Final = ("waited", "polled")
 _IN_OUT: Final = {"gather": "a", "scatter": "b"}
 _BARRIERS: Final = ("barrier", "monitored_barrier")
 _NO_SIZE: Final = ("all_to_all", *_BARRIERS)
 Key = tuple[int, str, int]
-_SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
+Times = tuple[int | None, int | None, int | None]
+"""(skew, wait, transfer), ns"""
 _A: Final = attrgetter("a")
 _B: Final = attrgetter("b")
-_FAILED: Final = Issue._fields.index("failed")
-_T0: Final = attrgetter("t0_ns")
 _FIRST: Final = attrgetter("t0_ns", "rank")
 CALLS_LABEL: Final = "set-up calls"
 
@@ -52,39 +52,20 @@ def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...
 
 def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
-    start = tail_start(view, "issue", rows)
-    several = len(view.ranks) > 1
+    found = Gathered(view, tail_start(view, "issue", rows))
     cache = view.memo("collectives")
-    reached: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    by_group: dict[tuple[int, str], dict[int, dict[int, Issue]]]
-    by_group = defaultdict(lambda: defaultdict(dict))
-    of_def: dict[int, tuple[dict[int, dict[int, Issue]], dict[int, int]] | None] = {}
-    for issue in issues(view, "issue", start):
-        rank, group, seq = issue[:3]
-        if id(group) not in of_def:  # one look for each process: many issues are of few groups
-            name = (group.epoch, group.key)
-            alone = several and len(group.ranks) == 1
-            # nothing is exchanged in those: frameworks call such groups out of habit
-            of_def[id(group)] = None if alone else (by_group[name], reached[name])
-        if (found := of_def[id(group)]) is not None:
-            parts, known = found
-            parts[seq].setdefault(rank, issue)
-            if seq > known.get(rank, -1):
-                known[rank] = seq
-    groups: dict[Key, dict[int, Issue]] = {
-        (*name, seq): ranks for name, seqs in by_group.items() for seq, ranks in seqs.items()
-    }
-    first = {key: min(map(_T0, ranks.values())) for key, ranks in groups.items()}
-    keys = sorted(groups, key=lambda k: (first[k], k))
-    made = []
-    for key in keys if last is None else keys[-last:]:
+    keys = {at: found.key(at) for at in found.last(last)}
+    made: dict[int, CollectiveRow] = {}
+    for at, key in keys.items():
         kept: CollectiveRow | None = cache.get(key)
-        if kept is None or not _closed_before(kept, view.t_ns):
-            kept = match(view, groups[key], reached[key[0], key[1]])
-            if kept.verdict == "matched":
-                cache[key] = kept
-        made.append(kept)
-    return tuple(made)
+        if kept is not None and _closed_before(kept, view.t_ns):
+            made[at] = kept
+        elif found.alike[at] and not was_held(view, *found.span(at)):
+            made[at] = _alike(view, found, at)
+    for at, parts in found.parts([at for at in keys if at not in made]).items():
+        made[at] = match(view, parts, found.reached(at))
+    cache.update({key: made[at] for at, key in keys.items() if made[at].verdict == "matched"})
+    return tuple(made[at] for at in keys)
 
 
 @per_view
@@ -103,61 +84,67 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
     return all(a.completed_ns is not None and a.completed_ns <= t_ns for a in row.arrivals)
 
 
+def _alike(view: View, found: Gathered, at: int) -> CollectiveRow:
+    """One that all members issued alike and completed, and nobody was held."""
+    (_, _, seq), (op, step, num_bytes) = found.key(at), found.about(at)
+    begin_ns, last_ns = int(found.first_ns[at]), int(found.last_ns[at])
+    times = last_ns - begin_ns, int(found.wait_ns[at]), found.transfer_ns(at)
+    arrivals = found.arrivals(at)
+    last_rank = int(found.last_rank[at]) if len(arrivals) > 1 else None
+    return _row(view, found.group(at), op, seq, step, num_bytes, arrivals, last_rank, times)
+
+
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
     """One collective from what each rank issued. ``reached``: newest seq seen per rank."""
     first: Issue = min(parts.values(), key=_FIRST)
-    missing: tuple[int, ...] = ()
-    culprits: tuple[int, ...] = ()
-    verdict: Verdict = "matched"
-    detail, absent, members = "", missing, first.group.ranks
-    arrivals = _all_alike(view, parts, first)
-    if arrivals is None:
-        members, absent, missing, (verdict, detail, culprits), arrivals = _looked_at(
-            view, parts, reached, first
-        )
+    members, absent, missing, (verdict, detail, culprits), arrivals = _looked_at(
+        view, parts, reached, first
+    )
     came = sorted([(a.issued_ns - a.held_ns, a.rank) for a in arrivals if a.issued_ns is not None])
-    whole = not absent
-    skew = came[-1][0] - came[0][0] if whole else None
-    transfer = _transfer(arrivals, came[-1][0]) if whole else None
+    last_ns, last_rank = came[-1]
+    times: Times = (None, None, None)
+    if not absent:
+        wait = len(came) * last_ns - sum([t for t, _ in came])
+        times = last_ns - came[0][0], wait, _transfer(arrivals, last_ns)
     num_bytes = max(0, *map(_A, parts.values()), *map(_B, parts.values()))
-    busbw = busbw_gbps(first.op.op, len(members), num_bytes, transfer)
-    last_rank = came[-1][1] if whole and len(parts) > 1 else None
+    row = _row(
+        view, first.group, first.op, first.seq, first.step, num_bytes, arrivals,
+        last_rank if not absent and len(parts) > 1 else None, times, len(members),
+    )  # fmt: skip
+    busbw = row.busbw_gbps if verdict == "matched" else None
+    return replace(
+        row, verdict=verdict, missing=missing, culprits=culprits, busbw_gbps=busbw,
+        detail=detail or row.detail,
+    )  # fmt: skip
+
+
+def _row(
+    view: View, group: GroupDef, op: OpDef, seq: int, step: int, num_bytes: int,
+    arrivals: tuple[Arrival, ...], last_rank: int | None, times: Times, members: int | None = None,
+) -> CollectiveRow:  # fmt: skip
+    skew, wait, transfer = times
+    num_members = len(arrivals) if members is None else members
     return CollectiveRow(
-        group=first.group.axis or first.group.name,
-        axis=first.group.axis,
-        seq=first.seq,
-        op=first.op.op,
-        dtype=first.op.dtype,
+        group=group.axis or group.name,
+        axis=group.axis,
+        seq=seq,
+        op=op.op,
+        dtype=op.dtype,
         bytes=num_bytes,
-        step=first.step,
+        step=step,
         arrivals=arrivals,
         skew_ns=skew,
         last_rank=last_rank,
-        wait_ns=len(came) * came[-1][0] - sum([t for t, _ in came]) if whole else None,
+        wait_ns=wait,
         transfer_ns=transfer,
-        busbw_gbps=busbw if verdict == "matched" else None,
-        verdict=verdict,
-        missing=missing,
-        detail=detail or _detail(skew, last_rank, transfer),
-        culprits=culprits,
-        reduce=first.op.reduce,
-        key=(first.group.epoch, first.group.key),
-        label=CALLS_LABEL if first.group.backend == wire.CALLS else group_label(view, first.group),
+        busbw_gbps=busbw_gbps(op.op, num_members, num_bytes, transfer),
+        verdict="matched",
+        missing=(),
+        detail=_detail(skew, last_rank, transfer),
+        reduce=op.reduce,
+        key=(group.epoch, group.key),
+        label=CALLS_LABEL if group.backend == wire.CALLS else group_label(view, group),
     )
-
-
-def _all_alike(view: View, parts: Mapping[int, Issue], first: Issue) -> tuple[Arrival, ...] | None:
-    """The arrivals of what all members issued alike and completed, and nobody was held: of most
-    collectives there is no more to look at. None: of this one there is."""
-    rows: list[tuple[Any, ...]] = list(zip(*parts.values(), strict=True))
-    ranks, _, _, ops, t0s, _, dones, sources, a, b, peers, *_ = rows
-    if ranks != first.group.ranks or len(ranks) > 4096 or None in dones or any(rows[_FAILED]):
-        return None
-    if any(len(set(column)) > 1 for column in (a, b, peers)) or len(set(map(_SAYS, ops))) > 1:
-        return None
-    if was_held(view, first.t0_ns, max(dones)):
-        return None
-    return tuple(map(Arrival, ranks, t0s, dones, sources))
 
 
 def _looked_at(
@@ -182,7 +169,7 @@ def _looked_at(
 
 
 def _members(group: GroupDef, parts: Mapping[int, Issue]) -> tuple[int, ...]:
-    if not group.ranks or len(group.ranks) > 4096:
+    if not group.ranks or len(group.ranks) > MAX_MEMBERS:
         return tuple(sorted(parts))
     return group.ranks + tuple(sorted(set(parts) - set(group.ranks)))
 
@@ -209,15 +196,11 @@ def _arrivals(
 
 
 def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
-    """Last completion - last arrival; only where all completions are of one kind.
-
-    A completion seen by a wait or a poll is an upper bound; bounds may stand together, but never
-    beside true completions.
-    """
+    """Last completion - last arrival; only where all completions are of one kind."""
     left = [a.completed_ns - a.held_ns - a.held_in_ns for a in parts if a.completed_ns is not None]
     if len(left) < len(parts):
         return None
-    kinds = {"bound" if s in _UPPER_BOUNDS else s for s in {a.source for a in parts}}
+    kinds = {kind_of(a.source) for a in parts}
     if len(kinds) != 1 or "" in kinds:  # "": that it completed is known, and not when
         return None
     return max(0, max(left) - last_arrival)
@@ -291,7 +274,7 @@ def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
     """What ranks disagree on: the op first, as the rest follows from it."""
-    alike = {(*_SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
+    alike = {(*SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
     if len(alike) == 1:
         return None
     ordered = [parts[rank] for rank in sorted(parts)]

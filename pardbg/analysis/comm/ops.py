@@ -91,18 +91,20 @@ def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) ->
         if until_ns is not None:
             hi = int(np.searchsorted(table.when[:visible], until_ns, side="right"))
         if hi > lo:
-            made += _issues_of(view, rank, process, table, lo, hi, done_table(name))
+            made += issues_at(view, rank, name, np.arange(lo, hi))
     return made
 
 
-def _issues_of(
-    view: View, rank: int, process: Process, table: Table, lo: int, hi: int, done_name: str
-) -> Iterable[Issue]:
-    """Ops that are complete are kept: nothing about them changes, and a frame asks for thousands
-    of them of which a few are new."""
-    kept = view.memo(f"issues {process.proc} {done_name}")
+def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
+    """Return a rank's ops in these rows, oldest first.
+
+    Ops that are complete are kept: nothing about them changes, and a frame asks for thousands of
+    them of which a few are new.
+    """
+    process, done_name = view.ranks[rank], done_table(name)
+    table, kept = process.table(name), view.memo(f"issues {process.proc} {done_name}")
     groups = process.groups
-    keys = list(zip(*(table.col(c)[lo:hi].tolist() for c in ("group_id", "seq", "t0_ns")),
+    keys = list(zip(*(table.col(c)[at].tolist() for c in ("group_id", "seq", "t0_ns")),
                     strict=True))  # fmt: skip
     found: list[Issue | None] = [kept.get(key) for key in keys] if kept else [None] * len(keys)
     fresh = [
@@ -110,7 +112,7 @@ def _issues_of(
         if one is None or (one.done_ns or 0) > view.t_ns or one.group is not groups.get(keys[i][0])
     ]  # fmt: skip
     if fresh:
-        rows = np.array(fresh) + lo
+        rows = at[fresh]
         for i, made in zip(fresh, _made(view, rank, process, table, rows, done_name), strict=True):
             found[i] = made
             if made.done_ns is not None and keys[i][0] in groups:
@@ -131,7 +133,7 @@ def _made(
     for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in zip(*columns, strict=True):
         group = process.groups.get(gid)
         if group is None:
-            group = _unknown_group(process, gid)
+            group = unknown_group(process, gid)
         done_ns, done_flags, source = done.get((gid, seq), (None, 0, wire.NONE))
         yield made((
             rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
@@ -140,7 +142,7 @@ def _made(
         ))  # fmt: skip
 
 
-def _unknown_group(process: Process, group_id: int) -> GroupDef:
+def unknown_group(process: Process, group_id: int) -> GroupDef:
     """A group whose definition was lost: known by this process's own number only."""
     name = f"#{group_id}"
     return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
@@ -163,7 +165,7 @@ def _ranks_by_name(view: View) -> dict[str, set[tuple[int, ...]]]:
 
 
 def is_undefined(group: GroupDef) -> bool:
-    """Made by ``_unknown_group``: who is in it is not known."""
+    """Made by ``unknown_group``: who is in it is not known."""
     return not group.ranks and not group.backend and group.name.startswith("#")
 
 

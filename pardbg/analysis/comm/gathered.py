@@ -1,0 +1,266 @@
+"""Collectives of all ranks as columns: which of them all members issued alike and completed.
+
+Of most collectives there is no more to look at. A thousand ranks issue so many that an object per
+op and rank is what takes long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.matched import Arrival
+from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, issues_at, source_of, unknown_group
+from pardbg.store.definitions import GroupDef, OpDef
+from pardbg.store.table import Array
+from pardbg_agent import wire
+
+MAX_MEMBERS: Final = 4096
+SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
+"""What all ranks must say alike of an op."""
+_UPPER_BOUNDS: Final = ("waited", "polled")
+_ISSUED: Final = ("group_id", "name_id", "seq", "t0_ns", "a", "b", "peer", "flags", "step")
+_DONE: Final = ("group_id", "seq", "t1_ns", "flags", "peer")
+_FAILED: Final = int(wire.Flag.FAILED)
+Columns = dict[str, Array]
+
+
+def kind_of(source: str) -> str:
+    """Completions seen by a wait or a poll are upper bounds; bounds may stand together, but never
+    beside true completions."""
+    return "bound" if source in _UPPER_BOUNDS else source
+
+
+class Gathered:
+    """Collectives issued since ``start_ns``, one row per rank, sorted by group, sequence and rank.
+
+    Groups of one rank are left out where there are several ranks: nothing is exchanged in those,
+    frameworks call them out of habit.
+    """
+
+    def __init__(self, view: View, start_ns: int) -> None:
+        self._view = view
+        self._processes = list(view.ranks.values())
+        self.groups: list[GroupDef] = []
+        """By number."""
+        self._uneven: set[int] = set()
+        """Groups that ranks define differently."""
+        issued, done = self._columns(start_ns)
+        self._number(issued)
+        self._complete(issued, done)
+        self._sort(issued)
+        self._judge()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def last(self, number: int | None) -> list[int]:
+        """Return the newest collectives by their first arrival, oldest first."""
+        by_name = sorted(range(len(self.groups)), key=lambda g: _name(self.groups[g]))
+        place = np.empty(len(by_name), np.int64)
+        place[by_name] = np.arange(len(by_name))
+        groups = self._rows["group"][self._starts]
+        order = np.lexsort((self._rows["seq"][self._starts], place[groups], self.first_ns))
+        return (order if number is None else order[-number:]).tolist()
+
+    def key(self, at: int) -> tuple[int, str, int]:
+        """Return (epoch, group key, seq) of a collective."""
+        return (*_name(self.group(at)), int(self._rows["seq"][self._starts[at]]))
+
+    def group(self, at: int) -> GroupDef:
+        return self.groups[self._rows["group"][self._starts[at]]]
+
+    def span(self, at: int) -> tuple[int, int]:
+        """Return (first issue, last completion)."""
+        return int(self.first_ns[at]), int(self.done_ns[at])
+
+    def about(self, at: int) -> tuple[OpDef, int, int]:
+        """Return (op, step, bytes) of a collective that all issued alike."""
+        row = self._first_row[at]
+        columns = (self._rows[name][row] for name in ("op", "step", "a", "b"))
+        op, step, a, b = (int(value) for value in columns)
+        return self._ops[op], step, max(a, b, 0)
+
+    def arrivals(self, at: int) -> tuple[Arrival, ...]:
+        """Return the arrivals at a collective that all issued alike, in order of ranks."""
+        part = slice(self._starts[at], self._ends[at])
+        times, ends, sources = (
+            self._rows[name][part].tolist() for name in ("t0_ns", "done_ns", "source")
+        )
+        named = map(self._sources.__getitem__, sources)
+        return tuple(map(Arrival, self.group(at).ranks, times, ends, named))
+
+    def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
+        """Return what each rank issued, for collectives that are to be looked at closely."""
+        found: dict[int, dict[int, Issue]] = {at: {} for at in wanted}
+        by_process: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for at in wanted:
+            part = slice(self._starts[at], self._ends[at])
+            who, rows = (self._rows[name][part].tolist() for name in ("who", "row"))
+            for process, row in zip(who, rows, strict=True):
+                by_process[process].append((row, at))
+        ranks = list(self._view.ranks)
+        for number, places in sorted(by_process.items()):
+            places.sort()
+            rows = np.array([row for row, _ in places])
+            made = issues_at(self._view, ranks[number], "issue", rows)
+            for (_, at), issue in zip(places, made, strict=True):
+                found[at][ranks[number]] = issue
+        return found
+
+    def reached(self, at: int) -> Mapping[int, int]:
+        """Return the newest seq of each rank in the collective's group."""
+        group = self._rows["group"]
+        part = slice(*group.searchsorted(group[self._starts[at]] + np.arange(2)))
+        ranks, seqs = self._ranks[self._rows["who"][part]], self._rows["seq"][part]
+        return dict(zip(ranks.tolist(), seqs.tolist(), strict=True))
+
+    # ------------------------------------------------------------------ inside
+
+    def _columns(self, start_ns: int) -> tuple[Columns, Columns]:
+        """What was issued since a time, and what completed since each rank issued the first."""
+        issued: dict[str, list[Any]] = {name: [] for name in (*_ISSUED, "who", "row")}
+        done: dict[str, list[Any]] = {name: [] for name in (*_DONE, "who")}
+        for who, process in enumerate(self._processes):
+            table, visible = self._view.rows(process, "issue")
+            begin = int(table.when[:visible].searchsorted(start_ns))
+            if begin == visible:
+                continue
+            _take(issued, table, _ISSUED, slice(begin, visible), who)
+            issued["row"].append(np.arange(begin, visible))
+            since = table.when[begin]
+            table, visible = self._view.rows(process, "done")
+            begin = int(table.when[:visible].searchsorted(since))
+            _take(done, table, _DONE, slice(begin, visible), who)
+        return _joined(issued), _joined(done)
+
+    def _number(self, issued: Columns) -> None:
+        """Numbers that are the same for all ranks, in place of each process's own ids."""
+        several, numbers = len(self._processes) > 1, []
+        known: dict[tuple[int, str], int] = {}
+        issued["own"] = issued["who"] << 16 | issued["group_id"]
+        self._own, of = np.unique(issued["own"], return_inverse=True)
+        for own in self._own.tolist():
+            process = self._processes[own >> 16]
+            group = process.groups.get(own & 0xFFFF) or unknown_group(process, own & 0xFFFF)
+            number = known.setdefault(_name(group), len(self.groups))
+            if number == len(self.groups):
+                self.groups.append(group)
+            elif group is not self.groups[number] and group != self.groups[number]:
+                self._uneven.add(number)
+            numbers.append(-1 if several and len(group.ranks) == 1 else number)
+        issued["group"] = np.array(numbers, np.int64)[of]
+        codes, issued["op"] = np.unique(
+            issued["who"] << 32 | issued["name_id"], return_inverse=True
+        )
+        self._ops = [
+            self._processes[c >> 32].ops.get(c & 0xFFFFFFFF, UNKNOWN_OP) for c in codes.tolist()
+        ]
+        said: dict[Any, int] = {}
+        says = [said.setdefault(SAYS(op), len(said)) for op in self._ops]
+        issued["says"] = np.array(says, np.int64)[issued["op"]]
+
+    def _complete(self, issued: Columns, done: Columns) -> None:
+        """The newest completion of each op, by process, group and seq."""
+        own = done["who"] << 16 | done["group_id"]
+        place = np.minimum(self._own.searchsorted(own), max(len(self._own) - 1, 0))
+        good = np.flatnonzero(self._own[place] == own) if len(own) else np.empty(0, np.int64)
+        keys = place[good] << 32 | done["seq"][good]
+        order = np.argsort(keys, kind="stable")
+        wanted = self._own.searchsorted(issued["own"]) << 32 | issued["seq"]
+        at = keys[order].searchsorted(wanted, side="right") - 1
+        has = at >= 0
+        has[has] = keys[order[at[has]]] == wanted[has]
+        row = good[order[at[has]]]
+        missing = {"t1_ns": -1, "flags": 0, "peer": wire.NONE}
+        of = {name: np.full(len(has), none, np.int64) for name, none in missing.items()}
+        for name, column in of.items():
+            column[has] = done[name][row]
+        issued["has"], issued["done_ns"] = has, of["t1_ns"]
+        issued["failed"] = ((issued["flags"] | of["flags"]) & _FAILED) != 0
+        issued["peer"] = np.where(issued["peer"] < 0, of["peer"], issued["peer"])
+        flags, issued["source"] = np.unique(of["flags"], return_inverse=True)
+        self._sources = [source_of(flag) for flag in flags.tolist()]
+
+    def _sort(self, issued: Columns) -> None:
+        """What a rank issued twice under one number counts once."""
+        key = issued["group"] << 32 | issued["seq"]
+        order = np.argsort(key, kind="stable")
+        order = order[key[order] >= 0]
+        key, who = key[order], issued["who"][order]
+        new = np.ones(len(key), np.bool_)
+        new[1:] = key[1:] != key[:-1]
+        once = new.copy()
+        once[1:] |= who[1:] != who[:-1]
+        self._rows = {name: column[order[once]] for name, column in issued.items()}
+        self._starts = np.flatnonzero(new[once])
+        self._ends = np.append(self._starts[1:], np.count_nonzero(once))
+        self._ranks = np.array(list(self._view.ranks), np.int64)
+
+    def _judge(self) -> None:
+        """Per collective: whether all members issued it alike and completed it; its times."""
+        rows, starts, counts = self._rows, self._starts, self._ends - self._starts
+        members = [() if g in self._uneven or len(group.ranks) > MAX_MEMBERS else group.ranks
+                   for g, group in enumerate(self.groups)]  # fmt: skip
+        sizes = np.array([len(ranks) for ranks in members], np.int64)
+        flat = np.array([*(rank for ranks in members for rank in ranks), -1], np.int64)
+        place = np.arange(len(rows["who"])) - np.repeat(starts, counts)
+        place += (np.cumsum(sizes) - sizes)[rows["group"]]
+        good = flat[np.minimum(place, len(flat) - 1)] == self._ranks[rows["who"]]
+        good &= rows["has"] & ~rows["failed"]
+        for name in ("a", "b", "peer", "says"):
+            good &= rows[name] == np.repeat(rows[name][starts], counts)
+        t0, done = rows["t0_ns"], rows["done_ns"]
+        kinds = {kind: n for n, kind in enumerate({kind_of(s): None for s in self._sources})}
+        kind = np.array([kinds[kind_of(s)] for s in self._sources], np.int64)[rows["source"]]
+        self._kinds = list(kinds)
+        if not len(starts):
+            self.first_ns = np.empty(0, np.int64)
+            return
+        self.alike = np.logical_and.reduceat(good, starts)
+        self.alike &= counts == sizes[rows["group"][starts]]
+        self.first_ns = np.minimum.reduceat(t0, starts)
+        self.last_ns, self.done_ns = (np.maximum.reduceat(x, starts) for x in (t0, done))
+        self.wait_ns = np.add.reduceat(np.repeat(self.last_ns, counts) - t0, starts)
+        self.one_kind = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
+        self._kind = kind
+        self._first_row = _firsts(t0 == np.repeat(self.first_ns, counts), starts)
+        lasts = np.flatnonzero(t0 == np.repeat(self.last_ns, counts))
+        last_row = lasts[lasts.searchsorted(self._ends) - 1]
+        self.last_rank = self._ranks[rows["who"][last_row]]
+
+    def transfer_ns(self, at: int) -> int | None:
+        """Last completion - last arrival; only where all completions are of one known kind."""
+        if not self.one_kind[at] or not self._kinds[self._kind[self._starts[at]]]:
+            return None
+        return max(0, int(self.done_ns[at] - self.last_ns[at]))
+
+
+def _name(group: GroupDef) -> tuple[int, str]:
+    return group.epoch, group.key
+
+
+def _take(
+    into: dict[str, list[Any]], table: Any, names: Sequence[str], part: slice, who: int
+) -> None:
+    for name in names:
+        into[name].append(table.col(name)[part])
+    into["who"].append(np.full(part.stop - part.start, who))
+
+
+def _joined(parts: Mapping[str, list[Any]]) -> Columns:
+    return {
+        name: np.concatenate(each).astype(np.int64) if each else np.empty(0, np.int64)
+        for name, each in parts.items()
+    }
+
+
+def _firsts(mask: Array, starts: Array) -> Array:
+    """The first row of each collective where ``mask`` holds."""
+    rows = np.flatnonzero(mask)
+    return rows[rows.searchsorted(starts)]
