@@ -76,6 +76,8 @@ class Store:
         self.part: Part | None = None
         """The life or role that is looked at; None: the newest life."""
         self._lives: dict[tuple[str, int], int] = {}
+        self._of_rank: dict[int, dict[str, Process]] = {}
+        """Processes that were this rank at some time."""
         self.groups: dict[tuple[int, str], GroupDef] = {}
         """(epoch, key) -> group."""
         self.plans: dict[tuple[int, str], PlanDef] = {}
@@ -346,6 +348,7 @@ class Store:
         rank = fields.integer_or_none(values, "rank")
         if rank is not None and 0 <= rank < 1 << 20:
             process.rank = rank
+            self._of_rank.setdefault(rank, {})[process.proc] = process
         gaps = values.get("unrecorded")
         if isinstance(gaps, list):
             process.unrecorded = tuple(
@@ -365,7 +368,7 @@ class Store:
 
     def _enter_life(self, process: Process) -> None:
         """Its epoch becomes the number of its life: groups and plans of lives are kept apart."""
-        life = life_of(process, self.procs.values())
+        life = life_of(process, self._of_rank[process.rank or 0].values())
         number = max(life[1], max(self._lives.values(), default=-1) + 1)
         process.epoch, process.in_life = self._lives.setdefault(life, number), True
         for at, group in process.groups.items():  # of a rank that only its group said

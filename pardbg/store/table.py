@@ -98,9 +98,12 @@ class Table:
         self.longest_ns = max(self.longest_ns, int((rows["t1_ns"] - rows["t0_ns"]).max()))
         late = len(self) > 0 and int(when[0]) < int(self.when[-1])
         at = len(self)
-        self._reserve(len(rows))
-        for name, _ in COLUMNS:
-            self._cols[name][self._hi : self._hi + len(rows)] = rows[name]
+        if self._hi:
+            self._reserve(len(rows))
+            for name, _ in COLUMNS:
+                self._cols[name][self._hi : self._hi + len(rows)] = rows[name]
+        else:  # of a file they come all at once
+            self._cols = {name: np.array(rows[name], code) for name, code in COLUMNS}
         self._hi += len(rows)
         if late:
             at = self._merge(at, int(when[0]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.holds import stalls, unheld_ns
+from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.analysis.base.losses import losses_by_step, newest_step
 from pardbg.analysis.base.spans import p2p_waits
@@ -96,46 +96,46 @@ def _phases(view: View, steps: Sequence[int], ended: Ended) -> dict[int, dict[st
 def _sum_phases(
     view: View, first: int, last: int, ended: Ended
 ) -> tuple[dict[int, dict[str, int]], dict[int, int]]:
-    sums: dict[int, dict[str, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    sums: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     newest: dict[int, int] = {}
     for rank, process in view.ranks.items():
         table, visible = view.rows(process, "phase")
         rows = table.step_rows(first, last, visible)
         names = ("step", "name_id", "t0_ns", "t1_ns", "flags")
         columns = [table.col(c)[rows].tolist() for c in names]
-        inner = _inside_optimizers(process, columns)
+        own = {step: by_rank[rank] for step, by_rank in ended.items() if rank in by_rank}
+        named = {name_id: process.name(name_id) for name_id in set(columns[1])}
+        inner = _inside_optimizers(named, columns)
+        held = bool(columns[0]) and was_held(view, min(columns[2]), max(columns[3]))
         for step, name_id, t0, t1, flags in zip(*columns, strict=True):
             newest[step] = max(newest.get(step, 0), t1)
-            begin, end = ended.get(step, {}).get(rank, (0, 0))  # others count no such step
-            inside = min(t1, end) - max(t0, begin)
+            begin, end = own.get(step, (0, 0))  # others count no such step
+            window = max(t0, begin), min(t1, end)
+            inside, name = window[1] - window[0], named[name_id]
             if inside > 0:
-                window = max(t0, begin), min(t1, end)
-                name = process.name(name_id)
-                out = stalls(view, rank, *window)
+                out = stalls(view, rank, *window) if held else []
                 if flags & _INFERRED:  # it lies around the waits for its input
                     out += clip(p2p_waits(view, rank, window), *window)
                 if inner and name == "optimizer":
                     out += clip(inner, *window)
                 inside -= total(union(out)) if out else 0
             if inside > 0:
-                by_rank = sums[step][name]
-                by_rank[rank] = by_rank.get(rank, 0) + inside
+                sums[step][name] += inside
     means = {
-        step: {
-            name: round(sum(by_rank.values()) / len(ended[step]))
-            for name, by_rank in by_name.items()
-        }
+        step: {name: round(ns / len(ended[step])) for name, ns in by_name.items()}
         for step, by_name in sums.items()
     }
     return means, newest
 
 
-def _inside_optimizers(process: Process, columns: Sequence[Sequence[int]]) -> list[Interval]:
+def _inside_optimizers(
+    named: Mapping[int, str], columns: Sequence[Sequence[int]]
+) -> list[Interval]:
     """Forward, backward and data that a closure runs inside an optimizer's step()."""
     _, name_ids, begins, ends, _ = columns
-    names = [process.name(name_id) for name_id in name_ids]
-    if "optimizer" not in names:
+    if "optimizer" not in named.values():
         return []
+    names = [named[name_id] for name_id in name_ids]
     outer = union((t0, t1) for n, t0, t1 in zip(names, begins, ends, strict=True)
                   if n == "optimizer")  # fmt: skip
     others = union((t0, t1) for n, t0, t1 in zip(names, begins, ends, strict=True)

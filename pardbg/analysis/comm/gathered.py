@@ -7,7 +7,7 @@ op and rank is what takes long.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -28,6 +28,11 @@ _ISSUED: Final = ("group_id", "name_id", "seq", "t0_ns", "a", "b", "peer", "flag
 _DONE: Final = ("group_id", "seq", "t1_ns", "flags", "peer")
 _FAILED: Final = int(wire.Flag.FAILED)
 Columns = dict[str, Array]
+Facts = tuple[
+    GroupDef, OpDef, int, int, int, tuple[Arrival, ...], int | None,
+    tuple[int, int, int | None],
+]  # fmt: skip
+"""(group, op, seq, step, bytes, arrivals, last rank, (skew, wait, transfer) in ns)"""
 
 
 def kind_of(source: str) -> str:
@@ -56,9 +61,6 @@ class Gathered:
         self._sort(issued)
         self._judge()
 
-    def __len__(self) -> int:
-        return len(self._starts)
-
     def last(self, number: int | None) -> list[int]:
         """Return the newest collectives by their first arrival, oldest first."""
         by_name = sorted(range(len(self.groups)), key=lambda g: _name(self.groups[g]))
@@ -66,34 +68,43 @@ class Gathered:
         place[by_name] = np.arange(len(by_name))
         groups = self._rows["group"][self._starts]
         order = np.lexsort((self._rows["seq"][self._starts], place[groups], self.first_ns))
-        return (order if number is None else order[-number:]).tolist()
+        newest: list[int] = (order if number is None else order[-number:]).tolist()
+        return newest
 
     def key(self, at: int) -> tuple[int, str, int]:
         """Return (epoch, group key, seq) of a collective."""
-        return (*_name(self.group(at)), int(self._rows["seq"][self._starts[at]]))
-
-    def group(self, at: int) -> GroupDef:
-        return self.groups[self._rows["group"][self._starts[at]]]
+        row = self._starts[at]
+        return (*_name(self.groups[self._rows["group"][row]]), int(self._rows["seq"][row]))
 
     def span(self, at: int) -> tuple[int, int]:
         """Return (first issue, last completion)."""
-        return int(self.first_ns[at]), int(self.done_ns[at])
+        return int(self.first_ns[at]), int(self._done_ns[at])
 
-    def about(self, at: int) -> tuple[OpDef, int, int]:
-        """Return (op, step, bytes) of a collective that all issued alike."""
-        row = self._first_row[at]
-        columns = (self._rows[name][row] for name in ("op", "step", "a", "b"))
-        op, step, a, b = (int(value) for value in columns)
-        return self._ops[op], step, max(a, b, 0)
-
-    def arrivals(self, at: int) -> tuple[Arrival, ...]:
-        """Return the arrivals at a collective that all issued alike, in order of ranks."""
-        part = slice(self._starts[at], self._ends[at])
-        times, ends, sources = (
-            self._rows[name][part].tolist() for name in ("t0_ns", "done_ns", "source")
-        )
-        named = map(self._sources.__getitem__, sources)
-        return tuple(map(Arrival, self.group(at).ranks, times, ends, named))
+    def facts(self, wanted: Sequence[int]) -> Iterator[Facts]:
+        """Return what is to be said of collectives that all members issued alike."""
+        at = np.array(wanted, np.int64)
+        first, rows = self._first_row[at], self._rows
+        kinds = np.where(self._one_kind[at], self._kind[self._starts[at]], self._kinds.index(""))
+        columns = (
+            rows["group"][first], rows["op"][first], rows["seq"][first], rows["step"][first],
+            np.maximum(np.maximum(rows["a"][first], rows["b"][first]), 0),
+            self._last_rank[at], self._last_ns[at] - self.first_ns[at], self._wait_ns[at], kinds,
+            np.maximum(self._done_ns[at] - self._last_ns[at], 0), self._starts[at], self._ends[at],
+        )  # fmt: skip
+        times, ends, sources = (rows[name] for name in ("t0_ns", "done_ns", "source"))
+        for number, op, seq, step, size, last, skew, wait, kind, transfer, begin, end in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            group = self.groups[number]
+            named = map(self._sources.__getitem__, sources[begin:end].tolist())
+            arrivals = tuple(map(
+                Arrival, group.ranks, times[begin:end].tolist(), ends[begin:end].tolist(), named
+            ))  # fmt: skip
+            yield (
+                group, self._ops[op], seq, step, size, arrivals,
+                last if end - begin > 1 else None,
+                (skew, wait, transfer if self._kinds[kind] else None),
+            )  # fmt: skip
 
     def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
         """Return what each rank issued, for collectives that are to be looked at closely."""
@@ -199,7 +210,7 @@ class Gathered:
         once[1:] |= who[1:] != who[:-1]
         self._rows = {name: column[order[once]] for name, column in issued.items()}
         self._starts = np.flatnonzero(new[once])
-        self._ends = np.append(self._starts[1:], np.count_nonzero(once))
+        self._ends = np.append(self._starts, np.count_nonzero(once))[1:]
         self._ranks = np.array(list(self._view.ranks), np.int64)
 
     def _judge(self) -> None:
@@ -216,29 +227,20 @@ class Gathered:
         for name in ("a", "b", "peer", "says"):
             good &= rows[name] == np.repeat(rows[name][starts], counts)
         t0, done = rows["t0_ns"], rows["done_ns"]
-        kinds = {kind: n for n, kind in enumerate({kind_of(s): None for s in self._sources})}
-        kind = np.array([kinds[kind_of(s)] for s in self._sources], np.int64)[rows["source"]]
-        self._kinds = list(kinds)
-        if not len(starts):
-            self.first_ns = np.empty(0, np.int64)
-            return
+        self._kinds = list(dict.fromkeys(("", *map(kind_of, self._sources))))
+        kind = np.array([self._kinds.index(kind_of(s)) for s in self._sources], np.int64)
+        kind = kind[rows["source"]]
         self.alike = np.logical_and.reduceat(good, starts)
         self.alike &= counts == sizes[rows["group"][starts]]
         self.first_ns = np.minimum.reduceat(t0, starts)
-        self.last_ns, self.done_ns = (np.maximum.reduceat(x, starts) for x in (t0, done))
-        self.wait_ns = np.add.reduceat(np.repeat(self.last_ns, counts) - t0, starts)
-        self.one_kind = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
+        self._last_ns, self._done_ns = (np.maximum.reduceat(x, starts) for x in (t0, done))
+        self._wait_ns = np.add.reduceat(np.repeat(self._last_ns, counts) - t0, starts)
+        self._one_kind = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
         self._kind = kind
         self._first_row = _firsts(t0 == np.repeat(self.first_ns, counts), starts)
-        lasts = np.flatnonzero(t0 == np.repeat(self.last_ns, counts))
+        lasts = np.flatnonzero(t0 == np.repeat(self._last_ns, counts))
         last_row = lasts[lasts.searchsorted(self._ends) - 1]
-        self.last_rank = self._ranks[rows["who"][last_row]]
-
-    def transfer_ns(self, at: int) -> int | None:
-        """Last completion - last arrival; only where all completions are of one known kind."""
-        if not self.one_kind[at] or not self._kinds[self._kind[self._starts[at]]]:
-            return None
-        return max(0, int(self.done_ns[at] - self.last_ns[at]))
+        self._last_rank = self._ranks[rows["who"][last_row]]
 
 
 def _name(group: GroupDef) -> tuple[int, str]:

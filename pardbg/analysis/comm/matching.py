@@ -60,8 +60,9 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
         kept: CollectiveRow | None = cache.get(key)
         if kept is not None and _closed_before(kept, view.t_ns):
             made[at] = kept
-        elif found.alike[at] and not was_held(view, *found.span(at)):
-            made[at] = _alike(view, found, at)
+    alike = [at for at in keys if at not in made and found.alike[at]]
+    alike = [at for at in alike if not was_held(view, *found.span(at))]
+    made |= {at: _row(view, *of) for at, of in zip(alike, found.facts(alike), strict=True)}
     for at, parts in found.parts([at for at in keys if at not in made]).items():
         made[at] = match(view, parts, found.reached(at))
     cache.update({key: made[at] for at, key in keys.items() if made[at].verdict == "matched"})
@@ -82,16 +83,6 @@ def calls(view: View) -> tuple[CollectiveRow, ...]:
 
 def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
     return all(a.completed_ns is not None and a.completed_ns <= t_ns for a in row.arrivals)
-
-
-def _alike(view: View, found: Gathered, at: int) -> CollectiveRow:
-    """One that all members issued alike and completed, and nobody was held."""
-    (_, _, seq), (op, step, num_bytes) = found.key(at), found.about(at)
-    begin_ns, last_ns = int(found.first_ns[at]), int(found.last_ns[at])
-    times = last_ns - begin_ns, int(found.wait_ns[at]), found.transfer_ns(at)
-    arrivals = found.arrivals(at)
-    last_rank = int(found.last_rank[at]) if len(arrivals) > 1 else None
-    return _row(view, found.group(at), op, seq, step, num_bytes, arrivals, last_rank, times)
 
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:

@@ -57,7 +57,7 @@ def ops_by_rank(rows: Iterable[CollectiveRow]) -> Ops:
     """Return when each rank's complete ops were under way: each row is read once for all ranks."""
     found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for row in rows:
-        last = max(row.issued.values(), default=0)
+        last = max([a.issued_ns for a in row.arrivals if a.issued_ns is not None], default=0)
         for a in row.arrivals:
             if a.issued_ns is not None and a.completed_ns is not None:
                 found[a.rank].append((a.issued_ns, min(last, a.completed_ns), a.completed_ns))

@@ -148,6 +148,8 @@ def _courses(
         for name in ("issue_p2p", "part"):
             table, visible = view.rows(process, name)
             tail = slice(int(table.when[:visible].searchsorted(begin)), visible)
+            if tail.start == visible:
+                continue
             when, peers, sizes = table.when[tail], table.col("peer")[tail], table.col("a")[tail]
             counts = peers >= 0
             if name == "issue_p2p":
@@ -171,6 +173,8 @@ def _as_of(
 ) -> Iterable[tuple[int, int, bool, int, int, int, int]]:
     """(name id, group id, send, peer, number, bytes, bytes since) per kind of op."""
     table, visible = view.rows(process, name)
+    if not table.base + visible:
+        return
     before = int(table.when[:visible].searchsorted(since_ns, side="left"))
     totals = process.totals[name]
     earlier = {key: size for key, _, size in totals.as_of(before)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import Final
 
@@ -38,7 +39,8 @@ MAX_MESSAGES: Final = 480
 AWAITED: Final = 0.8
 FAST, MOST, CLEARLY = 20, 80, 1.5
 """The slow link's 20th percentile is that many times the others' 80th."""
-_TRUE_ENDS: Final = ("completed", "device")
+_SOURCE, _RANK = attrgetter("source"), attrgetter("rank")
+_TRUE_ENDS: Final = {"completed", "device"}
 """Where an end is only known from a wait, it says when somebody looked, not when it was."""
 Ranks = tuple[int, ...]
 Kind = tuple[str, int, int]
@@ -74,9 +76,9 @@ def _by_kind(
     for row in (row for rows in steps.values() for row in rows):
         if row.transfer_ns is None or row.bytes <= 0 or row.op == "barrier":
             continue
-        if any(arrival.source not in _TRUE_ENDS for arrival in row.arrivals):
+        if not set(map(_SOURCE, row.arrivals)) <= _TRUE_ENDS:
             continue
-        ranks = tuple(sorted(arrival.rank for arrival in row.arrivals))
+        ranks = tuple(sorted(map(_RANK, row.arrivals)))
         found[row.op, row.bytes.bit_length(), len(ranks)][ranks].append(row)
     return found
 
