@@ -136,9 +136,25 @@ def plural(value: int, thing: str) -> str:
     return f"{count(value)} {thing}{'' if value == 1 else 's'}"
 
 
+def agreed(said: str, ranks: Iterable[int]) -> str:
+    """Return what is said of one rank (``is in forward``, ``its loader takes 3 ms``) as it follows
+    ``ranks_text`` of these (``are in forward``, ``their loader takes 3 ms``)."""
+    if len(set(ranks)) == 1:
+        return said
+    first, space, rest = said.partition(" ")
+    if first == "it" and space:
+        return f"they {agreed(rest, ())}"
+    return _OF_SEVERAL.get(first, first.removesuffix("s")) + space + rest
+
+
+_OF_SEVERAL: Final = {
+    "is": "are", "has": "have", "was": "were", "does": "do", "its": "their", "it": "them",
+}  # fmt: skip
+
+
 def waits_text(ranks: Iterable[int]) -> str:
     """Return the verb that follows ``ranks_text``."""
-    return "wait" if len(set(ranks)) != 1 else "waits"
+    return agreed("waits", ranks)
 
 
 def rank_range(text: str) -> range | None:

@@ -175,3 +175,21 @@ def test_sizes_are_read(text: str, number: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write 500MB or 2GiB"):
         words.parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("one", "several"),
+    [
+        ("waits", "wait"), ("is in forward at a.py:3", "are in forward at a.py:3"),
+        ("has not come", "have not come"), ("was killed by SIGKILL", "were killed by SIGKILL"),
+        ("had left", "had left"), ("imports modules", "import modules"), ("is", "are"),
+        ("imported modules", "imported modules"), ("does not end", "do not end"),
+        ("gets on: ", "get on: "), ("its loader takes 3 ms", "their loader takes 3 ms"),
+        ("it spends 30 ms more", "they spend 30 ms more"), ("it", "them"),
+        ("it is ready to run", "they are ready to run"), ("no one phase", "no one phase"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_ranks_agrees_with_their_number(one: str, several: str) -> None:
+    assert words.agreed(one, [4]) == one and words.agreed(one, (4, 4)) == one
+    assert words.agreed(one, [0, 4]) == several and words.agreed(one, range(3)) == several
+    assert (words.waits_text([1]), words.waits_text({1, 2})) == ("waits", "wait")

@@ -21,7 +21,7 @@ from pardbg.analysis.comm.ops import (
     tail_start,
 )
 from pardbg.store.definitions import GroupDef, OpDef
-from pardbg.words import duration, ranks_text, size
+from pardbg.words import agreed, duration, ranks_text, size
 from pardbg_agent import wire
 
 LAST: Final = 200
@@ -232,8 +232,8 @@ def _verdict(
     if missing:
         since = _awaited_ns(view, missing, first.t0_ns)
         if since >= MISSING_AFTER_NS or _gone(view, missing):
-            verb = "has" if len(missing) == 1 else "have"
-            text = f"{ranks_text(missing)} {verb} not issued it, {duration(since)} after the first"
+            who = f"{ranks_text(missing)} {agreed('has', missing)}"
+            text = f"{who} not issued it, {duration(since)} after the first"
             return "missing rank", text, missing
         return "incomplete", f"waits for {ranks_text(missing)}", missing
     if unrecorded:

@@ -32,7 +32,7 @@ from pardbg.analysis.findings.shared import (
 from pardbg.analysis.hangs.stacks import is_user, place, waits_in_op
 from pardbg.events import fields
 from pardbg.store.definitions import Failure
-from pardbg.words import ranks_text, waits_text, whole
+from pardbg.words import agreed, ranks_text, waits_text, whole
 
 SEEN_LATE_NS: Final = 1_000_000_000
 """A process's sockets are closed before its end is seen."""
@@ -155,11 +155,10 @@ def _left_early(view: View, bad: Sequence[BadEnd]) -> list[int]:
 def _went_early(view: View, left: Sequence[int], bad: Sequence[BadEnd]) -> Finding:
     others = tuple(sorted({end[0] for end in bad}))
     t_ns = min(t for r in left if (t := left_ns(view, r)) is not None)
-    words = "has" if len(left) == 1 else "have"
     return Finding(
         kind="missing-rank", severity="error", ranks=others, culprits=tuple(left), t_ns=t_ns,
-        text=f"{ranks_text(left)} {words} left as if all were done; {ranks_text(others)} then lost "
-        f"the connection.",
+        text=f"{ranks_text(left)} {agreed('has', left)} left as if all were done; "
+        f"{ranks_text(others)} then lost the connection.",
         advice="Have every rank leave at the same step: uneven data is the usual cause "
         "(torch.distributed.algorithms.join, or drop the rest).",
         evidence=Evidence(t_ns, left[0], "timeline"),
@@ -277,7 +276,7 @@ def _exception(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
         text += MADE_UP
     return Finding(
         kind="exception", severity="error", ranks=ranks, culprits=culprits, where=where, t_ns=t_ns,
-        text=f"{text}.{_waiting_for(view, rank)}",
+        text=f"{text}.{_waiting_for(view, ranks, rank)}",
         advice="This is the first failure; what other ranks say follows from it.",
         evidence=Evidence(t_ns, rank, "timeline"),
     )  # fmt: skip
@@ -288,7 +287,7 @@ def _code(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
     return Finding(
         kind="rank-exited", severity="error", ranks=ranks, culprits=ranks, t_ns=first[1],
         text=f"{ranks_text(ranks)} left with exit code {code}, without an exception."
-        f"{_waiting_for(view, first[0])}",
+        f"{_waiting_for(view, ranks, first[0])}",
         advice="Look for sys.exit or os._exit in the program, and at its last words in the output.",
         evidence=Evidence(first[1], first[0], "timeline"),
     )  # fmt: skip
@@ -300,17 +299,18 @@ def _lost(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
     said = killed_text(code) if how == "killed" else "ended without a word"
     return Finding(
         kind="rank-lost", severity="error", ranks=ranks, culprits=ranks, t_ns=t_ns,
-        text=f"rank {rank} {said}; its last records are kept.{_waiting_for(view, rank)}",
+        text=f"rank {rank} {said}; its last records are kept.{_waiting_for(view, ranks, rank)}",
         advice=_KILLED_ADVICE.get(code or 0, _ADVICE),
         evidence=Evidence(t_ns, rank, "timeline"),
     )  # fmt: skip
 
 
-def _waiting_for(view: View, rank: int) -> str:
+def _waiting_for(view: View, ranks: Sequence[int], rank: int) -> str:
+    """`` Ranks 1,2 wait for it.``: who waits for the rank, which ended so with others."""
     waiting = [other for other, gone in left_waiting(view).items() if rank in gone]
     if not waiting:
         return ""
-    return f" {ranks_text(waiting).capitalize()} {waits_text(waiting)} for it."
+    return f" {ranks_text(waiting).capitalize()} {waits_text(waiting)} for {agreed('it', ranks)}."
 
 
 def _harmless(view: View, end: BadEnd) -> Finding:

@@ -46,7 +46,7 @@ from pardbg.analysis.hangs.waitgraph import (
 )
 from pardbg.analysis.pipeline.layout import states
 from pardbg.events import fields
-from pardbg.words import duration, ranks_text, waits_text
+from pardbg.words import agreed, duration, ranks_text, waits_text
 
 LONGEST_PATIENCE_NS: Final = 60_000_000_000
 START_NS: Final = 10_000_000_000
@@ -67,6 +67,7 @@ STATE_NS: Final = 300_000_000
 """A rank's state is told some times a second."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
+_GETS_ON: Final = "gets on: "
 
 
 def hangs(view: View) -> Iterable[Finding]:
@@ -122,7 +123,7 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if not sure and view.t_ns - blame.since_ns < _patience(view, blame, why):
             if not why.gets_on or not _unusual(view, blame):
                 continue
-            text = "gets on" if why.text == UNKNOWN else f"gets on: {why.text}"
+            text = "gets on" if why.text == UNKNOWN else f"{_GETS_ON}{why.text}"
             why = replace(why, severity="info", text=text)
         missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
     for blamed in missing.values():
@@ -239,10 +240,11 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
     indirect = tuple(r for r in blame.victims if r not in direct and r not in culprits)
     op, waited = blame.waits[0].op, (over or view.t_ns) - blame.since_ns
     reasons = sorted({past(why.text) if over else why.text for _, why in blamed})
+    texts = [_agreed(text, culprits) for text in reasons[:3]]
     waits = "waited" if over else waits_text(direct)
     text = (
         f"{ranks_text(direct)} {waits} {duration(waited)} in {op.text} for "
-        f"{ranks_text(culprits)}, which {' or '.join(reasons[:3])}."
+        f"{ranks_text(culprits)}, which {' or '.join(texts)}."
     )
     if indirect:
         text += f" {ranks_text(indirect).capitalize()} {waits_text(indirect)} in turn."
@@ -261,6 +263,11 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
         evidence=Evidence(blame.since_ns + INTO_NS, culprits[0], "timeline", op=op.text),
         first_ns=blame.since_ns,
     )
+
+
+def _agreed(text: str, ranks: Sequence[int]) -> str:
+    gets_on = agreed(_GETS_ON, ranks) if text.startswith(_GETS_ON) else ""
+    return gets_on + agreed(text.removeprefix(_GETS_ON), ranks)
 
 
 def _gave_up(view: View, ranks: Sequence[int]) -> bool:

@@ -15,7 +15,7 @@ from pardbg.analysis.findings.shared import Evidence, Finding, bad_ends, is_tran
 from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process
-from pardbg.words import duration, plural, ranks_text
+from pardbg.words import agreed, duration, plural, ranks_text
 from pardbg_agent import wire
 
 
@@ -63,7 +63,7 @@ def unseen_ranks(view: View) -> Iterable[Finding]:
         ranks=unseen,
         t_ns=view.begin_ns,
         text=f"nothing was recorded of {ranks_text(unseen)}: what was done there is not known, and "
-        f"figures over ranks leave {'it' if len(unseen) == 1 else 'them'} out.",
+        f"figures over ranks leave {agreed('it', unseen)} out.",
         advice="The agent is not in those processes, or their part of the recording is missing: "
         "see `pardbg doctor` there.",
     )
@@ -275,7 +275,7 @@ def several_jobs(view: View) -> Iterable[Finding]:
         severity="warning",
         ranks=ranks,
         t_ns=view.t_ns,
-        text=f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} more than one process at a "
+        text=f"{ranks_text(ranks)} {agreed('is', ranks)} more than one process at a "
         f"time: the command runs several jobs{which}, and what is shown is one of them.",
         advice="`[` `]` and --part show the others.",
     )
@@ -329,8 +329,8 @@ def clocks(view: View) -> Iterable[Finding]:
     unknown = tuple(rank for rank, error in errors.items() if error is None)
     if several and unknown:
         text = (
-            f"the clock of {ranks_text(unknown)} has not been aligned: the order of its "
-            f"records against other hosts' is not known."
+            f"the clock of {ranks_text(unknown)} has not been aligned: the order of "
+            f"{agreed('its', unknown)} records against other hosts' is not known."
         )
         yield Finding("clock-uncertain", "warning", view.t_ns, text, ranks=unknown)
     yield from _jumps(view)

@@ -19,7 +19,7 @@ from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.store.process import Process
-from pardbg.words import ranks_text, size
+from pardbg.words import agreed, ranks_text, size
 from pardbg_agent import wire
 
 Key = tuple[int, str]
@@ -111,7 +111,7 @@ def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
     the others do not; else nobody, and where each stands."""
     culprits, steps = _differing(view, row)
     if culprits:
-        verb = "differs" if len(culprits) == 1 else "differ"
+        verb = agreed("differs", culprits)
         text = f" {ranks_text(culprits).capitalize()} {verb} from the {steps} steps before."
         return replace(row, culprits=culprits), text
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}

@@ -15,7 +15,7 @@ from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.store.process import Process
-from pardbg.words import ranks_text, size
+from pardbg.words import agreed, ranks_text, size
 from pardbg_agent import wire
 
 _P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
@@ -109,7 +109,7 @@ def _origin(
 
 def _spread(begun: Sequence[_Seen], step: int) -> str:
     ranks = sorted({one.rank for one in begun if one.step > step})
-    return f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} it too"
+    return f"{ranks_text(ranks)} {agreed('has', ranks)} it too"
 
 
 def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
@@ -229,7 +229,7 @@ def _diverged(
     since = f"in step {step}"
     if equal_before:
         since = f"after step {equal_before[-1]} and by step {step}"
-    who = f"{ranks_text(culprits)} differ{'s' if len(culprits) == 1 else ''} from the others" \
+    who = f"{ranks_text(culprits)} {agreed('differs', culprits)} from the others" \
         if culprits else "no two sides are larger than the other"  # fmt: skip
     ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
     sure = (len(different) > 1 and not again) or newest == step

@@ -129,7 +129,7 @@ def _busy(now: Seen, where: str | None) -> str:
     by = caller(now.frames)
     called = f", called by {by}" if by else ""
     lock = f"; {now.lock}" if now.lock else ""
-    asleep = " (it sleeps or waits there)" if _asleep(now) else ""
+    asleep = " (asleep or waiting there)" if _asleep(now) else ""
     return f"{words} at {where}{_in_thread(now)}{called}{asleep}{others(now)}{lock}"
 
 
@@ -179,7 +179,12 @@ def signal_name(code: int) -> str:
 
 def past(text: str) -> str:
     """A reason's words once it is over: ``was in forward``."""
-    for now, then in (("is ", "was "), ("has ", "had "), ("loads ", "loaded ")):
+    for now, then in (
+        ("is ", "was "),
+        ("has ", "had "),
+        ("loads ", "loaded "),
+        ("imports ", "imported "),
+    ):
         if text.startswith(now):
             return then + text.removeprefix(now).replace(" holds ", " held ")
     return text

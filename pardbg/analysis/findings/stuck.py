@@ -12,7 +12,7 @@ from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PendingOp
 from pardbg.events import fields
-from pardbg.words import duration, ranks_text, waits_text
+from pardbg.words import agreed, duration, ranks_text, waits_text
 
 STUCK_NS: Final = 5_000_000_000
 """An op that all its ranks issued and that does not end for so long."""
@@ -52,7 +52,8 @@ def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Fi
         and (view.proc_end(view.ranks[rank]) is not None or seen(view, rank).stopped)
     )
     waiting = tuple(sorted(op.rank for op in ops))
-    for_whom = f"; {ranks_text(broken)} {reason(view, broken[0]).text}" if broken else ""
+    why = reason(view, broken[0]).text if broken else ""
+    for_whom = f"; {ranks_text(broken)} {agreed(why, broken)}" if broken else ""
     yield Finding(
         kind="stuck-op",
         severity="error" if broken else "warning",
@@ -80,7 +81,7 @@ def _unseen(
     if came is not None:
         absent = tuple(rank for rank in unseen if rank not in came)
         of, (no, yes) = absent or unseen, _AT_STORE
-        said = f" At the job's store {ranks_text(of)} {'has' if len(of) == 1 else 'have'}"
+        said = f" At the job's store {ranks_text(of)} {agreed('has', of)}"
         said, advice = (f"{said} not been, either.", no) if absent else (f"{said} been.", yes)
     return Finding(
         kind="unseen-rank",

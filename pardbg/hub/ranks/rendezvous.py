@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pardbg.words import ranks_text
+from pardbg.words import agreed, ranks_text
 
 TIMEOUT_S: Final = 2.0
 AGAIN_NS: Final = 4_000_000_000
@@ -51,7 +51,7 @@ class Rendezvous:
             if len(known) < size <= MAX_RANKS:
                 there = came(of["MASTER_ADDR"], int(of["MASTER_PORT"]), range(size))
                 if set(there) & known.keys():
-                    text = f"{ranks_text(there)} have come to the job's store"
+                    text = f"{ranks_text(there)} {agreed('has', there)} come to the job's store"
                     self._found.put({"event": "rendezvous", "text": text, "came": there})
         except (StopIteration, KeyError, ValueError, OSError):
             return  # nothing is known, and nothing is said

@@ -10,7 +10,7 @@ from typing import Any
 from pardbg import words
 from pardbg.analysis.hangs.stacks import is_user, place
 from pardbg.control.language.verbs import Verb
-from pardbg.words import rank_set
+from pardbg.words import agreed, ranks_text
 
 NOTHING_NEXT = "—"
 
@@ -171,7 +171,7 @@ def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
     lines = []
     for text, ranks in same.items():
         rows = text.splitlines() or [""]
-        label = f"rank {rank_set(ranks)}: "
+        label = f"{ranks_text(ranks)}: "
         lines += [label + rows[0], *(" " * len(label) + row for row in rows[1:])]
     return lines
 
@@ -188,7 +188,7 @@ def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
         mark = "≠" if rank in odd else "="
         lines.append(f"{rank:>5} {mark} {text}{_apart(said.get('number'), base, rank in odd)}")
     if odd:
-        lines.append(f"rank {rank_set(odd)} differ{'s' if len(odd) == 1 else ''};"
+        lines.append(f"{ranks_text(odd)} {agreed('differs', odd)};"
                      f" the first is rank {odd[0]}")  # fmt: skip
     else:
         lines.append(f"equal on {len(good)} ranks" if len(good) > 1 else "only one rank answered")
@@ -212,7 +212,7 @@ def _hashes(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
         odd = [rank for rank, value in have.items() if value != usual]
         odd += [rank for rank in tables if rank not in have]
         if odd:
-            rows.append(f"  {name}: rank {rank_set(sorted(odd))} differs")
+            rows.append(f"  {name}: {ranks_text(odd)} {agreed('differs', odd)}")
     if not rows:
         return [f"{len(names)} tensors, equal on {len(tables)} ranks"]
     more = [f"  … and {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []

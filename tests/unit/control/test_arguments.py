@@ -115,7 +115,7 @@ def test_a_column_per_rank_with_the_first_that_differs() -> None:
         "    0 = tensor(2.)", "    1 = tensor(2.)", "    2 ≠ tensor(2.5)   +0.5",
         "rank 2 differs; the first is rank 2",
     ]  # fmt: skip
-    assert answers(data) == ["rank 0,1: tensor(2.)", "rank 2: tensor(2.5)"]
+    assert answers(data) == ["ranks 0,1: tensor(2.)", "rank 2: tensor(2.5)"]
 
 
 def test_the_first_tensor_whose_replicas_differ() -> None:

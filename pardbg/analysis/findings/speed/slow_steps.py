@@ -21,7 +21,7 @@ from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.findings.speed.windows import Window, per_window, phases_in
-from pardbg.words import duration, rank_set, ranks_text, size
+from pardbg.words import agreed, duration, rank_set, ranks_text, size
 
 LAST: Final = 256
 """Steps looked at: a period may be long."""
@@ -207,7 +207,7 @@ def _finding(
     if not alone:
         culprits, who = (), "the ranks spend"
     elif len({cause.ranks for cause in causes}) == 1:
-        who = f"{ranks_text(culprits)} spend{'s' if len(culprits) == 1 else ''}"
+        who = f"{ranks_text(culprits)} {agreed('spends', culprits)}"
     else:
         who = f"a different rank each time ({rank_set(culprits)}) spends"
     often = "every" if every else f"{len(slow)} of the last"

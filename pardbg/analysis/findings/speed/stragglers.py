@@ -24,7 +24,7 @@ from pardbg.analysis.findings.speed.windows import (
     rows_by_step,
     scheduled,
 )
-from pardbg.words import duration, ranks_text
+from pardbg.words import agreed, duration, ranks_text, waits_text
 
 Group = tuple[int, str]
 """(epoch, key)"""
@@ -44,7 +44,7 @@ _FIRM: Final = ("data", "compute", "communication", "core", "host")
 """Causes that are seen; of an unknown one, chance may be it."""
 _ADVICE: Final = {
     "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
-    "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
+    "compute": "Compare the device with the others': clocks, other programs on it, more tokens or "
     "a larger share of the model than the others have.",
     "communication": "It waits in another group's ops first: look for what holds that group up.",
     "core": "Another process runs on its cores: look at its CPU affinity (taskset, cgroup) and at "
@@ -149,7 +149,7 @@ def _finding(
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     cost = cost or median(_cost(late, culprits) for late in late_in)
     more, stood = _stood(view, looked_at, culprits)
-    cause, words = _no_core(looked_at, by, more, stood) or _cause(
+    cause, words = _no_core(looked_at, culprits, by, more, stood) or _cause(
         view, looked_at, late_in, culprits
     )
     own = min(cost, by - more) if cause != "core" else cost
@@ -169,8 +169,8 @@ def _finding(
         t_ns=first(newest),
         first_ns=first(late_in[0].row),
         text=f"{who} came last to {newest.label}'s collectives in {len(late_in)} of the last "
-        f"{len(looked_at.steps)} steps, by {duration(by)}; {words}. "
-        f"{ranks_text(others).capitalize()} wait{'s' if len(others) == 1 else ''}.",
+        f"{len(looked_at.steps)} steps, by {duration(by)}; {agreed(words, culprits)}. "
+        f"{ranks_text(others).capitalize()} {waits_text(others)}.",
         advice=_ADVICE[cause],
         cost_ns_per_step=round(cost),
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
@@ -213,12 +213,15 @@ def _stood(view: View, looked_at: Window, culprits: Sequence[int]) -> tuple[floa
     return max(0.0, min(taken[rank][1] for rank in culprits) - stood), stood
 
 
-def _no_core(looked_at: Window, by: float, more: float, stood: float) -> tuple[str, str] | None:
+def _no_core(
+    looked_at: Window, culprits: Sequence[int], by: float, more: float, stood: float
+) -> tuple[str, str] | None:
     """(cause, in words) where they stand ready without a core for most of what they are late by:
     the host's doing."""
     if not more or more < CAUSE_SHARE * by:
         return None
-    text = f"it is ready to run and gets no core for {duration(more)} longer"
+    gets = agreed("gets", culprits)
+    text = f"it is ready to run and {gets} no core for {duration(more)} longer"
     if stood < BUSY_HOST * looked_at.step_ns:
         return "core", text
     return "busy host", f"{text} (the others for {duration(stood)}: the host is overloaded)"
