@@ -15,6 +15,7 @@ from pardbg.analysis.comm.matching import calls, collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import (
+    ASLEEP,
     STORE_ADVICE,
     UNKNOWN,
     Reason,
@@ -266,8 +267,10 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
 
 
 def _agreed(text: str, ranks: Sequence[int]) -> str:
+    """A reason's words, which may have more than one verb."""
     gets_on = agreed(_GETS_ON, ranks) if text.startswith(_GETS_ON) else ""
-    return gets_on + agreed(text.removeprefix(_GETS_ON), ranks)
+    said = gets_on + agreed(text.removeprefix(_GETS_ON), ranks)
+    return said if len(ranks) == 1 else said.replace(ASLEEP, " (they sleep or wait there)")
 
 
 def _gave_up(view: View, ranks: Sequence[int]) -> bool:

@@ -28,6 +28,7 @@ _BLOCKED_NS: Final = 6_000_000_000
 """A disk with other things to do, or pages that are read anew, keep a rank as long."""
 _IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
+ASLEEP: Final = " (it sleeps or waits there)"
 _LEFT: Final = (
     "The others wait for it until their timeout: end the job, or have every rank leave at the same "
     "step."
@@ -129,7 +130,7 @@ def _busy(now: Seen, where: str | None) -> str:
     by = caller(now.frames)
     called = f", called by {by}" if by else ""
     lock = f"; {now.lock}" if now.lock else ""
-    asleep = " (asleep or waiting there)" if _asleep(now) else ""
+    asleep = ASLEEP if _asleep(now) else ""
     return f"{words} at {where}{_in_thread(now)}{called}{asleep}{others(now)}{lock}"
 
 
@@ -179,12 +180,7 @@ def signal_name(code: int) -> str:
 
 def past(text: str) -> str:
     """A reason's words once it is over: ``was in forward``."""
-    for now, then in (
-        ("is ", "was "),
-        ("has ", "had "),
-        ("loads ", "loaded "),
-        ("imports ", "imported "),
-    ):
+    for now, then in (("is ", "was "), ("has ", "had "), ("loads ", "loaded ")):
         if text.startswith(now):
             return then + text.removeprefix(now).replace(" holds ", " held ")
     return text

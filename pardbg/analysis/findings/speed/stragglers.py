@@ -44,7 +44,7 @@ _FIRM: Final = ("data", "compute", "communication", "core", "host")
 """Causes that are seen; of an unknown one, chance may be it."""
 _ADVICE: Final = {
     "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
-    "compute": "Compare the device with the others': clocks, other programs on it, more tokens or "
+    "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
     "a larger share of the model than the others have.",
     "communication": "It waits in another group's ops first: look for what holds that group up.",
     "core": "Another process runs on its cores: look at its CPU affinity (taskset, cgroup) and at "
