@@ -7,6 +7,7 @@ file says must go before a terminal, an SVG or a page shows it.
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 _DOT = "·"
 
@@ -31,6 +32,7 @@ def plain_cell(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
+@lru_cache(maxsize=4096)
 def _plain_char(char: str) -> str:
     if char.isprintable() and not _takes_no_cell(char):
         return char

@@ -55,3 +55,19 @@ def test_the_row_names_the_worst_and_keeps_the_chosen_one_in_sight() -> None:
     assert "▸dp=20 22.0%" in text and "worst dp=39" in text and text.count("…") == 2
     assert len(text) == 80
     assert choices(snapshot_1f1b(), 80) == ()
+
+
+async def test_a_moment_is_analysed_once_whatever_page_shows_it() -> None:
+    app = app_on(two_pipelines(), live=False)
+    asked = app.engine._store.pipelines_of
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(lambda: (f := app.main.shared.frame) is not None and f.finished, "read")
+        before = len(asked)
+        await pilot.press("3")
+        await until(lambda: app.main.shared.frame.lanes, "the timeline's lanes")
+        await pilot.press("2")
+        await until(lambda: app.main.shared.frame.schedule, "the plan")
+        assert len(asked) == before  # ranks 0 to 3 have the pipeline that was shown
+        await pilot.press("right_square_bracket")
+        await until(lambda: len(asked) > before, "another pipeline")
+        assert asked[before] == 4

@@ -31,10 +31,14 @@ Line = tuple[Segment, ...]
 
 
 class Drawn(Sequence[Line]):
-    """``number`` lines that are drawn when they are looked at: of a long list, those in sight."""
+    """``number`` lines that are drawn when they are looked at: of a long list, those in sight; and
+    those that stand ``below`` it."""
 
-    def __init__(self, number: int, draw: Callable[[int], Line]) -> None:
-        self._range, self._draw = range(number), cache(draw)
+    def __init__(
+        self, number: int, draw: Callable[[int], Line], below: Sequence[Line] = ()
+    ) -> None:
+        self._range = range(number + len(below))
+        self._draw = cache(lambda at: draw(at) if at < number else below[at - number])
 
     def __len__(self) -> int:
         return len(self._range)

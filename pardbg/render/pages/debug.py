@@ -4,7 +4,7 @@ frame, the audit trail."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +13,7 @@ from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
+    Drawn,
     Line,
     Picture,
     Segment,
@@ -132,7 +133,7 @@ def _over(
 
 
 def _window(
-    lines: list[Line], places: list[int], focus: int | None, rows: int
+    lines: Sequence[Line], places: list[int], focus: int | None, rows: int
 ) -> tuple[list[Line], list[int]]:
     """At most ``rows`` of the lines: the heading, and those around the selected one."""
     if len(lines) <= rows:
@@ -210,36 +211,37 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
 
 def _ranks(
     snapshot: Snapshot, cells: int, look: DebugPageState
-) -> tuple[list[Line], int | None, list[int]]:
+) -> tuple[Sequence[Line], int | None, list[int]]:
     staged = any(rank.stages for rank in snapshot.ranks)
     fixed = 27 if staged else 20
     nexts = _nexts(snapshot)
     now_size = _now_size(snapshot, nexts, cells - fixed)
     stage = f"{'stage':<5}  " if staged else ""
     title = f"  {'rank':>4}  {stage}{left('now', now_size)}  {'since':>8}  next"
-    lines: list[Line] = [line(Segment(clip(title, cells), "dim"))]
-    places = [-1]
-    focus = None
-    for rank in snapshot.ranks:
+    heading = line(Segment(clip(title, cells), "dim"))
+    room = max(8, cells - now_size - fixed)
+
+    def draw(at: int) -> Line:
+        if at == 0:
+            return heading
+        rank = snapshot.ranks[at - 1]
         coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
         if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
             coming = snapshot.hang.where or "others wait for it"
-        room = max(8, cells - now_size - fixed)
         made = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
-        if rank.rank == look.selected:
-            focus = len(lines)
-            made = fit(selected(made), cells, "+sel")
-        lines.append(made)
-        places.append(rank.rank)
-    lines += _breaks(snapshot, cells)
-    return lines, focus, places + [-1] * (len(lines) - len(places))
+        return fit(selected(made), cells, "+sel") if rank.rank == look.selected else made
+
+    breaks = _breaks(snapshot, cells)
+    places = [-1, *(rank.rank for rank in snapshot.ranks), *[-1] * len(breaks)]
+    focus = places.index(look.selected) if look.selected in places else None
+    return Drawn(1 + len(snapshot.ranks), draw, breaks), focus, places
 
 
 def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     """What ranks do gets the room that what comes next leaves, and the other way round."""
     hang = snapshot.hang
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
-    most = max((width(clean(rank.now)) for rank in snapshot.ranks), default=0) + 2
+    most = max((width(clean(now)) for now in {r.now for r in snapshot.ranks}), default=0) + 2
     return max(18, min(44, most, cells - min(20, max(map(width, coming), default=0))))
 
 

@@ -28,7 +28,7 @@ from pardbg.render.draw.cells import (
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.stacks import own_spots, spots
-from pardbg.render.pages.timeline import Window, lane
+from pardbg.render.pages.timeline import MANY, Window, lane
 
 WIDE: Final = 110
 """Cells from which on the chosen finding stands beside the list; else under its line."""
@@ -209,8 +209,16 @@ def _time(snapshot: Snapshot, finding: Finding) -> str:
 
 
 _GUTTER: Final = 7
+_FEW: Final = 8
 _LANES: Final = (("compute", "phase"), ("wait", "comm"))
 """The first that is there of each is drawn, one over the other."""
+
+
+def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
+    """Of many ranks some that the finding is about, culprits first; None: all of them are shown."""
+    if len(snapshot.ranks) <= MANY:
+        return None
+    return tuple(dict.fromkeys((*finding.culprits, *finding.ranks)))[:_FEW]
 
 
 def evidence(
@@ -229,11 +237,18 @@ def evidence(
 
 def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
     """A line per rank: what it does at the cursor and where; culprits stand out."""
-    stacks = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
-    longest = max((width(clean(row.now) or row.state) for row in snapshot.ranks), default=0)
+    few = about(snapshot, finding)
+    listed = [row for row in snapshot.ranks if few is None or row.rank in few]
+    stacks = {
+        stack.rank: spots(stack.frames)
+        for stack in snapshot.stacks
+        if few is None or stack.rank in few
+    }
+    longest = max((width(clean(row.now) or row.state) for row in listed), default=0)
     size = max(16, min(longest + 2, cells // 2 - _GUTTER))
-    lines: list[Line] = [(), rule("every rank", cells, "at the cursor")]
-    for row in snapshot.ranks:
+    title = "every rank" if few is None else f"{len(listed)} of {len(snapshot.ranks)} ranks"
+    lines: list[Line] = [(), rule(title, cells, "at the cursor")]
+    for row in listed:
         sign, style = SIGNS[row.state]
         culprit = row.rank in finding.culprits
         own = own_spots(stacks.get(row.rank, ()))

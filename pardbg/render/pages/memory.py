@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
@@ -11,6 +12,7 @@ from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.render.draw.bars import keys, resample, shares, spark
 from pardbg.render.draw.cells import (
+    Drawn,
     Line,
     Picture,
     Row,
@@ -72,24 +74,27 @@ def memory(
     legend_ = _foot(cells, rows, snapshot, bool(drawn))
     density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
     made = peaks or {}
-    body: list[Line] = []
-    places: list[int] = []
-    for row in snapshot.memory:
-        lines = _rank(row, scale, cells, density, row.rank == chosen, made.get(row.rank))
-        body += lines
-        places += [row.rank] * len(lines)
+
+    @cache
+    def of(at: int) -> list[Line]:
+        row = snapshot.memory[at]
+        return _rank(row, scale, cells, density, row.rank == chosen, made.get(row.rank))
+
+    number = len(snapshot.memory) * density
+    places = tuple(row.rank for row in snapshot.memory for _ in range(density))
     focus = places.index(chosen) if chosen in places else None
     own = next((row for row in snapshot.memory if row.rank == chosen), snapshot.memory[0])
-    spare = rows - 2 - len(body) - len(drawn) - len(legend_)
+    spare = rows - 2 - number - len(drawn) - len(legend_)
     room = spare - TOTAL_ROWS
     charts = course(snapshot, own, cells, min(room, 26)) if room >= LEAST_CHART else []
+    below: list[Line] = []
     for section in (whole(own, cells), charts):
         if section and len(section) <= spare:
-            body += section
+            below += section
             spare -= len(section)
+    body = Drawn(number, lambda at: of(at // density)[at % density], below)
     foot = (*drawn, *legend_)
-    return Picture(_head(snapshot, scale, cells), tuple(body), foot,
-                   focus=focus, rows=tuple(places))  # fmt: skip
+    return Picture(_head(snapshot, scale, cells), body, foot, focus=focus, rows=places)
 
 
 def _density(ranks: int, rows: int) -> int:

@@ -26,16 +26,15 @@ from pardbg.render.draw.bars import (
     table_row,
 )
 from pardbg.render.draw.cells import (
+    Drawn,
     Line,
     Picture,
     Segment,
     clean,
     clip,
-    fit,
     line,
     line_width,
     plain,
-    selected,
     width,
 )
 from pardbg.render.draw.plots import by_step
@@ -45,6 +44,8 @@ from pardbg.render.pages.findings import brief
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
+_DRAWN = ("trend", "▇comp ▄wait ▂comm", "history")
+"""Columns without words: a filter does not read them."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 
@@ -61,7 +62,7 @@ class Ahead:
 class OverviewPageState:
     selected: int | None = None
     contains: str = ""
-    """Only ranks whose row contains this text."""
+    """Only ranks whose row says this."""
     ahead: Ahead | None = None
     """What a recording has behind the cursor."""
 
@@ -80,31 +81,38 @@ def overview(
                      "The agent starts with the first process group or collective.",
                      "9 Output shows what the job prints.")  # fmt: skip
     columns = choose(_columns(snapshot, cells), cells - 3)
-    made = [
-        (rank, table_row(columns, partial(_cell, rank, snapshot), False, cells))
-        for rank in snapshot.ranks
-    ]
+
+    shown = snapshot.ranks
     if look.contains:
-        made = [row for row in made if look.contains.lower() in plain(row[1]).lower()]
-    body = [
-        fit(selected(row), cells, "+sel") if rank.rank == look.selected else row
-        for rank, row in made
-    ]
-    places = tuple(rank.rank for rank, _ in made)
+        said = [column for column in columns if column.title not in _DRAWN]
+        shown = tuple(
+            rank
+            for rank in shown
+            if look.contains.lower()
+            in plain(table_row(said, partial(_cell, rank, snapshot), False, cells)).lower()
+        )
+    places = tuple(rank.rank for rank in shown)
     head = ((), headings(columns))
-    spare = rows - len(head) - len(body)
+    below: list[Line] = []
+    spare = rows - len(head) - len(shown)
     if spare >= 6 and not look.contains:
-        body += [(), *_below(snapshot, cells, spare - 1, look.ahead)]
-        body += _tail(snapshot, printed, cells, rows - len(head) - len(body))
+        below = [(), *_below(snapshot, cells, spare - 1, look.ahead)]
+        below += _tail(snapshot, printed, cells, spare - len(below))
     focus = places.index(look.selected) if look.selected in places else None
-    return Picture(head, tuple(body), focus=focus, rows=places)
+
+    def draw(at: int) -> Line:
+        rank = shown[at]
+        return table_row(columns, partial(_cell, rank, snapshot), rank.rank == look.selected, cells)
+
+    return Picture(head, Drawn(len(shown), draw, below), focus=focus, rows=places)
 
 
 def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
     wide = cells >= 150
     staged = any(rank.stages for rank in snapshot.ranks)
     nodes = len({rank.node for rank in snapshot.ranks}) > 1
-    logged = max((width(_logged(rank)) for rank in snapshot.ranks), default=0)
+    metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
+    logged = max((width(_logged(values)) for values in metrics), default=0)
     return [
         Column("rank", 4, align="right"),
         *([Column("node", 4)] if nodes else []),
@@ -114,10 +122,10 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
         Column("step", 6, 1, "right"),
         *([Column("logged", max(6, min(logged, 28)), 2)] if logged else []),
         Column("step ms", 8, 2, "right"),
-        Column("trend", 24 if wide else 12, 7),
-        Column("▇comp ▄wait ▂comm", 24 if wide else 17, 3),
+        Column(_DRAWN[0], 24 if wide else 12, 7),
+        Column(_DRAWN[1], 24 if wide else 17, 3),
         Column("memory", 9, 2, "right"),
-        Column("history", 24 if wide else 10, 8),
+        Column(_DRAWN[2], 24 if wide else 10, 8),
         Column("lag", 7, 4, "right"),
         Column("lost", 6, 5 if not snapshot.dropped_records else 1, "right"),
         Column("agent", 6, 9, "right"),
@@ -128,7 +136,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
 def _cell(rank: RankNow, snapshot: Snapshot, column: Column) -> Line:
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
     text = {
-        "rank": str(rank.rank), "host": clean(rank.host), "logged": _logged(rank),
+        "rank": str(rank.rank), "host": clean(rank.host), "logged": _logged(rank.metrics[:4]),
         "node": "" if rank.node is None else f"n{rank.node}",
         "stage": ",".join(map(str, rank.stages)),
         "step": "" if rank.step is None else str(rank.step),
@@ -155,9 +163,9 @@ def _cell(rank: RankNow, snapshot: Snapshot, column: Column) -> Line:
     return _split(rank, column.size)
 
 
-def _logged(rank: RankNow) -> str:
+def _logged(metrics: Sequence[tuple[str, float]]) -> str:
     """``staleness 3``: the newest of what the program logs, but the loss."""
-    return clean(" · ".join(f"{name} {words.number(value)}" for name, value in rank.metrics[:4]))
+    return clean(" · ".join(f"{name} {words.number(value)}" for name, value in metrics))
 
 
 def _trend(values: Sequence[int], cells: int) -> str:

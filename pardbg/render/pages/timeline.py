@@ -13,12 +13,25 @@ from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot, WaitedFor
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import inspected, keys
-from pardbg.render.draw.cells import Line, Picture, Segment, clean, fit, left, line, overlay, plain
+from pardbg.render.draw.cells import (
+    Drawn,
+    Line,
+    Picture,
+    Segment,
+    clean,
+    fit,
+    left,
+    line,
+    overlay,
+    plain,
+)
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline.schedule import KIND_WORD
 from pardbg.render.pages.pipeline.schedule import label as short
 
 GUTTER = 15
+MANY = 128
+"""Of more ranks than that the page lists those around the chosen one."""
 SHORT = {
     "all_reduce": "AR", "all_gather": "AG", "reduce_scatter": "RS", "all_to_all": "A2A",
     "broadcast": "BC", "barrier": "BA", "gather": "GA", "scatter": "SC", "reduce": "RE",
@@ -52,6 +65,19 @@ def places(lanes: Lanes) -> list[Place]:
     ]
 
 
+def around(
+    ranks: Sequence[int], chosen: int, rows: int, also: int | None
+) -> tuple[int, ...] | None:
+    """Of many ranks those to list: a screen of ``rows`` lines before and after the chosen one at
+    least, and ``also``; None: all of them. The same for ``rows`` neighbours."""
+    if len(ranks) <= MANY:
+        return None
+    each = max(16, rows)
+    at = ranks.index(chosen) // each if chosen in ranks else 0
+    near = {*ranks[max(0, at - 1) * each : (at + 2) * each], *([also] if also in ranks else [])}
+    return tuple(sorted(near))
+
+
 def time_at(window: Window, cells: int, x: int) -> int:
     """The time in the middle of column ``x`` of the page."""
     share = (x - GUTTER + 0.5) / columns(cells)
@@ -82,34 +108,48 @@ def timeline(
     room = rows - 2 - len(foot)
     spaced = len(shown) + len(lanes) <= room
     tall = 2 if 2 * len(shown) + len(lanes) <= room else 1
-    body: list[Line] = []
     index: list[int] = []
     starts: dict[Place, int] = {}
     before = None
     for at, (rank, name) in enumerate(shown):
         if spaced and before not in (None, rank):
-            body.append(())
             index.append(at - 1)
-        starts[rank, name] = len(body)
-        mark = span if spot is not None and (spot.rank, spot.lane) == (rank, name) else None
-        spans = lanes[rank].get(name, ())
-        for low in range(tall):
-            gutter = _gutter(rank, name if not low else "", rank != before and not low,
-                             rank == chosen)  # fmt: skip
-            body.append(line(*gutter, *lane(spans, axis, mark, not low)))
-            index.append(at)
+        starts[rank, name] = len(index)
+        index += [at] * tall
         before = rank
+
+    arrow = None
     if spot is not None and about is not None and span is not None:
-        _arrow(body, starts, spot, span, about, axis)
+        arrow = _arrow(starts, spot, span, about, axis)
+
+    def draw(y: int) -> Line:
+        return row(y) if arrow is None else arrow.over(row(y), y)
+
+    def row(y: int) -> Line:
+        at = index[y]
+        rank, name = shown[at]
+        low = y - starts[rank, name]
+        if low >= tall:
+            return ()  # between two ranks
+        mark = span if spot is not None and (spot.rank, spot.lane) == (rank, name) else None
+        first = not low and (at == 0 or shown[at - 1][0] != rank)
+        gutter = _gutter(rank, "" if low else name, first, rank == chosen)
+        return line(*gutter, *lane(lanes[rank].get(name, ()), axis, mark, not low))
+
     focus = next((y for (rank, name), y in starts.items() if rank == chosen
                   and (spot is None or name == spot.lane)), None)  # fmt: skip
-    return Picture(_head(snapshot, window, axis, span is not None), tuple(body), foot, focus=focus,
+    return Picture(_head(snapshot, window, axis, lanes, span is not None),
+                   Drawn(len(index), draw), foot, focus=focus,
                    rows=tuple(index))  # fmt: skip
 
 
-def _head(snapshot: Snapshot, window: Window, axis: Axis, held: bool) -> tuple[Line, ...]:
+def _head(
+    snapshot: Snapshot, window: Window, axis: Axis, lanes: Lanes, held: bool
+) -> tuple[Line, ...]:
     across, cell = words.duration(axis.span_ns), words.duration(axis.ns_per_cell)
     title = f"  {across} across · {cell} a column"
+    if 1 < len(lanes) < len(snapshot.ranks) > MANY:
+        title += f" · ranks {words.rank_set(lanes)} of {len(snapshot.ranks)}"
     behind = snapshot.t_ns - window.t1_ns
     if behind > 0 and held and snapshot.live:
         title += f" · stays {words.duration(behind)} back while a box is chosen (esc follows)"
@@ -125,28 +165,39 @@ def _gutter(rank: int, name: str, first: bool, chosen: bool) -> Line:
     return fit(line(mark, who, Segment(left(clean(name), 8), "dim"), " "), GUTTER)
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrow:
+    """From the chosen wait to where its culprit came: over what is blank, a sign at its end."""
+
+    x: int
+    between: range
+    end: int
+    sign: str
+
+    def over(self, row: Line, y: int) -> Line:
+        """Row ``y`` with it."""
+        if y == self.end:
+            return overlay(row, self.x, self.sign, "culprit")
+        if y in self.between and not plain(row)[self.x : self.x + 1].strip():
+            return overlay(row, self.x, "│", "culprit")
+        return row
+
+
 def _arrow(
-    body: list[Line],
-    starts: Mapping[Place, int],
-    spot: Spot,
-    span: LaneSpan,
-    about: WaitedFor,
-    axis: Axis,
-) -> None:
-    """From the chosen wait to where its culprit came: over what is blank, ``●`` at its end."""
+    starts: Mapping[Place, int], spot: Spot, span: LaneSpan, about: WaitedFor, axis: Axis
+) -> _Arrow | None:
+    """None where nobody came later, or is not listed."""
     begin = starts[spot.rank, spot.lane]
     theirs = [y for (rank, _), y in starts.items() if rank == about.rank]
     comm = starts.get((about.rank if about.rank is not None else -1, "comm"))
     if not theirs or about.rank is None:
-        return
+        return None
     end = comm if comm is not None else theirs[-1]
     at = axis.x(span.t1_ns if about.came_ns is None else about.came_ns)
     at = GUTTER + min(max(at, 0), axis.cells - 1)
     step = 1 if end > begin else -1
-    for y in range(begin + step, end, step):
-        if not plain(body[y])[at : at + 1].strip():
-            body[y] = overlay(body[y], at, "│", "culprit")
-    body[end] = overlay(body[end], at, "●" if about.came_ns is not None else "✗", "culprit")
+    sign = "●" if about.came_ns is not None else "✗"
+    return _Arrow(at, range(begin + step, end, step), end, sign)
 
 
 def _inspected(

@@ -76,14 +76,11 @@ def traffic(
     chart = _course(edges[look.at] if look.at < len(edges) else None, edges, view, cells,
                     min(spare - 1, 24))  # fmt: skip
     head = (*head, headings(columns))
-    below = [*ops, *chart]
 
     def draw(index: int) -> Line:
-        if index >= len(edges):
-            return below[index - len(edges)]
         return table_row(columns, partial(_cell, edges[index], top), index == look.at, cells)
 
-    return Picture(head, Drawn(len(edges) + len(below), draw), focus=look.at if edges else None,
+    return Picture(head, Drawn(len(edges), draw, [*ops, *chart]), focus=look.at if edges else None,
                    rows=tuple(range(len(edges))))  # fmt: skip
 
 

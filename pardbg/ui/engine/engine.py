@@ -224,7 +224,7 @@ class Engine:
     def _look(self, asked: bool) -> None:
         now_s = time.monotonic()
         self._revision = self._store.revision
-        frame = None
+        frame, looks = None, self._maker.num_looks
         with self._pace.frame():
             try:
                 frame = self._maker.awaiting(self._made, now_s) or self._maker.make(
@@ -235,7 +235,7 @@ class Engine:
         self._owed = frame is not None and not frame.whole and not self._cursor.playing
         if frame is None:
             return
-        if frame.whole and frame.awaited_ns is None:
+        if frame.whole and self._maker.num_looks > looks:
             self._pace.was_whole()
         self._made = frame
         self._post(FrameReady(frame))

@@ -37,17 +37,20 @@ class FrameMaker:
         self._source_read: SourceLines | None = None
         self._whole: Ahead | None = None
         self._part: int | None = None
+        self._kept: tuple[tuple[int, int] | None, Snapshot, bool] | None = None
+        """Revision of the store and time of the newest snapshot, and whether it is whole."""
+        self.num_looks = 0
+        """Snapshots made."""
         self._left_ns: int | None = None
         """Where the cursor was when a part was chosen."""
 
     def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
         """The frame at the cursor; in a ``hurry`` without findings."""
-        cursor, analysis, glance = self._cursor, self._analysis, self._analysis.glance
-        make = glance if hurry and glance else analysis.snapshot
+        cursor, analysis = self._cursor, self._analysis
         begin, end = self._look_at(want.part, now_s)
-        snapshot = make(self._store, cursor.at(now_s), want.pipeline_of)
+        snapshot, whole = self._snapshot(cursor.at(now_s), want.pipeline_of, hurry)
         self._places.saw(snapshot.findings, snapshot.t_ns)
-        if make is analysis.snapshot:
+        if whole:
             t_ns, found = snapshot.t_ns, snapshot.findings
             if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
                 snapshot = replace(snapshot, findings=(*found, *gone))
@@ -71,7 +74,7 @@ class FrameMaker:
             end_ns=end,
             active_ns=active,
             loaded=self._loader.share,
-            whole=make is analysis.snapshot,
+            whole=whole,
             marks=() if cursor.following else self._places.marks(),
             findings=tuple(self._places.findings),
             bookmarks=self._store.bookmarks.all(),
@@ -81,8 +84,22 @@ class FrameMaker:
             ticks=analysis.ticks(self._store, snapshot.t_ns, want.ticks) if want.ticks else None,
             ahead=self._ahead() if want.ahead and cursor.replay else None,
             source=self._source(want),
-            other=self._beside(want, snapshot.t_ns, make is analysis.snapshot),
+            other=self._beside(want, snapshot.t_ns, whole),
         )
+
+    def _snapshot(self, t_ns: int | None, rank: int | None, hurry: bool) -> tuple[Snapshot, bool]:
+        """The snapshot, and whether it is whole. Where neither the store nor the cursor has moved,
+        the one made before: of a thousand ranks it takes long, and pages are turned often."""
+        moment = None if t_ns is None else (self._store.revision, t_ns)
+        if self._kept is not None and moment is not None and self._kept[0] == moment:
+            _, snapshot, whole = self._kept
+            if (whole or hurry) and _shows(snapshot, rank):
+                return snapshot, whole
+        self.num_looks += 1
+        glance = self._analysis.glance if hurry else None
+        snapshot = (glance or self._analysis.snapshot)(self._store, t_ns, rank)
+        self._kept = moment, snapshot, glance is None
+        return snapshot, glance is None
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
         """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is
@@ -153,6 +170,12 @@ class FrameMaker:
         made = make(second.store, place.t_ns, want.pipeline_of)
         detail = schedule_detail(made.pipeline) if want.schedule else None
         return Comparison(second.name, made, place.by, place.note, detail)
+
+
+def _shows(snapshot: Snapshot, rank: int | None) -> bool:
+    """Its pipeline is the one that ``rank`` chooses, as in `pipeline_view`."""
+    index = next((i for i, one in enumerate(snapshot.pipelines) if rank in one.ranks), 0)
+    return snapshot.pipeline is None or snapshot.pipeline.index == index
 
 
 def _waited(want: Want, snapshot: Snapshot, lanes: Lanes) -> tuple[Spot, WaitedFor | None] | None:

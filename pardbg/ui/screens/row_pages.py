@@ -16,7 +16,7 @@ from pardbg.render.pages.collectives import (
     key_of,
     rows_of,
 )
-from pardbg.render.pages.findings import WIDE, Around, findings, ordered
+from pardbg.render.pages.findings import WIDE, Around, about, findings, ordered
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.output import matches, output
 from pardbg.render.pages.overview import OverviewPageState, overview
@@ -188,11 +188,13 @@ class FindingsPage(RowsPage):
         """Lanes up to the moment of the chosen finding."""
         frame = self.shared.frame
         found = self.rows(frame) if frame is not None else []
-        if self._at >= len(found):
+        if frame is None or self._at >= len(found):
             return Want()
         width = self.app.size.width
         columns = (width * 3 // 5 if width >= WIDE else width) - 16
-        return Want(timeline=TimelineWant(None, max(10, columns), end_ns=found[self._at].t_ns))
+        one = found[self._at]
+        ranks = about(frame.snapshot, one)
+        return Want(timeline=TimelineWant(None, max(10, columns), ranks, end_ns=one.t_ns))
 
     def point_at(self, finding: Finding) -> None:
         """Choose it, now or as soon as it is there."""

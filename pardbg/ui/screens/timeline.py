@@ -6,7 +6,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import empty
-from pardbg.render.pages.timeline import Window, columns, places, time_at, timeline
+from pardbg.render.pages.timeline import Window, around, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.words import whole
@@ -32,7 +32,13 @@ class TimelinePage(Page):
         if self._stay_ns is not None and frame is not None and frame.following:
             end_ns = self._stay_ns
             span_ns = span_ns or frame.lanes_t1_ns - frame.lanes_t0_ns or None
-        return Want(timeline=TimelineWant(span_ns, width, spot=self._spot, end_ns=end_ns))
+        about = frame.waited[1] if frame is not None and frame.waited and self._spot else None
+        alone = whole(self.contains)
+        chosen = self.shared.rank if alone is None else alone
+        ranks = around(
+            super().ranks(), chosen, self.size.height, about.rank if about is not None else None
+        )
+        return Want(timeline=TimelineWant(span_ns, width, ranks, self._spot, end_ns))
 
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
         """Choose a box; the window stays where it is for as long as one is chosen."""

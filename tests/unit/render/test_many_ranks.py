@@ -1,0 +1,77 @@
+"""Pages of a thousand ranks: what is not on the screen is neither drawn nor asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.findings.shared import Finding
+from pardbg.render.draw.cells import Picture, plain
+from pardbg.render.pages.debug import DebugPageState, debug
+from pardbg.render.pages.findings import about, findings
+from pardbg.render.pages.memory import memory
+from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.timeline import Window, around, timeline
+from tests.ui.sample import S, lanes, snapshot_ddp
+
+RANKS, CELLS, ROWS = 1024, 80, 20
+Draw = Callable[[Snapshot], Picture]
+PAGES: dict[str, tuple[str, Draw]] = {
+    "overview": ("table_row", lambda s: overview(s, CELLS, ROWS, OverviewPageState(3))),
+    "memory": ("_rank", lambda s: memory(s, CELLS, ROWS, 3)),
+    "debug": ("_rank", lambda s: debug(s, CELLS, ROWS, DebugPageState(3))),
+    "timeline": ("lane", lambda s: timeline(
+        s, lanes(s.t_ns - S, s.t_ns, RANKS, 4), Window(s.t_ns - S, s.t_ns), CELLS, ROWS, 3)),
+}  # fmt: skip
+"""What draws a row, and the page."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_rows_out_of_sight_are_not_drawn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, page = PAGES[name]
+    module = sys.modules[f"pardbg.render.pages.{name}"]
+    real, drawn = getattr(module, row), []
+    monkeypatch.setattr(module, row, lambda *args: drawn.append(args) or real(*args))
+    picture = page(snapshot_ddp(RANKS))
+    shown = [*picture.head, *picture.body[:ROWS]]
+    assert 2 < len(drawn) <= ROWS
+    assert any("3" in plain(line)[:7] for line in shown)  # the chosen one is among them
+    if name != "debug":  # there the console's lines are the body
+        assert len(picture.body) >= RANKS
+
+
+def test_a_filter_reads_what_is_said_and_not_what_is_drawn() -> None:
+    made = snapshot_ddp(RANKS)
+    found = overview(made, 200, ROWS, OverviewPageState(contains="1023"))
+    assert 1023 in found.rows and len(found.rows) < RANKS
+    assert not overview(made, 200, ROWS, OverviewPageState(contains="▇")).rows
+
+
+def test_of_many_ranks_those_around_the_chosen_one_are_listed() -> None:
+    assert around(range(128), 5, 30, None) is None
+    many = range(0, 2048, 2)  # 1,024 ranks, every second number
+    # 600 is the 300th: its block of 30 is the 10th, places 300..329; one more either side
+    assert around(many, 600, 30, None) == tuple(range(2 * 270, 2 * 360, 2))
+    assert around(many, 658, 30, None) == around(many, 600, 30, None)
+    assert around(many, 0, 30, 2000) == (*range(0, 2 * 60, 2), 2000)  # the culprit is far away
+    made = snapshot_ddp(RANKS)
+    some = lanes(made.t_ns - S, made.t_ns, 60, 4)
+    head = timeline(made, some, Window(made.t_ns - S, made.t_ns), 100, ROWS, 3).head
+    assert "ranks 0–59 of 1024" in plain(head[0])
+
+
+def test_of_many_ranks_a_finding_shows_those_it_is_about() -> None:
+    made = snapshot_ddp(RANKS)
+    found = Finding(
+        kind="straggler", severity="warning", ranks=tuple(range(64)), culprits=(700,),
+        group="dp", seq=3, where=None, text="rank 700 is last", t_ns=made.t_ns,
+    )  # fmt: skip
+    assert about(made, found) == (700, 0, 1, 2, 3, 4, 5, 6)
+    assert about(snapshot_ddp(64), found) is None
+    picture = findings(replace(made, findings=(found,)), 120, 40)
+    text = "\n".join(map(plain, picture.body))
+    assert "8 of 1024 ranks" in text and "r700" in text
