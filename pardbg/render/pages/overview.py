@@ -46,6 +46,8 @@ from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
 _DRAWN = ("trend", "▇comp ▄wait ▂comm", "history")
 """Columns without words: a filter does not read them."""
+_FOOT_ROWS = 16
+"""From so many rows on the worst finding has one where the ranks fill the page."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 
@@ -94,8 +96,11 @@ def overview(
     places = tuple(rank.rank for rank in shown)
     head = ((), headings(columns))
     below: list[Line] = []
+    foot: tuple[Line, ...] = ()
     spare = rows - len(head) - len(shown)
-    if spare >= 6 and not look.contains:
+    if spare < 0 and rows >= _FOOT_ROWS:  # more ranks than are in sight: the worst in words
+        foot = tuple(line("  ", row) for row in brief(snapshot.findings, cells - 4)[:1])
+    elif spare >= 6 and not look.contains:
         below = [(), *_below(snapshot, cells, spare - 1, look.ahead)]
         below += _tail(snapshot, printed, cells, spare - len(below))
     focus = places.index(look.selected) if look.selected in places else None
@@ -104,7 +109,7 @@ def overview(
         rank = shown[at]
         return table_row(columns, partial(_cell, rank, snapshot), rank.rank == look.selected, cells)
 
-    return Picture(head, Drawn(len(shown), draw, below), focus=focus, rows=places)
+    return Picture(head, Drawn(len(shown), draw, below), foot, focus=focus, rows=places)
 
 
 def _columns(snapshot: Snapshot, cells: int) -> list[Column]:

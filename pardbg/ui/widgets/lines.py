@@ -158,8 +158,10 @@ class PicturePane(Lines):
         self._paint()
 
     def follow_end(self) -> None:
-        self._tail = True
-        self.scroll_rows(len(self._picture.body))
+        """To the newest line where it is the last; elsewhere back to the chosen row."""
+        self._tail, self._focus = True, None
+        if self._picture.follow:
+            self.scroll_rows(len(self._picture.body))
 
     def _paint(self) -> None:
         picture, room = self._picture, self.room

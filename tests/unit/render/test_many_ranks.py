@@ -75,3 +75,12 @@ def test_of_many_ranks_a_finding_shows_those_it_is_about() -> None:
     picture = findings(replace(made, findings=(found,)), 120, 40)
     text = "\n".join(map(plain, picture.body))
     assert "8 of 1024 ranks" in text and "r700" in text
+
+
+def test_where_ranks_fill_the_overview_the_worst_finding_stands_under_them() -> None:
+    made = snapshot_ddp(RANKS)
+    (foot,) = overview(made, CELLS, ROWS, OverviewPageState(3)).foot
+    assert plain(foot).startswith("  ✗ straggler  Rank 2 has not issued")
+    assert plain(foot).rstrip().endswith("…") and len(plain(foot)) <= CELLS
+    assert not overview(made, CELLS, 11, OverviewPageState(3)).foot
+    assert not overview(snapshot_ddp(4), CELLS, ROWS, OverviewPageState(3)).foot
