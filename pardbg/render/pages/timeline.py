@@ -74,7 +74,9 @@ def around(
         return None
     each = max(16, rows)
     at = ranks.index(chosen) // each if chosen in ranks else 0
-    near = {*ranks[max(0, at - 1) * each : (at + 2) * each], *([also] if also in ranks else [])}
+    near = set(ranks[max(0, at - 1) * each : (at + 2) * each])
+    if also is not None and also in ranks:
+        near.add(also)
     return tuple(sorted(near))
 
 
