@@ -9,14 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 
-from pardbg.recipes import catalogue
-from tests.diagnosis import beside, cases, drawn, score
+from tests.diagnosis import beside, cases, drawn, healthy, score
 from tests.diagnosis.cases import Case
 from tests.diagnosis.live import Outcome, watch
 
-HEALTHY = ("ddp", "1f1b", "dualpipev", "tp-sp", "zero3", "hsdp", "moe", "3d", "ps-async", "tour")
 HEAD = ("fault", "found", "culprit", "after", "false alarms", "place in the code")
 
 
@@ -44,20 +41,6 @@ def show(cells: tuple[str, ...]) -> None:
     name, found, culprit, seconds, false, where = cells
     line = f"{name:32} {found:16} {culprit:10} {seconds:>12}  {false:14} {where}"
     print(line.rstrip(), flush=True)
-
-
-def healthy(names: Sequence[str], seconds: float) -> int:
-    """Print the table of healthy recipes watched in turn, for so long together; how many had a
-    false alarm."""
-    bad = 0
-    for name in names:
-        argv = tuple(catalogue.command(name, None, 1_000_000))
-        outcome = watch(Case(name, argv, ()), patience_s=seconds / len(names))
-        show(row(outcome))
-        for finding in [*outcome.false.values(), *outcome.warned.values()]:
-            print(f"    {finding.severity} {finding.kind}: {finding.text}", flush=True)
-        bad += bool(outcome.false)
-    return bad
 
 
 def beside_it(case: Case) -> None:
@@ -94,8 +77,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="the cases, without running any")
     parser.add_argument("--beside", action="store_true", help="run torch's own tools on each, too")
     parser.add_argument("--healthy", type=float, metavar="SECONDS",
-                        help="watch healthy training for so long: is any error said? Of NAME …,"
-                        " whole names of recipes, or of ten")  # fmt: skip
+                        help="watch healthy jobs for so long, drawn from --seed (those with NAME"
+                        " in their names): is any error or warning said?")  # fmt: skip
     parser.add_argument("--drawn", type=int, metavar="NUMBER",
                         help="so many cases drawn from --seed: classes in turn, rank count, rank"
                         " and step by chance")  # fmt: skip
@@ -113,7 +96,8 @@ def main() -> int:
         print("\n".join(case.name for case in todo))
         return 0
     if arguments.healthy:
-        return 1 if healthy(arguments.names or HEALTHY, arguments.healthy) else 0
+        found = healthy.run(arguments.healthy, arguments.seed, arguments.names, arguments.after)
+        return 1 if found else 0
     if arguments.only_beside:
         for case in todo:
             print(case.name)

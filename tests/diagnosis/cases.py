@@ -30,6 +30,8 @@ class Case:
     """What the place in the code must name; empty: there is none to be known."""
     notes: bool = False
     """A note of the kind is right, too: on an overloaded host the rule says no more than that."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Beside ours."""
 
     def is_right(self, kind: str, culprits: tuple[int, ...]) -> bool:
         return kind in self.kinds and tuple(sorted(culprits)) in self.culprits

@@ -51,16 +51,25 @@ def _has(module: str) -> bool:
     return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=60).returncode == 0
 
 
-def compare(case: Case, folder: Path) -> Compared:
-    """Both runs and the report; ``folder`` keeps the session."""
-    env = rank_env({
+def environment(case: Case) -> dict[str, str]:
+    """What its ranks need beside what torchrun sets."""
+    return {
         **case.env, "PARDBG_FRAMEWORKS_PATH": PATHS, "DS_ACCELERATOR": "cpu",
         "PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false",
-    })  # fmt: skip
-    argv = [
+    }  # fmt: skip
+
+
+def command(case: Case) -> list[str]:
+    """Its argv."""
+    return [
         PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.nproc),
         *case.torchrun, str(PROGRAMS / f"{case.program}.py"),
     ]  # fmt: skip
+
+
+def compare(case: Case, folder: Path) -> Compared:
+    """Both runs and the report; ``folder`` keeps the session."""
+    env, argv = rank_env(environment(case)), command(case)
     session = folder / f"{re.sub('[^a-z0-9]+', '-', case.name)}.mcap"
     pardbg = [sys.executable, "-m", "pardbg.cli"]
     plain = run_argv(argv, env=env, timeout_s=TIMEOUT_S)

@@ -13,7 +13,7 @@ except ImportError:
     pardbg_agent = None
 
 KIND, NAMED = os.environ.get("KIND", "1f1b"), os.environ.get("NAMED") == "1"
-WIDTH, MICROBATCHES, BATCH, STEPS = 64, 6, 8, 6
+WIDTH, MICROBATCHES, BATCH, STEPS = 64, 6, 8, int(os.environ.get("STEPS", 6))
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()

@@ -100,7 +100,7 @@ class Opt(OptimizerWrapper):
 
 opt = Opt(torch.optim.SGD(model.parameters(), lr=0.1))
 g = torch.Generator().manual_seed(0)
-for step in range(6):
+for step in range(int(os.environ.get("STEPS", 6))):
     batch = {"data": torch.randn(M * MB, D, generator=g)}
     res = sched.forward_backward_step(model, iter([batch]), crit, opt, return_loss=True)
     opt.step()

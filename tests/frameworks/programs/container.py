@@ -1,6 +1,8 @@
 """A trainer as torchtitan's: FSDP2 parts of a model, an optimizer each in one container, gradient
 accumulation, the mean loss printed, an evaluation at the end."""
 
+import os
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -33,7 +35,7 @@ for part in parts:
     fully_shard(part, mesh=mesh)
 optimizer = OptimizersContainer(parts)
 torch.manual_seed(dist.get_rank())
-for step in range(6):
+for step in range(int(os.environ.get("STEPS", 6))):
     optimizer.zero_grad()
     total = torch.zeros(())
     for _ in range(2):

@@ -63,7 +63,7 @@ def data():
 
 
 it = data()
-for step in range(6):
+for step in range(int(os.environ.get("STEPS", 6))):
     loss = engine.train_batch(it)
     if engine.global_rank == 0:
         print(f"step {step} loss {float(loss):.4f}", flush=True)

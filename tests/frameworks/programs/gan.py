@@ -1,5 +1,7 @@
 """GAN: two DDP models, two optimizers, two backward and two steps an iteration."""
 
+import os
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -14,7 +16,7 @@ oG, oD = torch.optim.Adam(G.parameters(), 1e-3), torch.optim.Adam(Dn.parameters(
 bce = nn.BCEWithLogitsLoss()
 one, zero = torch.ones(16, 1), torch.zeros(16, 1)
 g = torch.Generator().manual_seed(r)
-for i in range(6):
+for i in range(int(os.environ.get("STEPS", 6))):
     real = torch.randn(16, 16, generator=g)
     fake = G(torch.randn(16, 8, generator=g))
     oD.zero_grad()

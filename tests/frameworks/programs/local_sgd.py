@@ -1,5 +1,7 @@
 """Local SGD: 12 local steps, parameters averaged every 4."""
 
+import os
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -10,7 +12,7 @@ torch.manual_seed(0)
 m = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
 opt = torch.optim.SGD(m.parameters(), 0.1)
 g = torch.Generator().manual_seed(r)
-for s in range(12):
+for s in range(int(os.environ.get("STEPS", 12))):
     x = torch.randn(16, 16, generator=g)
     loss = nn.functional.cross_entropy(m(x), (x.sum(1) > 0).long())
     opt.zero_grad()

@@ -17,7 +17,7 @@ from megatron.core import parallel_state as ps
 from megatron.core.enums import ModelType
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 
-H, S, B, M, STEPS = 64, 16, 2, int(os.environ.get("MEG_M", 8)), 6
+H, S, B, M, STEPS = 64, 16, 2, int(os.environ.get("MEG_M", 8)), int(os.environ.get("STEPS", 6))
 VPP = int(os.environ.get("MEG_VPP", 0))
 PP = int(os.environ.get("MEG_PP", 0))
 dist.init_process_group("gloo")

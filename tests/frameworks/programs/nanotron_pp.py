@@ -94,7 +94,7 @@ eng = (
     else OneForwardOneBackwardPipelineEngine
 )()
 g = torch.Generator().manual_seed(0)
-for step in range(6):
+for step in range(int(os.environ.get("STEPS", 6))):
     batch = [
         {"x": torch.randn(4, D, generator=g) if r == 0 else TensorPointer(group_rank=0)}
         for _ in range(M)

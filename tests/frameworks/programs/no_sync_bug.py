@@ -13,7 +13,7 @@ m = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
 opt = torch.optim.SGD(m.parameters(), 0.1)
 g = torch.Generator().manual_seed(r)
 GA = int(os.environ.get("GA", "1"))
-for s in range(8):
+for s in range(int(os.environ.get("STEPS", 8))):
     opt.zero_grad()
     l = torch.zeros(())
     for _ in range(GA):

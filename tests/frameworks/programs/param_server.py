@@ -1,5 +1,7 @@
 """A parameter server over send and recv: rank 0 serves, others train."""
 
+import os
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -10,7 +12,7 @@ torch.manual_seed(0)
 m = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
 n = sum(p.numel() for p in m.parameters())
 vec = torch.nn.utils.parameters_to_vector
-STEPS = 6
+STEPS = int(os.environ.get("STEPS", 6))
 if r == 0:
     opt = torch.optim.SGD(m.parameters(), 0.1)
     for _ in range(STEPS):

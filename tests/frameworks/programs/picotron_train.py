@@ -122,7 +122,7 @@ def train_step():
     return acc
 
 
-for step in range(1, 7):
+for step in range(1, 1 + int(os.environ.get("STEPS", 6))):
     opt.zero_grad()
     if p.pp_world_size > 1:
         loss = (

@@ -31,7 +31,7 @@ if rank > 0:
     server, head = rpc.remote("server", Server), nn.Linear(8, 2)
     parameters = server.rpc_sync().references() + [rpc.RRef(p) for p in head.parameters()]
     optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=0.1)
-    for step in range(6):
+    for step in range(int(os.environ.get("STEPS", 6))):
         with dist_autograd.context() as context:
             x = torch.randn(16, 16)
             hidden = server.rpc_sync().forward(x)
