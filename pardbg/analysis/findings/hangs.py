@@ -101,6 +101,8 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
             continue
         if apart and not blame.cycle and _never_made(view, blame):
             continue  # ranks that made other groups: call-mismatch
+        if _in_call_of_all(graph, blame):
+            continue  # that call does not end: told as that
         if mispaired(view) & set(blame.ranks):
             continue  # a message that does not fit: a finding of its own
         if any(seen(view, rank).held for rank in blame.ranks):
@@ -138,6 +140,12 @@ def _never_made(view: View, blame: Blame) -> bool:
     """The rank that is waited for has no such group."""
     made = view.ranks[blame.ranks[0]].groups.values()
     return blame.waits[0].op.key not in {(group.epoch, group.key) for group in made}
+
+
+def _in_call_of_all(graph: WaitGraph, blame: Blame) -> bool:
+    """The ranks that are waited for are in a call of the set-up that all of theirs have issued."""
+    inside = {op.rank for ops in graph.issued_by_all for op in ops if op.call}
+    return inside >= set(blame.ranks)
 
 
 def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:

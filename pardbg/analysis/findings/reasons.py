@@ -23,6 +23,7 @@ _STILL_NS: Final = 1_000_000_000
 _MOVES_NS: Final = 10_000_000_000
 """A rank that gets on, a server of parameters say, comes when it has served the others."""
 _MOST_READY: Final = 0.8
+_MOST_LOAD: Final = 4.0
 _MAX_THREADS: Final = 3
 _BLOCKED_NS: Final = 6_000_000_000
 """A disk with other things to do, or pages that are read anew, keep a rank as long."""
@@ -99,8 +100,9 @@ def reason(view: View, rank: int) -> Reason:
 
 
 def more_time(now: Seen) -> float:
-    """How many times as long as with a core of its own a rank takes: it stood ready meanwhile."""
-    return 1 / (1 - min(now.ready, _MOST_READY))
+    """How many times as long as with a core of its own a rank takes: it stood ready meanwhile, or
+    those did that answer it, which are as many as there are cores."""
+    return max(1.0, 1 / (1 - min(now.ready, _MOST_READY)), min(now.host_load, _MOST_LOAD))
 
 
 def _patience(now: Seen) -> int:

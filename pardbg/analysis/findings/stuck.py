@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.reasons import IDLE_CORES, reason
+from pardbg.analysis.findings.reasons import IDLE_CORES, more_time, reason
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
@@ -34,12 +34,19 @@ def first_place(view: View, ranks: Sequence[int]) -> str | None:
     return next((at for r in ranks if (at := place(seen(view, r).frames))), None)
 
 
+def _patience(view: View, ops: Sequence[PendingOp]) -> float:
+    if not ops[0].call:
+        return STUCK_NS
+    ranks = [seen(view, op.rank) for op in ops]
+    works = any((now.cpu or 0) >= IDLE_CORES for now in ranks)
+    return (SET_UP_NS if works else STUCK_NS) * max(map(more_time, ranks))
+
+
 def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Finding]:
     """A collective that each rank issued and that does not end."""
     since = max(op.since_ns for op in ops)
     op = ops[0]
-    works = op.call and any((seen(view, o.rank).cpu or 0) >= IDLE_CORES for o in ops)
-    if view.t_ns - since < (SET_UP_NS if works else STUCK_NS):
+    if view.t_ns - since < _patience(view, ops):
         return
     unseen = tuple(rank for rank in op.group.ranks if rank not in view.ranks)
     if unseen:

@@ -49,6 +49,8 @@ class Seen:
     """Cores it used over the last second or so, or stood ready for."""
     ready: float
     """Share of that time that its main thread stood ready and got no core."""
+    host_load: float
+    """Threads of its host that ran or were ready to over the last seconds, per core."""
     phase: str
     action: str
     """The pipeline action that runs there, text form."""
@@ -95,6 +97,7 @@ def seen(view: View, rank: int) -> Seen:
         held=bool(said.get("held")),
         cpu=cpu + ready if isinstance(cpu, float) else None,
         ready=ready,
+        host_load=fields.integer(said, "load", 0) / 100,
         phase=fields.text(said, "phase"),
         action=action[1].text if action is not None else "",
         moved_ns=moved,

@@ -43,6 +43,16 @@ def schedule(pid: int) -> list[int]:
         return []
 
 
+def runnable() -> float:
+    """Threads of this host that run or are ready to, per core; 0 where the kernel does not say."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            number = int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0, number - 1) / (os.cpu_count() or 1)  # one of them asks
+
+
 def group(leader: int) -> list[int]:
     """The processes of a process group."""
     found = []

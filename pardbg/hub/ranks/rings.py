@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ranks.processes import exit_code, schedule, start_time, stat_fields
+from pardbg.hub.ranks.processes import exit_code, runnable, schedule, start_time, stat_fields
 from pardbg.hub.removal import RING, remove_ring, remove_rings
 from pardbg_agent import wire
 from pardbg_agent.defs import read_file
@@ -21,6 +21,8 @@ DEFS = ".defs"
 FRESH_NS: Final = 3_000_000_000
 """A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
 BATCH: Final = 4096
+LOAD_SHARE: Final = 0.1
+"""What a look, some times a second, counts in the mean of the host's load."""
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 SALVAGED: Final = 1
 """FRAME flag: the hub read these records from the ring of a process that had ended."""
@@ -81,7 +83,7 @@ class Rings:
         self.unreadable: dict[str, str] = {}
         """Ring files that make no sense, with the reason."""
         self._dir, self._definitions = ring_dir, definitions
-        self._run = run
+        self._run, self._load = run, 0.0
         """Its mark is in the directory if files may be removed there."""
 
     def scan(self) -> list[str]:
@@ -113,6 +115,7 @@ class Rings:
     def died(self, now: int) -> list[str]:
         """Processes found dead since the last call: looks at each."""
         found = []
+        self._load += LOAD_SHARE * (runnable() - self._load)
         for ring in self.mapped.values():
             if not ring.dead_ns and not self._lives(ring, now):
                 ring.dead_ns, ring.code = now, exit_code(ring.pid, ring.started)
@@ -221,7 +224,7 @@ class Rings:
             "next": names.get(next_id, "") if held else "",
             "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
             "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
-            "scheduled": ring.scheduled,
+            "scheduled": ring.scheduled, "load": round(100 * self._load),
         }  # fmt: skip
 
 

@@ -349,6 +349,16 @@ def test_a_group_that_is_slower_than_its_siblings() -> None:
     assert finding.cost_ns_per_step == 50 * MS
 
 
+def test_a_link_of_an_overloaded_host_is_a_note() -> None:
+    """Ranks stand ready without a core for 10 ms of each step's 100."""
+    trace = dp_groups(4, 2, 30)
+    for step in range(STEPS):
+        said = {p.proc: {"scheduled": [50 * MS * step, 10 * MS * step]} for p in trace.ranks}
+        trace.state(100 * step, **said)
+    finding = next(f for f in found(trace) if f.kind == "slow-link")
+    assert (finding.culprits, finding.severity) == ((1, 5), "info")
+
+
 def test_of_a_larger_group_no_link_is_named() -> None:
     finding = next(f for f in found(dp_groups(3, 3, 30)) if f.kind == "slow-link")
     assert finding.culprits == (1, 4, 7)

@@ -19,6 +19,7 @@ from pardbg.analysis.findings.speed.windows import (
     overloaded,
     per_window,
     rows_by_step,
+    takes_turns,
 )
 from pardbg.words import duration, percent, size
 
@@ -41,6 +42,8 @@ SMALL_GAP: Final = 1.0
 """Between two of a run there is at most so much of the op's own time: no compute to speak of."""
 SMALL_OF_STEP: Final = 0.05
 SMALL_LOUD: Final = 0.15
+SMALL_MANY: Final = 32
+"""... of a step, in so many ops: a model with fewer tensors is a small one, its steps rounds."""
 
 
 @per_window
@@ -119,10 +122,11 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
         if cost < SMALL_OF_STEP * looked_at.step_ns:
             continue
         newest = steps[-1][-1]
+        loud = number >= SMALL_MANY and cost >= SMALL_LOUD * looked_at.step_ns
         told.add((group, op))
         yield Finding(
             kind="small-messages",
-            severity="warning" if cost >= SMALL_LOUD * looked_at.step_ns else "info",
+            severity="warning" if loud and not takes_turns(view, looked_at) else "info",
             ranks=tuple(a.rank for a in newest.arrivals),
             group=group,
             seq=newest.seq,

@@ -22,8 +22,14 @@ from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.comm.p2p import p2p_rows
-from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
-from pardbg.analysis.findings.speed.windows import Window, issued_since, per_window, rows_by_step
+from pardbg.analysis.findings.shared import Evidence, Finding, Severity, at_row, first
+from pardbg.analysis.findings.speed.windows import (
+    Window,
+    issued_since,
+    per_window,
+    rows_by_step,
+    takes_turns,
+)
 from pardbg.words import duration, ranks_text, rate, size
 
 SLOW: Final = 3.0
@@ -60,7 +66,7 @@ def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
             siblings = [ns for other, ns in taken.items() if not set(other) & set(ranks)]
             if len(siblings) < SIBLINGS or own < max(SLOW_NS, SLOW * median(siblings)):
                 continue
-            found = _finding(looked_at, ranks, groups[ranks], own, median(siblings), len(siblings))
+            found = _finding(view, looked_at, groups[ranks], own, median(siblings), len(siblings))
             cost = found.cost_ns_per_step or 0
             if cost < SLOW_OF_STEP * looked_at.step_ns:
                 continue
@@ -83,18 +89,24 @@ def _by_kind(
     return found
 
 
+def _severity(view: View, looked_at: Window) -> Severity:
+    """On an overloaded host a link is as slow as who reads and writes there gets no core."""
+    return "info" if takes_turns(view, looked_at) else "warning"
+
+
 def _finding(
-    looked_at: Window, ranks: Ranks, rows: Sequence[CollectiveRow], own: float, usual: float,
+    view: View, looked_at: Window, rows: Sequence[CollectiveRow], own: float, usual: float,
     siblings: int,
 ) -> Finding:  # fmt: skip
     newest = rows[-1]
+    ranks = tuple(sorted(arrival.rank for arrival in newest.arrivals))
     sent = size(median(row.bytes for row in rows))
     which = "" if len(ranks) == 2 else " Which of its links it is cannot be told from that."
     name = f"the link between {ranks_text(ranks)}" if len(ranks) == 2 else "a link in the group"
     of = f"{newest.group} ({ranks_text(ranks)})"
     return Finding(
         kind="slow-link",
-        severity="warning",
+        severity=_severity(view, looked_at),
         ranks=ranks,
         culprits=ranks,
         group=newest.group,
@@ -134,7 +146,7 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
                 continue
             if not _clearly(links, link, taken):
                 continue
-            found = _link(looked_at, link, links[link], own, median(others))
+            found = _link(view, looked_at, link, links[link], own, median(others))
             if (found.cost_ns_per_step or 0) < SLOW_OF_STEP * looked_at.step_ns:
                 continue
             if link not in worst or (found.cost_ns_per_step or 0) > (
@@ -145,8 +157,9 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
 
 
 def _link(
-    looked_at: Window, link: tuple[int, int], rows: Sequence[P2PRow], own: float, usual: float
-) -> Finding:
+    view: View, looked_at: Window, link: tuple[int, int], rows: Sequence[P2PRow], own: float,
+    usual: float,
+) -> Finding:  # fmt: skip
     src, dst = link
     sent = median(row.bytes for row in rows)
     per_step = len(rows) / len(looked_at.steps)
@@ -154,7 +167,7 @@ def _link(
     begun = newest.send_ns or newest.recv_ns or 0
     return Finding(
         kind="slow-link",
-        severity="warning",
+        severity=_severity(view, looked_at),
         ranks=(src, dst),
         culprits=(src, dst),
         group=newest.group,

@@ -9,7 +9,13 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.windows import Window, often, overloaded, per_window
+from pardbg.analysis.findings.speed.windows import (
+    Window,
+    often,
+    overloaded,
+    per_window,
+    takes_turns,
+)
 from pardbg.analysis.pipeline.bounds import bound_fraction
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import Cause, PipelineStep
@@ -21,6 +27,10 @@ from pardbg.words import duration, percent, ranks_text
 
 UNEVEN: Final = 0.2
 """A rank's work above the mean of all ranks."""
+WORTH: Final = 0.05
+"""Share of a step that an even cut saves."""
+WORTH_OF_TURNS: Final = 0.2
+"""... where ranks take turns on cores, and one gets fewer of them than another."""
 EXCESS: Final = 0.1
 """Bubble above what the schedule implies: less is jitter."""
 LOUD: Final = 0.2
@@ -80,7 +90,7 @@ def _uneven(
     measured = costs(view, layout, looked_at.newest)
     more = median(busiest[rank])
     stages = ", ".join(map(str, layout.stages(rank)))
-    saved, would = None, ""
+    saved, would, worth = None, "", 1.0
     if measured is not None and layout.planned:
         ran = {i: tuple(layout.order[r]) for i, r in enumerate(layout.ranks)}
         name = layout.plan.schedule if layout.plan is not None else ""
@@ -88,10 +98,12 @@ def _uneven(
         even = option(measured, name, ran, layout.num_microbatches, equal=True)
         saved = max(0, round(now.step_ns - even.step_ns))
         would = f" An even cut would save {duration(saved)} of {duration(now.step_ns)} a step."
+        worth = saved / now.step_ns if now.step_ns else 0.0
+    turns = takes_turns(view, looked_at)
     newest = steps[-1]
     yield Finding(
         kind="stage-imbalance",
-        severity="warning",
+        severity="warning" if worth >= (WORTH_OF_TURNS if turns else WORTH) else "info",
         ranks=layout.ranks,
         culprits=(rank,),
         group=layout.group or None,

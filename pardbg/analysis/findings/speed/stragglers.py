@@ -148,7 +148,7 @@ def _finding(
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     cost = cost or median(_cost(late, culprits) for late in late_in)
-    more, stood = _stood(view, looked_at, culprits)
+    more, stood = _stood(view, looked_at, culprits, by)
     cause, words = _no_core(looked_at, culprits, by, more, stood) or _cause(
         view, looked_at, late_in, culprits
     )
@@ -200,17 +200,20 @@ def _host_words(view: View, hosts: set[str], culprits: Sequence[int]) -> str:
     return f" (all of host {host})" if sorted(there) == sorted(culprits) and there[1:] else ""
 
 
-def _stood(view: View, looked_at: Window, culprits: Sequence[int]) -> tuple[float, float]:
+def _stood(
+    view: View, looked_at: Window, culprits: Sequence[int], by: float
+) -> tuple[float, float]:
     """(how much longer than the others they stand ready without a core, how long those do), ns a
-    step; nothing where they run for longer than the others, too."""
+    step: at most what they are late ``by``, less what they run for longer than the others."""
     taken = scheduled(view, looked_at)
     usual = [taken[rank] for rank in taken if rank not in culprits]
     if not usual or not taken.keys() >= set(culprits):
         return 0.0, 0.0
     ran, stood = (median(each) for each in zip(*usual, strict=True))
-    if max(taken[rank][0] for rank in culprits) > (1 + OF_STEP) * ran:
-        return 0.0, stood
-    return max(0.0, min(taken[rank][1] for rank in culprits) - stood), stood
+    runs = max(taken[rank][0] for rank in culprits)
+    longer = runs - ran if runs > (1 + OF_STEP) * ran else 0.0
+    beyond = min(taken[rank][1] - stood for rank in culprits)
+    return max(0.0, min(beyond, by - longer) if longer else beyond), stood
 
 
 def _no_core(

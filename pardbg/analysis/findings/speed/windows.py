@@ -24,6 +24,7 @@ from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, Overlap, ops_by_rank, overlaps
 from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.pipeline.layout import states
 from pardbg.events import fields
 
 LAST: Final = 12
@@ -43,6 +44,8 @@ MAX_ROWS: Final = MAX_ISSUES // 2 + 1
 
 BUSY_HOST: Final = 0.05
 """A host whose ranks usually stand ready without a core for so much of a step has too few."""
+TURNS: Final = 150
+"""Threads per 100 cores that run or are ready to: they take turns."""
 LEAST_NS: Final = 500_000_000
 """The kernel's figures come some times a second: of a shorter time they say little."""
 
@@ -223,6 +226,12 @@ def overloaded(view: View, looked_at: Window) -> bool:
     """Ranks usually stand ready and get no core: what takes long is the host's doing."""
     stood = [ns for _, ns in scheduled(view, looked_at).values()]
     return bool(stood) and median(stood) >= BUSY_HOST * looked_at.step_ns
+
+
+def takes_turns(view: View, looked_at: Window) -> bool:
+    """The host is overloaded, by its ranks' own figures or by what runs on it besides."""
+    load = max((fields.integer(row, "load", 0) for row in states(view).values()), default=0)
+    return load >= TURNS or overloaded(view, looked_at)
 
 
 def often(times: int, steps: Sequence[int]) -> bool:
