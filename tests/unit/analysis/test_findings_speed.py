@@ -92,6 +92,7 @@ def test_a_straggler_and_what_makes_it_late(phase: str, says: str) -> None:
         ),
         (80, 41, 10, "warning", (1,), "it spends 30 ms more outside of forward and backward"),
         (50, 20, 10, "warning", (1,), "it spends 30 ms more outside of forward and backward"),
+        (56, 60, 10, "info", (), "24 ms longer (the others for 10 ms: the host is overloaded)"),
     ],
 )
 def test_a_rank_that_gets_no_core_is_not_the_slow_one(
@@ -99,7 +100,7 @@ def test_a_rank_that_gets_no_core_is_not_the_slow_one(
 ) -> None:
     """30 ms late in steps of 100 ms. All ran 50 ms of each; where it was ready without a core 31 ms
     longer, that is why: somebody on its cores, or all ranks' if the others stand so, too. Not where
-    it runs for more than a tenth longer, nor where it stood only 10 ms longer: 20 are its own."""
+    it runs for the 30 ms longer, nor where it stood only 10 ms longer: 20 are its own."""
     finding = one(late_on_a_busy_host(30, ran, stood, others_stood), "straggler")
     assert (finding.severity, finding.culprits) == (severity, culprits)
     assert says in finding.text
@@ -140,6 +141,19 @@ def late_on_a_busy_host(late: int, ran: int, stood: int, others_stood: int) -> T
         said = {proc: {"scheduled": row} for proc, row in rows.items()}
         trace.state(100 * step, **said)
     return trace
+
+
+def test_who_is_never_late_is_no_straggler_for_never_standing() -> None:
+    """Rank 0 always comes with half of the ranks; the others stand for 60 ms a step, it never."""
+    trace = Trace(3)
+    for step in range(STEPS):
+        for proc in trace.ranks:
+            at = 200 * step + 20 + (0, -10, 10)[((proc.rank or 0) * (1 + step % 2)) % 3]
+            sync(proc, at, 200 * step + 120, step)
+            proc.step(step, 200 * step, 200 * step + 200)
+        rows = {p.proc: [50 * MS * step, 60 * MS * step if p.rank else 0] for p in trace.ranks}
+        trace.state(200 * step, **{proc: {"scheduled": row} for proc, row in rows.items()})
+    assert [f for f in found(trace) if f.kind == "straggler"] == []
 
 
 def test_two_stragglers_are_both_named() -> None:
@@ -224,6 +238,17 @@ def test_a_stage_that_is_too_large() -> None:
     assert finding.cost_ns_per_step == 30 * MS
 
 
+def test_an_even_cut_must_be_worth_it() -> None:
+    """Stage 1 takes 15.5 to stage 0's 10: 22 % above the mean. 10 + 8 * 15.5 + 10 = 144 ms, with
+    even stages of 12.75: 10 * 12.75 = 127.5; 16.5 ms are 11 % of it, no fifth: a note where four
+    threads want two cores."""
+    trace = pipeline((10, 15.5))
+    assert one(trace, "stage-imbalance").severity == "warning"
+    for step in range(STEPS):
+        trace.state(200 * step + 199, **{p.proc: {"load": 200} for p in trace.ranks})
+    assert one(trace, "stage-imbalance").severity == "info"
+
+
 def test_too_few_microbatches() -> None:
     """(p-1)/(m+p-1) = 1/3 with m=2; 8 microbatches would leave 1/9."""
     finding = one(pipeline((10, 10), m=2), "too-few-microbatches")
@@ -301,6 +326,7 @@ def test_small_messages() -> None:
     finding = one(trace, "small-messages")
     assert "16 small all_reduces one after the other in world each step, 1.6 kB" in finding.text
     assert finding.cost_ns_per_step == pytest.approx(15 * MS)
+    assert finding.severity == "info"  # a model of 16 tensors is all rounds
 
 
 def test_a_slow_link() -> None:

@@ -47,17 +47,21 @@ def test_a_rank_that_never_comes_to_init_process_group_is_to_blame() -> None:
     )
 
 
-@pytest.mark.parametrize(("cpu", "said_after"), [(0.0, 5000), (0.5, 12_000)])
+@pytest.mark.parametrize(
+    ("cpu", "load", "said_after"),
+    [(0.0, 100, 5000), (0.5, 100, 12_000), (0.0, 250, 12_500), (0.0, 900, 20_000)],
+)
 def test_a_set_up_call_that_all_made_takes_its_time_where_ranks_work(
-    cpu: float, said_after: int
+    cpu: float, load: int, said_after: int
 ) -> None:
+    """... or where 250 threads want 100 cores: 2.5 times, four times at most."""
     trace = Trace(2)
     for proc in trace.ranks:
         call(proc, "init_process_group", 1, (0, 1))
     trace.flush()
     for t in (said_after - 200, said_after + 200):
         for proc in trace.ranks:
-            state_of(trace, proc, t, cpu=cpu, open=1, open_since_ns=ns(1))
+            state_of(trace, proc, t, cpu=cpu, load=load, open=1, open_since_ns=ns(1))
     assert found(trace, said_after - 100) == {}
     assert list(found(trace, said_after + 300)) == ["stuck-op"]
 
@@ -72,6 +76,24 @@ def test_a_rank_that_leaves_a_set_up_call_out_is_to_blame() -> None:
     one = found(trace, 2500)["deadlock"]
     assert one.culprits == (1,) and "in new_group(ranks 0,1)" in one.text
     assert "new_group" in one.advice
+
+
+def test_ranks_inside_a_call_of_all_hold_nobody_up_in_the_next_one() -> None:
+    """1 and 3 are through the first new_group, 0 and 2 build it: that it does not end is said
+    after 5 s, and not before that 0 and 2 do not come to the second one."""
+    trace = Trace(4)
+    for proc in trace.ranks:
+        call(proc, "new_group", 1, (0, 1, 2, 3), "ranks 0,2")
+        if proc.rank in (1, 3):
+            op, group = proc.op("new_group", "", "ranks 0,2"), proc._groups["calls.4"]
+            proc.record(wire.Kind.CALL, 1, 10, op, seq=0, group_id=group)
+            call(proc, "new_group", 11, (0, 1, 2, 3), "ranks 1,3")
+    trace.flush()
+    for t in (3500, 5500):
+        for proc in trace.ranks:
+            state_of(trace, proc, t, os="S", cpu=0.0)
+    assert found(trace, 3600) == {}
+    assert list(found(trace, 5600)) == ["stuck-op"]
 
 
 def test_set_up_calls_in_another_order_are_a_mismatch() -> None:

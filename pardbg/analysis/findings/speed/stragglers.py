@@ -128,7 +128,9 @@ def _by_mean(view: View, looked_at: Window, lates: Sequence[_Late], clear: float
         (variance(by[last]) + max(variance(by[rank]) for rank in by if rank != last)) / LAST
     )
     apart = own[second] - own[others[0]]
-    found = own[last] - own[second] >= max(clear, MEAN_BEYOND * apart, SURE * chance)
+    found = fmean(by[last]) > 0 and own[last] - own[second] >= max(
+        clear, MEAN_BEYOND * apart, SURE * chance
+    )
     return [last] if found else []
 
 
