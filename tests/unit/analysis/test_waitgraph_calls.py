@@ -91,7 +91,7 @@ def test_ranks_inside_a_call_of_all_hold_nobody_up_in_the_next_one() -> None:
     trace.flush()
     for t in (3500, 5500):
         for proc in trace.ranks:
-            state_of(trace, proc, t, os="S", cpu=0.0)
+            state_of(trace, proc, t, os="S", cpu=0.0, open=1, open_since_ns=ns(1))
     assert found(trace, 3600) == {}
     assert list(found(trace, 5600)) == ["stuck-op"]
 

@@ -16,7 +16,6 @@ from pardbg.analysis.findings.speed.windows import (
     Window,
     often,
     overlaps_in,
-    overloaded,
     per_window,
     rows_by_step,
     takes_turns,
@@ -67,7 +66,7 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     wins = [(median(p.could_hide_ns for p in parts[s]), by_step[s][1]) for s in loud]
     win, win_share = median(ns for ns, _ in wins), median(ns / whole for ns, whole in wins)
     loud_enough = share >= LOUD and cost >= LOUD_NS and win_share >= WORTH
-    loud_enough &= not overloaded(view, looked_at)
+    loud_enough &= not takes_turns(view, looked_at)
     largest = _largest(rows[step] for step in loud)
     yield Finding(
         kind="exposed-communication",

@@ -90,7 +90,8 @@ def _uneven(
     measured = costs(view, layout, looked_at.newest)
     more = median(busiest[rank])
     stages = ", ".join(map(str, layout.stages(rank)))
-    saved, would, worth = None, "", 1.0
+    turns = takes_turns(view, looked_at)
+    saved, would, worth = None, "", 0.0 if turns else 1.0
     if measured is not None and layout.planned:
         ran = {i: tuple(layout.order[r]) for i, r in enumerate(layout.ranks)}
         name = layout.plan.schedule if layout.plan is not None else ""
@@ -99,7 +100,6 @@ def _uneven(
         saved = max(0, round(now.step_ns - even.step_ns))
         would = f" An even cut would save {duration(saved)} of {duration(now.step_ns)} a step."
         worth = saved / now.step_ns if now.step_ns else 0.0
-    turns = takes_turns(view, looked_at)
     newest = steps[-1]
     yield Finding(
         kind="stage-imbalance",
