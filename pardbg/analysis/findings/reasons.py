@@ -93,7 +93,7 @@ def reason(view: View, rank: int) -> Reason:
     idle = _asleep(now)
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does
-    patience = _MOVES_NS if moves or starved else 0 if idle else _patience(now)
+    patience = _MOVES_NS if moves or starved else _patience(now, idle)
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
                   patience_ns=round(patience * more_time(now)), gets_on=moves)  # fmt: skip
@@ -105,11 +105,12 @@ def more_time(now: Seen) -> float:
     return max(1.0, 1 / (1 - min(now.ready, _MOST_READY)), min(now.host_load, _MOST_LOAD))
 
 
-def _patience(now: Seen) -> int:
-    """How long what a working rank does may take."""
+def _patience(now: Seen, idle: bool) -> int:
+    """How long what a rank does may take: if it works, or reads the modules it imports."""
     if at_files(now.frames):
-        return _FILES_NS
-    return _IMPORTS_NS if busy(now.frames) in ("imports modules", "is compiling") else 0
+        return 0 if idle else _FILES_NS
+    does = busy(now.frames)
+    return _IMPORTS_NS if does == "imports modules" or (does == "is compiling" and not idle) else 0
 
 
 def _gil(now: Seen, at: str, where: str | None) -> Reason:

@@ -129,6 +129,8 @@ def test_late_among_ranks_that_wait_for_cores(late: int, culprits: list[tuple[in
         trace.state(200 * step, **{proc: {"scheduled": row} for proc, row in rows.items()})
     said = [f for f in found(trace) if f.kind == "straggler"]
     assert [f.culprits for f in said] == culprits
+    trace.state(200 * STEPS, **{p.proc: {"load": 350} for p in trace.ranks})
+    assert all(f.severity == "info" for f in found(trace))
     assert all(f.severity == "warning" and f.cost_ns_per_step == 25 * MS for f in said)
 
 

@@ -211,3 +211,15 @@ def test_imports_take_longer_where_cores_are_few() -> None:
         state_of(trace, trace.ranks[1], t, os="R", cpu=0.4, scheduled=[ns(t) // 2, ns(t) // 2],
                  heartbeat_ns=ns(400))  # fmt: skip
     assert found(trace, 16_000) == {} and "gil-held" in found(trace, 20_600)
+
+
+def test_who_sleeps_in_an_import_reads_its_file() -> None:
+    trace = Trace(2)
+    call(trace.ranks[0], "init_process_group", 1, (0, 1))
+    trace.ranks[1].phase("start-up", 0, 1)
+    trace.flush()
+    imports = [["/job/train.py", 1, "<module>"], ["<frozen importlib._bootstrap>", 1176, "_load"]]
+    for t in (5000, 10_200):
+        state_of(trace, trace.ranks[1], t, os="S", cpu=0.0)
+        stall(trace, t, r1=imports)
+    assert found(trace, 6000) == {} and "missing-rank" in found(trace, 10_400)

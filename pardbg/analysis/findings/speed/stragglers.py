@@ -17,6 +17,7 @@ from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
     LAST,
     Window,
+    host_load,
     often,
     overloaded,
     per_window,
@@ -38,6 +39,8 @@ BEYOND: Final = 2.0
 LEAST_RANKS: Final = 3
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Means over a window come apart by less than single steps do; standard errors."""
+CROWDED: Final = 300
+"""Threads per 100 cores that want to run: what no phase makes up for, some of them do."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
 _FIRM: Final = ("data", "compute", "communication", "core", "host")
@@ -85,8 +88,7 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
         if not culprits or tuple(culprits) in told:
             continue
         told.add(tuple(culprits))
-        cost = 0.0 if again else _mean_cost(lates, culprits)
-        yield _finding(view, looked_at, lates, culprits, cost)
+        yield _finding(view, looked_at, lates, culprits, bool(again))
 
 
 def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
@@ -145,17 +147,20 @@ def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
 
 
 def _finding(
-    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int], cost: float
+    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int], again: bool
 ) -> Finding:
+    """``again``: late in most steps; else in the mean."""
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
-    cost = cost or median(_cost(late, culprits) for late in late_in)
+    own_cost = (_cost(late, culprits) for late in late_in)
+    cost = median(own_cost) if again else _mean_cost(lates, culprits)
     more, stood = _stood(view, looked_at, culprits, by)
     cause, words = _no_core(looked_at, culprits, by, more, stood) or _cause(
         view, looked_at, late_in, culprits
     )
     own = min(cost, by - more) if cause != "core" else cost
-    loud = own >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and cause in _FIRM
+    firm = cause in _FIRM and (again or cause != "host" or host_load(view) < CROWDED)
+    loud = own >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and firm
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}

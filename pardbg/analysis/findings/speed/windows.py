@@ -230,8 +230,12 @@ def overloaded(view: View, looked_at: Window) -> bool:
 
 def takes_turns(view: View, looked_at: Window) -> bool:
     """The host is overloaded, by its ranks' own figures or by what runs on it besides."""
-    load = max((fields.integer(row, "load", 0) for row in states(view).values()), default=0)
-    return load >= TURNS or overloaded(view, looked_at)
+    return host_load(view) >= TURNS or overloaded(view, looked_at)
+
+
+def host_load(view: View) -> int:
+    """Threads that run or are ready to, per 100 cores, on the host with most; 0: not known."""
+    return max((fields.integer(row, "load", 0) for row in states(view).values()), default=0)
 
 
 def often(times: int, steps: Sequence[int]) -> bool:
