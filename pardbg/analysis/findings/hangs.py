@@ -101,8 +101,6 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
             continue
         if apart and not blame.cycle and _never_made(view, blame):
             continue  # ranks that made other groups: call-mismatch
-        if _in_call_of_all(graph, blame):
-            continue  # that call does not end: told as that
         if mispaired(view) & set(blame.ranks):
             continue  # a message that does not fit: a finding of its own
         if any(seen(view, rank).held for rank in blame.ranks):
@@ -121,8 +119,9 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if _waits_soon(view, blame.ranks[0]):
             continue  # whom it waits for is known in a moment
         why = reason(view, blame.ranks[0])
-        loads = why.kind == "gil-held" and blame.waits[0].op.op.op == "init_process_group"
-        sure = why.fault and not loads  # libraries are loaded with the GIL held
+        sure = why.fault and not _loads(view, blame, why)
+        if not sure and _in_op_of_all(graph, blame):
+            continue  # it comes when that ends; that it does not is told as that
         if not sure and view.t_ns - blame.since_ns < _patience(view, blame, why):
             if not why.gets_on or not _unusual(view, blame):
                 continue
@@ -142,10 +141,16 @@ def _never_made(view: View, blame: Blame) -> bool:
     return blame.waits[0].op.key not in {(group.epoch, group.key) for group in made}
 
 
-def _in_call_of_all(graph: WaitGraph, blame: Blame) -> bool:
-    """The ranks that are waited for are in a call of the set-up that all of theirs have issued."""
-    inside = {op.rank for ops in graph.issued_by_all for op in ops if op.call}
-    return inside >= set(blame.ranks)
+def _loads(view: View, blame: Blame, why: Reason) -> bool:
+    """Libraries are loaded with the GIL held, also by a group's first op in the first step."""
+    op, process = blame.waits[0].op, view.ranks[blame.ranks[0]]
+    first = not op.p2p and not op.seq and not view.visible(process, "step")
+    return why.kind == "gil-held" and (op.op.op == "init_process_group" or first)
+
+
+def _in_op_of_all(graph: WaitGraph, blame: Blame) -> bool:
+    """The ranks that are waited for are in an op that all of its ranks have issued."""
+    return {op.rank for ops in graph.issued_by_all for op in ops} >= set(blame.ranks)
 
 
 def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
@@ -192,6 +197,7 @@ def _patience(view: View, blame: Blame, why: Reason) -> int:
     the slower the fewer cores they get."""
     usual = max(patience_ns(view), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
+    starting |= _loads(view, blame, why)
     start = round(START_NS * more_time(seen(view, blame.ranks[0])))
     return max(usual, start) if starting and not why.idle else usual
 

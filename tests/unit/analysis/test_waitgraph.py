@@ -199,7 +199,7 @@ def test_why_a_rank_does_not_come(
 ) -> None:
     trace = Trace(2)
     trace.ranks[0].collective("world", "all_reduce", 100, None)
-    trace.ranks[1].phase("forward", 0, 1)
+    trace.ranks[1].step(0, 0, 1)
     trace.flush()
     stall(trace, 2200, r1=frames)
     state_of(trace, trace.ranks[1], 2400, **more)
@@ -294,7 +294,7 @@ def test_a_rank_that_no_core_is_left_for_neither_sleeps_nor_holds_its_gil() -> N
     silence that is no excuse any more."""
     trace = Trace(2)
     trace.ranks[0].collective("world", "all_reduce", 1, None)
-    trace.ranks[1].phase("forward", 0, 1)
+    trace.ranks[1].step(0, 0, 1)
     trace.flush()
     for t in (500, 2300, 4200, 5600):
         state_of(trace, trace.ranks[1], t, heartbeat_ns=ns(400), cpu=0.03,

@@ -33,6 +33,37 @@ def test_a_rank_that_loads_libraries_holds_its_gil_and_is_no_news_at_the_start()
     assert found(trace, 2500) == {} and "gil-held" in found(trace, 10_600)
 
 
+@pytest.mark.parametrize(("steps", "said"), [(0, []), (1, ["gil-held"])])
+def test_what_a_first_step_uses_first_is_loaded_with_the_gil_held(
+    steps: int, said: list[str]
+) -> None:
+    """The group's first op; from the second step on it is news after 2 s."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_gather", 1, None)
+    trace.ranks[1].phase("forward", 0, 1)
+    for step in range(steps):
+        trace.ranks[1].step(step, step, step + 1)
+    trace.flush()
+    for t in (2400, 10_500):
+        state_of(trace, trace.ranks[1], t, heartbeat_ns=ns(400))
+        stall(trace, t, r1=FORWARD)
+    assert list(found(trace, 2500)) == said and "gil-held" in found(trace, 10_600)
+
+
+def test_who_waits_for_ranks_inside_an_op_waits_for_that_op() -> None:
+    """All of 1 and 2 are in their all_reduce, which takes 3 s; 0 waits for 1 in the next one."""
+    trace = Trace(3, {"a": (1, 2), "b": (0, 1)})
+    trace.ranks[0].collective("b", "all_reduce", 1, None)
+    for rank in (1, 2):
+        trace.ranks[rank].collective("a", "all_reduce", 1, None)
+    trace.flush()
+    for t in (2900, 5300):
+        for proc in trace.ranks:
+            state_of(trace, proc, t, os="S", cpu=0.0, open=1, open_since_ns=ns(1))
+    assert found(trace, 3000) == {}
+    assert list(found(trace, 5400)) == ["stuck-op"]
+
+
 def test_a_rank_that_never_comes_to_init_process_group_is_to_blame() -> None:
     """It sleeps, which is said after 2 s; were it working, imports might take 10 s."""
     trace = Trace(3)
