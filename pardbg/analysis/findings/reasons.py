@@ -24,6 +24,9 @@ _MOVES_NS: Final = 10_000_000_000
 """A rank that gets on, a server of parameters say, comes when it has served the others."""
 _MOST_READY: Final = 0.8
 _MOST_LOAD: Final = 4.0
+_TURNS: Final = 1.5
+_UNKNOWN_NS: Final = 3_000_000_000
+"""Where threads take turns on cores, and no stack has come yet that says what a rank does."""
 _MAX_THREADS: Final = 3
 _BLOCKED_NS: Final = 6_000_000_000
 """A disk with other things to do, or pages that are read anew, keep a rank as long."""
@@ -94,6 +97,8 @@ def reason(view: View, rank: int) -> Reason:
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does
     patience = _MOVES_NS if moves or starved else _patience(now, idle)
+    if not now.source and now.host_load >= _TURNS:
+        patience = max(patience, _UNKNOWN_NS)
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
                   patience_ns=round(patience * more_time(now)), gets_on=moves)  # fmt: skip

@@ -254,3 +254,18 @@ def test_who_sleeps_in_an_import_reads_its_file() -> None:
         state_of(trace, trace.ranks[1], t, os="S", cpu=0.0)
         stall(trace, t, r1=imports)
     assert found(trace, 6000) == {} and "missing-rank" in found(trace, 10_400)
+
+
+@pytest.mark.parametrize(("load", "said_after"), [(100, 2000), (200, 6000)])
+def test_what_nobody_knows_of_a_rank_is_said_later_where_threads_take_turns(
+    load: int, said_after: int
+) -> None:
+    """No stack of it has come; two threads a core: twice 3 s."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    trace.ranks[1].step(0, 0, 1)
+    trace.flush()
+    for t in (said_after - 200, said_after + 200):
+        state_of(trace, trace.ranks[1], t, os="S", load=load)
+    assert found(trace, said_after - 100) == {}
+    assert list(found(trace, said_after + 300)) == ["missing-rank"]
