@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pardbg_agent
 from pardbg_agent import core, hooks
+from pardbg_agent.life import calls
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import make_run, read_rank
 
@@ -286,6 +287,32 @@ def test_training_over_workers(c: core.Core, worker: None, form: str) -> None:
     with dist_autograd.context() as at:
         TRAINED[form](at, [loss(w)], optimizer)
     assert not torch.equal(w, torch.ones(3)) and c.step > steps
+    assert c.guard.disabled == set()
+
+
+FILES: dict[str, Callable[[Any], Any]] = {
+    "save by place": lambda f: torch.save([1], f),
+    "save by name": lambda f: torch.save(obj=[1], f=f),
+    "load by place": lambda f: torch.load(f, "cpu"),
+    "load by name": lambda f: torch.load(map_location="cpu", f=f),
+}
+
+
+def test_files_are_named_as_they_are(
+    c: core.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by another argument: a load that says where tensors go is no load of "cpu"."""
+    said: list[str] = []
+    monkeypatch.setattr(calls, "alone", lambda c, name, detail="": said.append(detail))
+    at = str(tmp_path / "x.pt")
+    for form in FILES.values():
+        form(at)
+    assert said == [at] * len(FILES)
+
+
+def test_a_store_called_wrongly_is_the_programs_mistake(c: core.Core) -> None:
+    with pytest.raises(TypeError):
+        dist.HashStore().get(key="a")  # type: ignore[call-arg]
     assert c.guard.disabled == set()
 
 

@@ -63,8 +63,8 @@ def install(patches: Patches, late: LateImports) -> None:
         (_GROUPS, "", "new_group", _new_group), (_GROUPS, "", "split_group", _split_group),
         ((device_mesh, dist), "", "init_device_mesh", _mesh),
         ((c10d.Store,), "Store.", "get", _key), ((c10d.Store,), "Store.", "wait", _key),
-        ((torch, torch.serialization), "torch.", "save", _file),
-        ((torch, torch.serialization), "torch.", "load", _file),
+        ((torch, torch.serialization), "torch.", "save", functools.partial(_file, 1)),
+        ((torch, torch.serialization), "torch.", "load", functools.partial(_file, 0)),
     ):  # fmt: skip
         original = getattr(modules[0], name, None)
         if original is not None:
@@ -80,7 +80,8 @@ def install(patches: Patches, late: LateImports) -> None:
 
 
 def _checkpoint(patches: Patches, name: str, module: ModuleType) -> None:
-    patches.set(module, name, _watched(f"checkpoint.{name}", getattr(module, name), _file))
+    describe = functools.partial(_file, 1)
+    patches.set(module, name, _watched(f"checkpoint.{name}", getattr(module, name), describe))
 
 
 def _watched(name: str, original: Any, describe: Describe) -> Any:
@@ -183,9 +184,12 @@ def _ranks(ranks: Any) -> str:
     return f"ranks {','.join(map(str, known[:MAX_RANKS]))}{more}"
 
 
-def _new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> About | None:
+def _new_group(
+    ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None,
+    use_local_synchronization: bool = False, *_: Any, **__: Any,
+) -> About | None:  # fmt: skip
     members = _world()
-    if kwargs.get("use_local_synchronization") and ranks is not None:
+    if use_local_synchronization and ranks is not None:
         members = sorted(int(rank) for rank in ranks)  # type: ignore[assignment]
     return None if members is None else About(_ranks(ranks), members)
 
@@ -208,11 +212,11 @@ def _destroy(group: Any = None) -> About:
     return About("" if group is None else _ranks(dist.get_process_group_ranks(group)), None)
 
 
-def _key(store: Any, keys: Any = "", *_: Any) -> About:
+def _key(store: Any, keys: Any = "", *_: Any, **__: Any) -> About:
     """Whoever sets the key is waited for, and that may be any rank: alone, by name of the key."""
     return About(", ".join(keys) if isinstance(keys, (list, tuple)) else str(keys), None)
 
 
-def _file(*args: Any, **kwargs: Any) -> About:
-    target = kwargs.get("checkpoint_id") or kwargs.get("f") or (args[-1] if args else "")
+def _file(place: int, *args: Any, **kwargs: Any) -> About:
+    target = kwargs.get("checkpoint_id") or kwargs.get("f") or (*args, "", "")[place]
     return About(str(target) if isinstance(target, (str, os.PathLike)) else "", None)
