@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.hook_ways import NATIVE, WAYS
-from tests.processes import MARK, Finished, command, end_tree, marked, run_ranks
+from tests.processes import MARK, SHARED, Finished, command, end_tree, marked, run_ranks
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("distributed", "faults", "gpu")
@@ -29,6 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # A pytest that runs inside a watched job is not part of it.
     os.environ.pop("PARDBG", None)
+    if not hasattr(config, "workerinput"):  # the one that starts the workers, if there are any
+        shared = tempfile.mkdtemp(prefix="pardbg-shared-")
+        os.environ[SHARED] = shared
+        config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,8 @@ import psutil
 MARK = "PARDBG_TEST_SESSION"
 """Set in this process's environment, so every descendant carries it, even one that left the
 process group, the session and its parent."""
+SHARED = "PARDBG_TEST_SHARED"
+"""A directory of all workers of one pytest."""
 _KEPT = (MARK, "PARDBG_HOOKS", "PARDBG_NATIVE")
 """What ranks inherit of PARDBG...: the mark, and which way a test wants ops to be seen."""
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.trees import parsed
+
 ROOT = Path(__file__).parents[2]
 OURS = {"pardbg", "pardbg_agent"}
 COMES_WITH = {"rich": "textual", "zstandard": "mcap"}
@@ -27,7 +29,7 @@ def imported(folder: Path) -> set[str]:
 
 
 def top_levels(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.trees import parsed
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"pardbg": ROOT / "pardbg", "pardbg_agent": ROOT / "agent" / "pardbg_agent"}
 
@@ -40,9 +42,9 @@ def imported(node: ast.AST, known: set[str]) -> Iterator[str]:
         yield from imported(child, known)
 
 
-def graph(sources: dict[str, str]) -> dict[str, set[str]]:
-    known = set(sources)
-    return {name: set(imported(ast.parse(text), known)) - {name} for name, text in sources.items()}
+def graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    known = set(trees)
+    return {name: set(imported(tree, known)) - {name} for name, tree in trees.items()}
 
 
 def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
@@ -65,8 +67,8 @@ def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_modules_import_each_other(package: str) -> None:
-    sources = {name: path.read_text(encoding="utf-8") for name, path in modules(package).items()}
-    assert {tuple(sorted(circle)) for circle in circles(graph(sources))} == set()
+    trees = {name: parsed(path) for name, path in modules(package).items()}
+    assert {tuple(sorted(circle)) for circle in circles(graph(trees))} == set()
 
 
 def test_a_circle_is_found_also_through_a_function() -> None:
@@ -77,4 +79,5 @@ def test_a_circle_is_found_also_through_a_function() -> None:
         "p.d": "from p.a import h\nif TYPE_CHECKING:\n    import p.e",
         "p.e": "import p.d",
     }
-    assert circles(graph(sources)) == {frozenset({"p.a", "p.b", "p.c"})}
+    trees = {name: ast.parse(text) for name, text in sources.items()}
+    assert circles(graph(trees)) == {frozenset({"p.a", "p.b", "p.c"})}

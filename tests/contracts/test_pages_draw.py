@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.trees import parsed
+
 ROOT = Path(__file__).parents[2] / "pardbg"
 DRAWING = [
     *(ROOT / "render" / "draw").rglob("*.py"),
@@ -28,7 +30,7 @@ TEXT_ONLY = {
 
 def taken(path: Path) -> Iterator[str]:
     """Dotted names that a module takes from the analysis or the store, wherever it imports them."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             if node.module.startswith(("pardbg.analysis", "pardbg.store")):
                 yield from (f"{node.module}.{name.name}" for name in node.names)

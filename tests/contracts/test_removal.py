@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.contracts.trees import parsed
+
 ROOT = Path(__file__).parents[2]
 REMOVES = {"rmtree", "unlink", "remove", "rmdir", "removedirs", "rename", "replace", "renames"}
 ALLOWED = {
@@ -26,7 +28,7 @@ ALLOWED = {
 def removals(path: Path) -> list[int]:
     """Lines that call something of REMOVES on ``os``, ``shutil`` or a path (not on a text)."""
     lines = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         name, owner = node.func.attr, node.func.value

@@ -1,4 +1,4 @@
-"""Recipes run for real under ``pardbg run``, once per pytest process however many tests look.
+"""Recipes run for real under ``pardbg run``, once however many tests look, in whatever worker.
 
 run = recorded("1f1b", steps=10)
 assert run.exit_code == 0
@@ -9,12 +9,16 @@ assert run.report["pipeline"]["num_stages"] == 4
 from __future__ import annotations
 
 import atexit
+import fcntl
+import hashlib
+import json
+import os
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ from pardbg.recipes import catalogue
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 from tests.forked import forked
-from tests.processes import Finished, rank_env, run_argv
+from tests.processes import SHARED, Finished, rank_env, run_argv
 
 _LOSS = re.compile(r"step (\d+) loss (\S+)")
 
@@ -85,12 +89,18 @@ def _run(
     name: str, nproc: int | None, steps: int, pace: float, extra: tuple[str, ...], nnodes: int,
     timeout_s: float,
 ) -> Recorded:  # fmt: skip
-    path = _directory() / f"{_run.cache_info().misses}.mcap"
     job = [*launched(name, nproc, steps, nnodes), "--pace", str(pace), *extra]
-    argv = [sys.executable, "-m", "pardbg.cli", "run", "-o", str(path), "--", *job]
-    finished = run_argv(argv, env=rank_env(), timeout_s=timeout_s)
-    assert not finished.timed_out, f"{name} took more than {timeout_s:g} s\n{finished.err}"
-    return Recorded(name, path, finished)
+    key = repr((name, nproc, steps, pace, extra, nnodes)).encode()
+    path = _directory() / f"{hashlib.sha256(key).hexdigest()[:16]}.mcap"
+    ended = path.with_suffix(".json")
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be recording it just now
+        if not ended.exists():
+            argv = [sys.executable, "-m", "pardbg.cli", "run", "-o", str(path), "--", *job]
+            finished = run_argv(argv, env=rank_env(), timeout_s=timeout_s)
+            assert not finished.timed_out, f"{name} took more than {timeout_s:g} s\n{finished.err}"
+            ended.write_text(json.dumps(asdict(finished)))
+    return Recorded(name, path, Finished(**json.loads(ended.read_text())))
 
 
 def launched(name: str, nproc: int | None, steps: int, nnodes: int = 1) -> list[str]:
@@ -101,6 +111,8 @@ def launched(name: str, nproc: int | None, steps: int, nnodes: int = 1) -> list[
 
 @cache
 def _directory() -> Path:
+    if shared := os.environ.get(SHARED):
+        return Path(shared)
     path = Path(tempfile.mkdtemp(prefix="pardbg-recorded-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
