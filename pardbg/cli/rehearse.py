@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -245,6 +246,7 @@ def _recorded(
     from pardbg.rehearse.record import Rehearsal, write
     from pardbg.session.reader import load
 
+    gc.disable()  # a thousand ranks' definitions, which stay to the end
     played = play(traces, transport, bool(plan.steps))
     command = ("pardbg", "rehearse", "--world-size", str(plan.world), "--", *plan.program)
     write(path, Rehearsal(command, plan.world, plan.ranks, transport, interrupted), played)

@@ -51,6 +51,8 @@ def integers(fields: Mapping[Any, Any], key: str) -> tuple[int, ...]:
     value = fields.get(key)
     if not isinstance(value, (list, tuple)) or len(value) > MAX_GROUP_RANKS:
         return ()
+    if set(map(type, value)) <= {int} and max(map(abs, value), default=0) < MAX_NUMBER:
+        return tuple(value)  # as nearly all are, and some are the ranks of a large job
     return tuple(v for v in value if isinstance(v, int) and abs(v) < MAX_NUMBER)
 
 

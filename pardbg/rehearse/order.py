@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -37,6 +38,23 @@ Ref = tuple[Any, ...]
 """A collective: (group key, seq). An end of a message: (group key, rank, seq)."""
 
 
+class Made(NamedTuple):
+    """What a record says of an op, as Python's own numbers."""
+
+    kind: int
+    flags: int
+    name_id: int
+    group_id: int
+    seq: int
+    peer: int
+    a: int
+    b: int
+
+
+def _made(records: Records) -> list[Made]:
+    return [Made(*said) for said in zip(*(records[n].tolist() for n in Made._fields), strict=True)]
+
+
 class Event(NamedTuple):
     """A rank issues an op, or waits for one."""
 
@@ -46,6 +64,7 @@ class Event(NamedTuple):
     op: Ref
     row: int
     """Record of the issue, or of the wait."""
+    made: Made
 
 
 @dataclass(slots=True)
@@ -92,7 +111,7 @@ class _Rank:
         self.shift = np.zeros(len(stamps) + 1, np.int64)
         """Ticks by which each moment is later than its own number, as increments."""
         self.late = 0
-        self.events = sorted(self._events(), key=lambda event: event.stamp)
+        self.events = sorted(self._events(), key=itemgetter(0))
         self.at = 0
 
     def now(self, stamp: int) -> int:
@@ -100,26 +119,27 @@ class _Rank:
 
     def _events(self) -> Iterator[Event]:
         records, rank = self.trace.records, self.trace.rank
-        keys = {number: said["key"] for number, said in self.trace.groups.items()}
-        unwaited: dict[Ref, int] = {}
-        for row in np.flatnonzero(np.isin(records["kind"], (_ISSUE, _WAIT, _PHASE))).tolist():
-            record = records[row]
-            kind, flags = int(record["kind"]), int(record["flags"])
-            if kind == _PHASE:
+        keys = self.trace.keys()
+        unwaited: dict[Ref, None] = {}
+        rows = np.flatnonzero(np.isin(records["kind"], (_ISSUE, _WAIT, _PHASE)))
+        begins, ends = self.t0[rows].tolist(), self.t1[rows].tolist()
+        made = _made(records[rows])
+        for row, begin, end, one in zip(rows.tolist(), begins, ends, made, strict=True):
+            if one.kind == _PHASE:
                 # What C++ issued in a backward (DDP's reducer), it has waited for in there.
                 for op in unwaited:
-                    yield Event(int(self.t1[row]), True, op, row)
+                    yield Event(end, True, op, row, one)
                 unwaited.clear()
                 continue
-            key, seq = keys.get(int(record["group_id"]), ""), int(record["seq"])
-            op = (key, rank, seq) if flags & _P2P else (key, seq)
-            if kind == _ISSUE:
-                if not flags & _P2P:
-                    unwaited[op] = row
-                yield Event(int(self.t0[row]), False, op, row)
+            key = keys.get(one.group_id, "")
+            op = (key, rank, one.seq) if one.flags & _P2P else (key, one.seq)
+            if one.kind == _ISSUE:
+                if not one.flags & _P2P:
+                    unwaited[op] = None
+                yield Event(begin, False, op, row, one)
             else:
                 unwaited.pop(op, None)
-                yield Event(int(self.t1[row]), True, op, row)
+                yield Event(end, True, op, row, one)
 
 
 class Play:
@@ -161,17 +181,17 @@ class Play:
         return woken
 
     def _issue(self, me: _Rank, event: Event) -> list[int]:
-        record, trace = me.trace.records[event.row], me.trace
-        said = trace.ops.get(int(record["name_id"]), {})
+        made, trace = event.made, me.trace
+        said = trace.ops.get(made.name_id, {})
         now = me.now(event.stamp)
-        if record["flags"] & _P2P:
-            return self._message(me, event.op, record, said, now)
-        group = trace.groups.get(int(record["group_id"]), {})
+        if made.flags & _P2P:
+            return self._message(me, event.op, made, said, now)
+        group = trace.groups.get(made.group_id, {})
         op = self.ops.get(event.op)
         if op is None:
             members = frozenset(group.get("ranks") or (trace.rank,)) & self.ranks.keys()
             op = self.ops[event.op] = Op(members)
-        op.came[trace.rank] = _what(record, said)
+        op.came[trace.rank] = _what(made, said)
         op.begin_ns = max(op.begin_ns, now)
         if op.members is None or len(op.came) < len(op.members):
             return []
@@ -181,12 +201,10 @@ class Play:
         return self._ends(op) if agree else []
 
     def _message(
-        self, me: _Rank, ref: Ref, record: Any, said: Mapping[str, Any], now: int
+        self, me: _Rank, ref: Ref, made: Made, said: Mapping[str, Any], now: int
     ) -> list[int]:
-        rank, peer, sends = me.trace.rank, int(record["peer"]), bool(record["flags"] & _SEND)
-        op = self.ops[ref] = Op(
-            None, {rank: (int(max(record["a"], record["b"])), said.get("dtype"))}, now
-        )  # fmt: skip
+        rank, peer, sends = me.trace.rank, made.peer, bool(made.flags & _SEND)
+        op = self.ops[ref] = Op(None, {rank: (max(made.a, made.b), said.get("dtype"))}, now)
         if peer not in self.ranks or (sends and self._transport == "buffered"):
             self._ends(op)
             if peer not in self.ranks:
@@ -240,7 +258,7 @@ class Play:
         event = me.events[me.at]
         op = self.ops[event.op]
         if op.members is None:
-            return {int(me.trace.records[event.row]["peer"])}
+            return {event.made.peer}
         return set(op.members - op.came.keys())
 
     def _played(self, rank: int, cut: bool) -> Played:
@@ -274,15 +292,15 @@ class Play:
 
     def _complete(self, me: _Rank, records: Records, keep: NDArray[np.bool_]) -> None:
         """An OP_DONE ends when the op does; if it never does, it is not there."""
-        keys = {number: said["key"] for number, said in me.trace.groups.items()}
-        for row in np.flatnonzero(records["kind"] == _DONE).tolist():
-            record = records[row]
-            key, seq = keys.get(int(record["group_id"]), ""), int(record["seq"])
-            op = self.ops.get((key, me.trace.rank, seq) if record["flags"] & _P2P else (key, seq))
+        keys, rank = me.trace.keys(), me.trace.rank
+        rows = np.flatnonzero(records["kind"] == _DONE)
+        for row, one in zip(rows.tolist(), _made(records[rows]), strict=True):
+            key = keys.get(one.group_id, "")
+            op = self.ops.get((key, rank, one.seq) if one.flags & _P2P else (key, one.seq))
             if op is None or op.end_ns is None:
                 keep[row] = keep[row] and op is None
             else:
-                records["t1_ns"][row] = max(op.end_ns, int(record["t0_ns"]))
+                records["t1_ns"][row] = max(op.end_ns, int(records["t0_ns"][row]))
 
 
 class Member(NamedTuple):
@@ -299,23 +317,23 @@ class Member(NamedTuple):
 
 def members(trace: Trace) -> Iterator[Member]:
     """Its part of each op that a rank issues, in order."""
-    for record in trace.records[trace.records["kind"] == _ISSUE]:
-        said = trace.ops.get(int(record["name_id"]), {})
-        message = bool(record["flags"] & _P2P)
-        what = (said.get("op", ""), said.get("tag", 0)) if message else _what(record, said)
+    for made in _made(trace.records[trace.records["kind"] == _ISSUE]):
+        said = trace.ops.get(made.name_id, {})
+        message = bool(made.flags & _P2P)
+        what = (said.get("op", ""), said.get("tag", 0)) if message else _what(made, said)
         yield Member(
-            int(record["group_id"]), int(record["seq"]), int(record["peer"]) if message else None,
-            what, int(max(record["a"], record["b"]) if message else record["a"]),
+            made.group_id, made.seq, made.peer if message else None, what,
+            max(made.a, made.b) if message else made.a,
         )  # fmt: skip
 
 
-def _what(record: Any, said: Mapping[str, Any]) -> tuple[Any, ...]:
+def _what(made: Made, said: Mapping[str, Any]) -> tuple[Any, ...]:
     """What the members of a collective must have in common."""
     name = said.get("op", "")
-    size = record["b"] if name in _BY_OUTPUT else record["a"]
+    size = made.b if name in _BY_OUTPUT else made.a
     root = said.get("root") if name in ("broadcast", "reduce", "gather", "scatter") else None
-    out = (int(record["a"]), int(record["b"])) if name == "all_gather" else None
-    given = 0 if name in _UNEVEN else int(size)
+    out = (made.a, made.b) if name == "all_gather" else None
+    given = 0 if name in _UNEVEN else size
     return name, root, given, said.get("dtype"), out, said.get("reduce")
 
 

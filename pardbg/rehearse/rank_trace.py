@@ -49,6 +49,10 @@ class Trace:
             elif said.get("k") == DefKind.GROUP.value:
                 self.groups[said["id"]] = said
 
+    def keys(self) -> dict[int, str]:
+        """Names of the groups, the same on all ranks, by their ids here."""
+        return {number: said["key"] for number, said in self.groups.items()}
+
     def stacks(self) -> list[tuple[Frame, ...]]:
         """Where each OP_ISSUE was called, in order."""
         try:

@@ -247,6 +247,7 @@ def _be_rank(server: Server, rank: int, line: socket.socket) -> NoReturn:
     """In the child: run the program, leave what it did, end."""
     from pardbg.rehearse.alone import Mail
 
+    gc.enable()
     plan, code = server.plan, 1
     folder = Path(plan.folder)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -319,6 +320,7 @@ def _say_imports(path: Path) -> None:
 
 
 def main() -> None:
+    gc.disable()  # what is imported here stays
     from pardbg.rehearse.alone import prepare
 
     plan = read_plan(sys.argv[1])
