@@ -35,6 +35,8 @@ class Issued(NamedTuple):
     order: int
     name_id: int
     since_ns: int
+    bytes_in: int
+    bytes_out: int
 
 
 class OpTable:
@@ -42,7 +44,7 @@ class OpTable:
 
     def __init__(self, status: Callable[..., None]) -> None:
         self._status = status
-        self._idle = functools.partial(status, 0, 0, NO_GROUP, NONE, 0, 0, 0)
+        self._idle = functools.partial(status, 0, 0, NO_GROUP, NONE, 0, 0, 0, 0, 0)
         self._open: dict[int, tuple[Any, ...]] = {}
         """Fields of Issued, oldest first. Plain tuples: a NamedTuple takes longer to make, and one
         is made for every op."""
@@ -79,9 +81,11 @@ class OpTable:
         name_id: int,
         t0: int,
         order: int = -1,
+        a: int = 0,
+        b: int = 0,
     ) -> int:
         """An op goes to the backend now: call it before the call into the backend, and after
-        the gate. Returns the token for ``completed``."""
+        the gate. ``a``, ``b``: its bytes in and out. Returns the token for ``completed``."""
         if p2p:
             order = self.passed(group_key, seq, p2p, send, peer, tag, order)
         else:
@@ -90,13 +94,14 @@ class OpTable:
         pending = self._open
         pending[token] = (
             group_key, group_id, op, seq, p2p, send, peer, tag, order, name_id, t0,
+            a, b,
         )  # fmt: skip
         try:
             if len(pending) > 1:
                 self._show()
             else:
                 flags = _P2P | _SEND if send else _P2P if p2p else 0
-                self._status(name_id, seq, group_id, peer, flags, t0, 1)
+                self._status(name_id, seq, group_id, peer, flags, t0, 1, a, b)
         except BaseException:
             del pending[token]  # nobody will have the token
             raise
@@ -178,9 +183,9 @@ class OpTable:
         if op is None:
             self._idle()
             return
-        _, group_id, _, seq, p2p, send, peer, _, _, name_id, t0 = op
+        _, group_id, _, seq, p2p, send, peer, _, _, name_id, t0, a, b = op
         flags = _P2P | _SEND if send else _P2P if p2p else 0
-        self._status(name_id, seq, group_id, peer, flags, t0, len(self._open))
+        self._status(name_id, seq, group_id, peer, flags, t0, len(self._open), a, b)
 
 
 def as_state(

@@ -62,7 +62,7 @@ class Status:
         self.op: Callable[..., None] = block(
             wire.STATUS_OP.pack_into, buffer, wire.STATUS_OP_OFFSET
         )
-        """(name_id, seq, group_id, peer, flags, since_ns, open)"""
+        """(name_id, seq, group_id, peer, flags, since_ns, open, bytes in, bytes out)"""
         self.gate: Callable[..., None] = block(
             wire.STATUS_GATE.pack_into, buffer, wire.STATUS_GATE_OFFSET
         )

@@ -183,8 +183,9 @@ STATUS_NOW_OFFSET: Final = 1024
 STATUS_NOW: Final = struct.Struct("<qIIhhiq")
 """step, phase name_id (0 none), action name_id (0 none), stage, microbatch, reserved, since_ns."""
 STATUS_OP_OFFSET: Final = 1088
-STATUS_OP: Final = struct.Struct("<IIHhIqI")
-"""op name_id (0: no op open), seq, group_id, peer, flags, since_ns, open ops in all."""
+STATUS_OP: Final = struct.Struct("<IIHhIqI4xqq")
+"""op name_id (0: no op open), seq, group_id, peer, flags, since_ns, number of open ops, bytes in,
+bytes out. Of the oldest open op."""
 STATUS_GATE_OFFSET: Final = 1152
 STATUS_GATE: Final = struct.Struct("<IIq")
 """gate class the rank is held at (0: not held), name_id of what comes next, since_ns."""

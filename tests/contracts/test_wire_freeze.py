@@ -43,7 +43,7 @@ def test_ring_file_layout() -> None:
 
 def test_status_block_layouts() -> None:
     assert wire.STATUS_NOW.format == "<qIIhhiq"
-    assert wire.STATUS_OP.format == "<IIHhIqI"
+    assert wire.STATUS_OP.format == "<IIHhIqI4xqq"
     assert wire.STATUS_GATE.format == "<IIq"
     assert wire.STATUS_HEALTH.format == "<qQQIIQ"
     assert wire.FRAME.format == "<HHIQQq"

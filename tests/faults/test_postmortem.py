@@ -36,7 +36,7 @@ op = agent.defs.op("all_reduce", "float32", "sum")
 now = time.monotonic_ns() - 15 * 10**9  # as if it had waited for 15 s already
 if rank == 0:
     agent.ring.record(2, 3, 0, op, now, now, 7, 3, group, -1, -1, -1, 4096, 4096)
-    agent.status.op(op, 3, group, -1, 0, now, 1)
+    agent.status.op(op, 3, group, -1, 0, now, 1, 4096, 4096)
 agent.status.now(7, 0, 0, -1, -1, now)
 print("stuck", flush=True)
 time.sleep(60)

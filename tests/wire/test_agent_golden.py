@@ -87,14 +87,17 @@ def test_ring_header(tmp_path: Path) -> None:
 def test_status_blocks(tmp_path: Path) -> None:
     ring = make(tmp_path)
     ring.status.now(128, 1, 2, 3, 4, 5)
-    ring.status.op(9, 42, 3, -1, Flag.ASYNC, 6, 2)
+    ring.status.op(9, 42, 3, -1, Flag.ASYNC, 6, 2, 7, 8)
     ring.status.gate(Gate.ACTION, 7, 8)
     ring.status.health(9, 10, 11, 12, 2, 13)
     data = Path(str(ring.path)).read_bytes()
     now = hexed(
         "8000000000000000", "01000000", "02000000", "0300", "0400", "00000000", "0500000000000000"
     )
-    op = hexed("09000000", "2a000000", "0300", "ffff", "00010000", "0600000000000000", "02000000")
+    op = hexed(
+        "09000000", "2a000000", "0300", "ffff", "00010000", "0600000000000000", "02000000",
+        "00000000", "0700000000000000", "0800000000000000",
+    )  # fmt: skip
     gate = hexed("08000000", "07000000", "0800000000000000")
     health = hexed(
         "0900000000000000", "0a00000000000000", "0b00000000000000", "0c000000", "02000000",

@@ -221,7 +221,7 @@ void begin(int n, const Seen& op, Boxed&& boxed, Coming& c) {
   Open& open = c.follow->open;
   open.group = known.group, open.group_id = r.group_id, open.op = spec.op, open.seq = seq;
   open.p2p = spec.p2p, open.send = spec.send, open.peer = r.peer, open.tag = op.tag;
-  open.name_id = r.name_id, open.t0 = r.t0;
+  open.name_id = r.name_id, open.t0 = r.t0, open.a = r.a, open.b = r.b;
   s->table.issued(open, known.edge);
   s->hook_calls.fetch_add(1, std::memory_order_relaxed);
 }

@@ -104,7 +104,7 @@ struct Labels {  // Context.labels
 
 py::tuple row(const Open& o) {
   return py::make_tuple(o.group->key, o.group_id, o.op, o.seq, o.p2p, o.send, o.peer, o.tag,
-                        o.order, o.name_id, o.t0);
+                        o.order, o.name_id, o.t0, o.a, o.b);
 }
 
 }  // namespace
@@ -225,15 +225,15 @@ PYBIND11_MODULE(_hotpath, m) {
       }, py::arg("group_key"), py::arg("p2p") = false)
       .def("issued", [](Owner& o, const std::string& key, uint16_t group_id, const std::string& op,
                         uint32_t seq, bool p2p, bool send, int peer, int64_t tag, uint32_t name_id,
-                        int64_t t0, int64_t order) {
+                        int64_t t0, int64_t order, int64_t a, int64_t b) {
         Table& t = o.state->table;
         Group* group = t.group(key);
         return t.issued_by_python(
-            Open{group, group_id, "", seq, p2p, send, peer, tag, order, name_id, t0}, op,
+            Open{group, group_id, "", seq, p2p, send, peer, tag, order, name_id, t0, a, b}, op,
             p2p ? t.edge(group, peer, tag, send) : nullptr);
       }, py::arg("group_key"), py::arg("group_id"), py::arg("op"), py::arg("seq"), py::arg("p2p"),
          py::arg("send"), py::arg("peer"), py::arg("tag"), py::arg("name_id"), py::arg("t0"),
-         py::arg("order") = -1)
+         py::arg("order") = -1, py::arg("a") = 0, py::arg("b") = 0)
       .def("passed", [](Owner& o, const std::string& key, uint32_t seq, bool p2p, bool send,
                         int peer, int64_t tag, int64_t order) {
         Table& t = o.state->table;

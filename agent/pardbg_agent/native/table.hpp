@@ -98,7 +98,7 @@ struct Open {  // op_table.Issued; a link in the list of open ops, oldest first
   int peer = -1;
   int64_t tag = 0, order = -1;
   uint32_t name_id = 0;
-  int64_t t0 = 0;
+  int64_t t0 = 0, a = 0, b = 0;  // a, b: bytes in and out
   bool open = false;
   Open *older = nullptr, *newer = nullptr;
 };
@@ -218,17 +218,18 @@ class Table {
     return order;
   }
 
-  // wire.STATUS_OP, "<IIHhIqI": the oldest open op.
+  // wire.STATUS_OP, "<IIHhIqI4xqq": the oldest open op.
   void show() {
     static const Open nothing{nullptr, kNoGroup};
     const Open& op = oldest_open_ == nullptr ? nothing : *oldest_open_;
     const auto peer = static_cast<int16_t>(op.peer);
     const uint32_t flags = op.send ? kP2P | kSend : op.p2p ? kP2P : 0;
-    char block[28];
+    char block[48] = {};
     std::memcpy(block, &op.name_id, 4), std::memcpy(block + 4, &op.seq, 4);
     std::memcpy(block + 8, &op.group_id, 2), std::memcpy(block + 10, &peer, 2);
     std::memcpy(block + 12, &flags, 4), std::memcpy(block + 16, &op.t0, 8);
     std::memcpy(block + 24, &num_open_, 4);
+    std::memcpy(block + 32, &op.a, 8), std::memcpy(block + 40, &op.b, 8);
     std::memcpy(status_, block, sizeof block);
   }
 

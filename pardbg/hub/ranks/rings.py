@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from pardbg.events.decode import RECORD_DTYPE
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, runnable, schedule, start_time, stat_fields
 from pardbg.hub.removal import RING, remove_ring, remove_rings
@@ -160,6 +163,9 @@ class Rings:
         out = Rescued(last_index=head - 1)
         while (batch := reader.read(BATCH, final=True)) is not None:
             out.batches.append(batch)
+        if issue := _unrecorded(ring, head):
+            out.batches.append((head, issue))
+            out.last_index = head
         health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
         out.dropped = health[2] + reader.lost
         with contextlib.suppress(OSError):
@@ -203,7 +209,7 @@ class Rings:
         step, phase, action, stage, mb, _, since = stable_fields(
             buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET
         )
-        op_id, seq, group, peer, flags, op_since, num_open = stable_fields(
+        op_id, seq, group, peer, flags, op_since, num_open, *_ = stable_fields(
             buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
         )
         held, next_id, held_since = stable_fields(buffer, wire.STATUS_GATE, wire.STATUS_GATE_OFFSET)
@@ -226,6 +232,27 @@ class Rings:
             "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
             "scheduled": ring.scheduled, "load": round(100 * self._load),
         }  # fmt: skip
+
+
+def _unrecorded(ring: Mapped, head: int) -> bytes:
+    """The OP_ISSUE of the oldest open op, as the status block knows it: an op is recorded after
+    its call, in which the process may end (gloo aborts it when sizes do not fit)."""
+    name_id, seq, group_id, peer, flags, t0, num_open, a, b = stable_fields(
+        ring.buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
+    )
+    level = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)[4]
+    if not num_open or not (a or b) or level < 2:  # a call, or ops are not recorded
+        return b""
+    capacity = ring.reader.header.capacity
+    records = np.frombuffer(ring.buffer, RECORD_DTYPE, capacity, wire.RING_DATA_OFFSET)[:head]
+    same = (records["t0_ns"] == t0) & (records["seq"] == seq) & (records["group_id"] == group_id)
+    if same.any() or (head > capacity and t0 < records["t0_ns"].min()):
+        return b""  # told, or too long ago to say
+    step = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[0]
+    return wire.RECORD.pack(
+        wire.Kind.OP_ISSUE, wire.Lane.COMM, flags, name_id, t0, t0, max(step, 0), seq, group_id,
+        wire.NONE, wire.NONE, peer, a, b, head + 1,
+    )  # fmt: skip
 
 
 def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:

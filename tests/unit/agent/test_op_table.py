@@ -70,18 +70,18 @@ def test_orders_count_per_directed_edge_and_tag(make: Make) -> None:
 
 def test_a_collective_is_open_between_issue_and_completion(make: Make) -> None:
     ops, blocks = make()
-    token = ops.issued("dp", 2, "all_reduce", 41, False, False, -1, 0, 9, 1000)
+    token = ops.issued("dp", 2, "all_reduce", 41, False, False, -1, 0, 9, 1000, -1, 64, 32)
     assert ops.snapshot() == {
         "open": [["dp", "all_reduce", 41, None, False, 0, 0, 1000]],
         "issued": {"dp": 42},
         "p2p": [],
     }
-    assert blocks[-1] == (9, 41, 2, -1, 0, 1000, 1)
+    assert blocks[-1] == (9, 41, 2, -1, 0, 1000, 1, 64, 32)
     assert ops.completed(token)
     assert not ops.completed(token)
     assert ops.snapshot()["open"] == []
     assert ops.snapshot()["issued"] == {"dp": 42}
-    assert blocks[-1] == (0, 0, NO_GROUP, NONE, 0, 0, 0)
+    assert blocks[-1] == (0, 0, NO_GROUP, NONE, 0, 0, 0, 0, 0)
 
 
 def test_p2p_counts_its_edge_and_not_the_group(make: Make) -> None:
@@ -93,7 +93,7 @@ def test_p2p_counts_its_edge_and_not_the_group(make: Make) -> None:
     assert [op[6] for op in found["open"]] == [0, 1, 0]  # order
     assert found["p2p"] == [["pp", 3, 5, True, 2], ["pp", 3, 5, False, 1]]
     assert found["issued"] == {}
-    assert blocks[-1] == (9, 0, 1, 3, Flag.P2P | Flag.SEND, 10, 3)
+    assert blocks[-1] == (9, 0, 1, 3, Flag.P2P | Flag.SEND, 10, 3, 0, 0)
 
 
 def test_the_status_block_shows_the_oldest_open_op(make: Make) -> None:
@@ -102,7 +102,7 @@ def test_the_status_block_shows_the_oldest_open_op(make: Make) -> None:
     ops.issued("b", 2, "barrier", 0, False, False, -1, 0, 6, 20)
     assert blocks[-1][:2] == (5, 0)
     ops.completed(first)
-    assert blocks[-1] == (6, 0, 2, -1, 0, 20, 1)
+    assert blocks[-1] == (6, 0, 2, -1, 0, 20, 1, 0, 0)
 
 
 def test_a_gap_in_seq_does_not_lower_the_count(make: Make) -> None:

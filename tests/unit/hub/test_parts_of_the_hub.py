@@ -23,7 +23,8 @@ from pardbg.hub.run.launcher import job_env
 from pardbg.hub.serve.collector import Heads
 from pardbg.hub.serve.job_output import MAX_LINE, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.serve.sockets import check_endpoints, make_keys
-from pardbg_agent.wire import NOTE_LEAVING
+from pardbg_agent import wire
+from pardbg_agent.wire import NOTE_LEAVING, Kind, Lane
 from tests.processes import wait_until
 from tests.unit.hub.hub_rig import dead_ring, make_config
 
@@ -179,6 +180,35 @@ def test_what_a_dead_process_had_not_sent_is_read_from_its_ring(tmp_path: Path) 
     assert rescued.last_index == 99
     rings.forget("0.n0.7")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "level", "size", "expected"),
+    [(False, 2, 640, [(101, 640, 320)]),  # it died in the call into the backend
+     (True, 2, 640, []), (False, 1, 640, []), (False, 2, 0, [])],
+)  # fmt: skip
+def test_an_op_in_whose_call_a_process_died_is_told(
+    tmp_path: Path, told: bool, level: int, size: int, expected: list[tuple[int, int, int]]
+) -> None:
+    """Ops are recorded after their call; the status block knows of the one before."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    ring = dead_ring(tmp_path, "0.n0.7", 100, child.pid)
+    ring.record(Kind.PHASE, Lane.PHASE, 0, 0, 500, 501, 7, 0, 0xFFFF, -1, -1, -1, 0, 0)
+    if told:
+        ring.record(Kind.OP_ISSUE, Lane.COMM, 0, 9, 600, 610, 7, 41, 2, -1, -1, -1, 640, 320)
+    ring.status.op(9, 41, 2, -1, 0, 600, 1, size, size // 2)
+    ring.status.now(7, 0, 0, -1, -1, 0)
+    ring.status.health(0, 0, 0, 0, level, 0)
+    rings = Rings(tmp_path, Definitions())
+    rings.scan()
+    rescued = rings.rescue("0.n0.7", 101 + told)
+    added = [(first, wire.RECORD.unpack(raw)) for first, raw in rescued.batches]
+    assert [(first, one[12], one[13]) for first, one in added] == expected
+    assert rescued.last_index == 100 + told + len(expected)
+    for _, one in added:
+        assert one[:10] == (Kind.OP_ISSUE, Lane.COMM, 0, 9, 600, 600, 7, 41, 2, -1)
+    rings.close(remove=False)
 
 
 def test_a_living_process_is_not_dead(tmp_path: Path) -> None:

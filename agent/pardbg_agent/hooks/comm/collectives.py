@@ -127,9 +127,9 @@ def _begin(spec: Spec) -> Any:
             seq = next_seq()
             state.numbered = True
             t0 = now_ns()
-            issued = c.ops.issued
             op: Op = _new_op(Op, (
-                issued(group_key, group_id, op_name, seq, p2p, send, peer, tag, name_id, t0),
+                c.ops.issued(group_key, group_id, op_name, seq, p2p, send, peer, tag, name_id,
+                             t0, -1, a, b),
                 name_id, t0, c.step, seq, group_id, flags | state.thread, stage, mb, peer, a, b,
                 on_cpu,
             ))  # fmt: skip
