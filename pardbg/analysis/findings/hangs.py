@@ -16,6 +16,7 @@ from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import (
     ASLEEP,
+    IDLE_CORES,
     STORE_ADVICE,
     UNKNOWN,
     Reason,
@@ -66,6 +67,8 @@ INTO_NS: Final = 250_000_000
 """Time after a wait began at which both the wait and what led to it are visible."""
 STATE_NS: Final = 300_000_000
 """A rank's state is told some times a second."""
+_MOST_LOAD: Final = 8.0
+"""A start-up has many processes and threads beside it, and reads the disk."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
 _GETS_ON: Final = "gets on: "
@@ -108,8 +111,9 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         if blame.cycle:
             yield _deadlock(view, graph, blame, over)
             continue
+        late = view.t_ns - blame.since_ns
         taker = _taker(view, graph, blame)
-        if taker is not None:
+        if taker is not None and (over or late >= _first_ns(view, blame)):
             yield _misaddressed(view, blame.waits[0].op, taker.op, over)
             continue
         if blame.ranks[0] in {rank for rank, _, _ in bad_ends(view)}:
@@ -122,7 +126,7 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
         sure = why.fault and not _loads(view, blame, why)
         if not sure and _in_op_of_all(graph, blame):
             continue  # it comes when that ends; that it does not is told as that
-        if not sure and view.t_ns - blame.since_ns < _patience(view, blame, why):
+        if not sure and late < _patience(view, blame, why):
             if not why.gets_on or not _unusual(view, blame):
                 continue
             text = "gets on" if why.text == UNKNOWN else f"{_GETS_ON}{why.text}"
@@ -170,6 +174,12 @@ def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
     )  # fmt: skip
 
 
+def _first_ns(view: View, blame: Blame) -> float:
+    """How long the first message between two ranks may wait for the other: longer if that works."""
+    now = seen(view, blame.ranks[0])
+    return (START_NS if (now.cpu or 0) >= IDLE_CORES else PATIENCE_NS) * more_time(now)
+
+
 def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None) -> Finding:
     """A send or receive that names another rank than the one that waits for it."""
     kind = "unpaired-send" if op.send else "unpaired-recv"
@@ -198,7 +208,7 @@ def _patience(view: View, blame: Blame, why: Reason) -> int:
     usual = max(patience_ns(view), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
     starting |= _loads(view, blame, why)
-    start = round(START_NS * more_time(seen(view, blame.ranks[0])))
+    start = round(START_NS * more_time(seen(view, blame.ranks[0]), _MOST_LOAD))
     return max(usual, start) if starting and not why.idle else usual
 
 

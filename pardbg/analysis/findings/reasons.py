@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import at_files, busy, caller, in_pdb, place
-from pardbg.analysis.hangs.standstill import Seen, seen
+from pardbg.analysis.hangs.standstill import TURNS, Seen, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, WaitGraph
 from pardbg.words import duration, ranks_text
 
@@ -24,7 +24,6 @@ _MOVES_NS: Final = 10_000_000_000
 """A rank that gets on, a server of parameters say, comes when it has served the others."""
 _MOST_READY: Final = 0.8
 _MOST_LOAD: Final = 4.0
-_TURNS: Final = 1.5
 _UNKNOWN_NS: Final = 3_000_000_000
 """Where threads take turns on cores, and no stack has come yet that says what a rank does."""
 _MAX_THREADS: Final = 3
@@ -97,17 +96,17 @@ def reason(view: View, rank: int) -> Reason:
     moves = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
     starved = not now.frames and now.os_state == "R"  # to run, and no stack says where it does
     patience = _MOVES_NS if moves or starved else _patience(now, idle)
-    if not now.source and now.host_load >= _TURNS:
+    if not now.source and now.host_load >= TURNS:
         patience = max(patience, _UNKNOWN_NS)
     return Reason("missing-rank", "warning", _busy(now, where), where,
                   "Look at what it does there that the others do not.", fault=False, idle=idle,
                   patience_ns=round(patience * more_time(now)), gets_on=moves)  # fmt: skip
 
 
-def more_time(now: Seen) -> float:
+def more_time(now: Seen, most: float = _MOST_LOAD) -> float:
     """How many times as long as with a core of its own a rank takes: it stood ready meanwhile, or
-    those did that answer it, which are as many as there are cores."""
-    return max(1.0, 1 / (1 - min(now.ready, _MOST_READY)), min(now.host_load, _MOST_LOAD))
+    those did that answer it, as many as there are cores. ``most``: of the load that counts."""
+    return max(1.0, 1 / (1 - min(now.ready, _MOST_READY)), min(now.host_load, most))
 
 
 def _patience(now: Seen, idle: bool) -> int:

@@ -35,11 +35,10 @@ def first_place(view: View, ranks: Sequence[int]) -> str | None:
 
 
 def _patience(view: View, ops: Sequence[PendingOp]) -> float:
-    if not ops[0].call:
-        return STUCK_NS
     ranks = [seen(view, op.rank) for op in ops]
     works = any((now.cpu or 0) >= IDLE_CORES for now in ranks)
-    return (SET_UP_NS if works else STUCK_NS) * max(map(more_time, ranks))
+    usual = SET_UP_NS if ops[0].call and works else STUCK_NS
+    return usual * max(map(more_time, ranks))
 
 
 def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ _TABLES: Final = (
     "call_begin",
     "call",
 )
+TURNS: Final = 1.5
+"""Threads per core that run or are ready to: they take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +185,11 @@ def _threads(said: Any) -> Threads:
     rows = said if isinstance(said, (list, tuple)) else ()
     pairs = [row for row in rows if isinstance(row, (list, tuple)) and len(row) == 2]
     return tuple((str(name)[:80], frames_of(frames)) for name, frames in pairs)
+
+
+def host_load(view: View, ranks: Iterable[int]) -> float:
+    """Threads per core that run or are ready to, on that of these ranks' hosts with most of them;
+    0: not known."""
+    of = states(view)
+    rows = (of.get(view.ranks[rank].proc, {}) for rank in ranks if rank in view.ranks)
+    return max((fields.integer(row, "load", 0) for row in rows), default=0) / 100

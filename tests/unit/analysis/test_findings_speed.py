@@ -117,7 +117,7 @@ def test_late_among_ranks_that_wait_for_cores(late: int, culprits: list[tuple[in
     """Steps of 200 ms; in each, one of ranks 1 to 3 stands for 60 ms without a core, 20 ms a step
     on average, so that single steps say nothing. Rank 0 does 45 ms more and never stands: 25 ms
     later than the others' means, and 45 ms less what they stood; 20 are asked for, and 17 for
-    chance. 15 ms are nothing."""
+    chance. 15 ms are nothing. A note where its own host is crowded, whatever others' are."""
     trace = Trace(4)
     for step in range(STEPS):
         arrived = {0: late} | {r: 60 * ((step + r) % 3 == 0) for r in (1, 2, 3)}
@@ -129,6 +129,8 @@ def test_late_among_ranks_that_wait_for_cores(late: int, culprits: list[tuple[in
         trace.state(200 * step, **{proc: {"scheduled": row} for proc, row in rows.items()})
     said = [f for f in found(trace) if f.kind == "straggler"]
     assert [f.culprits for f in said] == culprits
+    trace.state(200 * STEPS, **{p.proc: {"load": 350 if p.rank else 100} for p in trace.ranks})
+    assert all(f.severity == "warning" for f in found(trace) if f.kind == "straggler")
     trace.state(200 * STEPS, **{p.proc: {"load": 350} for p in trace.ranks})
     assert all(f.severity == "info" for f in found(trace))
     assert all(f.severity == "warning" and f.cost_ns_per_step == 25 * MS for f in said)

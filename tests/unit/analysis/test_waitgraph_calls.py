@@ -269,3 +269,39 @@ def test_what_nobody_knows_of_a_rank_is_said_later_where_threads_take_turns(
         state_of(trace, trace.ranks[1], t, os="S", load=load)
     assert found(trace, said_after - 100) == {}
     assert list(found(trace, said_after + 300)) == ["missing-rank"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "load", "said_after"), [(0.0, 100, 2000), (0.5, 100, 10_000), (0.0, 250, 5000)]
+)
+def test_the_first_message_between_two_ranks_may_wait_for_one_that_works(
+    cpu: float, load: int, said_after: int
+) -> None:
+    """0 sends to 2 for the first time, 1 waits for a message of 0, as in a pipeline whose stage 2
+    is still busy: that one of them means another rank is said after 10 s of work, and later where
+    2.5 threads want each core."""
+    trace = Trace(3)
+    trace.ranks[0].p2p("world", 2, True, 1, None)
+    trace.ranks[1].p2p("world", 0, False, 1, None)
+    trace.ranks[2].phase("forward", 0, 1)
+    trace.flush()
+    for t in (said_after - 200, said_after + 200):
+        state_of(trace, trace.ranks[2], t, os="S", cpu=cpu, load=load)
+    assert "unpaired-send" not in found(trace, said_after - 100)
+    assert list(found(trace, said_after + 300)) == ["unpaired-send"]
+
+
+@pytest.mark.parametrize(("load", "said_after"), [(100, 5000), (300, 15_000)])
+def test_an_op_that_all_issued_takes_longer_where_threads_take_turns(
+    load: int, said_after: int
+) -> None:
+    """5 s, and three times that where three threads want each core."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.collective("world", "barrier", 1, None)
+    trace.flush()
+    for t in (said_after - 200, said_after + 200):
+        for proc in trace.ranks:
+            state_of(trace, proc, t, os="S", cpu=0.0, load=load, open=1, open_since_ns=ns(1))
+    assert found(trace, said_after - 100) == {}
+    assert list(found(trace, said_after + 300)) == ["stuck-op"]

@@ -66,7 +66,7 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     wins = [(median(p.could_hide_ns for p in parts[s]), by_step[s][1]) for s in loud]
     win, win_share = median(ns for ns, _ in wins), median(ns / whole for ns, whole in wins)
     loud_enough = share >= LOUD and cost >= LOUD_NS and win_share >= WORTH
-    loud_enough &= not takes_turns(view, looked_at)
+    loud_enough &= not takes_turns(view, looked_at, ranks)
     largest = _largest(rows[step] for step in loud)
     yield Finding(
         kind="exposed-communication",
@@ -121,12 +121,13 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
         if cost < SMALL_OF_STEP * looked_at.step_ns:
             continue
         newest = steps[-1][-1]
+        ranks = tuple(arrival.rank for arrival in newest.arrivals)
         loud = number >= SMALL_MANY and cost >= SMALL_LOUD * looked_at.step_ns
         told.add((group, op))
         yield Finding(
             kind="small-messages",
-            severity="warning" if loud and not takes_turns(view, looked_at) else "info",
-            ranks=tuple(a.rank for a in newest.arrivals),
+            severity="warning" if loud and not takes_turns(view, looked_at, ranks) else "info",
+            ranks=ranks,
             group=group,
             seq=newest.seq,
             t_ns=first(newest),

@@ -89,9 +89,9 @@ def _by_kind(
     return found
 
 
-def _severity(view: View, looked_at: Window) -> Severity:
+def _severity(view: View, looked_at: Window, ranks: Sequence[int]) -> Severity:
     """On an overloaded host a link is as slow as who reads and writes there gets no core."""
-    return "info" if takes_turns(view, looked_at) else "warning"
+    return "info" if takes_turns(view, looked_at, ranks) else "warning"
 
 
 def _finding(
@@ -106,7 +106,7 @@ def _finding(
     of = f"{newest.group} ({ranks_text(ranks)})"
     return Finding(
         kind="slow-link",
-        severity=_severity(view, looked_at),
+        severity=_severity(view, looked_at, ranks),
         ranks=ranks,
         culprits=ranks,
         group=newest.group,
@@ -167,7 +167,7 @@ def _link(
     begun = newest.send_ns or newest.recv_ns or 0
     return Finding(
         kind="slow-link",
-        severity=_severity(view, looked_at),
+        severity=_severity(view, looked_at, (src, dst)),
         ranks=(src, dst),
         culprits=(src, dst),
         group=newest.group,

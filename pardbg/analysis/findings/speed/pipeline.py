@@ -90,7 +90,7 @@ def _uneven(
     measured = costs(view, layout, looked_at.newest)
     more = median(busiest[rank])
     stages = ", ".join(map(str, layout.stages(rank)))
-    turns = takes_turns(view, looked_at)
+    turns = takes_turns(view, looked_at, layout.ranks)
     saved, would, worth = None, "", 0.0 if turns else 1.0
     if measured is not None and layout.planned:
         ran = {i: tuple(layout.order[r]) for i, r in enumerate(layout.ranks)}

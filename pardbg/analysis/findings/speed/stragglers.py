@@ -17,7 +17,6 @@ from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
     LAST,
     Window,
-    host_load,
     often,
     overloaded,
     per_window,
@@ -25,6 +24,7 @@ from pardbg.analysis.findings.speed.windows import (
     rows_by_step,
     scheduled,
 )
+from pardbg.analysis.hangs.standstill import host_load
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
 Group = tuple[int, str]
@@ -39,8 +39,8 @@ BEYOND: Final = 2.0
 LEAST_RANKS: Final = 3
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Means over a window come apart by less than single steps do; standard errors."""
-CROWDED: Final = 300
-"""Threads per 100 cores that want to run: what no phase makes up for, some of them do."""
+CROWDED: Final = 3.0
+"""Threads per core that want to run: what no phase makes up for, some of them do."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
 _FIRM: Final = ("data", "compute", "communication", "core", "host")
@@ -159,7 +159,7 @@ def _finding(
         view, looked_at, late_in, culprits
     )
     own = min(cost, by - more) if cause != "core" else cost
-    firm = cause in _FIRM and (again or cause != "host" or host_load(view) < CROWDED)
+    firm = cause in _FIRM and (again or cause != "host" or host_load(view, culprits) < CROWDED)
     loud = own >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and firm
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)

@@ -24,7 +24,7 @@ from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, Overlap, ops_by_rank, overlaps
 from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.hangs.standstill import TURNS, host_load
 from pardbg.events import fields
 
 LAST: Final = 12
@@ -44,8 +44,6 @@ MAX_ROWS: Final = MAX_ISSUES // 2 + 1
 
 BUSY_HOST: Final = 0.05
 """A host whose ranks usually stand ready without a core for so much of a step has too few."""
-TURNS: Final = 150
-"""Threads per 100 cores that run or are ready to: they take turns."""
 LEAST_NS: Final = 500_000_000
 """The kernel's figures come some times a second: of a shorter time they say little."""
 
@@ -228,14 +226,9 @@ def overloaded(view: View, looked_at: Window) -> bool:
     return bool(stood) and median(stood) >= BUSY_HOST * looked_at.step_ns
 
 
-def takes_turns(view: View, looked_at: Window) -> bool:
-    """The host is overloaded, by its ranks' own figures or by what runs on it besides."""
-    return host_load(view) >= TURNS or overloaded(view, looked_at)
-
-
-def host_load(view: View) -> int:
-    """Threads that run or are ready to, per 100 cores, on the host with most; 0: not known."""
-    return max((fields.integer(row, "load", 0) for row in states(view).values()), default=0)
+def takes_turns(view: View, looked_at: Window, ranks: Iterable[int]) -> bool:
+    """These ranks' hosts are overloaded, by their own figures or by what runs there besides."""
+    return host_load(view, ranks) >= TURNS or overloaded(view, looked_at)
 
 
 def often(times: int, steps: Sequence[int]) -> bool:
