@@ -103,6 +103,18 @@ def test_losses_that_are_divided_by_their_number_are_added(c: core.Core) -> None
     assert said == {0: pytest.approx(2.0), 1: pytest.approx(0.4)}
 
 
+def test_an_epochs_last_step_may_have_fewer_microbatches(c: core.Core) -> None:
+    """Accelerate's way: 1 and 3, halved, are 2; the 5 left over, halved, too, is 5, not 2.5."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for step in ((1.0, 3.0), (5.0,), (2.0, 4.0)):
+        for loss in step:
+            ((weight * loss).sum() / 2).backward()
+        optimizer.step()
+    said = {r.step: r.a for r in rank(c).of(Kind.METRIC, "loss")}
+    assert said == {0: 2.0, 1: 5.0, 2: 3.0}
+
+
 def test_the_last_microbatch_may_come_in_the_optimizers_closure(c: core.Core) -> None:
     """Lightning's way: the backward of the last microbatch runs inside optimizer.step()."""
     weight = torch.nn.Parameter(torch.ones(1))

@@ -12,13 +12,16 @@ class BatchLoss:
     """The losses of a step's microbatches, until an optimizer steps or another step begins.
 
     Their mean is the loss. Programs that accumulate gradients divide each loss by the number of
-    microbatches before backward; where they do, their sum is.
+    microbatches before backward; where they do, their sum is. An epoch's last step may have fewer,
+    each still divided by the number that the step before had.
     """
 
     def __init__(self) -> None:
         self._parts: list[tuple[float, float]] = []
         """(value, the number it was divided by, or 1)"""
         self._step = NONE
+        self._number = 0
+        """Microbatches of the last step that divided by their number."""
         self._closure: Any = None
         self._of: dict[int, weakref.ref[Any]] = {}
 
@@ -43,11 +46,18 @@ class BatchLoss:
         """Sum of the parts if each was divided by their number, else their mean."""
         number = len(self._parts)
         total = sum(value for value, _ in self._parts)
-        shares = all(abs(divisor - number) < 1e-6 * number for _, divisor in self._parts)
-        return total if shares else total / number
+        if self._divided_by(number):
+            return total
+        short = number < self._number and self._divided_by(self._number)
+        return total / number * (self._number if short else 1)
+
+    def _divided_by(self, number: int) -> bool:
+        return all(abs(divisor - number) < 1e-6 * number for _, divisor in self._parts)
 
     def clear(self) -> None:
         """An optimizer stepped: its gradients are gone."""
+        if len(self._parts) > 1 and self._divided_by(len(self._parts)):
+            self._number = len(self._parts)
         self._parts, self._closure, self._of = [], None, {}
 
 
