@@ -46,17 +46,17 @@ CAUSE_SHARE: Final = 0.5
 _FIRM: Final = ("data", "compute", "communication", "core", "host")
 """Causes that are seen; of an unknown one, chance may be it."""
 _ADVICE: Final = {
-    "data": "Look at its loader: more workers, prefetching, a closer or faster disk.",
-    "compute": "Compare its device with the others': clocks, other programs on it, more tokens or "
+    "data": "Look at the loader: more workers, prefetching, a closer or faster disk.",
+    "compute": "Compare the device with the others': clocks, other programs on it, more tokens or "
     "a larger share of the model than the others have.",
-    "communication": "It waits in another group's ops first: look for what holds that group up.",
-    "core": "Another process runs on its cores: look at its CPU affinity (taskset, cgroup) and at "
+    "communication": "The wait is in another group's ops first: look for what holds that group up.",
+    "core": "Another process runs on these cores: look at CPU affinity (taskset, cgroup) and at "
     "what else runs there.",
     "busy host": "Run fewer processes on that host, or fewer threads in each (OMP_NUM_THREADS): no "
     "rank is slower than the others by itself.",
     "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
     "Put a pardbg_agent.span around what you suspect.",
-    "unknown": "See in the timeline what it does before those ops that the others do not.",
+    "unknown": "See in the timeline what comes before those ops there and not in the others.",
 }
 
 
