@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from pardbg_agent import core
 from pardbg_agent.hooks import frameworks
-from pardbg_agent.hooks.frameworks import colossalai, megatron, seam
+from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, seam
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 from pardbg_agent.wire import Kind
@@ -192,3 +192,23 @@ def test_nodes_given_by_keyword_say_stage_and_microbatch(ring: Path) -> None:
     finally:
         patches.undo()
     assert seen(ring)[0] == ["1F0", "2F0", "2I0", "2W0"]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_deepspeeds_loss_is_the_one_that_is_given(ring: Path, by_name: bool) -> None:
+    """Also by name, though its wrapper has none: 3, of which a quarter is scaled by 8 inside."""
+
+    def hidden(*args: Any, **kwargs: Any) -> None:
+        """As DeepSpeed's instrument_w_nvtx makes of backward(self, loss, …)."""
+        (kwargs["loss"] if kwargs else args[1]).div(4).mul(8).backward()
+
+    module: Any = ModuleType("deepspeed.runtime.engine")
+    module.DeepSpeedEngine = type("DeepSpeedEngine", (), {"backward": hidden})
+    patches, c, weight = Patches(), core.ensure(), torch.nn.Parameter(torch.ones(1))
+    deepspeed.hook_backward(patches, module)
+    loss = (weight * 3).sum()
+    engine = module.DeepSpeedEngine()
+    engine.backward(loss=loss) if by_name else engine.backward(loss)
+    patches.undo()
+    assert c.guard.disabled == set()
+    assert [r.a for r in read_rank(ring).of(Kind.METRIC, "loss")] == [3.0]

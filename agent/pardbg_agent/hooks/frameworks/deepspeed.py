@@ -28,9 +28,13 @@ def hook_engine(patches: Patches, module: ModuleType) -> None:
 
 
 def hook_backward(patches: Patches, module: ModuleType) -> None:
-    """The loss that is given is divided and scaled inside."""
-    engine = module.DeepSpeedEngine
-    patches.around(engine, "backward", "deepspeed.backward", step_phases.before_scale)
+    """The loss that is given is divided and scaled inside. DeepSpeed's own wrapper hides the names
+    of the parameters."""
+
+    def before(c: _core.Core, engine: Any, loss: Any = None, *_: Any, **__: Any) -> None:
+        step_phases.before_scale(c, engine, loss)
+
+    patches.around(module.DeepSpeedEngine, "backward", "deepspeed.backward", before)
 
 
 def hook_dualpipev(patches: Patches, module: ModuleType) -> None:
