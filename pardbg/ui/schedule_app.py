@@ -166,7 +166,9 @@ class ScheduleApp(App[None]):
         self._said = ("", "")
         leaving, self._leaving = self._leaving, False
         try:
-            if key in ("q", "ctrl+q", "ctrl+c", "escape"):
+            if key == "escape" and self._save is not None:
+                self.editor.mark = None  # typed by habit, and twice: it never costs changes
+            elif key in ("q", "ctrl+q", "ctrl+c", "escape"):
                 self._leave(leaving)
             elif key in _MOVES:
                 self._move(*_MOVES[key])

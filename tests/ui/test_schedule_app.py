@@ -91,6 +91,9 @@ async def test_leaving_and_saving_are_careful() -> None:
         assert "changes are not saved" in seen(app) and app.is_running
         await press(app, pilot, "l", "q")
         assert "changes are not saved" in seen(app)  # a key between: it asks again
+        await press(app, pilot, "m", "escape", "escape")
+        assert app.is_running and "taken up" not in seen(app)  # that lets go, and never leaves
+        await press(app, pilot, "q")
         await pilot.press("q")
         await until(lambda: not app.is_running, "the end")
 
