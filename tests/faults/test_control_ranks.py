@@ -121,7 +121,7 @@ def test_without_a_word_from_the_hub_held_ranks_run_on(tmp_path: Path, run_dir: 
             os.kill(hub, signal.SIGCONT)
         line.whole.set()
         for handle, control in zip((cut, stopped), controls, strict=True):
-            wait_until(lambda h=handle: any("came loose" in t for _, t in live(h)), 10, "said")
+            wait_until(lambda h=handle: any("came loose" in t for _, t in live(h)), 40, "said")
             assert control.command(Verb.PAUSE).ok, "held again"
             assert control.command(Verb.CONTINUE).ok
             assert handle.wait(30) == 0
