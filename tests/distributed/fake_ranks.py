@@ -1,4 +1,5 @@
-"""``python -m tests.distributed.fake_ranks N STEPS [SECONDS_PER_STEP]``: ranks without torch.
+"""``python -m tests.distributed.fake_ranks N STEPS [SECONDS_PER_STEP [UNTIL]]``: ranks without
+torch, whose last step ends when there is a file UNTIL.
 
 Each is a process with the real agent core (ring, gate, op table, sender) that trains nothing: an
 action, an all_reduce (a barrier of the processes) and a step's end, at real gates.
@@ -37,7 +38,7 @@ def collective(agent: core.Core, group: int, op: int, barrier: Barrier) -> None:
                  agent.step, seq, group, NONE, NONE, NONE, 64, 64)  # fmt: skip
 
 
-def rank(number: int, size: int, steps: int, seconds: float, barrier: Barrier) -> None:
+def rank(number: int, size: int, steps: int, seconds: float, barrier: Barrier, until: str) -> None:
     os.environ.update(RANK=str(number), WORLD_SIZE=str(size), LOCAL_RANK=str(number))
     agent = core.ensure()
     group = agent.defs.group("g:dp", "dp", "dp", list(range(size)), "fake")
@@ -46,6 +47,9 @@ def rank(number: int, size: int, steps: int, seconds: float, barrier: Barrier) -
     value = 1
     for step in range(steps):
         gate(agent, Gate.ACTION, f"{number}F0")
+        while step == steps - 1 and until and not os.path.exists(until):
+            time.sleep(seconds)
+            gate(agent, Gate.ACTION, f"{number}F0")
         t0 = time.monotonic_ns()
         time.sleep(seconds)
         agent.record(Kind.ACTION, Lane.COMPUTE, 0, forward, t0, time.monotonic_ns(), agent.step, 0,
@@ -66,10 +70,12 @@ def rank(number: int, size: int, steps: int, seconds: float, barrier: Barrier) -
 def main(argv: list[str]) -> int:
     size, steps = int(argv[0]), int(argv[1])
     seconds = float(argv[2]) if len(argv) > 2 else 0.002
+    until = argv[3] if len(argv) > 3 else ""
     context: Any = multiprocessing.get_context("fork")
     barrier = context.Barrier(size)
     ranks = [
-        context.Process(target=rank, args=(i, size, steps, seconds, barrier)) for i in range(size)
+        context.Process(target=rank, args=(i, size, steps, seconds, barrier, until))
+        for i in range(size)
     ]
     for process in ranks:
         process.start()

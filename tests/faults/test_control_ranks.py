@@ -99,7 +99,9 @@ def test_without_a_word_from_the_hub_held_ranks_run_on(tmp_path: Path, run_dir: 
     is without all that."""
     line = Line(run_dir / "away")
     away = [sys.executable, "-m", "tests.faults.programs.away_ranks", str(run_dir / "away")]
-    jobs = [[*away, *fake_job(2, 400, 0.005)[3:]] for _ in range(2)]
+    # However slow this machine is: no job ends before its ranks have been seen to be loose.
+    ends = [run_dir / "end0", run_dir / "end1"]
+    jobs = [[*away, *fake_job(2, 400, 0.005)[3:], str(end)] for end in ends]
     with ExitStack() as stack:
         stack.callback(line.close)
         cut = stack.enter_context(started(jobs[0], tmp_path / "cut.mcap"))
@@ -120,10 +122,11 @@ def test_without_a_word_from_the_hub_held_ranks_run_on(tmp_path: Path, run_dir: 
         finally:
             os.kill(hub, signal.SIGCONT)
         line.whole.set()
-        for handle, control in zip((cut, stopped), controls, strict=True):
-            wait_until(lambda h=handle: any("came loose" in t for _, t in live(h)), 40, "said")
+        for handle, control, end in zip((cut, stopped), controls, ends, strict=True):
+            wait_until(lambda h=handle: any("came loose" in t for _, t in live(h)), 20, "said")
             assert control.command(Verb.PAUSE).ok, "held again"
             assert control.command(Verb.CONTINUE).ok
+            end.touch()
             assert handle.wait(30) == 0
             control.close()
             out = (handle.run_dir / "job.out").read_text().splitlines()
