@@ -75,6 +75,8 @@ class Store:
         self.procs: dict[str, Process] = {}
         self.part: Part | None = None
         """The life or role that is looked at; None: the newest life."""
+        self._parts: tuple[int, tuple[Part, ...]] = (-1, ())
+        """Revision, and the parts as of it."""
         self._lives: dict[tuple[str, int], int] = {}
         self._of_rank: dict[int, dict[str, Process]] = {}
         """Processes that were this rank at some time."""
@@ -191,8 +193,10 @@ class Store:
 
     def parts(self) -> tuple[Part, ...]:
         """Return the lives and roles of the run; empty where it is one life of one role."""
-        self.settle()
-        return parts(self.procs)
+        if self._parts[0] != self.revision:
+            self.settle()
+            self._parts = self.revision, parts(self.procs)
+        return self._parts[1]
 
     def of_part(self) -> list[Process]:
         """Return the processes of the part that is looked at; all where none was chosen."""

@@ -1,4 +1,4 @@
-"""``pardbg report`` on 1,024 ranks: time and memory of the whole command.
+"""1,024 ranks: time and memory of ``pardbg report``, and CPU of a moment that a key moves to.
 
 The session: data parallel over groups of 128, tensor parallel over groups of 8, ``STEPS`` steps of
 41 records per rank (8 tp and 2 dp collectives with their completions and waits, phases, memory,
@@ -11,9 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
+from pardbg.analysis.answers.snapshot import Sight, snapshot
+from pardbg.session.reader import load
 from pardbg.session.writer import RunFacts, SessionWriter
 from tests.bench.figures import Figure
 from tests.unit.trace_builder import Proc, Trace
@@ -71,11 +74,29 @@ def main() -> list[Figure]:
         path = Path(folder) / "thousand.mcap"
         count = make(path)
         runs = [measured(path) for _ in range(RUNS)]
+        keys = moved(path)
     note = f"{count:,} records, median of {RUNS}"
     return [
         Figure("report of 1,024 ranks", median(s for s, _ in runs), "s", 3.0, note=note),
         Figure("report of 1,024 ranks: memory", median(m for _, m in runs), "MiB", 300, note=note),
+        Figure("a key's moment of 1,024 ranks", keys, "ms", 50, note="p95 of 40, a 20th of a step"),
     ]
+
+
+def moved(path: Path) -> float:
+    """95th percentile of the CPU ms of what a key that moves time asks of the analysis, with 70
+    ranks in sight."""
+    store, costs = load(path), []
+    begin = min(p.started_ns or 0 for p in store.procs.values())
+    near = frozenset(range(70))
+    t_ns = begin + int((STEPS - 4) * STEP_MS * 1e6)
+    made = snapshot(store, t_ns, deep=False)
+    for _ in range(40):
+        t_ns += int(STEP_MS * 1e6 / 20)
+        spent = time.thread_time()
+        made = snapshot(store, t_ns, deep=False, sight=Sight(made, near, frozenset()))
+        costs.append((time.thread_time() - spent) * 1e3)
+    return quantiles(costs, n=20)[-1]
 
 
 def measured(path: Path) -> tuple[float, float]:

@@ -70,22 +70,47 @@ _HISTORY: Final = 64
 _NEWEST: Final = 64
 
 
-def rank_rows(view: View, pipeline: PipelineView | None) -> tuple[RankNow, ...]:
+def rank_rows(
+    view: View,
+    pipeline: PipelineView | None,
+    kept: Mapping[int, RankNow] | None = None,
+    *,
+    near: bool = False,
+) -> tuple[RankNow, ...]:
+    """Each rank's row. ``kept``: of ranks nobody looks at, good as they are where the rank has
+    neither ended nor stopped since; ``near``: the split of a step is what was last said of it."""
+    kept = kept or {}
     steps = newest_steps(view)
     if pipeline is not None and pipeline.last_complete is not None:
         last = pipeline.last_complete  # one that the debugger did not hold, where there is one
         steps.update({row.rank: last for row in last.ranks if row.rank in steps})
-    return tuple(_row(view, rank, process, steps.get(rank)) for rank, process in view.ranks.items())
+    return tuple(
+        kept[rank] if rank in kept and _is_well(view, process, kept[rank])
+        else _row(view, rank, process, steps.get(rank), near)
+        for rank, process in view.ranks.items()
+    )  # fmt: skip
 
 
-def _row(view: View, rank: int, process: Process, pipeline: PipelineStep | None) -> RankNow:
+def _is_well(view: View, process: Process, row: RankNow) -> bool:
+    """It gets on as the row says: who does not, or did not, is what one looks for."""
+    said = states(view).get(process.proc, {})
+    bad = said.get("held") or said.get("alive") is False or fields.text(said, "os") in ("T", "t")
+    if row.state not in ("running", "waiting") or bad or view.run_end is not None:
+        return False
+    return view.proc_end(process) is None and not _silent_since(view, process, said)
+
+
+def _row(
+    view: View, rank: int, process: Process, pipeline: PipelineStep | None, near: bool
+) -> RankNow:
     said = states(view).get(process.proc, {})
     state, now, since = _now(view, rank, process, said)
     ended = last_step_rows(view, process, LAST_STEPS)
-    free = [t1 - t0 for _, t0, t1 in ended if not was_held(view, t0, t1)]
+    held = bool(ended) and was_held(view, ended[0][1], ended[-1][2])
+    free = [t1 - t0 for _, t0, t1 in ended if not (held and was_held(view, t0, t1))]
     memory = latest_bytes(view, process)
     kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
-    split = last_step_split(view, rank, process, pipeline) or (None, None, None)
+    split = last_step_split(view, rank, process, pipeline, near) or (None, None, None)
     return RankNow(
         rank=rank,
         proc=process.proc,
@@ -262,7 +287,7 @@ def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
     """What the rank is in at the cursor; None in a live run's newest moment, and where its records
     end before the cursor: what it did last it may still do. A wait counts from ``least_wait_ns``
     on, its whole length."""
-    if view.live or not any(_ends_later(process, name, view.t_ns) for name in _LATER):
+    if view.live or not any(_ends_later(view, process, name) for name in _LATER):
         return None
     wait = _around(view, process, "wait")
     if wait is not None:
@@ -280,15 +305,13 @@ def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
     return Doing("running", "host code", _last_end(view, process))
 
 
-def _ends_later(process: Process, name: str, t_ns: int) -> bool:
-    table = process.table(name)
-    return len(table) > 0 and int(table.when[len(table) - 1]) > t_ns
+def _ends_later(view: View, process: Process, name: str) -> bool:
+    return view.visible(process, name) < len(process.table(name))
 
 
 def _around(view: View, process: Process, name: str) -> int | None:
     """The row that holds the cursor; the innermost of several."""
-    table = process.table(name)
-    first = view.visible(process, name)
+    table, first = view.rows(process, name)
     begins = table.col("t0_ns")[first : first + _BEHIND]
     rows = np.flatnonzero(begins <= view.t_ns)
     return first + int(rows[begins[rows].argmax()]) if len(rows) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks
 from pardbg.analysis.answers.ranks import RankNow, rank_rows
@@ -81,24 +82,96 @@ class Snapshot:
 
 GLANCE: Final = 8
 """Steps of history in a snapshot that is not deep."""
+MANY: Final = 128
+"""Of more ranks a page shows some: a first answer is made for those."""
+PARTS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
+"""Fields of a snapshot that take long at many ranks and that few pages show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What of many ranks' moment is on the screen. The rest of a snapshot that is not deep is as
+    it was ``before``, for as long as somebody moves about; the whole one follows at rest."""
+
+    before: Snapshot
+    ranks: frozenset[int] | None
+    """Whose rows are shown; None: all."""
+    parts: frozenset[str]
+    """Which of ``PARTS`` are."""
+
+
+_Row = TypeVar("_Row", RankNow, MemoryRow)
+
+
+def _beyond(rows: Iterable[_Row], shown: Collection[int]) -> dict[int, _Row]:
+    return {row.rank: row for row in rows if row.rank not in shown}
+
+
+class _Kept:
+    """What of a snapshot need not be made anew."""
+
+    def __init__(self, view: View, sight: Sight | None) -> None:
+        self._view, self._sight = view, sight
+        self._steps = view.memo("steps ended")
+        ended = sum(view.visible(process, "step") for process in view.ranks.values())
+        self._ended = self._steps[view.store.revision, view.t_ns] = ended
+        if sight is not None and not self._fits(sight.before):
+            self._sight = None
+        self.ranks: dict[int, RankNow] = {}
+        self.memory: dict[int, MemoryRow] = {}
+        if self._sight is not None and (shown := self._sight.ranks) is not None:
+            self.ranks = _beyond(self._sight.before.ranks, shown)
+            self.memory = _beyond(self._sight.before.memory, shown)
+
+    def _fits(self, before: Snapshot) -> bool:
+        """It is of the same ranks, and of a recording that grows no more."""
+        view = self._view
+        if len(view.ranks) <= MANY or before.revision != view.store.revision:
+            return False
+        return [row.proc for row in before.ranks] == [p.proc for p in view.ranks.values()]
+
+    @property
+    def near(self) -> bool:
+        return self._sight is not None
+
+    def part(self, name: str, make: Callable[[], Any]) -> Any:
+        """A field of ``PARTS``."""
+        if self._sight is None or name in self._sight.parts:
+            return make()
+        return getattr(self._sight.before, name)
+
+    def of_steps(self, name: str, make: Callable[[], Any]) -> Any:
+        """A field that changes where a rank's step ends."""
+        if self._sight is None:
+            return make()
+        before = self._sight.before
+        same = self._steps.get((before.revision, before.t_ns)) == self._ended
+        return getattr(before, name) if same else make()
 
 
 def snapshot(
-    store: Store, t_ns: int | None, rank: int | None = None, *, deep: bool = True
+    store: Store,
+    t_ns: int | None,
+    rank: int | None = None,
+    *,
+    deep: bool = True,
+    sight: Sight | None = None,
 ) -> Snapshot:
     """The run at ``t_ns`` (hub clock); None: at its newest time. Of several pipelines ``rank``
     says which is shown in full. Not ``deep``: without findings and most of the bubble's history,
-    which take longest.
+    which take longest; of many ranks made for what is in ``sight`` alone.
 
-    The same store and cursor give the same value. Nothing here raises on odd data: what is not
-    known is None.
+    The same store and cursor give the same value, but for what is out of sight. Nothing here
+    raises on odd data: what is not known is None.
     """
     view = View(store, t_ns)
+    kept = _Kept(view, None if deep else sight)
     pipeline = pipeline_view(view, rank, HISTORY if deep else GLANCE)
-    losses = loss_history(view)  # before the steps: theirs are among them
-    steps = unheld_step_rows(view)
-    rows = collectives(view)
-    ranks = rank_rows(view, pipeline)
+    # before the steps: theirs are among them
+    losses = kept.of_steps("loss_history", lambda: loss_history(view))
+    steps = kept.of_steps("steps", lambda: unheld_step_rows(view))
+    rows = kept.part("collectives", lambda: collectives(view))
+    ranks = rank_rows(view, pipeline, kept.ranks, near=kept.near)
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -110,14 +183,14 @@ def snapshot(
         step_ns=max((row.step_ns[-1] for row in ranks if row.step_ns), default=None),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
-        loss_source=loss_source(view),
+        loss_source=kept.of_steps("loss_source", lambda: loss_source(view)),
         ranks=ranks,
         pipeline=pipeline,
         steps=steps,
         collectives=rows,
-        p2p=p2p_rows(view),
-        traffic=traffic_view(view, rows),
-        memory=memory_rows(view),
+        p2p=kept.part("p2p", lambda: p2p_rows(view)),
+        traffic=kept.part("traffic", lambda: traffic_view(view)),
+        memory=kept.part("memory", lambda: memory_rows(view, kept.memory)),
         findings=findings(view) if deep else (),
         control=control_view(view),
         dropped_records=store.lost(view.t_ns),
@@ -125,7 +198,7 @@ def snapshot(
         pipelines=pipeline_names(view),
         no_pipeline="" if pipeline is not None else why_none(view),
         sharding=sharding_view(view),
-        not_finite=not_finite(view, losses),
+        not_finite=kept.of_steps("not_finite", lambda: not_finite(view, losses)),
         hang=hang_view(view),
         stacks=rank_stacks(view),
         parts=store.parts(),

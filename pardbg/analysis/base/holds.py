@@ -116,6 +116,8 @@ def _recent(view: View) -> list[Interval]:
     spans: list[Interval] = []
     for process in view.ranks.values():
         table, visible = view.rows(process, "held")
+        if not visible:
+            continue  # the usual case
         tail = slice(max(0, visible - LAST), visible)
         columns = (table.col(c)[tail].tolist() for c in ("t0_ns", "t1_ns"))
         spans += zip(*columns, strict=True)

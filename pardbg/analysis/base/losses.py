@@ -211,7 +211,8 @@ def _logged(
     rows = table.step_rows(first, last + 1, visible)
     if not len(rows):
         return []
-    begins = _first_activity(view, process, first, last + 1)
+    steps = table.col("step")[rows]
+    begins = _first_activity(view, process, int(steps.min()), int(steps.max()))
     columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns", "flags", "b"))
     numbers = table.col("a").view("<f8")[rows].tolist()
     return [
@@ -231,6 +232,8 @@ def _first_activity(view: View, process: Process, first: int, last: int) -> dict
     begins: dict[int, int] = {}
     for name in _ACTIVITY:
         table, visible = view.rows(process, name)
+        if not visible:
+            continue
         rows = table.step_rows(first, last, visible)
         seen = (table.col("flags")[rows] & _INFERRED) == 0
         steps, times = table.col("step")[rows[seen]], table.col("t0_ns")[rows[seen]]
@@ -260,6 +263,7 @@ def newest_ended(view: View) -> int | None:
     return newest_step(view, "step")
 
 
+@per_view
 def newest_step(view: View, name: str) -> int | None:
     """The step of the newest records of a table."""
     steps = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
@@ -27,6 +28,8 @@ class StepRow:
 
 
 LAST: Final = 64
+_STEPPED: Final = ("step", "phase", "action")
+"""Tables whose newest row says which step a rank is in."""
 _INFERRED: Final = int(wire.Flag.INFERRED)
 
 
@@ -55,12 +58,16 @@ def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
         complete = complete[-last:]
     if not complete:
         return ()
+    held = was_held(view, 0, view.t_ns)
     losses = losses_by_step(view, complete[0], complete[-1])
     phases = _phases(view, complete, ended_at)
     return tuple(
         StepRow(
             step,
-            max(unheld_ns(view, rank, t0, t1) for rank, (t0, t1) in ended_at[step].items()),
+            max(
+                unheld_ns(view, rank, t0, t1) if held else t1 - t0
+                for rank, (t0, t1) in ended_at[step].items()
+            ),
             losses.get(step),
             phases.get(step, {}),
         )
@@ -135,6 +142,9 @@ def _inside_optimizers(
     _, name_ids, begins, ends, _ = columns
     if "optimizer" not in named.values():
         return []
+    spans = sorted(zip(begins, ends, strict=True))
+    if all(end <= following for (_, end), (following, _) in pairwise(spans)):
+        return []  # one after the other, as mostly
     names = [named[name_id] for name_id in name_ids]
     outer = union((t0, t1) for n, t0, t1 in zip(names, begins, ends, strict=True)
                   if n == "optimizer")  # fmt: skip
@@ -146,7 +156,11 @@ def _inside_optimizers(
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
     """Newest step any rank works on at the cursor. Ops count only where nothing else says a step:
     what follows the last one is in no step, whatever number its records have."""
-    known = [step_of(view, p, states.get(p.proc, {})) for p in view.ranks.values()]
+    stated = [
+        stated_step(states[p.proc]) for p in view.ranks.values()
+        if p.proc in states and view.proc_end(p) is None
+    ]  # fmt: skip
+    known = [*stated, *(newest_step(view, name) for name in _STEPPED)]
     steps = [step for step in known if step is not None]
     return max(steps, default=None) if steps else newest_step(view, "issue")
 
@@ -154,7 +168,7 @@ def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int 
 def step_of(view: View, process: Process, said: Mapping[str, object]) -> int | None:
     """Newest step that one rank works on, by its records and its STATE message."""
     steps = []
-    for name in ("step", "phase", "action"):
+    for name in _STEPPED:
         table, visible = view.rows(process, name)
         if visible:
             steps.append(int(table.col("step")[visible - 1]))

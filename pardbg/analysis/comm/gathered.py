@@ -6,7 +6,6 @@ op and rank is what takes long.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -15,7 +14,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import Arrival
-from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, issues_at, source_of, unknown_group
+from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.table import Array
 from pardbg_agent import wire
@@ -24,9 +23,13 @@ MAX_MEMBERS: Final = 4096
 SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
 """What all ranks must say alike of an op."""
 _UPPER_BOUNDS: Final = ("waited", "polled")
-_ISSUED: Final = ("group_id", "name_id", "seq", "t0_ns", "a", "b", "peer", "flags", "step")
+_ISSUED: Final = (
+    "group_id", "name_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step", "stage",
+    "microbatch",
+)  # fmt: skip
 _DONE: Final = ("group_id", "seq", "t1_ns", "flags", "peer")
-_FAILED: Final = int(wire.Flag.FAILED)
+_FAILED, _SEND = int(wire.Flag.FAILED), int(wire.Flag.SEND)
+_LATER: Final = 1 << 62
 Columns = dict[str, Array]
 Facts = tuple[
     GroupDef, OpDef, int, int, int, tuple[Arrival, ...], int | None,
@@ -53,6 +56,7 @@ class Gathered:
         self._processes = list(view.ranks.values())
         self.groups: list[GroupDef] = []
         """By number."""
+        self._own_groups: list[GroupDef] = []
         self._uneven: set[int] = set()
         """Groups that ranks define differently."""
         issued, done = self._columns(start_ns)
@@ -108,21 +112,36 @@ class Gathered:
 
     def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
         """Return what each rank issued, for collectives that are to be looked at closely."""
-        found: dict[int, dict[int, Issue]] = {at: {} for at in wanted}
-        by_process: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        names = (
+            "who", "of", "seq", "op", "t0_ns", "t1_ns", "done_ns", "has", "source", "a", "b",
+            "peer", "flags", "step", "stage", "microbatch", "failed", "asked",
+        )  # fmt: skip
+        ranks, found = self._ranks.tolist(), {}
         for at in wanted:
             part = slice(self._starts[at], self._ends[at])
-            who, rows = (self._rows[name][part].tolist() for name in ("who", "row"))
-            for process, row in zip(who, rows, strict=True):
-                by_process[process].append((row, at))
-        ranks = list(self._view.ranks)
-        for number, places in sorted(by_process.items()):
-            places.sort()
-            rows = np.array([row for row, _ in places])
-            made = issues_at(self._view, ranks[number], "issue", rows)
-            for (_, at), issue in zip(places, made, strict=True):
-                found[at][ranks[number]] = issue
+            columns = (self._rows[name][part].tolist() for name in names)
+            found[at] = {
+                ranks[who]: Issue(
+                    ranks[who], self._own_groups[of], seq, self._ops[op], t0, t1,
+                    done if has else None, self._sources[source], a, b, peer, bool(flags & _SEND),
+                    step, stage, mb, failed, asked < 0,
+                )
+                for who, of, seq, op, t0, t1, done, has, source, a, b, peer, flags, step, stage,
+                mb, failed, asked in zip(*columns, strict=True)
+            }  # fmt: skip
         return found
+
+    def cut(self, at: int) -> bool:
+        """Of the collective a rank's part may have been issued before ``start_ns``: it is not
+        among the rows, and none that are say that the rank has still to come to it."""
+        part = slice(self._starts[at], self._ends[at])
+        group = self.groups[number := int(self._rows["group"][part][0])]
+        if number in self._uneven or not 0 < len(group.ranks) <= MAX_MEMBERS:
+            return True
+        here = set(self._ranks[self._rows["who"][part]].tolist())
+        absent = [r for r in group.ranks if r not in here and r in self._view.ranks]
+        reached = self.reached(at) if absent else {}
+        return any(reached.get(r, _LATER) > self._rows["seq"][part][0] for r in absent)
 
     def reached(self, at: int) -> Mapping[int, int]:
         """Return the newest seq of each rank in the collective's group."""
@@ -135,7 +154,7 @@ class Gathered:
 
     def _columns(self, start_ns: int) -> tuple[Columns, Columns]:
         """What was issued since a time, and what completed since each rank issued the first."""
-        issued: dict[str, list[Any]] = {name: [] for name in (*_ISSUED, "who", "row")}
+        issued: dict[str, list[Any]] = {name: [] for name in (*_ISSUED, "who")}
         done: dict[str, list[Any]] = {name: [] for name in (*_DONE, "who")}
         for who, process in enumerate(self._processes):
             table, visible = self._view.rows(process, "issue")
@@ -143,7 +162,6 @@ class Gathered:
             if begin == visible:
                 continue
             _take(issued, table, _ISSUED, slice(begin, visible), who)
-            issued["row"].append(np.arange(begin, visible))
             since = table.when[begin]
             table, visible = self._view.rows(process, "done")
             begin = int(table.when[:visible].searchsorted(since))
@@ -155,17 +173,18 @@ class Gathered:
         several, numbers = len(self._processes) > 1, []
         known: dict[tuple[int, str], int] = {}
         issued["own"] = issued["who"] << 16 | issued["group_id"]
-        self._own, of = np.unique(issued["own"], return_inverse=True)
+        self._own, issued["of"] = np.unique(issued["own"], return_inverse=True)
         for own in self._own.tolist():
             process = self._processes[own >> 16]
             group = process.groups.get(own & 0xFFFF) or unknown_group(process, own & 0xFFFF)
+            self._own_groups.append(group)
             number = known.setdefault(_name(group), len(self.groups))
             if number == len(self.groups):
                 self.groups.append(group)
             elif group is not self.groups[number] and group != self.groups[number]:
                 self._uneven.add(number)
             numbers.append(-1 if several and len(group.ranks) == 1 else number)
-        issued["group"] = np.array(numbers, np.int64)[of]
+        issued["group"] = np.array(numbers, np.int64)[issued["of"]]
         codes, issued["op"] = np.unique(
             issued["who"] << 32 | issued["name_id"], return_inverse=True
         )
@@ -194,6 +213,7 @@ class Gathered:
             column[has] = done[name][row]
         issued["has"], issued["done_ns"] = has, of["t1_ns"]
         issued["failed"] = ((issued["flags"] | of["flags"]) & _FAILED) != 0
+        issued["asked"] = issued["peer"]
         issued["peer"] = np.where(issued["peer"] < 0, of["peer"], issued["peer"])
         flags, issued["source"] = np.unique(of["flags"], return_inverse=True)
         self._sources = [source_of(flag) for flag in flags.tolist()]

@@ -27,6 +27,8 @@ from pardbg_agent import wire
 LAST: Final = 200
 _MARGIN: Final = 1.6
 """Read-ahead factor: the oldest collectives of a tail are cut in two."""
+_FEW: Final = 40
+"""Rows that a collective has at first taken to have."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 """How long the others must have waited before a rank is called missing."""
 _IN_OUT: Final = {"gather": "a", "scatter": "b"}
@@ -51,8 +53,7 @@ def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...
 
 
 def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
-    rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
-    found = Gathered(view, tail_start(view, "issue", rows))
+    found = _tail(view, last)
     cache = view.memo("collectives")
     keys = {at: found.key(at) for at in found.last(last)}
     made: dict[int, CollectiveRow] = {}
@@ -67,6 +68,18 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
         made[at] = match(view, parts, found.reached(at))
     cache.update({key: made[at] for at, key in keys.items() if made[at].verdict == "matched"})
     return tuple(made[at] for at in keys)
+
+
+def _tail(view: View, last: int | None) -> Gathered:
+    """The last collectives and more. Mostly their groups are small, so far fewer rows than all
+    ranks could have in them do: where one of them is cut by that, all are read."""
+    rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
+    if last is not None and rows is not None and rows > (few := _FEW * last):
+        found = Gathered(view, tail_start(view, "issue", few))
+        newest = found.last(last)
+        if len(newest) == last and not any(found.cut(at) for at in newest if not found.alike[at]):
+            return found
+    return Gathered(view, tail_start(view, "issue", rows))
 
 
 @per_view

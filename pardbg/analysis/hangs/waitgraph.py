@@ -12,13 +12,14 @@ several that wait for each other (a cycle: a deadlock).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
@@ -37,6 +38,8 @@ STILL_NS: Final = 1_000_000_000
 TAIL: Final = 4096
 """Ops per rank in which the open ones are looked for."""
 _SEND, _FAILED = int(wire.Flag.SEND), int(wire.Flag.FAILED)
+_ISSUED: Final = ("issue", "issue_p2p", "call_begin")
+_NEVER: Final = 1 << 62
 _HOST_WAITS: Final = ("gloo", "mpi", "")
 """Backends whose ops the host itself waits in."""
 _TELLING: Final = ("Store.", "new_group", "split_group", "torch.", "checkpoint.", "destroy")
@@ -143,7 +146,7 @@ def wait_graph(view: View) -> WaitGraph:
     """The graph of ops that are open for PATIENCE_NS at the cursor. Once per view."""
     opened: dict[int, list[PendingOp]] = {}
     for rank, process in view.ranks.items():
-        if view.proc_end(process) is not None:
+        if view.proc_end(process) is not None or not _may_wait(view, process):
             continue
         ops = open_ops(view, rank, process)
         if ops:  # only now: what the debugger held is looked up for somebody who waits
@@ -220,9 +223,46 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
         if not fields.integer(said, "open", 0) or not _old(view, since, 0):
             return []  # the usual case, and it costs nothing
     found: list[PendingOp] = []
-    for name in ("issue", "issue_p2p", "call_begin"):
+    for name in _ISSUED:
         found += _open_in(view, rank, process, name, since)
     return sorted(found, key=lambda op: op.since_ns)
+
+
+def _may_wait(view: View, process: Process) -> bool:
+    """Its STATE says, or where there is none, of what it had issued PATIENCE_NS ago something was
+    not complete at the cursor: a search, where who waits is looked at row by row."""
+    if process.proc in states(view):
+        return True
+    for name in _ISSUED:
+        if not len(table := process.table(name)):
+            continue
+        longest = table.longest_ns if name == "call_begin" else 0  # by its end, not its begin
+        old = table.visible(view.t_ns - PATIENCE_NS + longest)
+        if old and int(_complete_by(view, process, name)[old - 1]) > view.t_ns:
+            return True
+    return False
+
+
+def _lengths(_view: View, process: Process, name: str) -> Hashable:
+    tables = process.table(name), process.table(done_table(name))
+    return process.proc, name, *((table.base, len(table)) for table in tables)
+
+
+@per_store(_lengths)
+def _complete_by(_view: View, process: Process, name: str) -> NDArray[np.int64]:
+    """When all ops up to each row of a table of issued ones were complete or had failed."""
+    table, done = process.table(name), process.table(done_table(name))
+    ended = _keys(done.col("group_id"), done.col("seq"))
+    order = np.argsort(ended, kind="stable")
+    keys = _keys(table.col("group_id"), table.col("seq"))
+    at = ended[order].searchsorted(keys)
+    has = at < len(order)
+    has[has] = ended[order[at[has]]] == keys[has]
+    times = np.full(len(keys), _NEVER)
+    times[has] = done.when[order[at[has]]]
+    times[times < table.when] = _NEVER
+    times[(table.col("flags") & _FAILED) != 0] = 0
+    return np.maximum.accumulate(times)
 
 
 def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> list[PendingOp]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,9 +60,12 @@ Latest = dict[str, tuple[int, int]]
 """name -> (bytes, peak of the step), stages added up."""
 
 
-def memory_rows(view: View) -> tuple[MemoryRow, ...]:
-    """One row per rank, newest values at the cursor."""
-    return tuple(_row(view, rank, process) for rank, process in view.ranks.items())
+def memory_rows(view: View, kept: Mapping[int, MemoryRow] | None = None) -> tuple[MemoryRow, ...]:
+    """One row per rank, newest values at the cursor; ``kept`` are good enough as they are."""
+    kept = kept or {}
+    return tuple(
+        kept.get(rank) or _row(view, rank, process) for rank, process in view.ranks.items()
+    )
 
 
 def _row(view: View, rank: int, process: Process) -> MemoryRow:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.snapshot import PARTS, Sight, Snapshot
 from pardbg.analysis.answers.timeline import Lanes as Lanes
 from pardbg.analysis.answers.timeline import Spot, WaitedFor
 from pardbg.analysis.base.run import OutputLine
@@ -65,6 +65,10 @@ class Want:
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
     part: int | None = None
     """The life or role to look at; None: the newest life."""
+    ranks: frozenset[int] | None = None
+    """Of many ranks those whose rows are on the screen; None: all."""
+    parts: frozenset[str] = PARTS
+    """What of a snapshot is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +141,9 @@ class Analysis:
     """Of a store, at a time, with the pipeline of a rank."""
     lanes: Callable[[Any, int, int, int, tuple[int, ...] | None], Lanes]
     output: Callable[[Any, int, OutputWant], tuple[OutputLine, ...]]
-    glance: Callable[[Any, int | None, int | None], Snapshot] | None = None
-    """A snapshot without findings, for a first answer where the whole one takes long."""
+    glance: Callable[[Any, int | None, int | None, Sight | None], Snapshot] | None = None
+    """A snapshot without findings, for a first answer where the whole one takes long; of many
+    ranks of what is in sight."""
     findings: Callable[[Any, int | None], Iterable[Finding]] = _no_findings
     """Findings at a moment, without the rest of a snapshot."""
     whatif: Callable[[Any, int | None], WhatIf | str | None] = lambda _store, _t_ns: None
@@ -162,7 +167,7 @@ class Analysis:
             lambda store, t_ns, want: lines(
                 store, t_ns, want.limit, contains=want.contains, rank=want.rank
             ),
-            lambda store, t_ns, rank: snapshot(store, t_ns, rank, deep=False),
+            lambda store, t_ns, rank, sight: snapshot(store, t_ns, rank, deep=False, sight=sight),
             lambda store, t_ns: findings(View(store, t_ns)),
             lambda store, t_ns: kept_whatif(View(store, t_ns)),
             ticks_shown,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.snapshot import Sight, Snapshot
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.peaks import Peak, peaks
@@ -37,8 +37,10 @@ class FrameMaker:
         self._source_read: SourceLines | None = None
         self._whole: Ahead | None = None
         self._part: int | None = None
-        self._kept: tuple[tuple[int, int] | None, Snapshot, bool] | None = None
-        """Revision of the store and time of the newest snapshot, and whether it is whole."""
+        self._kept: tuple[tuple[int, int] | None, Snapshot, bool, object] | None = None
+        """Revision of the store and time of the newest snapshot, whether it is whole, and else for
+        what it was made."""
+        self._bounds: tuple[int, tuple[int, int] | None] | None = None
         self.num_looks = 0
         """Snapshots made."""
         self._left_ns: int | None = None
@@ -48,13 +50,13 @@ class FrameMaker:
         """The frame at the cursor; in a ``hurry`` without findings."""
         cursor, analysis = self._cursor, self._analysis
         begin, end = self._look_at(want.part, now_s)
-        snapshot, whole = self._snapshot(cursor.at(now_s), want.pipeline_of, hurry)
+        snapshot, whole = self._snapshot(cursor.at(now_s), want, hurry)
         self._places.saw(snapshot.findings, snapshot.t_ns)
         if whole:
             t_ns, found = snapshot.t_ns, snapshot.findings
             if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
                 snapshot = replace(snapshot, findings=(*found, *gone))
-        active = active_bounds(self._store) if cursor.replay else None
+        active = self._active() if cursor.replay else None
         lanes, t0, t1 = self._lanes(want, snapshot, active)
         output: tuple[OutputLine, ...] | None = None
         if want.output is not None:
@@ -87,19 +89,41 @@ class FrameMaker:
             other=self._beside(want, snapshot.t_ns, whole),
         )
 
-    def _snapshot(self, t_ns: int | None, rank: int | None, hurry: bool) -> tuple[Snapshot, bool]:
+    def _active(self) -> tuple[int, int] | None:
+        """The recording's bounds, looked for where more of it has come."""
+        if self._bounds is None or self._bounds[0] != self._store.revision:
+            self._bounds = self._store.revision, active_bounds(self._store)
+        return self._bounds[1]
+
+    def _snapshot(self, t_ns: int | None, want: Want, hurry: bool) -> tuple[Snapshot, bool]:
         """The snapshot, and whether it is whole. Where neither the store nor the cursor has moved,
         the one made before: of a thousand ranks it takes long, and pages are turned often."""
         moment = None if t_ns is None else (self._store.revision, t_ns)
+        rank, shown = want.pipeline_of, (want.ranks, want.parts)
+        known = self._kept[1] if self._kept is not None else None
         if self._kept is not None and moment is not None and self._kept[0] == moment:
-            _, snapshot, whole = self._kept
-            if (whole or hurry) and _shows(snapshot, rank):
+            _, snapshot, whole, made_for = self._kept
+            if (whole or (hurry and made_for == shown)) and _shows(snapshot, rank):
                 return snapshot, whole
         self.num_looks += 1
-        glance = self._analysis.glance if hurry else None
-        snapshot = (glance or self._analysis.snapshot)(self._store, t_ns, rank)
-        self._kept = moment, snapshot, glance is None
-        return snapshot, glance is None
+        sight, whole = Sight(known, *shown) if known is not None else None, not hurry
+        snapshot = self._made(self._store, t_ns, rank, whole, sight)
+        whole = whole or self._analysis.glance is None
+        self._kept = moment, snapshot, whole, shown
+        return snapshot, whole
+
+    def _made(
+        self,
+        store: Any,
+        t_ns: int | None,
+        rank: int | None,
+        whole: bool,
+        sight: Sight | None = None,
+    ) -> Snapshot:
+        glance = None if whole else self._analysis.glance
+        if glance is not None:
+            return glance(store, t_ns, rank, sight)
+        return self._analysis.snapshot(store, t_ns, rank)
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
         """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is
@@ -129,8 +153,7 @@ class FrameMaker:
     def _ahead(self) -> Ahead | None:
         """Made once, when the recording is read."""
         if self._whole is None and self._loader.finished:
-            make = self._analysis.glance or self._analysis.snapshot
-            end = make(self._store, None, None)
+            end = self._made(self._store, None, None, False)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
         return self._whole
@@ -164,10 +187,7 @@ class FrameMaker:
         if second is None or not second.source.finished:
             return None
         place = aligned(self._store, t_ns, second.store)
-        make = (
-            self._analysis.snapshot if whole or not self._analysis.glance else self._analysis.glance
-        )
-        made = make(second.store, place.t_ns, want.pipeline_of)
+        made = self._made(second.store, place.t_ns, want.pipeline_of, whole)
         detail = schedule_detail(made.pipeline) if want.schedule else None
         return Comparison(second.name, made, place.by, place.note, detail)
 

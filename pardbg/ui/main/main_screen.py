@@ -13,6 +13,7 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
+from pardbg.analysis.answers.snapshot import PARTS
 from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.cells import Segment, line
 from pardbg.store.history import Bookmark
@@ -212,7 +213,11 @@ class MainScreen(Screen[None]):
 
     def want_page(self) -> None:
         """Tell the engine what the visible page needs."""
-        self._want(replace(self.page.want(), part=self.shared.part))
+        page, over = self.page, isinstance(self.app.screen, Panel)
+        self._want(replace(
+            page.want(), part=self.shared.part, ranks=page.in_sight(),
+            parts=PARTS if over else page.parts(),
+        ))  # fmt: skip
 
     def open_panel(self, title: str, draw: Draw) -> None:
         """Show a framed picture over the page."""

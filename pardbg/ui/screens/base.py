@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from textual import events
@@ -12,6 +13,7 @@ from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.beside import beside
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.overview import rank as rank_page
+from pardbg.render.pages.timeline import around
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.widgets.lines import PicturePane
 
@@ -50,6 +52,25 @@ class Page(PicturePane):
     def want(self) -> Want:
         """What the page needs of the engine beyond the snapshot."""
         return Want()
+
+    def parts(self) -> frozenset[str]:
+        """Which of a snapshot's ``PARTS`` the page shows."""
+        return frozenset()
+
+    def in_sight(self) -> frozenset[int] | None:
+        """Of many ranks those on the screen, about the chosen one and a screen around; None: all.
+        The same while rows move little: each change of it makes a frame."""
+        ranks, found = self.ranks(), set[int]()
+        for rank in (self.shared.rank, *self._first_in_view()):
+            near = around(ranks, rank, self.app.size.height, None)
+            if near is None or self.contains:
+                return None
+            found.update(near)
+        return frozenset(found)
+
+    def _first_in_view(self) -> Sequence[int]:
+        """A rank in the uppermost line on the screen, where lines are ranks."""
+        return self.rows_in_view()[:1]
 
     def redraw(self) -> None:
         """Draw from the newest frame, where the page is visible."""

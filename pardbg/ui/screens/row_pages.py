@@ -51,6 +51,9 @@ class MemoryPage(Page):
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)
 
+    def parts(self) -> frozenset[str]:
+        return frozenset(("memory",))
+
     def want(self) -> Want:
         return Want(peaks=True)
 
@@ -67,6 +70,9 @@ class RowsPage(Page):
     def rows(self, frame: Frame) -> Sequence[Any]:
         """What is listed, top to bottom."""
         raise NotImplementedError
+
+    def _first_in_view(self) -> Sequence[int]:
+        return ()
 
     def key(self, row: Any) -> object:
         """What names a row."""
@@ -115,6 +121,9 @@ class CollectivesPage(RowsPage):
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return collectives(frame.snapshot, cells, rows, self._look)
 
+    def parts(self) -> frozenset[str]:
+        return frozenset(("collectives", "p2p"))
+
     def rows(self, frame: Frame) -> Sequence[Any]:
         return rows_of(frame.snapshot, self._look)
 
@@ -150,6 +159,9 @@ class TrafficPage(RowsPage):
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return traffic(frame.snapshot, cells, rows, TrafficPageState(self.at(frame), self._matrix))
+
+    def parts(self) -> frozenset[str]:
+        return frozenset(("traffic",))
 
     def rows(self, frame: Frame) -> Sequence[Any]:
         return busiest(frame.snapshot.traffic)

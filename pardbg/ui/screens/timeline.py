@@ -40,6 +40,10 @@ class TimelinePage(Page):
         )
         return Want(timeline=TimelineWant(span_ns, width, ranks, self._spot, end_ns))
 
+    def parts(self) -> frozenset[str]:
+        """A chosen box says what it waited for."""
+        return frozenset(("collectives", "p2p") if self._spot is not None else ())
+
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
         """Choose a box; the window stays where it is for as long as one is chosen."""
         self._spot = spot

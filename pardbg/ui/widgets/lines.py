@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rich.segment import Segment as Painted
 from textual import events
@@ -13,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from pardbg.plain_text import plain
-from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width, width
 from pardbg.render.frame import chrome
 from pardbg.ui.palette import palette_of, style
 
@@ -108,6 +109,16 @@ class Tabs(Lines):
                 self.post_message(self.Chosen(number))
 
 
+_FEW_ROWS: Final = 4
+"""In so few rows each counts."""
+
+
+def _beyond(above: int, below: int) -> Line:
+    """``▲ 3  ▼ 992 more``"""
+    text = "  ".join([f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0))
+    return line(Segment(f"  {text} ", "accent"))
+
+
 class PicturePane(Lines):
     """Shows a `Picture`; keeps its focus row in view and says how much lies beyond."""
 
@@ -136,6 +147,11 @@ class PicturePane(Lines):
         used = len(self._picture.head) + len(self._picture.foot)
         return max(1, self.size.height - used)
 
+    def rows_in_view(self) -> list[int]:
+        """What the body's lines on the screen show: their ``Picture.rows``."""
+        rows = self._picture.rows[self._top : self._top + self.room]
+        return [row for row in rows if row >= 0]
+
     def show_picture(self, picture: Picture) -> None:
         """Show it; scroll only if the focus row moved out of view or the end is followed."""
         moved = picture.focus != self._focus
@@ -144,7 +160,7 @@ class PicturePane(Lines):
         if picture.follow and self._tail:
             self._top = last
         elif picture.focus is not None and moved:
-            margin = 1 if self.room > 4 else 0
+            margin = 1 if self.room > _FEW_ROWS else 0
             low, high = picture.focus - self.room + 1 + margin, picture.focus - margin
             self._top = min(max(self._top, low), max(high, 0))
         self._top = min(max(self._top, 0), last)
@@ -168,18 +184,19 @@ class PicturePane(Lines):
         body = list(picture.body[self._top : self._top + room])
         hidden = len(picture.body) - self._top - len(body)
         if (hidden > 0 or self._top > 0) and body:
-            body[-1 if hidden > 0 else 0] = self._hint(
-                body[-1 if hidden > 0 else 0], self._top, hidden
-            )
+            at = len(body) - 1 if hidden > 0 else 0
+            body[at] = self._hint(body[at], at + self._top, hidden)
         body += [()] * (room - len(body))
         self.show((*picture.head, *body, *picture.foot))
 
-    def _hint(self, row: Line, above: int, below: int) -> Line:
-        """The row at the edge, ending in how many rows lie beyond."""
-        text = "  " + "  ".join([f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0))
-        width = self.size.width
-        tail = Segment(text + " ", "accent")
-        return line(*fit(row, max(0, width - line_width((tail,)))), tail)
+    def _hint(self, row: Line, at: int, below: int) -> Line:
+        """The row at the edge, ending in how many rows lie beyond. A row that this would cut is one
+        of those, but the chosen one."""
+        tail, cells = _beyond(self._top, below), self.size.width
+        cut = width("".join(run.text for run in row).rstrip()) > cells - line_width(tail)
+        if cut and at != self._picture.focus and self.room > _FEW_ROWS:
+            row, tail = (), _beyond(self._top + (not below), below + (below > 0))
+        return line(*fit(row, max(0, cells - line_width(tail))), *tail)
 
     def on_resize(self, _event: events.Resize) -> None:
         self.redraw()

@@ -1,0 +1,122 @@
+"""A moved moment of many ranks: what is in sight is made anew, and is what a whole one says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pardbg.analysis.answers.snapshot import PARTS, Sight, snapshot
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm import matching
+from pardbg.session.reader import load
+from pardbg.store.process import TABLE_NAMES
+from pardbg.store.store import Store
+from tests.bench.bench_thousand_ranks import STEP_MS, TP, make
+
+RANKS, STEPS = 256, 3
+SIGHT = frozenset(range(40, 60))
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    path = Path(tmp_path_factory.mktemp("sight")) / "many.mcap"
+    make(path, RANKS, STEPS)
+    return load(path)
+
+
+def moment(store: Store, ms: float) -> int:
+    return min(p.started_ns or 0 for p in store.procs.values()) + int(ms * MS)
+
+
+TIMES = (1.0, STEP_MS + 60, STEP_MS + 150, 2 * STEP_MS - 0.5, 2 * STEP_MS + 45, STEPS * STEP_MS)
+
+
+@pytest.mark.parametrize("ms", TIMES)
+def test_a_search_in_all_ranks_finds_what_one_in_each_does(store: Store, ms: float) -> None:
+    view = View(store, moment(store, ms))
+    for process in view.ranks.values():
+        for name in TABLE_NAMES:
+            assert view.visible(process, name) == process.table(name).visible(view.t_ns)
+
+
+def test_rows_in_sight_are_made_anew_and_no_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(store, moment(store, 450), deep=False)
+    whole = snapshot(store, moment(store, 460), deep=False)
+    ranks, made = sys.modules["pardbg.analysis.answers.ranks"], []
+    real = ranks._row
+    monkeypatch.setattr(ranks, "_row", lambda *args: made.append(args[1]) or real(*args))
+    near = snapshot(
+        store, moment(store, 460), deep=False, sight=Sight(before, SIGHT, frozenset(["traffic"]))
+    )
+    assert made == sorted(SIGHT)
+    changing = ("state", "now", "since_ns", "step", "step_ns", "memory_history", "lag_ns")
+    for rank in range(RANKS):
+        same = whole if rank in SIGHT else before
+        for name in changing:
+            assert getattr(near.ranks[rank], name) == getattr(same.ranks[rank], name), name
+    assert near.memory == before.memory and near.collectives == before.collectives
+    assert (near.traffic, near.steps, near.loss_history, near.step) == (
+        whole.traffic, whole.steps, whole.loss_history, whole.step,
+    )  # fmt: skip
+    assert whole.ranks[70].lag_ns != before.ranks[70].lag_ns  # so it does say which one it is
+
+
+def test_what_changes_where_a_step_ends_is_made_anew_there(store: Store) -> None:
+    before = snapshot(store, moment(store, 2 * STEP_MS - 5), deep=False)  # step 1 ends at 399 ms
+    sight = Sight(before, SIGHT, PARTS)
+    near = snapshot(store, moment(store, 2 * STEP_MS + 5), deep=False, sight=sight)
+    whole = snapshot(store, moment(store, 2 * STEP_MS + 5), deep=False)
+    assert len(before.steps) == 1 and len(near.steps) == 2
+    assert near.steps == whole.steps and near.loss_history == whole.loss_history
+    assert near.collectives == whole.collectives and near.traffic == whole.traffic
+    assert [near.memory[rank] for rank in SIGHT] == [whole.memory[rank] for rank in SIGHT]
+
+
+def test_a_rank_that_ended_is_made_anew_wherever_it_is(store: Store) -> None:
+    before = snapshot(store, moment(store, 450), deep=False)
+    process = store.procs[before.ranks[200].proc]
+    process.ends.append((moment(store, 455), "killed"))
+    try:
+        sight = Sight(before, SIGHT, frozenset())
+        near = snapshot(store, moment(store, 460), deep=False, sight=sight)
+    finally:
+        process.ends.clear()
+    assert near.ranks[200].state == "lost" and near.ranks[199] is before.ranks[199]
+
+
+def test_a_snapshot_of_a_store_that_grew_is_whole(store: Store) -> None:
+    before = snapshot(store, moment(store, 450), deep=False)
+    store.revision += 1
+    sight = Sight(before, SIGHT, frozenset())
+    near = snapshot(store, moment(store, 460), deep=False, sight=sight)
+    assert near.ranks == snapshot(store, moment(store, 460), deep=False).ranks
+
+
+@pytest.mark.parametrize("ms", TIMES)
+def test_few_rows_give_the_collectives_that_all_give(
+    store: Store, ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = matching.collectives(View(store, moment(store, ms)))
+    store.memo.clear()
+    monkeypatch.setattr(matching, "_FEW", 1 << 40)
+    every = matching.collectives(View(store, moment(store, ms)))
+    store.memo.clear()
+    assert few == every and (ms < STEP_MS or len(few) == matching.LAST)
+
+
+def test_a_collective_whose_oldest_part_is_cut_off_is_seen_to_be(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = View(store, moment(store, STEP_MS + 60))
+    every = matching.collectives(view)
+    store.memo.clear()
+    # 1 row each: far fewer than the TP ranks of the smallest group
+    monkeypatch.setattr(matching, "_FEW", 1)
+    assert matching.collectives(View(store, view.t_ns)) == every
+    store.memo.clear()
+    assert len(every[0].arrivals) >= TP
