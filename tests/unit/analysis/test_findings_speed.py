@@ -269,6 +269,16 @@ def test_excess_names_its_cause() -> None:
     assert "the process busy elsewhere while its input was there (14% of the window" in finding.text
     assert "most on rank 1" in finding.text
     assert finding.cost_ns_per_step == pytest.approx(40 * MS)
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(("took", "load"), [(2, 100), (10, 250)])
+def test_excess_of_a_small_model_or_a_busy_host_is_a_note(took: float, load: int) -> None:
+    """A fifth of 40 ms a step are 8; where 2.5 threads want each core, 40 ms are the host's."""
+    trace = pipeline((took, took), gap=took)
+    for step in range(STEPS):
+        trace.state(200 * step + 199, **{p.proc: {"load": load} for p in trace.ranks})
+    assert one(trace, "schedule-excess").severity == "info"
 
 
 # -- communication

@@ -12,7 +12,6 @@ from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.findings.speed.windows import (
     Window,
     often,
-    overloaded,
     per_window,
     takes_turns,
 )
@@ -34,7 +33,9 @@ WORTH_OF_TURNS: Final = 0.2
 EXCESS: Final = 0.1
 """Bubble above what the schedule implies: less is jitter."""
 LOUD: Final = 0.2
-"""... and when that is more than something to know: busy hosts have less."""
+"""... and when that is more than something to know: busy hosts have less, and ..."""
+LOUD_NS: Final = 10_000_000
+"""... a step that would be shorter by less is a small model's: Python between its microbatches."""
 MICROBATCHES: Final = 2
 """Fewer than so many per rank leave a bubble of a third or more."""
 _CAUSE_WORDS: Final[dict[Cause, str]] = {
@@ -164,10 +165,13 @@ def _excess(
     length = median(s.t1_ns - s.t0_ns for s in over)
     implied = median(s.implied_fraction or 0 for s in over)
     cause, share, rank = _main_cause(over)
-    newest, busy = over[-1], crowded(view, layout.ranks) or overloaded(view, looked_at)
+    cost = round(length * (1 - (1 - implied - excess) / (1 - implied)))
+    loud = excess >= LOUD and cost >= LOUD_NS and not crowded(view, layout.ranks)
+    loud &= not takes_turns(view, looked_at, layout.ranks)
+    newest = over[-1]
     yield Finding(
         kind="schedule-excess",
-        severity="warning" if excess >= LOUD and not busy else "info",
+        severity="warning" if loud else "info",
         ranks=layout.ranks,
         group=layout.group or None,
         t_ns=newest.t0_ns,
@@ -176,7 +180,7 @@ def _excess(
         f"({percent(implied + excess, 0)}, implied {percent(implied, 0)}): mostly "
         f"{_CAUSE_WORDS[cause]} ({percent(share, 0)} of the window, most on {ranks_text([rank])}).",
         advice=_CAUSE_ADVICE[cause],
-        cost_ns_per_step=round(length * (1 - (1 - implied - excess) / (1 - implied))),
+        cost_ns_per_step=cost,
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),
     )
 
