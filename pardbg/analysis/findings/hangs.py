@@ -16,7 +16,9 @@ from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import (
     ASLEEP,
+    CROWDED,
     IDLE_CORES,
+    START_LOAD,
     STORE_ADVICE,
     UNKNOWN,
     Reason,
@@ -67,8 +69,6 @@ INTO_NS: Final = 250_000_000
 """Time after a wait began at which both the wait and what led to it are visible."""
 STATE_NS: Final = 300_000_000
 """A rank's state is told some times a second."""
-_MOST_LOAD: Final = 8.0
-"""A start-up has many processes and threads beside it, and reads the disk."""
 _STEPS: Final = 32
 _MAX_PLACES: Final = 4
 _GETS_ON: Final = "gets on: "
@@ -205,11 +205,13 @@ def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None)
 def _patience(view: View, blame: Blame, why: Reason) -> int:
     """How long this rank may take. Programs start at their own pace, as long as they work, and
     the slower the fewer cores they get."""
-    usual = max(patience_ns(view), why.patience_ns)
+    now = seen(view, blame.ranks[0])
+    works = not why.idle and now.host_load >= CROWDED
+    usual = max(patience_ns(view) * (more_time(now) if works else 1), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
     starting |= _loads(view, blame, why)
-    start = round(START_NS * more_time(seen(view, blame.ranks[0]), _MOST_LOAD))
-    return max(usual, start) if starting and not why.idle else usual
+    start = START_NS * more_time(now, START_LOAD)
+    return round(max(usual, start) if starting and not why.idle else usual)
 
 
 def _unusual(view: View, blame: Blame) -> bool:

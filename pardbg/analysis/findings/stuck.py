@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.reasons import IDLE_CORES, more_time, reason
+from pardbg.analysis.findings.reasons import IDLE_CORES, START_LOAD, more_time, reason
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
@@ -37,8 +37,9 @@ def first_place(view: View, ranks: Sequence[int]) -> str | None:
 def _patience(view: View, ops: Sequence[PendingOp]) -> float:
     ranks = [seen(view, op.rank) for op in ops]
     works = any((now.cpu or 0) >= IDLE_CORES for now in ranks)
-    usual = SET_UP_NS if ops[0].call and works else STUCK_NS
-    return usual * max(map(more_time, ranks))
+    if not ops[0].call:
+        return STUCK_NS * max(map(more_time, ranks))
+    return (SET_UP_NS if works else STUCK_NS) * max(more_time(now, START_LOAD) for now in ranks)
 
 
 def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Finding]:

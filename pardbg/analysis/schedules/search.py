@@ -1,14 +1,15 @@
 """Look for a schedule that beats the built-in ones under a limit of activations.
 
 First a heuristic: ranks take actions one after the other as their inputs come, by many policies
-(how many forwards ahead, which stage first, when W may run). Then, where ``ortools`` is installed,
+(how many forwards ahead, which stage first, when W may run); built-in schedules that fit are where
+it begins. Then, where ``ortools`` is installed,
 its CP-SAT solver goes on from the best of them and gives a bound: with a proof, nothing of this
 kind is shorter. What is found is a table like any other, and linted as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final, Literal
@@ -109,9 +110,15 @@ class _Policy:
     """W's that may pile up before one runs ahead of a forward."""
 
 
-def search(problem: Problem, progress: Progress = lambda _share: None) -> Found | None:
-    """The best table by all policies; None: none fits in the memory."""
+def search(
+    problem: Problem, progress: Progress = lambda _share: None, known: Iterable[Table] = ()
+) -> Found | None:
+    """The best table by all policies and of the ``known`` ones of this placement; None: none fits
+    in the memory."""
     best: Found | None = None
+    for table in known:
+        if table.num_stages == problem.num_stages:
+            best = _taken_over(problem, best, table)
     # Policies that differ in nothing that this memory lets them do are one.
     runs = {(tuple(run.most), replace(run.policy, ahead=0)): run
             for run in (_Run(problem, policy) for policy in _policies(problem))}  # fmt: skip
@@ -124,6 +131,15 @@ def search(problem: Problem, progress: Progress = lambda _share: None) -> Found 
         if best is not None and best.proved:
             break
     return best
+
+
+def _taken_over(problem: Problem, best: Found | None, table: Table) -> Found | None:
+    rows: Rows = [[] for _ in range(problem.num_ranks)]
+    for rank, _, op in table.ops():
+        if problem.rank(op.stage) != rank:
+            return best
+        rows[rank].append(op)
+    return better(problem, best, rows)
 
 
 def better(problem: Problem, best: Found | None, rows: Rows) -> Found | None:

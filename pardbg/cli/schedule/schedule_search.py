@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from pardbg.words import duration, percent
 
 if TYPE_CHECKING:
     from pardbg.analysis.schedules.compare import Durations, Predicted
+    from pardbg.analysis.schedules.schedule_table import Table
     from pardbg.analysis.schedules.search import Found, Problem
     from pardbg.analysis.whatif.costs import Costs
 
@@ -33,6 +34,7 @@ class Limits:
 
 def look(limits: Limits, taken: Durations | Costs) -> tuple[str, str | None]:
     """(what is said, the table found as CSV, or None if no built-in is beaten)"""
+    from pardbg.analysis.schedules.compare import predict
     from pardbg.analysis.schedules.schedule_table import dump
     from pardbg.analysis.schedules.search import PLACEMENTS, Problem
     from pardbg.render.reports.verdicts import compared
@@ -40,12 +42,13 @@ def look(limits: Limits, taken: Durations | Costs) -> tuple[str, str | None]:
     chosen = [one for one in PLACEMENTS if limits.placement in ("any", one)]
     problems = [Problem(limits.num_ranks, limits.num_microbatches, one, taken, limits.memory)
                 for one in chosen]  # fmt: skip
-    there = _built_in(problems)
+    tables = _built_in(problems)
+    there = [predict(name, table, taken) for name, table in tables.items()]
     fits = [one for one in there if _fits(one, problems[0])]
     rival = min(fits, key=lambda one: one.step_ns or 0, default=None)
     shortest = min(one.bound_ns() for one in problems)
     done = rival is not None and _step(rival) <= shortest * 1.005
-    best = _best(problems, 0.0 if done else limits.seconds)
+    best = _best(problems, tables, 0.0 if done else limits.seconds)
     if best is None and rival is None:
         least = 1 if limits.memory is not None and limits.memory < 1 else limits.memory
         raise UserError(f"nothing runs with --memory {limits.memory:g}: give at least {least}")
@@ -82,8 +85,9 @@ def _won(best: Found, rival: Predicted | None) -> list[str]:
     return lines
 
 
-def _best(problems: Sequence[Problem], seconds: float) -> Found | None:
-    """The shortest over all placements; the solver goes on where it could be shorter."""
+def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: float) -> Found | None:
+    """The shortest over all placements, of what is ``there`` too; the solver goes on where it
+    could be shorter."""
     from pardbg.analysis.schedules.search import search
     from pardbg.analysis.schedules.solver import improve, solver_there
 
@@ -91,7 +95,11 @@ def _best(problems: Sequence[Problem], seconds: float) -> Found | None:
     bar = click.progressbar(length=1000 * len(problems), label="heuristic", file=sys.stderr)
     with bar:
         for number, problem in enumerate(problems):
-            made = search(problem, lambda share, n=number: _show(bar, n + share))  # type: ignore[misc]
+            made = search(
+                problem,
+                lambda share, n=number: _show(bar, n + share),  # type: ignore[misc]
+                there.values(),
+            )
             found += [(problem, made)] if made is not None else []
     best = min((made for _, made in found), key=lambda one: _step(one.predicted), default=None)
     if seconds and not solver_there():
@@ -121,13 +129,12 @@ def _fits(one: Predicted, problem: Problem) -> bool:
     return verdict.good and (problem.memory is None or most <= problem.memory + 1e-9)
 
 
-def _built_in(problems: Sequence[Problem]) -> list[Predicted]:
-    """torch's schedules of this size and with as many stages a rank, by the same durations."""
-    from pardbg.analysis.schedules.compare import predict
+def _built_in(problems: Sequence[Problem]) -> dict[str, Table]:
+    """torch's schedules of this size and with as many stages a rank."""
     from pardbg.analysis.schedules.schedule_table import from_plan
     from pardbg.analysis.whatif import plans
 
-    made, several = [], {one.num_stages // one.num_ranks for one in problems}
+    made, several = {}, {one.num_stages // one.num_ranks for one in problems}
     for name in plans.SCHEDULES:
         stages = 1 if name in plans.ONE_STAGE else 2
         one = problems[0]
@@ -136,5 +143,5 @@ def _built_in(problems: Sequence[Problem]) -> list[Predicted]:
         except plans.NoPlan:
             continue
         if stages in several:
-            made.append(predict(name, from_plan(plan), one.taken))
+            made[name] = from_plan(plan)
     return made

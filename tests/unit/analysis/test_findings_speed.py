@@ -147,6 +147,20 @@ def late_on_a_busy_host(late: int, ran: int, stood: int, others_stood: int) -> T
     return trace
 
 
+@pytest.mark.parametrize(
+    ("late", "load", "severity"), [(30, 100, "warning"), (30, 400, "info"), (60, 400, "warning")]
+)
+def test_unexplained_lateness_counts_less_on_a_crowded_host(
+    late: int, load: int, severity: str
+) -> None:
+    """10 ms are worth a warning, four times that where four threads want each core."""
+    trace = data_parallel(Trace(3), {1: {"host": late}})
+    trace.state(100 * STEPS, **{p.proc: {"load": load} for p in trace.ranks})
+    finding = one(trace, "straggler")
+    assert (finding.severity, finding.culprits) == (severity, (1,))
+    assert "outside of forward and backward" in finding.text
+
+
 def test_who_is_never_late_is_no_straggler_for_never_standing() -> None:
     """Rank 0 always comes with half of the ranks; the others stand for 60 ms a step, it never."""
     trace = Trace(3)

@@ -11,6 +11,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.findings.reasons import CROWDED
 from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import (
     BUSY_HOST,
@@ -33,14 +34,14 @@ MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
 """Later than half of the ranks by so much of a step: less is the noise of a shared machine."""
 LOUD_NS: Final = 10_000_000
-"""A step that would be shorter by less, or by less than OF_STEP, is something to know only."""
+"""A step that would be shorter by less, or by less than OF_STEP, is something to know only. So is,
+where threads take turns on cores, as many times that as there are threads to a core, of time that
+no phase makes up for."""
 BEYOND: Final = 2.0
 """Times the usual spread of the others' arrivals: less is what they do to each other, too."""
 LEAST_RANKS: Final = 3
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Means over a window come apart by less than single steps do; standard errors."""
-CROWDED: Final = 3.0
-"""Threads per core that want to run: what no phase makes up for, some of them do."""
 CAUSE_SHARE: Final = 0.5
 """A phase that makes up so much of the lateness is what to look at."""
 _FIRM: Final = ("data", "compute", "communication", "core", "host")
@@ -159,8 +160,9 @@ def _finding(
         view, looked_at, late_in, culprits
     )
     own = min(cost, by - more) if cause != "core" else cost
-    firm = cause in _FIRM and (again or cause != "host" or host_load(view, culprits) < CROWDED)
-    loud = own >= max(LOUD_NS, OF_STEP * looked_at.step_ns) and firm
+    load = host_load(view, culprits) if cause == "host" else 0.0
+    firm = cause in _FIRM and (again or load < CROWDED)
+    loud = own >= max(LOUD_NS * max(1.0, load), OF_STEP * looked_at.step_ns) and firm
     newest = late_in[-1].row
     others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
