@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ import pytest
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.holding import RUN
 from pardbg.hub.client import HubControl
+from pardbg.hub.run.config import Place
 from pardbg.hub.run.start import RunHandle
+from pardbg.hub.serve.sockets import make_keys
 from pardbg.session.reader import load
 from tests.distributed.runs import started
 from tests.forked import PROGRAM
@@ -79,6 +81,46 @@ def test_a_rank_that_raises_is_held_looked_into_and_dies_as_it_would_have(tmp_pa
     trail = [event["event"] for _, event in load(tmp_path / "s.mcap").controls.last(None, 100)]
     told = ("exception", "cut", "inspect", "refused", "continue")
     assert [name for name in dict.fromkeys(trail) if name in told] == list(told)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_rank_of_another_node_that_raises_is_held_there(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    """It is the second node's only rank: the first node's hub and viewers hold it by its relay.
+    Rank 0 waits for it, or is held before it would."""
+    hub, meet, keys = f"tcp://127.0.0.1:{free_port() // 10 * 10 + 3}", free_port(), make_keys()
+
+    def start(node: int) -> Any:
+        env = {
+            "RANK": str(node), "LOCAL_RANK": "0", "GROUP_RANK": str(node), "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meet), "PARDBG_HOST": f"n{node}",
+        }  # fmt: skip
+        argv = [sys.executable, "-m", "tests.distributed.programs.raises"]
+        return started(
+            argv, tmp_path / f"n{node}.mcap", env=rank_env(env), allow_eval=True,
+            on_exception_s=600.0, place=Place(hub, node, 2, keys),
+        )  # fmt: skip
+
+    with start(1) as second, start(0) as first, closing(HubControl(first.run_dir)) as control:
+
+        def of_rank_1() -> str:
+            return str((control.command(Verb.STATUS).data or {}).get("held", {}).get(1))
+
+        wait_until(lambda: of_rank_1().startswith("exception"), 90, "rank 1 at its exception")
+        assert of_rank_1() == "exception ValueError: no labels in batch 301"
+        said = control.command(Verb.INSPECT, "1", kind="p", expr="batch, step", frame=0)
+        assert said.data["answers"][1]["text"] == "(301, 3)"
+        stack = control.command(Verb.WHERE, "1").data["stacks"][1][0]
+        assert [frame[2] for frame in stack["frames"]][-2:] == ["train", "check"]
+        assert second.job_alive(), "it is held, not gone"
+        assert control.command(Verb.CONTINUE).ok
+        assert (second.wait(60), first.wait(60)) == (1, 1)
+        err = (second.run_dir / "job.err").read_text()
+    assert of_rank(err, 1)[-1] == "[rank1]: ValueError: no labels in batch 301"
+    trail = [event["event"] for _, event in load(tmp_path / "n0.mcap").controls.last(None, 100)]
+    assert trail.index("exception") < trail.index("continue")
 
 
 @pytest.mark.timeout(90)
