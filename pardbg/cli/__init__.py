@@ -18,8 +18,9 @@ import click
 
 from pardbg import __version__
 from pardbg.cli import ctl, files, here, live, rehearse, schedule
-from pardbg.cli.common import USAGE_EXIT, UserError, echo
+from pardbg.cli.common import USAGE_EXIT, echo
 from pardbg.cli.front import Front, help_
+from pardbg.errors import UserError
 from pardbg.render.draw.signs import ERRORS
 
 __all__ = ["UserError", "cli", "main"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from pardbg.errors import UserError
 from pardbg.plain_text import plain_lines
 
 if TYPE_CHECKING:
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
 USAGE_EXIT: Final = 2
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class UserError(click.ClickException):
-    """An error that the user can correct: one line, exit code 2."""
-
-    exit_code = USAGE_EXIT
 
 
 def echo(text: str, err: bool = False) -> None:
@@ -49,13 +44,10 @@ def session_path(text: str) -> tuple[Path, bool]:
 def load_session(text: str, part: int | None = None) -> Store:
     """Load a session file, or what a live run has recorded so far, and look at one of its parts.
     Raises UserError."""
-    from pardbg.session.reader import SessionError, load
+    from pardbg.session.reader import load
 
     path, growing = session_path(text)
-    try:
-        store = load(path, growing=growing)
-    except SessionError as error:
-        raise UserError(str(error)) from None
+    store = load(path, growing=growing)
     if part is not None and not store.look_at(part):
         number = len(store.parts())
         raise UserError(f"no part {part}: {text} has {f'{number} parts' if number else 'one life'}")
@@ -197,9 +189,6 @@ def need_terminal(what: str, instead: str = "pardbg ctl ranks") -> None:
         return
     why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "there is none"
     raise UserError(f"{what} needs a terminal: {why}; try `{instead}`")
-
-
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def completions(words: Iterable[str], typed: str) -> list[CompletionItem]:

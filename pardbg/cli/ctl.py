@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pardbg.cli.common import UserError, complete_ctl, echo
+from pardbg.cli.common import complete_ctl, echo
 from pardbg.cli.here import find_target
 from pardbg.control.language.arguments import (
     COMPARE,
@@ -18,6 +18,7 @@ from pardbg.control.language.arguments import (
     verb_words,
 )
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.ui.commands.actions import explain, wrapped
 
 _ELSEWHERE = {

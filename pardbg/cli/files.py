@@ -13,7 +13,6 @@ from pardbg.cli.common import (
     FORCE,
     JSON,
     PART,
-    UserError,
     complete_sessions,
     echo,
     load_session,
@@ -25,6 +24,7 @@ from pardbg.cli.common import (
     talk,
     writes,
 )
+from pardbg.errors import UserError
 from pardbg.words import whole
 
 SESSION = click.argument("session", shell_complete=complete_sessions)
@@ -41,16 +41,13 @@ def replay(session: Path, second: Path | None) -> int | None:
     """
     from pardbg.cli.headless import history_path
     from pardbg.session.navigation.replay import ReplayClock
-    from pardbg.session.reader import SessionError, open_session
+    from pardbg.session.reader import open_session
     from pardbg.ui.app import PardbgApp
 
     need = f"pardbg diff {session} {second}" if second else f"pardbg report {session}"
     with ExitStack() as opened:
-        try:
-            sources = [opened.enter_context(closing(open_session(path)))
-                       for path in (session, second) if path is not None]  # fmt: skip
-        except SessionError as error:
-            raise UserError(str(error)) from None
+        sources = [opened.enter_context(closing(open_session(path)))
+                   for path in (session, second) if path is not None]  # fmt: skip
         need_terminal("replay", need)
         other = (second.name, sources[1]) if second is not None else None
         PardbgApp(
@@ -108,11 +105,8 @@ def export(session: str, format_: str, output: Path, part: int | None, force: bo
             f"{made.counters:,} counter values; open it in ui.perfetto.dev"
         )
         return
-    try:
-        with new_folder(output, force) as fresh:
-            rows = tables.TABLE_WRITERS[format_](tables.sheets(store), fresh)
-    except tables.MissingLibrary as error:
-        raise UserError(str(error)) from None
+    with new_folder(output, force) as fresh:
+        rows = tables.TABLE_WRITERS[format_](tables.sheets(store), fresh)
     listed = ", ".join(f"{name} {number:,}" for name, number in rows.items())
     talk(f"wrote {output}: rows of {listed}")
 
@@ -140,10 +134,7 @@ def check(
         return 0
     if session is None or not checks:
         raise UserError('give a session and checks: `pardbg check S "bubble<12%" no-mismatch`')
-    try:
-        parsed = [rules.parse(text) for text in checks]
-    except rules.CheckError as error:
-        raise UserError(str(error)) from None
+    parsed = [rules.parse(text) for text in checks]
     results = rules.run(load_session(session, part), parsed, skip)
     if junit is not None:
         with new_file(junit, force=True) as fresh:
@@ -177,14 +168,11 @@ def postmortem(run: str, output: Path, force: bool) -> None:
     """
     from pardbg.analysis.base.asof import View
     from pardbg.analysis.findings import findings
-    from pardbg.hub.postmortem import PostmortemError, recover
+    from pardbg.hub.postmortem import recover
     from pardbg.render.reports.verdicts import postmortem_lines
 
-    try:
-        with new_file(output, force) as fresh:
-            found = recover(run, fresh)
-    except PostmortemError as error:
-        raise UserError(str(error)) from None
+    with new_file(output, force) as fresh:
+        found = recover(run, fresh)
     for line in postmortem_lines(found.ranks, findings(View(load_session(str(output)), None))):
         echo(line)
     if found.file_problem:
@@ -201,14 +189,10 @@ def postmortem(run: str, output: Path, force: bool) -> None:
 @writes("Session file to write.")
 def repair(session: Path, output: Path, force: bool) -> None:
     """Rewrite a damaged or truncated SESSION with everything that can still be read."""
-    from pardbg.session.reader import SessionError
     from pardbg.session.repair import repair as rewrite
 
-    try:
-        with new_file(output, force) as fresh:
-            done = rewrite(session, fresh)
-    except SessionError as error:
-        raise UserError(str(error)) from None
+    with new_file(output, force) as fresh:
+        done = rewrite(session, fresh)
     talk(f"wrote {output}: {done.text()}")
 
 
@@ -219,14 +203,10 @@ def repair(session: Path, output: Path, force: bool) -> None:
 @writes("Session file to write.")
 def import_(paths: tuple[Path, ...], output: Path, force: bool) -> None:
     """Convert Flight Recorder dumps or profiler traces of several ranks to a session."""
-    from pardbg.session.importers.build import ForeignError
     from pardbg.session.importers.read import import_files
 
-    try:
-        with new_file(output, force) as fresh:
-            made = import_files(paths, fresh)
-    except ForeignError as error:
-        raise UserError(str(error)) from None
+    with new_file(output, force) as fresh:
+        made = import_files(paths, fresh)
     talk(
         f"wrote {output}: {made.source} of {len(made.ranks)} ranks, {made.num_ops:,} ops, "
         f"{made.num_records:,} records"

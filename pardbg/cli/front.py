@@ -9,8 +9,9 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from pardbg.cli.common import UserError, completions
+from pardbg.cli.common import USAGE_EXIT, completions
 from pardbg.control.language.manual import RANKS_TEXT
+from pardbg.errors import UserError
 from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES, explain, wrapped
 
 WIDTH: Final = 98
@@ -42,8 +43,18 @@ STARTS: Final = ("watch", "run", "rehearse")
 """Commands that take a job's command, with ``--`` before it or without."""
 
 
+class _Refused(click.ClickException):
+    exit_code = USAGE_EXIT
+
+
 class Front(click.Group):
     """The group of all commands; its help lists those to start with first."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            raise _Refused(str(error)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rest = sorted(self.commands.keys() - FIRST.keys() - MORE.keys())

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pardbg.cli.common import JSON, UserError, echo
+from pardbg.cli.common import JSON, echo
+from pardbg.errors import UserError
 from pardbg.words import binary_size
 
 if TYPE_CHECKING:
@@ -72,29 +73,22 @@ def doctor(json_: bool) -> int:
 
 def find_live(name: str | None) -> Run:
     """Return the live run of that name, or the only one. Raises UserError."""
-    from pardbg.hub.run.runs import RunError, find_run, list_runs
+    from pardbg.hub.run.runs import find_run, list_runs
 
     if name is None and len(runs := list_runs()) > 1:
         for found in runs:
             echo(found.line(), err=True)
         raise UserError(f"{len(runs)} runs are live: name one; a prefix is enough")
-    try:
-        return find_run(name)
-    except RunError as error:
-        raise UserError(str(error)) from None
+    return find_run(name)
 
 
 def find_target(name: str | None, key: Path | None) -> Target:
     """Return how that live run is reached: here, or by its address. Raises UserError."""
-    from pardbg.hub.run.config import ConfigError
     from pardbg.hub.target import elsewhere, local
 
-    try:
-        if name is not None and name.startswith(("tcp:", "ssh:")):
-            return elsewhere(name, key, os.environ)
-        return local(find_live(name).path)
-    except ConfigError as error:
-        raise UserError(str(error)) from None
+    if name is not None and name.startswith(("tcp:", "ssh:")):
+        return elsewhere(name, key, os.environ)
+    return local(find_live(name).path)
 
 
 @click.group()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pardbg.cli.common import (
-    UserError,
     cannot_draw,
     complete_recipes,
     complete_runs,
@@ -32,10 +31,10 @@ from pardbg.cli.options import (
     recording_options,
     viewer_rc,
 )
+from pardbg.errors import UserError
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
-    from pardbg.hub.run.config import Place
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
     from pardbg.hub.target import Target
@@ -162,33 +161,23 @@ def _start(
     env: dict[str, str] | None = None, streams: Streams | None = None, owner: bool = False,
 ) -> RunHandle:  # fmt: skip
     """``owner``: the job ends when we do, as one does whose ``streams`` are ours."""
-    from pardbg.hub.run.config import ConfigError
+    from pardbg.hub.place import find_place
     from pardbg.hub.run.jobs import adopt_orphans
     from pardbg.hub.run.runs import tidy
-    from pardbg.hub.run.start import LaunchError, start_run
-
-    try:
-        place = _place(argv, how)
-        elsewhere = place is not None and place.node > 0  # where the hub records
-        session = _session_target(None if elsewhere else output, name, how.force)
-        tidy()
-        adopt_orphans()
-        return start_run(
-            argv, name=name, session=session, recipe=recipe, owner=owner or streams is not None,
-            env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
-            on_exception_s=how.on_exception_s, loss_pattern=how.loss_pattern, streams=streams,
-            place=place,
-        )  # fmt: skip
-    except (LaunchError, ConfigError) as error:
-        raise UserError(str(error)) from None
-
-
-def _place(argv: list[str], how: Recording) -> Place | None:
-    """Of several nodes, which this is. Raises ConfigError."""
-    from pardbg.hub.place import find_place
+    from pardbg.hub.run.start import start_run
 
     said = how.nodes
-    return find_place(said.hub, said.key, said.node_rank, said.nnodes, argv, os.environ, talk)
+    place = find_place(said.hub, said.key, said.node_rank, said.nnodes, argv, os.environ, talk)
+    elsewhere = place is not None and place.node > 0  # where the hub records
+    session = _session_target(None if elsewhere else output, name, how.force)
+    tidy()
+    adopt_orphans()
+    return start_run(
+        argv, name=name, session=session, recipe=recipe, owner=owner or streams is not None,
+        env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
+        on_exception_s=how.on_exception_s, loss_pattern=how.loss_pattern, streams=streams,
+        place=place,
+    )  # fmt: skip
 
 
 def _start_own(argv: list[str], how: Recording, **more: Any) -> tuple[RunHandle, Streams]:

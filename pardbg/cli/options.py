@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pardbg.cli.common import UserError, all_of
+from pardbg.cli.common import all_of
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.control.machine.breakpoints import EDITS
 from pardbg.control.machine.holding import HOLD_S, MAX_HOLD_S
+from pardbg.errors import UserError
 from pardbg.ui.commands.command_line import Command
 from pardbg.ui.commands.startup import Rc, RcLine, run_rc
 from pardbg.words import parse_duration, parse_size

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pardbg.cli.common import UserError, echo, new_file, talk
+from pardbg.cli.common import echo, new_file, talk
+from pardbg.errors import UserError
 
 if TYPE_CHECKING:
     from pardbg.analysis.findings.shared import Finding

@@ -30,10 +30,6 @@ from pardbg_agent.ring import stable_fields
 from pardbg_agent.wire import DefKind, Key
 
 
-class PostmortemError(Exception):
-    """Nothing to make a session of. One line."""
-
-
 @dataclass(slots=True)
 class Recovered:
     """What went into the new session."""
@@ -44,20 +40,14 @@ class Recovered:
     file_problem: str = ""
     """Why there are none, or why they end early."""
     ranks: list[RankEnd] = field(default_factory=list)
-    died_ns: int = 0
-    """When the first process died; 0: none did."""
 
 
 def recover(where: str, output: Path) -> Recovered:
     """Write the session. ``where``: a run's id or directory, or a directory of rings.
 
-    Raises PostmortemError; OSError where ``output`` cannot be written.
+    Raises UserError; OSError where ``output`` cannot be written.
     """
-    try:
-        dead = find_run_rings(where)
-    except RunError as error:
-        raise PostmortemError(str(error)) from None
-    return _Recovery(dead, output).run()
+    return _Recovery(find_run_rings(where), output).run()
 
 
 class _Recovery:
@@ -96,7 +86,7 @@ class _Recovery:
             told += f": nothing beyond {session}; see `pardbg report {session}` or `pardbg repair`"
         elif self.rings.unreadable:
             told += f" that can be read ({next(iter(self.rings.unreadable.values()))})"
-        raise PostmortemError(told)
+        raise RunError(told)
 
     # -- what the file has
 
@@ -189,7 +179,6 @@ class _Recovery:
         """Where each rank was, then who has died, and what the run's end is known of."""
         self._say(Key.STATE, last, hub="postmortem", ranks=self.rings.rows(last))
         died = [proc for proc, ring in rings.items() if not _lives(ring)]
-        self.done.died_ns = last + 1 if died else 0
         for proc in died:
             if proc not in self.resumed.ended:
                 left = self.definitions.process(proc).leaving

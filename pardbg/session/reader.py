@@ -25,6 +25,7 @@ from mcap.records import Channel, Chunk, Footer, Header, Metadata
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import StreamReader
 
+from pardbg.errors import UserError
 from pardbg.events.fields import MAX_NUMBER
 from pardbg.session import pack
 from pardbg.session.container import MAGIC, read_summary
@@ -50,7 +51,7 @@ DAMAGED: Final = (
 )  # fmt: skip
 
 
-class SessionError(Exception):
+class SessionError(UserError):
     """A file that cannot be opened as a session: one line, what and what to do."""
 
 

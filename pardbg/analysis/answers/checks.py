@@ -23,6 +23,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import SEVERITIES
 from pardbg.analysis.pipeline.hand_written import why_none
 from pardbg.analysis.pipeline.layout import layouts
+from pardbg.errors import UserError
 from pardbg.store.store import Store
 from pardbg.words import (
     SIZE_UNITS,
@@ -61,7 +62,7 @@ _EXPR: Final = re.compile(
 _MAX_TEXT: Final = 200
 
 
-class CheckError(Exception):
+class CheckError(UserError):
     """An expression that is none. One line."""
 
 

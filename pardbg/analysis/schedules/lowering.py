@@ -2,8 +2,7 @@
 
 A send follows its compute at once; the receive is appended to the other rank's row at that moment,
 so that both ends of a pair of ranks have their messages in one order. Source:
-torch/distributed/pipelining/schedules.py, ``_add_send_recv`` (and ``_defer_recv_ops`` for
-``defer_pp_recv=True``).
+torch/distributed/pipelining/schedules.py, ``_add_send_recv``.
 """
 
 from __future__ import annotations
@@ -53,12 +52,6 @@ def lower(table: Table) -> Lowered:
     return Lowered(tuple(map(tuple, made)), stuck)
 
 
-def defer_receives(table: Table) -> Table:
-    """Each receive as late as it may come: what ``defer_pp_recv=True`` makes of a lowered table."""
-    owner = table.owners
-    return Table(tuple(_deferred(rank, row, owner) for rank, row in enumerate(table.rows)))
-
-
 def peer(op: Op, owner: Mapping[int, int]) -> int | None:
     """The rank at the other end of a message."""
     step = 1 if op.kind in ("SEND_F", "RECV_B") else -1
@@ -99,23 +92,3 @@ def _ready(op: Op, last: int, seen: set[Op]) -> bool:
             Op(stage + 1, "I", mb) in seen or Op(stage + 1, "B", mb) in seen
         )
     return True
-
-
-def _deferred(rank: int, row: Sequence[Cell], owner: Mapping[int, int]) -> tuple[Cell, ...]:
-    made: list[Cell] = []
-    waiting: dict[Op, Cell] = {}
-    for cell in row:
-        op = cell.ops[0]
-        if op.kind.startswith("RECV"):
-            waiting[op] = cell
-            continue
-        if op.kind.startswith("SEND"):
-            to = peer(op, owner)
-            if to is not None and rank < to:  # the lower rank receives before it sends
-                made += [waiting.pop(r) for r in list(waiting) if peer(r, owner) == to]
-        for part in cell.ops:
-            needed = consumed(part)
-            if needed is not None and needed in waiting:
-                made.append(waiting.pop(needed))
-        made.append(cell)
-    return (*made, *waiting.values())

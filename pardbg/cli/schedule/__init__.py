@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pardbg.cli.common import UserError, has_terminal, load_session, need_terminal, new_file
+from pardbg.cli.common import has_terminal, load_session, need_terminal, new_file
+from pardbg.errors import UserError
 
 if TYPE_CHECKING:
     from pardbg.analysis.schedules.compare import Durations
@@ -152,7 +153,7 @@ def saver(path: Path, text: str) -> Callable[[Table, str], str]:
                 if there is not None:
                     fresh.chmod(to.stat().st_mode)
         except (UserError, OSError) as error:
-            raise EditError(getattr(error, "message", str(error))) from None
+            raise EditError(str(error)) from None
         known[to] = dump(changed)
         return f"wrote {to.name}"
 

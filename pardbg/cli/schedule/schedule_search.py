@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pardbg.cli.common import UserError
+from pardbg.errors import UserError
 from pardbg.words import duration, percent
 
 if TYPE_CHECKING:

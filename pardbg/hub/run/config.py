@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pardbg.errors import UserError
 from pardbg.hub.removal import RINGS_DIR, mark, refusal
 from pardbg.session.rotation import UNLIMITED, PartLimits
 from pardbg_agent import wire
@@ -47,7 +48,7 @@ CTRL_PORT, DATA_PORT, PUB_PORT = 0, 1, 2
 """A hub that other nodes reach listens on three ports, from the one that is named on."""
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """A run directory that cannot be made, read or used. One line."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.errors import UserError
 from pardbg.hub.removal import RING, RINGS_DIR, is_private, marked, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError, RunConfig
@@ -31,7 +32,7 @@ KEEP_BOX_BYTES: Final = 512 << 20
 """Rings lie in memory: of more than so many dead runs or bytes the oldest go."""
 
 
-class RunError(Exception):
+class RunError(UserError):
     """No such run. One line."""
 
 
@@ -153,7 +154,7 @@ def find_run(name: str | None = None) -> Run:
 
 def find_run_rings(name: str) -> RunRings:
     """Return a dead run by id, prefix of the id, name or directory; or a directory of rings.
-    Raises RunError."""
+    Raises UserError."""
     path = Path(name)
     if path.is_dir():
         return _box_in(path)
@@ -213,16 +214,13 @@ def _run_rings(run_dir: Path) -> RunRings | None:
 
 
 def _box_in(path: Path) -> RunRings:
-    """A run's directory, or one of rings alone (copied from somewhere). Raises RunError."""
+    """A run's directory, or one of rings alone (copied from somewhere). Raises UserError."""
     if not (path / RUN_FILE).is_file():
         rings = _rings_in(path, path, None)
         if not rings.num_rings:
             raise RunError(f"{path} has neither a run.json nor rings: see `pardbg ls --dead`")
         return rings
-    try:
-        config = files.load(path)
-    except ConfigError as error:
-        raise RunError(str(error)) from None
+    config = files.load(path)
     ring_dir = config.ring_dir
     if not ring_dir.is_dir():  # copied here: then its rings lie beside or under it
         ring_dir = next((d for d in (path / "rings", path) if list(d.glob(f"*{RING}"))), ring_dir)

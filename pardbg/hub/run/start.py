@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.errors import UserError
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
-from pardbg.hub.run.config import ConfigError, Place, RunConfig
+from pardbg.hub.run.config import Place, RunConfig
 from pardbg.hub.run.output import let_stand_in
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
@@ -29,7 +30,7 @@ POLL_S: Final = 0.02
 START_POLL_S: Final = 0.003
 
 
-class LaunchError(Exception):
+class LaunchError(UserError):
     """A run that could not be started. One line."""
 
 
@@ -144,7 +145,7 @@ def start_run(
     streams: Streams | None = None,
     place: Place | None = None,
 ) -> RunHandle:
-    """Start hub and job; returns when both run. Raises LaunchError.
+    """Start hub and job; returns when both run. Raises UserError.
 
     ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
     ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
@@ -156,15 +157,12 @@ def start_run(
     """
     environment = dict(os.environ if env is None else env)
     _check_command(argv, environment, cwd)
-    try:
-        config = files.make(
-            list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
-            owner_pid=os.getpid() if owner else None, limits=limits,
-            allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
-            place=place,
-        )  # fmt: skip
-    except ConfigError as error:
-        raise LaunchError(str(error)) from None
+    config = files.make(
+        list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
+        owner_pid=os.getpid() if owner else None, limits=limits,
+        allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
+        place=place,
+    )  # fmt: skip
     handle = RunHandle(config.dir)
     words, fds = streams.for_launcher() if streams is not None else ([], ())
     if streams is not None:

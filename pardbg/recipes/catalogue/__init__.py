@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from pardbg.recipes.catalogue import data, faults, hybrid, pipelines, sharded
-from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe, RecipeError
+from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe, RecipeError, divisors, listed
 
 __all__ = [
     "DEFAULT", "RECIPES", "Kind", "Option", "Recipe", "RecipeError", "by_kind", "command", "find",
@@ -60,7 +60,7 @@ def command(
     if misfit is not None:
         raise RecipeError(misfit)
     if nnodes < 1 or ranks % nnodes:
-        fits = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+        fits = listed(divisors(ranks))
         raise RecipeError(
             f"{ranks} ranks cannot be shared evenly by {nnodes} nodes: take --nnodes {fits}"
         )

@@ -7,27 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe, any_share
+from pardbg.recipes.catalogue.recipe import ANY_SHARE, Kind, Option, Recipe, divisors, listed, takes
 from pardbg.recipes.shape import BATCH
 
-
-def _server_and_workers(name: str, nproc: int) -> str | None:
-    if 2 <= nproc <= BATCH + 1:
-        return None
-    return (
-        f"{name} has a server and at least one worker, and {BATCH} sequences to share:"
-        f" take 2 to {BATCH + 1} ranks"
-    )
-
-
-def _one(name: str, nproc: int) -> str | None:
-    if nproc == 1:
-        return None
-    return f"{name} is one process that drives all GPUs and cannot use {nproc}: take 1 rank"
-
-
-def _two_or_more(name: str, nproc: int) -> str | None:
-    return None if nproc >= 2 else f"{name} needs somebody to talk to: take 2 ranks or more"
+_SERVER_AND_WORKERS = takes(
+    range(2, BATCH + 2),
+    f"has a server and at least one worker, and {BATCH} sequences to share:"
+    f" take 2 to {BATCH + 1} ranks",
+)
+_ONE = takes((1,), "is one process that drives all GPUs and cannot use {}: take 1 rank")
+_TWO_OR_MORE = takes(range(2, 1 << 31), "needs somebody to talk to: take 2 ranks or more")
 
 
 def _two_gpus(_: int, __: Mapping[str, Any]) -> str | None:
@@ -46,10 +35,9 @@ def _pieces(nproc: int, own: Mapping[str, Any]) -> str | None:
     share, pieces = BATCH // nproc, own["pieces"]
     if share % pieces == 0:
         return None
-    fits = ", ".join(str(n) for n in range(1, share + 1) if share % n == 0)
     return (
         f"ddp-accum with {nproc} ranks has {share} sequences on each and cannot cut them into"
-        f" {pieces} pieces: take --pieces {fits}"
+        f" {pieces} pieces: take --pieces {listed(divisors(share))}"
     )
 
 
@@ -93,30 +81,29 @@ def _init_method(text: str) -> str | None:
 
 RECIPES = (
     Recipe("dp", Kind.DATA, "nn.DataParallel: one process, all GPUs (needs 2)", "pardbg.recipes.dp",
-           fits=_one, able=_two_gpus, nproc=1),
+           fits=_ONE, able=_two_gpus, nproc=1),
     Recipe("ps", Kind.DATA,
            "parameter server: workers push gradients and pull weights, all in step",
-           "pardbg.recipes.ps", fits=_server_and_workers, screen="traffic"),
+           "pardbg.recipes.ps", fits=_SERVER_AND_WORKERS, screen="traffic"),
     Recipe("ps-async", Kind.DATA, "parameter server without a common step; bounded staleness",
-           "pardbg.recipes.ps_async", fits=_server_and_workers, screen="traffic",
+           "pardbg.recipes.ps_async", fits=_SERVER_AND_WORKERS, screen="traffic",
            options=(Option("staleness", 4, "updates between a pull and its push, at most",
-                           least=0),), follows_single=False, on_cpu=True),
+                           least=0),), on_cpu=True),
     Recipe("ddp", Kind.DATA, "a replica per rank, gradients averaged while backward runs",
            "pardbg.recipes.ddp"),
     Recipe("ddp-accum", Kind.DATA, "several backwards per step, gradients sent once",
            "pardbg.recipes.ddp_accum", able=_pieces,
            options=(Option("pieces", 2, "pieces that a rank cuts its share into", least=1),)),
     Recipe("ddp-syncbn", Kind.DATA, "batch norm over all ranks' inputs",
-           "pardbg.recipes.ddp_syncbn", follows_single=False),
+           "pardbg.recipes.ddp_syncbn"),
     Recipe("ddp-ring", Kind.DATA,
            "all_reduce written out: a ring of sends and receives, chunk by chunk",
-           "pardbg.recipes.ddp_ring", fits=any_share, screen="traffic"),
+           "pardbg.recipes.ddp_ring", fits=ANY_SHARE, screen="traffic"),
     Recipe("tour", Kind.TOUR, "every collective, p2p call and reduction, each result checked",
-           "pardbg.recipes.tour", fits=_two_or_more, able=_reachable, steps=20,
+           "pardbg.recipes.tour", fits=_TWO_OR_MORE, able=_reachable, steps=20,
            screen="collectives",
            options=(Option("backend", "gloo", "gloo, nccl or mpi", type=str,
                            choices=("gloo", "nccl", "mpi")),
                     Option("init-method", "env://",
-                           "env://, tcp://HOST:PORT or file:///PATH: how ranks meet", type=str)),
-           follows_single=False),
+                           "env://, tcp://HOST:PORT or file:///PATH: how ranks meet", type=str))),
 )  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe
+from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe, takes
 from pardbg.recipes.shape import BATCH, BLOCKS
 
 _RANK = Option("fault-rank", 1, "the rank it strikes", least=0)
@@ -23,17 +23,14 @@ def _size(
     return Option("fault-size", default, unit, of, least=least, most=most)
 
 
-def _several(name: str, nproc: int) -> str | None:
-    """Ranks that wait for each other, with two sequences at least for each."""
-    if 2 <= nproc <= BATCH // 2:
-        return None
-    return f"{name} needs ranks that wait for each other: take 2 to {BATCH // 2}, not {nproc}"
-
-
-def _uneven_stages(name: str, nproc: int) -> str | None:
-    if 2 <= nproc < BLOCKS - 2:
-        return None
-    return f"{name} needs stages with blocks to move: take 2 to {BLOCKS - 3} ranks"
+_SEVERAL = takes(
+    range(2, BATCH // 2 + 1),
+    f"needs ranks that wait for each other: take 2 to {BATCH // 2}, not {{}}",
+)
+"""With two sequences at least for each."""
+_UNEVEN_STAGES = takes(
+    range(2, BLOCKS - 2), f"needs stages with blocks to move: take 2 to {BLOCKS - 3} ranks"
+)
 
 
 def _strikes(nproc: int, own: Mapping[str, Any]) -> str | None:
@@ -71,8 +68,7 @@ def _fault(
         code=f"pardbg.recipes.faults.{code}",
         options=options,
         screen=screen,
-        follows_single=False,
-        **{"fits": _several, "able": _strikes, "steps": 100, **more},
+        **{"fits": _SEVERAL, "able": _strikes, "steps": 100, **more},
     )
 
 
@@ -109,7 +105,7 @@ RECIPES: tuple[Recipe, ...] = (
     _fault("stage-imbalance", "slow:stage_imbalance",
            "a 1F1B pipeline cut unevenly: one stage has more blocks", _RANK,
            _size(2, "blocks more for this rank's stage", of=int),
-           fits=_uneven_stages, screen="pipeline"),
+           fits=_UNEVEN_STAGES, screen="pipeline"),
     _fault("small-messages", "slow:SmallMessages",
            "a hundred tiny all_reduces a step instead of DDP's buckets"),
     _fault("exposed-comm", "slow:ExposedComm", "a large all_gather that no compute hides",

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from pardbg.recipes.catalogue.pipelines import cut, microbatches, one_per_rank
-from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe
+from pardbg.recipes.catalogue.recipe import ANY_RANKS, Kind, Option, Recipe, divisors, listed
 from pardbg.recipes.shape import BATCH, BLOCKS, HEADS
 
 
 def misfit(name: str, nproc: int, dp: int, tp: int, count: int) -> str | None:
     """Why ranks, dp, tp and microbatches do not go together, in one line; None: they do."""
     if BATCH % dp:
-        fits = ", ".join(str(n) for n in range(1, BATCH + 1) if BATCH % n == 0)
+        fits = listed(divisors(BATCH))
         return f"{name} deals {BATCH} sequences to its replicas: take {fits} of them, not {dp}"
     if HEADS % tp:
-        fits = ", ".join(str(n) for n in range(1, HEADS + 1) if HEADS % n == 0)
-        return f"{name} cuts {HEADS} heads: take --tp {fits}, not {tp}"
+        return f"{name} cuts {HEADS} heads: take --tp {listed(divisors(HEADS))}, not {tp}"
     pp, rest = divmod(nproc, dp * tp)
     if rest or not 2 <= pp <= BLOCKS:
         unit = dp * tp
@@ -26,10 +25,6 @@ def misfit(name: str, nproc: int, dp: int, tp: int, count: int) -> str | None:
             f" take {2 * unit}, {3 * unit}, … {BLOCKS * unit} ranks, not {nproc}"
         )
     return cut(name, count, pp, one_per_rank, sequences=BATCH // dp)
-
-
-def _ranks(name: str, nproc: int) -> str | None:
-    return None  # it depends on the options too: see _dp_pp and _three_d
 
 
 def _dp_pp(nproc: int, own: Mapping[str, Any]) -> str | None:
@@ -43,11 +38,11 @@ def _three_d(nproc: int, own: Mapping[str, Any]) -> str | None:
 RECIPES = (
     Recipe("dp-pp", Kind.HYBRID,
            "data parallel × pipeline: 1F1B pipelines side by side, gradients averaged",
-           "pardbg.recipes.dp_pp", fits=_ranks, able=_dp_pp,
+           "pardbg.recipes.dp_pp", fits=ANY_RANKS, able=_dp_pp,
            options=(microbatches(4), Option("replicas", 2, "pipelines side by side", least=1)),
            screen="pipeline"),
     Recipe("3d", Kind.HYBRID, "data × pipeline × tensor parallel on one device mesh",
-           "pardbg.recipes.three_d", fits=_ranks, able=_three_d, nproc=8,
+           "pardbg.recipes.three_d", fits=ANY_RANKS, able=_three_d, nproc=8,
            options=(microbatches(4),
                     Option("dp", 2, "ranks that share a batch and shard the parameters", least=1),
                     Option("tp", 2, "ranks that share each matrix", least=1)),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pardbg.recipes.catalogue import tables
-from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe
+from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe, divisors, takes
 from pardbg.recipes.shape import BATCH, BLOCKS, MICROBATCHES
 
 Takes = Callable[[int, int], bool]
@@ -17,10 +17,10 @@ def microbatches(default: int = MICROBATCHES) -> Option:
     return Option("microbatches", default, "pieces a step's batch is cut into", least=1)
 
 
-def cut(name: str, count: int, num_ranks: int, takes: Takes, sequences: int = BATCH) -> str | None:
+def cut(name: str, count: int, num_ranks: int, can: Takes, sequences: int = BATCH) -> str | None:
     """Why a pipeline of so many ranks cannot cut ``sequences`` into ``count`` microbatches; None:
     it can."""
-    able = [m for m in range(1, sequences + 1) if sequences % m == 0 and takes(num_ranks, m)]
+    able = [m for m in divisors(sequences) if can(num_ranks, m)]
     if count in able:
         return None
     if not able:
@@ -53,27 +53,24 @@ def whole_rounds(num_ranks: int, count: int) -> bool:
 
 
 def _pipeline(
-    name: str, summary: str, module: str, takes: Takes = any_number, stages_per_rank: int = 1
+    name: str, summary: str, module: str, can: Takes = any_number, stages_per_rank: int = 1
 ) -> Recipe:
-    def fits(name: str, nproc: int) -> str | None:
-        most = BLOCKS // stages_per_rank
-        if 2 <= nproc <= most:
-            return None
-        each = "a stage" if stages_per_rank == 1 else f"{stages_per_rank} stages"
-        return (
-            f"{name} puts {each} of the {BLOCKS}-block model on each rank"
-            f" and cannot use {nproc}: take 2 to {most} ranks"
-        )
+    most = BLOCKS // stages_per_rank
+    each = "a stage" if stages_per_rank == 1 else f"{stages_per_rank} stages"
 
     def able(nproc: int, own: Mapping[str, Any]) -> str | None:
-        return cut(name, own["microbatches"], nproc, takes)
+        return cut(name, own["microbatches"], nproc, can)
 
     return Recipe(
         name=name,
         kind=Kind.PIPELINE,
         summary=summary,
         module=f"pardbg.recipes.{module}",
-        fits=fits,
+        fits=takes(
+            range(2, most + 1),
+            f"puts {each} of the {BLOCKS}-block model on each rank and cannot use {{}}:"
+            f" take 2 to {most} ranks",
+        ),
         able=able,
         options=(microbatches(),),
         screen="pipeline",
@@ -81,16 +78,13 @@ def _pipeline(
     )
 
 
-def _layers(name: str, nproc: int) -> str | None:
-    if 2 <= nproc <= BLOCKS:
-        return None
-    return f"{name} gives each rank some of {BLOCKS} blocks: take 2 to {BLOCKS} ranks, not {nproc}"
-
-
 RECIPES = (
     Recipe("mp", Kind.PIPELINE,
            "layers on different ranks, one batch at a time: all but one rank wait",
-           "pardbg.recipes.mp", fits=_layers, screen="pipeline"),
+           "pardbg.recipes.mp", fits=takes(
+               range(2, BLOCKS + 1),
+               f"gives each rank some of {BLOCKS} blocks: take 2 to {BLOCKS} ranks, not {{}}",
+           ), screen="pipeline"),
     _pipeline("gpipe", "all forwards, then all backwards; simple, holds every activation", "gpipe"),
     _pipeline("1f1b", "one forward, one backward in turn; few activations held", "onef1b",
               one_per_rank),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from pardbg.recipes.shape import BATCH
 
@@ -74,17 +74,30 @@ Able = Callable[[int, Mapping[str, Any]], str | None]
 options cannot be meant, in one line, or None."""
 
 
-def any_share(name: str, nproc: int) -> str | None:
-    """Each rank takes some sequences of the batch, not all as many."""
-    return None if 1 <= nproc <= BATCH else f"{name} has {BATCH} sequences: take 1 to {BATCH} ranks"
+def takes(numbers: Container[int], why: str) -> Fits:
+    """So many ranks; ``why`` is said of others after the recipe's name, with ``{}`` for theirs."""
+    return lambda name, nproc: None if nproc in numbers else f"{name} {why.format(nproc)}"
 
 
-def equal_shares(name: str, nproc: int) -> str | None:
-    """Each rank takes as many sequences of the batch as every other."""
-    if nproc >= 1 and BATCH % nproc == 0:
-        return None
-    fits = ", ".join(str(n) for n in range(1, BATCH + 1) if BATCH % n == 0)
-    return f"{name} cuts a batch of {BATCH} and cannot use {nproc} ranks: take {fits}"
+def divisors(whole: int) -> list[int]:
+    """All of them, the smallest first."""
+    return [n for n in range(1, whole + 1) if whole % n == 0]
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """``1, 2, 4``."""
+    return ", ".join(map(str, numbers))
+
+
+ANY_RANKS: Final = takes(range(1 << 31), "")
+"""It depends on the options."""
+ANY_SHARE: Final = takes(range(1, BATCH + 1), f"has {BATCH} sequences: take 1 to {BATCH} ranks")
+"""Each rank takes some sequences of the batch, not all as many."""
+EQUAL_SHARES: Final = takes(
+    divisors(BATCH),
+    f"cuts a batch of {BATCH} and cannot use {{}} ranks: take {listed(divisors(BATCH))}",
+)
+"""Each rank takes as many sequences of the batch as every other."""
 
 
 def able(nproc: int, own: Mapping[str, Any]) -> str | None:
@@ -102,7 +115,7 @@ class Recipe:
     """One line for ``pardbg demo --list``."""
     module: str
     """Runs as ``torchrun -m MODULE``."""
-    fits: Fits = equal_shares
+    fits: Fits = EQUAL_SHARES
     able: Able = able
     nproc: int = 4
     """Ranks by default."""
@@ -116,8 +129,6 @@ class Recipe:
     code: str = ""
     """``module:name`` of what trains, (World, Options) in; without it the module's ``train``."""
     stages_per_rank: int = 1
-    follows_single: bool = True
-    """Its losses are the single process's on the same data."""
     on_cpu: bool = False
     """Needs what only gloo on CPUs has, also where there are GPUs."""
 

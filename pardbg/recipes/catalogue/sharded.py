@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.recipes.catalogue.recipe import Fits, Kind, Option, Recipe
+from pardbg.recipes.catalogue.recipe import Fits, Kind, Option, Recipe, takes
 from pardbg.recipes.shape import BATCH, CONTEXT, EXPERTS, HEADS
 
 
@@ -11,19 +11,7 @@ def _divides(what: str, *sizes: int, least: int = 1) -> Fits:
     fitting = [n for n in range(least, min(sizes) + 1) if all(size % n == 0 for size in sizes)]
     *first, last = map(str, fitting)
     take = f"{', '.join(first)} or {last}" if first else last
-
-    def fits(name: str, nproc: int) -> str | None:
-        if nproc in fitting:
-            return None
-        return f"{name} {what} and cannot use {nproc}: take {take} ranks"
-
-    return fits
-
-
-def _groups_of_two(name: str, nproc: int) -> str | None:
-    if nproc >= 4 and nproc % 2 == 0 and BATCH % nproc == 0:
-        return None
-    return f"{name} shards over 2 ranks and replicates that, so cannot use {nproc}: take 4, 8 or 16"
+    return takes(fitting, f"{what} and cannot use {{}}: take {take} ranks")
 
 
 RECIPES: tuple[Recipe, ...] = (
@@ -47,12 +35,15 @@ RECIPES: tuple[Recipe, ...] = (
            "everything sharded; a block is gathered while it computes, twice a step",
            "pardbg.recipes.zero3", screen="memory"),
     Recipe("hsdp", Kind.SHARDED, "sharded within groups of 2 ranks, replicated across the groups",
-           "pardbg.recipes.hsdp", fits=_groups_of_two, screen="memory"),
+           "pardbg.recipes.hsdp", fits=takes(
+               (4, 8, 16),
+               "shards over 2 ranks and replicates that, so cannot use {}: take 4, 8 or 16"),
+           screen="memory"),
     Recipe("moe", Kind.EXPERTS,
            f"{EXPERTS} experts over the ranks; tokens travel to theirs and back",
            "pardbg.recipes.moe",
-           fits=_divides(f"deals {EXPERTS} experts to the ranks", EXPERTS, BATCH), screen="traffic",
-           follows_single=False),
+           fits=_divides(f"deals {EXPERTS} experts to the ranks", EXPERTS, BATCH),
+           screen="traffic"),
     Recipe("recompute", Kind.EXPERTS,
            "activations forgotten and computed again in backward, every other step",
            "pardbg.recipes.recompute",

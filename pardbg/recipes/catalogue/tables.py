@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pardbg.recipes.catalogue.recipe import Kind, Option, Recipe, RecipeError
+from pardbg.recipes.catalogue.recipe import ANY_RANKS, Kind, Option, Recipe, RecipeError
 from pardbg.recipes.shape import BATCH, BLOCKS
 
 _ACTION = re.compile(r"(\d{1,6})[FBIW](\d{1,6})")
@@ -80,7 +80,7 @@ RECIPE = Recipe(
     kind=Kind.PIPELINE,
     summary="any schedule from a CSV file; without one ZB-H1, which torch does not have",
     module="pardbg.recipes.csv_table",
-    fits=lambda name, nproc: None,
+    fits=ANY_RANKS,
     able=_able,
     options=(
         Option("file", "", "the schedule, in torch's grammar", type=str),

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
+from pardbg.errors import UserError
 from pardbg.plain_text import plain_cell
 from pardbg.session.export.schema import OTHER_RECORD, OTHERS, RECORDS, Column
 from pardbg.store.history import History
@@ -200,7 +201,7 @@ _ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
 """Rows of each table in OTHERS."""
 
 
-class MissingLibrary(Exception):
+class MissingLibrary(UserError):
     """A format needs a library that is not installed. One line."""
 
 

@@ -62,7 +62,6 @@ class Counts:
     slices: int = 0
     counters: int = 0
     flows: int = 0
-    instants: int = 0
 
 
 @dataclass(slots=True)
@@ -95,7 +94,7 @@ def write_trace(store: Store, path: Path) -> Counts:
                     out.write(",\n" + ",\n".join(lines))
         for line in _flow_events(view, places, counts):
             out.write(",\n" + line)
-        for line in _instants(view, counts):
+        for line in _instants(view):
             out.write(",\n" + line)
         out.write("\n]}\n")
     return counts
@@ -210,7 +209,7 @@ def _instant(name: str, scope: str, pid: int, t: int, args: Mapping[str, Any]) -
     return f'{head}"name":{json.dumps(name)},"args":{json.dumps(args, default=str)}}}'
 
 
-def _instants(view: View, counts: Counts) -> list[str]:
+def _instants(view: View) -> list[str]:
     """Findings and what control did, over all ranks."""
     lines = [
         _instant(
@@ -222,7 +221,6 @@ def _instants(view: View, counts: Counts) -> list[str]:
     for t_ns, fields in view.store.controls.last(None, len(view.store.controls)):
         name = f"control: {fields.get('event', '')}"
         lines.append(_instant(name, "g", 0, max(0, t_ns - view.begin_ns), fields))
-    counts.instants += len(lines)
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgpack
 
+from pardbg.errors import UserError
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg_agent.wire import (
     FRAME,
@@ -26,7 +27,7 @@ BATCH: Final = 8192
 _INT32: Final = (1 << 32) - 1
 
 
-class ForeignError(Exception):
+class ForeignError(UserError):
     """A file that cannot be imported. One line."""
 
 

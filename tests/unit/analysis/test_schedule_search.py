@@ -14,7 +14,7 @@ from pardbg.analysis.schedules.schedule_table import from_plan, parse
 from pardbg.analysis.schedules.search import PLACEMENTS, Placement, Problem, search
 from pardbg.analysis.schedules.solver import improve, solver_there
 from pardbg.analysis.whatif.plans import plan
-from pardbg.cli.schedule import schedule
+from pardbg.cli import cli
 
 COSTS = Durations(10e6, 20e6, 10e6, 10e6)
 
@@ -75,7 +75,7 @@ def test_the_solver_finds_and_proves_the_shortest() -> None:
 
 
 def said(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(schedule, ["search", "--seconds", "0", *words])
+    done = CliRunner().invoke(cli, ["schedule", "search", "--seconds", "0", *words])
     return done.exit_code, done.stdout, done.stderr
 
 

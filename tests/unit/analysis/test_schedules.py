@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from pardbg.analysis.schedules.compare import Durations, predict
 from pardbg.analysis.schedules.lint import MAX_PROBLEMS, Verdict, lint
-from pardbg.analysis.schedules.lowering import defer_receives, lower
+from pardbg.analysis.schedules.lowering import consumed, lower, peer
 from pardbg.analysis.schedules.schedule_table import (
     MAX_CELLS,
+    Cell,
+    Op,
     Table,
     TableError,
     dump,
@@ -175,8 +179,31 @@ def test_lowered_as_torch_does_it() -> None:
         assert [kinds_apart([cell.text for cell in row]) for row in made] == wanted
 
 
+def defer_receives(rank: int, row: Sequence[Cell], owner: Mapping[int, int]) -> tuple[Cell, ...]:
+    """Each receive as late as it may come, as torch's ``_defer_recv_ops`` has it."""
+    made: list[Cell] = []
+    waiting: dict[Op, Cell] = {}
+    for cell in row:
+        op = cell.ops[0]
+        if op.kind.startswith("RECV"):
+            waiting[op] = cell
+            continue
+        if op.kind.startswith("SEND"):
+            to = peer(op, owner)
+            if to is not None and rank < to:  # the lower rank receives before it sends
+                made += [waiting.pop(r) for r in list(waiting) if peer(r, owner) == to]
+        for part in cell.ops:
+            needed = consumed(part)
+            if needed is not None and needed in waiting:
+                made.append(waiting.pop(needed))
+        made.append(cell)
+    return (*made, *waiting.values())
+
+
 def deferred(name: str, pp: int, mb: int) -> Verdict:
-    return lint(defer_receives(Table(lower(built_in(name, pp, mb)).rows)))
+    table = Table(lower(built_in(name, pp, mb)).rows)
+    rows = enumerate(table.rows)
+    return lint(Table(tuple(defer_receives(rank, row, table.owners) for rank, row in rows)))
 
 
 def test_deferred_receives_deadlock_or_mix_up_data() -> None:

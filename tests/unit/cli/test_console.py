@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pardbg.cli import options
-from pardbg.cli.common import UserError
 from pardbg.cli.ctl import _ctl_words, ctl
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
 from pardbg.control.language.manual import MANUAL, manual
 from pardbg.control.language.verbs import Reply, Verb
+from pardbg.errors import UserError
 from pardbg.ui.commands.actions import ACTIONS, explain
 from pardbg.ui.commands.command_line import complete, parse
 from pardbg.ui.commands.startup import KEPT, History, Rc, RcLine, run_rc

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from pardbg.cli import cli
-from pardbg.cli.common import UserError
 from pardbg.cli.front import FIRST, MORE
+from pardbg.errors import UserError
 from pardbg.hub.run import runs
 from pardbg.hub.run.runs import Run
 

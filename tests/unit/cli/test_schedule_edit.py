@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from pardbg.analysis.schedules.editor import EditError
 from pardbg.analysis.schedules.schedule_table import parse
-from pardbg.cli.live import demo
-from pardbg.cli.schedule import saver, schedule, told
+from pardbg.cli import cli
+from pardbg.cli.schedule import saver, told
 
 ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 SESSIONS = Path(__file__).parents[3] / "sessions"
@@ -43,7 +43,7 @@ def test_a_table_is_saved_whole_and_never_over_what_somebody_else_wrote(tmp_path
 
 
 def run(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(schedule, words)
+    done = CliRunner().invoke(cli, ["schedule", *words])
     return done.exit_code, done.output
 
 
@@ -85,7 +85,7 @@ def test_demo_says_in_a_line_what_cannot_be_run(
 ) -> None:
     path = tmp_path / "s.csv"
     path.write_text(text)
-    done = CliRunner().invoke(demo, [*words, "--schedule", str(path)])
+    done = CliRunner().invoke(cli, ["demo", *words, "--schedule", str(path)])
     assert done.exit_code == 2 and says in done.output and done.output.count("\n") == 1
 
 
@@ -102,5 +102,5 @@ def test_what_a_run_took_is_said_beside_what_was_predicted(
 def test_a_byte_order_mark_is_no_part_of_the_first_action(tmp_path: Path) -> None:
     path = tmp_path / "S.csv"
     path.write_text(ONE, encoding="utf-8-sig")
-    done = CliRunner().invoke(schedule, ["lint", str(path)])
+    done = CliRunner().invoke(cli, ["schedule", "lint", str(path)])
     assert done.exit_code == 0 and "good: 2 ranks" in done.output

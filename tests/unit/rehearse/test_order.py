@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pardbg.cli.common import UserError
 from pardbg.cli.rehearse import script_of
+from pardbg.errors import UserError
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.rehearse.order import TICK_NS, Transport, play
 from pardbg.rehearse.rank_trace import Trace

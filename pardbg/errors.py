@@ -1,0 +1,7 @@
+"""What a user can correct, in one line: raised wherever it is found, told where it is asked for."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """What is wrong and what to do, in one line; the command line ends with exit code 2."""
