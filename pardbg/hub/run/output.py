@@ -20,6 +20,7 @@ import select
 import stat
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ class RingFile:
     def __init__(self, path: Path, limit: int, seen: int | None = None) -> None:
         """``seen``: bytes of the stream taken before; None: those in the file."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._limit = limit
+        self._path, self._limit = path, limit
         self._end = os.fstat(self._fd).st_size if seen is None else seen
         self._freed = 0
         """Everything before is given back."""
@@ -90,31 +91,102 @@ class RingFile:
         self._end = max(self._end, _up(end))
 
     def take(self, source: int, wait: bool = True) -> list[bytes]:
-        """Keep what ``source`` has of the stream, and return it: before it what another process
-        took meanwhile. Empty at the stream's end. Raises OSError: BlockingIOError where there is
-        nothing now, or, without ``wait``, while another process is at it."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        """Keep what ``source`` has of the stream, and return it: with it, in order, what another
+        process took meanwhile. Empty at the stream's end. Raises OSError: BlockingIOError where
+        there is nothing now. Without ``wait``: who is at it is stopped, and merges what is put
+        aside for it when it goes on."""
+        begun = time.monotonic_ns()
         try:
-            missed = self._missed()
+            fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return [self._put_aside(source)]
+        try:
+            missed = [*self._missed(), *self._merge()]
+            asked, data, failed = time.monotonic_ns(), b"", None
             try:
                 data = os.read(source, READ_BYTES)
-            except OSError:  # nothing now, or a terminal whose other side is closed
-                if missed:
-                    return missed
-                raise
+            except OSError as error:  # nothing now, or a terminal whose other side is closed
+                failed = error
+            # Stopped on the way here, and in the longer of the two times: before it read, or after.
+            first = asked - begun > time.monotonic_ns() - asked
+            aside = self._merge() if first else []
             self.append(data)
-            return [*missed, data] if data else missed
+            found = [*missed, *aside, *([data] if data else []), *self._merge()]
+            if failed is not None and not found:
+                raise failed
+            return found
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def merge(self) -> None:
+        """Keep what was put aside for a process that is no more."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._missed()
+            self._merge()
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _asides(self) -> list[Path]:
+        """In the order they were made. One that its reader was stopped at is followed by another:
+        nobody waits for who is stopped."""
+        start = f"{self._path.name}.aside"
+        found = [name for name in os.listdir(self._path.parent) if name.startswith(start)]
+        return [self._path.with_name(name) for name in sorted(found)]
+
+    def _put_aside(self, source: int) -> bytes:
+        last = self._asides()[-1:]
+        number = int(last[0].name[-4:]) if last else 0
+        aside = None
+        while aside is None:
+            aside, number = self._aside(number), number + 1
+        try:
+            data = os.read(source, READ_BYTES)
+            aside.append(data)
+            return data
+        finally:
+            aside.close()
+
+    def _aside(self, number: int) -> RingFile | None:
+        """It, if nobody is at it."""
+        aside = RingFile(Path(self._aside_path(number)), self._limit)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(aside._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(aside._fd).st_nlink:  # else: merged a moment ago
+                return aside
+        aside.close()
+        return None
+
+    def _merge(self) -> list[bytes]:
+        """Take what was put aside, and keep it."""
+        found: list[bytes] = []
+        asides = self._asides() if self._has_aside() else []
+        while asides:
+            for path in asides:
+                aside = RingFile(path, self._limit, 0)
+                fcntl.flock(aside._fd, fcntl.LOCK_EX)
+                path.unlink()
+                found += aside._missed()
+                aside.close()
+            asides = self._asides()  # stopped meanwhile, it has more
+        for part in found:
+            self.append(part)
+        return found
+
+    def _has_aside(self) -> bool:
+        """The first of them is there: each merge takes them all."""
+        return os.path.exists(self._aside_path(0))
+
+    def _aside_path(self, number: int) -> str:
+        return f"{self._path}.aside{number:04}"
 
     @property
     def behind(self) -> bool:
         """Another process has taken something of the stream."""
-        return os.fstat(self._fd).st_size > self._end
+        return os.fstat(self._fd).st_size > self._end or self._has_aside()
 
     def _missed(self) -> list[bytes]:
         found = []
-        while self.behind:
+        while os.fstat(self._fd).st_size > self._end:
             try:
                 at = os.lseek(self._fd, self._end, os.SEEK_DATA)
             except OSError:  # a hole up to the end
@@ -264,23 +336,27 @@ class StandIn:
 
     def turn(self) -> bool:
         """Read what is there if the owner is stopped; return whether it is."""
-        stopped = (stat_fields(self._owner) or " ")[0] in "Tt"
+        stopped = self._stopped()
         with contextlib.suppress(OSError):
             if stopped and not self._open:
                 self._open_ends()
         for source, ring in self._open:
             with contextlib.suppress(OSError):
-                for _ in range(TURN_READS if stopped else 0):
-                    if not ring.take(source, wait=False):
+                for _ in range(TURN_READS):
+                    if not self._stopped() or not any(ring.take(source, wait=False)):
                         break
         if not stopped:
             self.close()
         return stopped
 
+    def _stopped(self) -> bool:
+        return (stat_fields(self._owner) or " ")[0] in "Tt"
+
     def close(self) -> None:
         """Leave them to the owner."""
         for source, ring in self._open:
             os.close(source)
+            ring.merge()
             ring.close()
         self._open = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,13 @@ from pardbg.hub.run import runs
 from pardbg.hub.run.config import RunConfig
 
 OLD_S = 7200.0
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Short enough for sockets, whatever pytest's own are called."""
+    with tempfile.TemporaryDirectory(prefix="pardbg-", dir="/tmp") as path:
+        yield Path(path)
 
 
 @pytest.fixture
