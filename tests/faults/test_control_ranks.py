@@ -17,6 +17,7 @@ import pytest
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle
+from tests.distributed.owned import children
 from tests.distributed.runs import fake_job, hub_pid, maps, session_of, started, wait_ranks
 from tests.processes import rank_env, wait_until
 
@@ -69,6 +70,14 @@ def lines(handle: RunHandle) -> int:
     return (handle.run_dir / "job.out").read_text().count("\n")
 
 
+def settled_lines(handle: RunHandle) -> int:
+    """How far the job's output is, once all of it has been copied: its ranks are held."""
+    job = children(handle)["job"].pid
+    kept = handle.run_dir / "job.out"
+    wait_until(lambda: kept.stat().st_size == os.stat(f"/proc/{job}/fd/1").st_size, 20, "its copy")
+    return lines(handle)
+
+
 def held(handle: RunHandle, ranks: int = 2) -> HubControl:
     control = HubControl(handle.run_dir)
     wait_ranks(control, ranks)
@@ -112,7 +121,7 @@ def test_without_a_word_from_the_hub_held_ranks_run_on(tmp_path: Path, run_dir: 
         line.whole.clear()
         hub = hub_pid(stopped)
         os.kill(hub, signal.SIGSTOP)
-        before = [lines(handle) for handle in (cut, stopped)]
+        before = [settled_lines(handle) for handle in (cut, stopped)]
         try:
             for handle, since in zip((cut, stopped), before, strict=True):
                 runs_on(handle, since, "its ranks to run on by themselves")
