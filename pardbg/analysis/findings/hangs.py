@@ -16,7 +16,6 @@ from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import (
     ASLEEP,
-    CROWDED,
     IDLE_CORES,
     START_LOAD,
     STORE_ADVICE,
@@ -38,7 +37,7 @@ from pardbg.analysis.findings.shared import (
 )
 from pardbg.analysis.findings.stuck import first_place, stuck
 from pardbg.analysis.hangs.stacks import place, waits_in_op
-from pardbg.analysis.hangs.standstill import seen
+from pardbg.analysis.hangs.standstill import CROWDED, seen
 from pardbg.analysis.hangs.waitgraph import (
     PATIENCE_NS,
     Blame,

@@ -26,8 +26,6 @@ _MOST_READY: Final = 0.8
 _MOST_LOAD: Final = 4.0
 START_LOAD: Final = 8.0
 """A start-up has many processes and threads beside it, and reads the disk."""
-CROWDED: Final = 3.0
-"""Threads per core that want to run: who works may get none for seconds."""
 _UNKNOWN_NS: Final = 3_000_000_000
 """Where threads take turns on cores, and no stack has come yet that says what a rank does."""
 _MAX_THREADS: Final = 3

@@ -34,6 +34,9 @@ _TABLES: Final = (
 )
 TURNS: Final = 1.5
 """Threads per core that run or are ready to: they take turns."""
+CROWDED: Final = 3.0
+"""Threads per core that want to run: who works may get none for seconds."""
+_MOST_CROWD: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,10 @@ class Seen:
 
     @property
     def gil_held(self) -> bool:
-        return self.silent_ns > (STARVED_NS if self.ready >= 0.5 else 0) and not self.stopped
+        crowd = self.host_load / CROWDED
+        waits = self.ready >= 0.5 or crowd >= 1  # for a core: so does its agent's thread
+        longest = STARVED_NS * max(1, min(crowd, _MOST_CROWD)) if waits else 0
+        return self.silent_ns > longest and not self.stopped
 
 
 @per_view

@@ -50,6 +50,22 @@ def test_what_a_first_step_uses_first_is_loaded_with_the_gil_held(
     assert list(found(trace, 2500)) == said and "gil-held" in found(trace, 10_600)
 
 
+@pytest.mark.parametrize(("load", "said_after"), [(100, 1900), (400, 7000), (4500, 20_300)])
+def test_an_agent_that_gets_no_core_proves_no_lock(load: int, said_after: int) -> None:
+    """Silent since 400 ms beside so many threads a core, in hundredths: 2 s are enough, or 5 s
+    for every three threads, 20 s at most."""
+    trace = Trace(2)
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    for proc in trace.ranks:
+        proc.step(0, 0, 1)
+    trace.flush()
+    for t in (said_after - 200, said_after + 200):
+        state_of(trace, trace.ranks[1], t, heartbeat_ns=ns(400), cpu=1.0, load=load)
+        stall(trace, t, r1=FORWARD)
+    assert "gil-held" not in found(trace, said_after - 100)
+    assert "gil-held" in found(trace, said_after + 300)
+
+
 def test_who_waits_for_ranks_inside_an_op_waits_for_that_op() -> None:
     """All of 1 and 2 are in their all_reduce, which takes 3 s; 0 waits for 1 in the next one."""
     trace = Trace(3, {"a": (1, 2), "b": (0, 1)})

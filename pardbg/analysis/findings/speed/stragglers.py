@@ -11,7 +11,6 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.findings.reasons import CROWDED
 from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import (
     BUSY_HOST,
@@ -25,7 +24,7 @@ from pardbg.analysis.findings.speed.windows import (
     rows_by_step,
     scheduled,
 )
-from pardbg.analysis.hangs.standstill import host_load
+from pardbg.analysis.hangs.standstill import CROWDED, host_load
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
 Group = tuple[int, str]
