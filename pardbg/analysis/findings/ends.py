@@ -102,7 +102,10 @@ def _judged(view: View) -> tuple[Told | None, list[BadEnd], list[BadEnd]]:
 def told_to_end(view: View) -> frozenset[int]:
     """Ranks that were killed, but as a launcher does after another's failure or when it is told to
     end the job: nothing of theirs is wrong."""
-    asked, _, roots = _judged(view) if bad_ends(view) else (None, [], [])
+    bad = bad_ends(view)
+    asked, _, roots = _judged(view) if bad else (None, [], [])
+    if asked is None and not roots:  # what was wrong ended some of them in an op
+        roots = [end for end in bad if not _sent_away(view, end)] if _explained(view) else []
     if asked is None and not roots:
         return frozenset()
     own = {rank for rank, _, how in roots if how != "exception"}
@@ -112,6 +115,11 @@ def told_to_end(view: View) -> frozenset[int]:
         first = min(t_ns for _, t_ns, _ in roots)
         killed = {rank: t_ns for rank, t_ns in killed.items() if t_ns > first}
     return frozenset(killed.keys() - own)
+
+
+def _sent_away(view: View, end: BadEnd) -> bool:
+    """As a launcher ends ranks."""
+    return end[2] != "exception" and view.ranks[end[0]].exit_code in (_SIGTERM, _SIGKILL)
 
 
 def _settled(view: View, bad: Sequence[BadEnd]) -> bool:

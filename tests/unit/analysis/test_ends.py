@@ -335,6 +335,23 @@ def test_a_rank_that_its_launcher_killed_is_not_lost() -> None:
     assert states(trace) == [("ended", "ended by torchrun")] * 2 + [("lost", "killed")]
 
 
+def test_nor_is_one_that_was_ended_after_another_aborted_over_a_mismatch() -> None:
+    """Rank 0's all_reduce does not fit: gloo aborts rank 1, torchrun ends the others."""
+    trace = Trace(3)
+    trace.define(wire.DefKind.RUN, run="r", t_ns=ns(0), wall_ns=0, argv=["torchrun", "train.py"])
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 1, None, 64 if proc.rank else 32)
+    trace.flush()
+    ends(trace, trace.ranks[1], 20, "killed", -6)
+    for rank in (0, 2):
+        ends(trace, trace.ranks[rank], 320, "killed", -15)
+    trace.end(400, code=1)
+    assert "size-mismatch" in said(trace)
+    assert states(trace) == [
+        ("ended", "ended by torchrun"), ("lost", "killed"), ("ended", "ended by torchrun"),
+    ]  # fmt: skip
+
+
 def test_a_rank_that_raised_and_was_killed_at_its_exit_is_not_lost() -> None:
     trace = Trace(2)
     for proc, t in zip(trace.ranks, (5, 6), strict=True):
