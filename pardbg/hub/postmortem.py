@@ -67,7 +67,7 @@ class _Recovery:
                 self._nothing_left()
             self.writer = SessionWriter(self.output, self.facts)
             self._copy_file()
-            self._define_run()
+            self._define(**self.facts.definition())
             rings = sorted(self.rings.mapped.items(), key=lambda item: item[1].reader.header.rank)
             last = max(_last_sign(ring) for _, ring in rings)
             for proc, ring in rings:
@@ -154,14 +154,6 @@ class _Recovery:
         )
 
     # -- what is said besides
-
-    def _define_run(self) -> None:
-        facts = self.facts
-        self._define(
-            k=DefKind.RUN.value, run=facts.run, name=facts.name, argv=list(facts.argv),
-            cwd=facts.cwd, t_ns=facts.t_ns, wall_ns=facts.wall_ns, host=facts.host,
-            recipe=facts.recipe,
-        )  # fmt: skip
 
     def _say_output(self, last: int) -> None:
         """Lines of the job that the hub did not come to."""

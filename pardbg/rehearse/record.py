@@ -85,8 +85,7 @@ def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:
     facts = RunFacts(run, "rehearsal", HOST, said.command, str(Path.cwd()), "", BEGIN_NS, wall)
     writer = SessionWriter(path, facts)
     hub = Key.DEFINITION.value
-    _say(writer, hub, BEGIN_NS, k=DefKind.RUN.value, run=run, name=facts.name, host=HOST,
-         argv=list(said.command), cwd=facts.cwd, t_ns=BEGIN_NS, wall_ns=wall)  # fmt: skip
+    _say(writer, hub, BEGIN_NS, **facts.definition())
     for rank in sorted(played):
         _define(writer, played[rank], wall)
     _note(writer, "rehearsed", said.transport)

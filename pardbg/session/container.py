@@ -89,8 +89,8 @@ def _read(file: BinaryIO) -> Summary | None:
     if _DATA_END.unpack(file.read(_DATA_END.size))[0] != Opcode.DATA_END:
         return None
     found = Summary(start - _DATA_END.size)
-    for opcode, stream in _records(file.read(size - tail - start)):
-        if opcode == Opcode.STATISTICS:
+    for opcode, stream, _ in records_in(file.read(size - tail - start)):
+        if Opcode(opcode) == Opcode.STATISTICS:  # raises for none that it knows
             found.statistics = Statistics.read(stream)
         elif opcode in _LISTS:
             kind, name = _LISTS[opcode]
@@ -100,15 +100,15 @@ def _read(file: BinaryIO) -> Summary | None:
     return found
 
 
-def _records(data: bytes) -> Iterator[tuple[Opcode, ReadDataStream]]:
-    """The kind of each record, and the stream to read it from."""
+def records_in(data: bytes) -> Iterator[tuple[int, ReadDataStream, int]]:
+    """The kind of each record, the stream to read it from, and its length. Raises ValueError."""
     stream = ReadDataStream(BytesIO(data))
     while stream.count < len(data):
-        opcode, length = Opcode(stream.read1()), stream.read8()
+        opcode, length = stream.read1(), stream.read8()
         if length > len(data) - stream.count:
             raise ValueError("record longer than its section")
         end = stream.count + length
-        yield opcode, stream
+        yield opcode, stream, length
         if stream.count > end:
             raise ValueError("record longer than it says")
         stream.read(end - stream.count)

@@ -12,13 +12,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 import msgpack
 import zstandard
-from mcap.data_stream import ReadDataStream
 from mcap.exceptions import McapError
 from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, Footer, Header, Metadata
@@ -28,7 +26,7 @@ from mcap.stream_reader import StreamReader
 from pardbg.errors import UserError
 from pardbg.events.fields import MAX_NUMBER
 from pardbg.session import pack
-from pardbg.session.container import MAGIC, read_summary
+from pardbg.session.container import MAGIC, read_summary, records_in
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED, Limits, Store
 from pardbg.words import whole
@@ -270,22 +268,13 @@ def unpack_chunk(chunk: Chunk) -> list[Any]:
         raise ValueError(f"compression {chunk.compression}")
     if chunk.uncompressed_crc and zlib.crc32(plain) != chunk.uncompressed_crc:
         raise ValueError("chunk CRC")
-    return list(_chunk_records(plain))
-
-
-def _chunk_records(plain: bytes) -> Iterator[Any]:
-    stream = ReadDataStream(BytesIO(plain))
-    while stream.count < len(plain):
-        opcode, length = stream.read1(), stream.read8()
-        if length > len(plain) - stream.count:
-            raise ValueError("record longer than its chunk")
-        end = stream.count + length
+    found: list[Any] = []
+    for opcode, stream, length in records_in(plain):
         if opcode == Opcode.CHANNEL:
-            yield Channel.read(stream)
+            found.append(Channel.read(stream))
         elif opcode == Opcode.MESSAGE:
-            yield McapMessage.read(stream, length)
-        if end > stream.count:
-            stream.read(end - stream.count)
+            found.append(McapMessage.read(stream, length))
+    return found
 
 
 def _key(channel: Channel) -> bytes:

@@ -17,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -87,6 +87,10 @@ class RunFacts:
             "cwd": self.cwd, "recipe": self.recipe, "t_ns": str(self.t_ns),
             "wall_ns": str(self.wall_ns),
         }  # fmt: skip
+
+    def definition(self) -> dict[str, Any]:
+        """Return the RUN definition."""
+        return {"k": wire.DefKind.RUN.value, **asdict(self), "argv": list(self.argv)}
 
 
 class SessionWriter:

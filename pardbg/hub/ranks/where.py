@@ -83,14 +83,8 @@ class Where:
 
     def answered(self, number: int, proc: str, message: dict[str, Any]) -> None:
         """An agent's ACK."""
-        asked = self._asked.get(number)
-        if asked is None or proc not in asked.waiting:
-            return
-        rank, _ = asked.waiting.pop(proc)
         threads = message.get("stacks")
-        asked.stacks[rank] = threads if isinstance(threads, list) else []
-        asked.source[rank] = "agent"
-        self._finish(number)
+        self._take(number, proc, "agent", threads if isinstance(threads, list) else [])
 
     def looked(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
         """What was seen of a process on another node, or why nothing was."""
@@ -98,11 +92,8 @@ class Where:
 
     def gone(self, proc: str) -> None:
         """A process ended meanwhile."""
-        for number, asked in list(self._asked.items()):
-            if proc in asked.waiting:
-                rank, _ = asked.waiting.pop(proc)
-                asked.source[rank] = "ended meanwhile"
-                self._finish(number)
+        for number in list(self._asked):
+            self._take(number, proc, "ended meanwhile")
 
     def tick(self, now: int) -> None:
         """Go outside for who is silent; collect what was found there."""
@@ -115,7 +106,11 @@ class Where:
                     if proc in asked.elsewhere and now - asked.since_ns >= ELSEWHERE_NS:
                         self._results.put((number, proc, "no answer, and its node has none"))
         while not self._results.empty():
-            self._found(*self._results.get())
+            number, proc, found = self._results.get()
+            if isinstance(found, str):
+                self._take(number, proc, found[:200])
+            else:
+                self._take(number, proc, "py-spy", found)
 
     def _go_outside(self, number: int, asked: Asked, proc: str) -> None:
         if len(asked.threads) >= MAX_OUTSIDE and proc not in asked.threads:
@@ -135,15 +130,17 @@ class Where:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._results.put((number, proc, f"no answer, and py-spy: {error}"))
 
-    def _found(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
+    def _take(
+        self, number: int, proc: str, source: str, threads: list[dict[str, Any]] | None = None
+    ) -> None:
+        """What is known of one process, or why nothing is, unless that came before."""
         asked = self._asked.get(number)
         if asked is None or proc not in asked.waiting:
             return
         rank, _ = asked.waiting.pop(proc)
-        if isinstance(found, str):
-            asked.source[rank] = found[:200]
-        else:
-            asked.stacks[rank], asked.source[rank] = found, "py-spy"
+        asked.source[rank] = source
+        if threads is not None:
+            asked.stacks[rank] = threads
         self._finish(number)
 
     def _finish(self, number: int) -> None:

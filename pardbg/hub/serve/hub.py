@@ -147,11 +147,8 @@ class Hub:
     def _say_hello(self, resumed: Resumed) -> None:
         config = self.config
         self._collector.define(
-            k=DefKind.RUN.value, run=config.run, name=config.name, argv=list(config.argv),
-            cwd=config.cwd, t_ns=config.t_ns, wall_ns=config.wall_ns, host=config.host,
-            version=__version__, recipe=config.recipe,
-            loss_pattern=config.loss_pattern,
-        )  # fmt: skip
+            **config.facts.definition(), version=__version__, loss_pattern=config.loss_pattern
+        )
         if resumed.restarted:
             said = self._viewers.restore(resumed.breaks, resumed.break_number)
             self._control_event("hub_restart", "; ".join([resumed.text, *said]))

@@ -42,31 +42,28 @@ class Questions:
 
     def answered(self, number: int, proc: str, message: Mapping[str, Any]) -> None:
         """An agent's ACK."""
-        inquiry = self._known.get(number)
-        if inquiry is None or proc not in inquiry.waiting:
-            return
         kept = {key: message[key] for key in _KEPT if key in message}
         for key in ("text", "error"):
             if key in kept:
                 kept[key] = str(kept[key])[:MAX_TEXT]
-        inquiry.answers[inquiry.waiting.pop(proc)] = kept
-        self._finish(number)
+        self._take(number, proc, kept)
 
     def gone(self, proc: str) -> None:
         """A process ended meanwhile."""
         for number in list(self._known):
-            self._without(number, proc, "it ended meanwhile")
+            self._take(number, proc, {"ok": False, "error": "it ended meanwhile"})
 
     def tick(self, now: int) -> None:
+        late = {"ok": False, "error": f"no answer in {duration(WAIT_NS)}: it still runs"}
         for number, inquiry in list(self._known.items()):
             if now - inquiry.since_ns >= WAIT_NS:
                 for proc in list(inquiry.waiting):
-                    self._without(number, proc, f"no answer in {duration(WAIT_NS)}: it still runs")
+                    self._take(number, proc, late)
 
-    def _without(self, number: int, proc: str, why: str) -> None:
+    def _take(self, number: int, proc: str, answer: dict[str, Any]) -> None:
         inquiry = self._known.get(number)
         if inquiry is not None and proc in inquiry.waiting:
-            inquiry.answers[inquiry.waiting.pop(proc)] = {"ok": False, "error": why}
+            inquiry.answers[inquiry.waiting.pop(proc)] = answer
             self._finish(number)
 
     def _finish(self, number: int) -> None:
