@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from pardbg.render.draw.cells import (
     Line,
@@ -18,6 +19,8 @@ from pardbg.render.draw.cells import (
     width,
 )
 
+R = TypeVar("R")
+"""A table's row."""
 LEVELS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -113,11 +116,15 @@ def bars(rows: Sequence[Bar], cells: int) -> list[Line]:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table: heading, width, alignment and how soon it may go."""
+class Column(Generic[R]):
+    """One column of a table: heading, width, alignment, how soon it may go, and what is in it."""
 
     title: str
     size: int
+    of: Callable[[R], tuple[str, str]] | None = None
+    """A row's text and its style."""
+    draws: Callable[[R, int], Line] | None = None
+    """In its place: a row's cell as a picture, so wide."""
     rank: int = 0
     """Columns with the highest rank go first when the terminal is narrow."""
     align: str = "left"
@@ -127,8 +134,15 @@ class Column:
     def cell(self, text: str) -> str:
         return right(text, self.size) if self.align == "right" else left(text, self.size)
 
+    def line(self, row: R) -> Line:
+        """A row's cell."""
+        if self.draws is not None:
+            return fit(self.draws(row, self.size), self.size)
+        text, style = self.of(row) if self.of is not None else ("", "")
+        return fit((Segment(self.cell(text), style),), self.size)
 
-def choose(columns: Sequence[Column], cells: int, gap: int = 2) -> tuple[Column, ...]:
+
+def choose(columns: Sequence[Column[R]], cells: int, gap: int = 2) -> tuple[Column[R], ...]:
     """The columns that fit into ``cells``, dropping the least important first; those with a
     ``wish`` get what is left over, as far as they wish."""
     kept = list(columns)
@@ -146,16 +160,14 @@ def choose(columns: Sequence[Column], cells: int, gap: int = 2) -> tuple[Column,
     return tuple(kept)
 
 
-def headings(columns: Sequence[Column]) -> Line:
+def headings(columns: Sequence[Column[R]]) -> Line:
     """The columns' titles over a table."""
     return line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
 
 
-def table_row(
-    columns: Sequence[Column], cell: Callable[[Column], Line], chosen: bool, cells: int
-) -> Line:
+def table_row(columns: Sequence[Column[R]], row: R, cells: int, chosen: bool = False) -> Line:
     """A row under ``headings``; across the whole width where it is the chosen one."""
-    made = line("  ", *(line(fit(cell(c), c.size), "  ") for c in columns))
+    made = line("  ", *(line(column.line(row), "  ") for column in columns))
     return fit(selected(made), cells, "+sel") if chosen else made
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from pardbg import words
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
-from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side
+from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side, table_row
 from pardbg.render.draw.cells import Line, Segment, clean, line
 from pardbg.render.draw.plots import DOT, WHOLE, Point, Scale, Series, plot
 
@@ -78,24 +78,19 @@ def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
     if limit < 3 or len(found) < 2:
         return []
     p2p = isinstance(rows[0], P2PRow)
-    columns = choose(
-        [
-            Column("by kind", 14), Column("what" if p2p else "op", 16),
-            Column("bytes", 8, align="right"), Column("×", 5, align="right"),
-            Column("waited", 9, align="right"),
-            Column("under way" if p2p else "skew", 9, 1, "right"),
-            Column("rate" if p2p else "busbw", 9, 2, "right"),
-        ],
-        cells - 3,
-    )  # fmt: skip
-    lines = [headings(columns)]
-    for one in found[: limit - 1]:
-        text = (clean(one.group), clean(one.op), words.size(one.num_bytes), str(one.number),
-                words.duration(one.wait_ns), words.duration(one.skew_ns),
-                words.busbw(one.busbw_gbps))  # fmt: skip
-        styles = ("dim", "strong", *[""] * 5)
-        cell = zip(columns, text, styles, strict=False)
-        lines.append(line("  ", *(Segment(c.cell(said) + "  ", style) for c, said, style in cell)))
+    table: list[Column[Sum]] = [
+        Column("by kind", 14, lambda one: (clean(one.group), "dim")),
+        Column("what" if p2p else "op", 16, lambda one: (clean(one.op), "strong")),
+        Column("bytes", 8, lambda one: (words.size(one.num_bytes), ""), align="right"),
+        Column("×", 5, lambda one: (str(one.number), ""), align="right"),
+        Column("waited", 9, lambda one: (words.duration(one.wait_ns), ""), align="right"),
+        Column("under way" if p2p else "skew", 9,
+               lambda one: (words.duration(one.skew_ns), ""), rank=1, align="right"),
+        Column("rate" if p2p else "busbw", 9,
+               lambda one: (words.busbw(one.busbw_gbps), ""), rank=2, align="right"),
+    ]  # fmt: skip
+    columns = choose(table, cells - 3)
+    lines = [headings(columns), *(table_row(columns, one, cells) for one in found[: limit - 1])]
     if len(found) > limit - 1:
         more = f"  … {words.plural(len(found) - limit + 1, 'more kind')} that waited less"
         lines[-1] = line(Segment(more, "faint"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
@@ -113,9 +113,11 @@ def collectives(
         foot = ((), *arrivals(current, snapshot.t_ns, cells, max(3, rows // 3)))
     elif rows >= SUMMARY_ROWS and isinstance(current, P2PRow):
         foot = ((), *message(current, snapshot.t_ns, cells))
-    columns = choose(
-        _p2p_columns(cells) if p2p else _columns(listed, cells, look.by_wait), cells - 3
-    )
+    table: Sequence[Column[Any]] = _p2p_columns(cells, snapshot.t_begin_ns)
+    if not p2p:
+        own = [row for row in listed if isinstance(row, CollectiveRow)]
+        table = _columns(own, cells, look.by_wait)
+    columns = choose(table, cells - 3)
     names = headings(columns)
     if rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16):
         head = (*head, *summary(listed, cells, 4 if rows < CHART_ROWS else 7), ())
@@ -124,7 +126,7 @@ def collectives(
 
     def draw(index: int) -> Line:
         row = listed[index]
-        return table_row(columns, partial(_cell, row, snapshot), row is current, cells)
+        return table_row(columns, row, cells, row is current)
 
     if focus is None and look.by_wait:
         focus = 0
@@ -161,52 +163,57 @@ def _title(
     )
 
 
-def _columns(listed: Sequence[CollectiveRow | P2PRow], cells: int, by_wait: bool) -> list[Column]:
-    most = max(len(row.arrivals) for row in listed if isinstance(row, CollectiveRow))
-    strip = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
-    labels = (clean(r.label or r.group) for r in listed if isinstance(r, CollectiveRow))
+def _columns(
+    listed: Sequence[CollectiveRow], cells: int, by_wait: bool
+) -> list[Column[CollectiveRow]]:
+    most = max(len(row.arrivals) for row in listed)
+    marks = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
+    labels = (width(clean(row.label or row.group)) for row in listed)
+    room = max(14, min(22, cells - 96))
     return [
-        Column("pg", min(14, max(map(width, labels), default=4))),
-        Column("seq", 6, align="right"),
-        Column("op", max(14, min(22, cells - 96))),
-        Column("bytes", 8, 2, "right"), Column("arrival", max(7, strip)),
-        Column("last", 5, 3, "right"), Column("skew", 8, 1, "right"),
-        Column("wait", 8, 0 if by_wait else 6, "right"), Column("transfer", 8, 4, "right"),
-        Column("busbw", 9, 5, "right"), Column("verdict", 14),
-        Column("in words", max(10, min(44, cells - 128)), 9),
+        Column("pg", min(14, max(labels, default=4)), lambda r: (clean(r.label or r.group), "dim")),
+        Column("seq", 6, lambda r: (str(r.seq), ""), align="right"),
+        Column("op", room, lambda r: (operation(r, room), "strong")),
+        Column("bytes", 8, lambda r: (words.size(r.bytes), ""), rank=2, align="right"),
+        Column("arrival", max(7, marks), draws=strip),
+        Column("last", 5, lambda r: ("" if r.last_rank is None else f"r{r.last_rank}", ""), rank=3,
+               align="right"),
+        Column("skew", 8, lambda r: (words.duration(r.skew_ns), "warn" if _skewed(r) else ""),
+               rank=1, align="right"),
+        Column("wait", 8, lambda r: (words.duration(r.wait_ns), "dim"), rank=0 if by_wait else 6,
+               align="right"),
+        Column("transfer", 8, lambda r: (words.duration(r.transfer_ns), ""), rank=4, align="right"),
+        Column("busbw", 9, lambda r: (words.busbw(r.busbw_gbps), "dim"), rank=5, align="right"),
+        Column("verdict", 14, lambda r: (verdict(r), "bad" if _is_bad(r) else
+                                         "dim" if verdict(r) == "matched" else "warn")),
+        Column("in words", max(10, min(44, cells - 128)),
+               lambda r: (clean(r.detail), "bad" if _is_bad(r) else "dim"), rank=9),
     ]  # fmt: skip
 
 
-def _p2p_columns(cells: int) -> list[Column]:
+def _is_bad(row: CollectiveRow) -> bool:
+    return row.verdict not in ("matched", "incomplete")
+
+
+def _p2p_columns(cells: int, begin_ns: int) -> list[Column[P2PRow]]:
+    def sent(row: P2PRow) -> str:
+        return "not sent" if row.send_ns is None else words.offset(row.send_ns - begin_ns, 1e7)
+
     return [
-        Column("pg", 8, 5), Column("edge", 8), Column("what", max(10, min(24, cells - 76)), 1),
-        Column("n", 6, 4, "right"),
-        Column("bytes", 8, 2, "right"), Column("sent", 9, 3, "right"),
-        Column("receiver waited", 15, 4, "right"), Column("under way", 9, 2, "right"),
-        Column("verdict", 14),
+        Column("pg", 8, lambda r: (clean(r.group), "dim"), rank=5),
+        Column("edge", 8, lambda r: (f"{r.src} → {r.dst}", "strong")),
+        Column("what", max(10, min(24, cells - 76)), lambda r: (clean(r.label), ""), rank=1),
+        Column("n", 6, lambda r: (str(r.order), "dim"), rank=4, align="right"),
+        Column("bytes", 8, lambda r: (words.size(r.bytes), ""), rank=2, align="right"),
+        Column("sent", 9, lambda r: (sent(r), "dim"), rank=3, align="right"),
+        Column("receiver waited", 15,
+               lambda r: (words.duration(r.waited_ns) if r.waited_ns else "·", ""), rank=4,
+               align="right"),
+        Column("under way", 9,
+               lambda r: (words.duration(r.moving_ns), "dim" if r.done_ns else "warn"), rank=2,
+               align="right"),
+        Column("verdict", 14, _p2p_verdict),
     ]  # fmt: skip
-
-
-def _cell(row: CollectiveRow | P2PRow, snapshot: Snapshot, column: Column) -> Line:
-    if isinstance(row, P2PRow):
-        return _p2p_cell(column, row, snapshot)
-    bad = row.verdict not in ("matched", "incomplete")
-    if column.title == "arrival":
-        return strip(row, column.size)
-    if column.title == "verdict":
-        return (Segment(column.cell(verdict(row)), "bad" if bad else
-                    "dim" if verdict(row) == "matched" else "warn"),)  # fmt: skip
-    text, style = {
-        "pg": (clean(row.label or row.group), "dim"), "seq": (str(row.seq), ""),
-        "op": (operation(row, column.size), "strong"), "bytes": (words.size(row.bytes), ""),
-        "last": ("" if row.last_rank is None else f"r{row.last_rank}", ""),
-        "skew": (words.duration(row.skew_ns), "warn" if _skewed(row) else ""),
-        "wait": (words.duration(row.wait_ns), "dim"),
-        "transfer": (words.duration(row.transfer_ns), ""),
-        "busbw": (words.busbw(row.busbw_gbps), "dim"),
-        "in words": (clean(row.detail), "bad" if bad else "dim"),
-    }[column.title]  # fmt: skip
-    return (Segment(column.cell(text), style),)
 
 
 def operation(row: CollectiveRow, cells: int = 99) -> str:
@@ -230,20 +237,6 @@ def verdict(row: CollectiveRow) -> str:
     if row.verdict == "matched":
         return "straggler" if _skewed(row) and row.last_rank is not None else "matched"
     return row.verdict.upper() if row.verdict != "incomplete" else row.verdict
-
-
-def _p2p_cell(column: Column, row: P2PRow, snapshot: Snapshot) -> Line:
-    sent = None if row.send_ns is None else row.send_ns - snapshot.t_begin_ns
-    text, style = {
-        "pg": (clean(row.group), "dim"), "edge": (f"{row.src} → {row.dst}", "strong"),
-        "what": (clean(row.label), ""), "n": (str(row.order), "dim"),
-        "bytes": (words.size(row.bytes), ""),
-        "sent": ("not sent" if sent is None else words.offset(sent, 1e7), "dim"),
-        "receiver waited": (words.duration(row.waited_ns) if row.waited_ns else "·", ""),
-        "under way": (words.duration(row.moving_ns), "dim" if row.done_ns else "warn"),
-        "verdict": _p2p_verdict(row),
-    }[column.title]  # fmt: skip
-    return (Segment(column.cell(text), style),)
 
 
 def _p2p_verdict(row: P2PRow) -> tuple[str, str]:

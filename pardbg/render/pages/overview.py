@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 from pardbg import words
@@ -90,8 +89,7 @@ def overview(
         shown = tuple(
             rank
             for rank in shown
-            if look.contains.lower()
-            in plain(table_row(said, partial(_cell, rank, snapshot), False, cells)).lower()
+            if look.contains.lower() in plain(table_row(said, rank, cells)).lower()
         )
     places = tuple(rank.rank for rank in shown)
     head = ((), headings(columns))
@@ -107,65 +105,58 @@ def overview(
 
     def draw(at: int) -> Line:
         rank = shown[at]
-        return table_row(columns, partial(_cell, rank, snapshot), rank.rank == look.selected, cells)
+        return table_row(columns, rank, cells, rank.rank == look.selected)
 
     return Picture(head, Drawn(len(shown), draw, below), foot, focus=focus, rows=places)
 
 
-def _columns(snapshot: Snapshot, cells: int) -> list[Column]:
+def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     wide = cells >= 150
-    staged = any(rank.stages for rank in snapshot.ranks)
-    nodes = len({rank.node for rank in snapshot.ranks}) > 1
     metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
     logged = max((width(_logged(values)) for values in metrics), default=0)
-    return [
-        Column("rank", 4, align="right"),
-        *([Column("node", 4)] if nodes else []),
-        Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])), 6),
-        *([Column("stage", 5, 5)] if staged else []),
-        Column("now", 36 if cells >= 110 else 26, wish=48 if wide else 40),  # in every frame
-        Column("step", 6, 1, "right"),
-        *([Column("logged", max(6, min(logged, 28)), 2)] if logged else []),
-        Column("step ms", 8, 2, "right"),
-        Column(_DRAWN[0], 24 if wide else 12, 7),
-        Column(_DRAWN[1], 24 if wide else 17, 3),
-        Column("memory", 9, 2, "right"),
-        Column(_DRAWN[2], 24 if wide else 10, 8),
-        Column("lag", 7, 4, "right"),
-        Column("lost", 6, 5 if not snapshot.dropped_records else 1, "right"),
-        Column("agent", 6, 9, "right"),
-        Column("clock", 7, 10, "right"),
-    ]
-
-
-def _cell(rank: RankNow, snapshot: Snapshot, column: Column) -> Line:
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
-    text = {
-        "rank": str(rank.rank), "host": clean(rank.host), "logged": _logged(rank.metrics[:4]),
-        "node": "" if rank.node is None else f"n{rank.node}",
-        "stage": ",".join(map(str, rank.stages)),
-        "step": "" if rank.step is None else str(rank.step),
-        "memory": words.binary_size(rank.memory_bytes), "lag": words.duration(rank.lag_ns),
-        "lost": words.short_count(rank.dropped_records) if rank.dropped_records else "·",
-        "agent": words.percent(rank.agent_overhead),
-        "clock": _clock(rank.clock_error_ns),
-    }.get(column.title)  # fmt: skip
-    if text is not None:
-        style = {"rank": "strong", "step": "", "memory": ""}.get(column.title, "dim")
-        if column.title == "lost" and rank.dropped_records:
-            style = "bad"
-        if column.title == "lag" and (rank.lag_ns or 0) > 2e9 and rank.state != "ended":
-            style = "warn"
-        return (Segment(column.cell(text), style),)
-    if column.title == "now":
-        return _now(rank, snapshot.t_ns, column.size, rank.rank in culprits)
-    if column.title == "step ms":
-        return (Segment(column.cell(words.duration(rank.step_ns[-1]) if rank.step_ns else "–")),)
-    if column.title == "trend":
-        return (Segment(_trend(rank.step_ns, column.size), "spark"),)
-    if column.title == "history":
-        return (Segment(_trend(rank.memory_history, column.size), "spark"),)
-    return _split(rank, column.size)
+    made: list[Column[RankNow]] = [
+        Column("rank", 4, lambda r: (str(r.rank), "strong"), align="right"),
+        Column("node", 4, lambda r: ("" if r.node is None else f"n{r.node}", "dim")),
+        Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])),
+               lambda r: (clean(r.host), "dim"), rank=6),
+        Column("stage", 5, lambda r: (",".join(map(str, r.stages)), "dim"), rank=5),
+        Column("now", 36 if cells >= 110 else 26, wish=48 if wide else 40,  # in every frame
+               draws=lambda r, size: _now(r, snapshot.t_ns, size, r.rank in culprits)),
+        Column("step", 6, lambda r: ("" if r.step is None else str(r.step), ""), rank=1,
+               align="right"),
+        Column("logged", max(6, min(logged, 28)), lambda r: (_logged(r.metrics[:4]), "dim"),
+               rank=2),
+        Column("step ms", 8, lambda r: (words.duration(r.step_ns[-1]) if r.step_ns else "–", ""),
+               rank=2, align="right"),
+        Column(_DRAWN[0], 24 if wide else 12, rank=7,
+               draws=lambda r, size: (Segment(_trend(r.step_ns, size), "spark"),)),
+        Column(_DRAWN[1], 24 if wide else 17, rank=3, draws=_split),
+        Column("memory", 9, lambda r: (words.binary_size(r.memory_bytes), ""), rank=2,
+               align="right"),
+        Column(_DRAWN[2], 24 if wide else 10, rank=8,
+               draws=lambda r, size: (Segment(_trend(r.memory_history, size), "spark"),)),
+        Column("lag", 7, _lag, rank=4, align="right"),
+        Column("lost", 6, _lost, rank=1 if snapshot.dropped_records else 5, align="right"),
+        Column("agent", 6, lambda r: (words.percent(r.agent_overhead), "dim"), rank=9,
+               align="right"),
+        Column("clock", 7, lambda r: (_clock(r.clock_error_ns), "dim"), rank=10, align="right"),
+    ]  # fmt: skip
+    said = {
+        "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
+        "stage": any(rank.stages for rank in snapshot.ranks),
+    }  # fmt: skip
+    return [column for column in made if said.get(column.title, True)]
+
+
+def _lag(rank: RankNow) -> tuple[str, str]:
+    late = (rank.lag_ns or 0) > 2e9 and rank.state != "ended"
+    return words.duration(rank.lag_ns), "warn" if late else "dim"
+
+
+def _lost(rank: RankNow) -> tuple[str, str]:
+    lost = rank.dropped_records
+    return (words.short_count(lost), "bad") if lost else ("·", "dim")
 
 
 def _logged(metrics: Sequence[tuple[str, float]]) -> str:

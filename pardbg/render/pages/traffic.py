@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from pardbg import words
@@ -70,15 +69,15 @@ def traffic(
         drawn += loads(snapshot.ranks, cells, min(5, rows - len(drawn) - 5))
     head = (_title(view, cells), (), *drawn, *([()] if drawn else []))
     ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
-    columns = choose(_columns(cells), cells - 3)
     top = max((edge.rate_bps for edge in edges), default=0.0)
+    columns = choose(_columns(cells, top), cells - 3)
     spare = rows - len(head) - 1 - len(edges) - len(ops)
     chart = _course(edges[look.at] if look.at < len(edges) else None, edges, view, cells,
                     min(spare - 1, 24))  # fmt: skip
     head = (*head, headings(columns))
 
     def draw(index: int) -> Line:
-        return table_row(columns, partial(_cell, edges[index], top), index == look.at, cells)
+        return table_row(columns, edges[index], cells, index == look.at)
 
     return Picture(head, Drawn(len(edges), draw, [*ops, *chart]), focus=look.at if edges else None,
                    rows=tuple(range(len(edges))))  # fmt: skip
@@ -231,40 +230,28 @@ def _heat(edge: Edge | None, own: bool, top: float, each: int) -> Segment:
     return Segment(HEAT[level].rjust(each), f"heat.{(level + 1) // 2}")
 
 
-def _columns(cells: int) -> list[Column]:
+def _columns(cells: int, top: float) -> list[Column[Edge]]:
     return [
-        Column("edge", 11), Column("rate", 11, align="right"),
-        Column("what", max(8, min(24, cells - 96)), 5),
-        Column("", max(8, min(40, cells - 134)), 4),
-        Column("last 2 s", BINS if cells >= 100 else BINS // 2, 3),
-        Column("bytes", 9, 2, "right"),
-        Column("ops", 7, 3, "right"), Column("source", 9, 1), Column("now", 9, 5),
+        Column("edge", 11, draws=_edge),
+        Column("rate", 11, lambda e: (words.rate(e.rate_bps), ""), align="right"),
+        Column("what", max(8, min(24, cells - 96)), lambda e: (clean(e.label), ""), rank=5),
+        Column("", max(8, min(40, cells - 134)), rank=4, draws=lambda e, size: (
+            Segment(thin(e.rate_bps / top if top else 0.0, size),
+                    "observed" if e.source == "observed" else "modelled"),)),
+        Column("last 2 s", BINS if cells >= 100 else BINS // 2, rank=3, draws=lambda e, size: (
+            Segment(spark(resample(e.course, size), size, low=0.0) if any(e.course) else "",
+                    e.source),)),
+        Column("bytes", 9, lambda e: (words.size(e.bytes), "dim"), rank=2, align="right"),
+        Column("ops", 7, lambda e: (words.short_count(e.num_ops), "dim"), rank=3, align="right"),
+        Column("source", 9, lambda e: (e.source, "dim"), rank=1),
+        Column("now", 9, lambda e: ("● moving" if e.active else "", "active"), rank=5),
     ]  # fmt: skip
 
 
-def _cell(edge: Edge, top: float, column: Column) -> Line:
+def _edge(edge: Edge, _cells: int) -> Line:
     char, style = dash(edge)
-    if column.title == "edge":
-        return line(Segment(f"{edge.src:>3} ", "strong"), Segment(f"{char}{char}▶", style),
-                    Segment(f"{edge.dst:>3}", "strong"))  # fmt: skip
-    if column.title == "":
-        share = edge.rate_bps / top if top else 0.0
-        plain_style = "observed" if edge.source == "observed" else "modelled"
-        return (Segment(thin(share, column.size), plain_style),)
-    if column.title == "last 2 s":
-        drawn = (
-            spark(resample(edge.course, column.size), column.size, low=0.0)
-            if any(edge.course)
-            else ""
-        )
-        return (Segment(drawn, edge.source),)
-    text, style = {
-        "rate": (words.rate(edge.rate_bps), ""), "bytes": (words.size(edge.bytes), "dim"),
-        "what": (clip(clean(edge.label), column.size), ""),
-        "ops": (words.short_count(edge.num_ops), "dim"), "source": (edge.source, "dim"),
-        "now": ("● moving" if edge.active else "", "active"),
-    }[column.title]  # fmt: skip
-    return (Segment(column.cell(text), style),)
+    return line(Segment(f"{edge.src:>3} ", "strong"), Segment(f"{char}{char}▶", style),
+                Segment(f"{edge.dst:>3}", "strong"))  # fmt: skip
 
 
 def _ops(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:
