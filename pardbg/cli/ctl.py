@@ -116,15 +116,12 @@ def _ctl_words(
         rest = ("exec", rest[0][1:], *rest[1:])
     word = PDB.get(rest[0], rest[0]) if rest else ""
     text = " ".join(rest[1:])
-    try:
-        if word in INSPECT or word == COMPARE:
-            ranks, args = inspect_words(word, text)
-            return run_name, Verb.INSPECT, ranks or "held", {**args, "compare": word == COMPARE}
-        if word in verbs:
-            verb = verb_meant(verbs[word], text.split())
-            return run_name, verb, *verb_words(verb, text.split())
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    if word in INSPECT or word == COMPARE:
+        ranks, args = inspect_words(word, text)
+        return run_name, Verb.INSPECT, ranks or "held", {**args, "compare": word == COMPARE}
+    if word in verbs:
+        verb = verb_meant(verbs[word], text.split())
+        return run_name, verb, *verb_words(verb, text.split())
     if word in _ELSEWHERE:
         raise UserError(f"{word} is for the console: {_ELSEWHERE[word]}")
     what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"

@@ -89,8 +89,9 @@ def _read(file: BinaryIO) -> Summary | None:
     if _DATA_END.unpack(file.read(_DATA_END.size))[0] != Opcode.DATA_END:
         return None
     found = Summary(start - _DATA_END.size)
-    for opcode, stream, _ in records_in(file.read(size - tail - start)):
-        if Opcode(opcode) == Opcode.STATISTICS:  # raises for none that it knows
+    for number, stream, _ in records_in(file.read(size - tail - start)):
+        opcode = Opcode(number)  # raises ValueError
+        if opcode == Opcode.STATISTICS:
             found.statistics = Statistics.read(stream)
         elif opcode in _LISTS:
             kind, name = _LISTS[opcode]

@@ -19,7 +19,6 @@ from pardbg.errors import UserError
 from pardbg.session.importers.build import ForeignError
 from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load
-from pardbg.ui.commands.command_line import CommandError
 from pardbg.ui.commands.startup import asked, understood
 from tests.siege import texts
 from tests.siege.stores import MAX_S, MEMORY_BYTES, where
@@ -80,7 +79,7 @@ def begun_with(folder: Path, rng: random.Random) -> None:
         try:
             found = understood(line)
             asked(found.action, found.argument)
-        except (CommandError, ValueError) as error:
+        except UserError as error:
             assert "\n" not in str(error).strip(), f"more than a line: {error!r}"
 
 

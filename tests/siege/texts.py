@@ -11,6 +11,7 @@ from pardbg.control.language.arguments import inspect_words, parse_watch, verb_m
 from pardbg.control.language.expr import parse
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.session.navigation import goto
 from pardbg.words import parse_duration, parse_size
 from tests.siege.stores import where
@@ -64,7 +65,7 @@ def run(seed: int, count: int) -> tuple[int, list[str], float]:
         begun = time.thread_time()
         try:
             READERS[name](said, rng)
-        except ValueError:  # what every reader of texts refuses with, and who asked says in a line
+        except (UserError, ValueError):  # a reader's refusal, which who asked says in a line
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
             bad.append(f"{name} {said[:60]!r}: {where(error)}")

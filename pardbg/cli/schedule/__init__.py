@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pardbg.cli.common import has_terminal, load_session, need_terminal, new_file
+from pardbg.cli.common import all_of, has_terminal, load_session, need_terminal, new_file
 from pardbg.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,17 +24,16 @@ MAX_BYTES = 64 << 20
 DEFAULT_COSTS = "F=1s,B=2s"
 
 
-def cost_options(command: Callable[..., None]) -> Callable[..., None]:
-    """``--costs`` and ``--from``."""
-    supposed = click.option(
-        "--costs", "costs_", metavar="F=T,B=T,…",
-        help="Durations of a microbatch on a rank: F, B, also I, W and hop "
-        f"(default: {DEFAULT_COSTS}).",
-    )  # fmt: skip
-    measured = click.option(
-        "--from", "session", metavar="SESSION", help="Durations as measured in a run."
-    )
-    return supposed(measured(command))
+cost_options = all_of(
+    click.option("--costs", "costs_", metavar="F=T,B=T,…",
+                 help="Durations of a microbatch on a rank: F, B, also I, W and hop "
+                 f"(default: {DEFAULT_COSTS})."),
+    click.option("--from", "session", metavar="SESSION", help="Durations as measured in a run."),
+)  # fmt: skip
+output_options = all_of(
+    click.option("-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout)."),
+    click.option("--force", is_flag=True, help="Replace an existing file."),
+)
 
 
 @click.group()
@@ -53,19 +52,12 @@ def schedule() -> None:
 @click.option(
     "--v", "virtual", type=click.IntRange(1, 16), help="Stages per rank (default: 1 or 2)."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout).")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@output_options
 def new(name: str, pp: int, mb: int, virtual: int | None, output: Path | None, force: bool) -> None:
     """Write one of torch's schedules: gpipe, 1f1b, interleaved, looped-bfs, zb, zbv, dualpipev."""
     from pardbg.analysis.schedules.schedule_table import dump
 
-    text = dump(_built_in(name, pp, mb, virtual))
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    with new_file(output, force) as fresh:
-        fresh.write_text(text)
-    click.echo(f"wrote {output}", err=True)
+    _put(dump(_built_in(name, pp, mb, virtual)), output, force)
 
 
 @schedule.command()
@@ -113,9 +105,7 @@ def show(
     table = _compute(_read(file), file)
     if svg is not None:
         sheet = _sheets(costs_, session)[0](table)
-        with new_file(svg, force) as fresh:
-            fresh.write_text(table_page.svg(sheet))
-        click.echo(f"wrote {svg}", err=True)
+        _put(table_page.svg(sheet), svg, force)
     elif text or not has_terminal():
         click.echo(grid(table))
     else:
@@ -227,8 +217,7 @@ def compare(
 @cost_options
 @click.option("--seconds", type=click.FloatRange(0.0, 3600.0), default=20.0, show_default=True,
               help="For the solver; 0: the heuristic alone.")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout).")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@output_options
 def search(
     pp: int | None, mb: int | None, memory: float | None, placement: str, costs_: str | None,
     session: str | None, seconds: float, output: Path | None, force: bool,
@@ -249,12 +238,7 @@ def search(
     click.echo(words, err=text is not None and output is None)
     if text is None:
         sys.exit(1)
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    with new_file(output, force) as fresh:
-        fresh.write_text(text)
-    click.echo(f"wrote {output}; try it: pardbg demo --schedule {output}", err=True)
+    _put(text, output, force, f"; try it: pardbg demo --schedule {output}")
 
 
 def runnable(file: str, session: str | None) -> tuple[int, str]:
@@ -292,6 +276,16 @@ def told(predicted: str) -> Callable[[Path], None]:
 
 
 COMMANDS: tuple[click.Command, ...] = (schedule,)
+
+
+def _put(text: str, path: Path | None, force: bool, then: str = "") -> None:
+    """Write it to a file; to stdout where none was named."""
+    if path is None:
+        click.echo(text, nl=False)
+        return
+    with new_file(path, force) as fresh:
+        fresh.write_text(text)
+    click.echo(f"wrote {path}{then}", err=True)
 
 
 def _read(name: str) -> Table:

@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pardbg.control.language.expr import ExprError, parse
+from pardbg.control.language.expr import parse
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.words import SIZE_UNITS, TIME_UNITS, parse_duration, whole
 from pardbg_agent.wire import LEVELS, WATCH_KINDS
 
@@ -59,7 +60,7 @@ MAX_DELAY_NS: Final = 60 * 10**9
 
 
 def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
-    """Return (rank set, the verb's other arguments). Raises ValueError, one line for the user."""
+    """Return (rank set, the verb's other arguments). Raises UserError, one line for the user."""
     if verb is Verb.MARK:
         return None, {"text": " ".join(words)}
     if verb is Verb.LEVEL:
@@ -85,11 +86,11 @@ def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
         if counts:
             ranks, _ = verb_words(verb, words)
             if len(counts) > 1 or not 1 <= int(counts[0].strip("x×")) <= MOST_TIMES:
-                raise ValueError(f"{verb.value} x1 to x{MOST_TIMES}: how often; got "
+                raise UserError(f"{verb.value} x1 to x{MOST_TIMES}: how often; got "
                                  f"{' '.join(counts)}")  # fmt: skip
             return ranks, {"count": int(counts[0].strip("x×"))}
     if len(words) > 1:
-        raise ValueError(f"one rank set after {verb.value}, as in `{verb.value} 0-1`; "
+        raise UserError(f"one rank set after {verb.value}, as in `{verb.value} 0-1`; "
                          f"got {' '.join(words)}")  # fmt: skip
     return (words[0] if words else None), {}
 
@@ -101,7 +102,7 @@ def verb_meant(verb: Verb, words: Sequence[str]) -> Verb:
 
 def inspect_words(word: str, rest: str) -> _Said:
     """``p loss on 0-1``, ``compare model.head.weight.norm()``, ``compare --hash grads``: what to
-    ask of which ranks (None: who asks says which). Raises ValueError."""
+    ask of which ranks (None: who asks says which). Raises UserError."""
     ranks = None
     head, found, last = f" {rest}".rpartition(" on ")
     if found and " " not in last.strip():
@@ -109,7 +110,7 @@ def inspect_words(word: str, rest: str) -> _Said:
     kind, expr = word, rest.strip()
     if kind in _PLAIN and expr:
         if ranks is not None or " " in expr:
-            raise ValueError(f"{word} [on RANKS]: as in `{word} on 0-1`")
+            raise UserError(f"{word} [on RANKS]: as in `{word} on 0-1`")
         ranks, expr = expr, ""
     if word == COMPARE:
         ranks = ranks or "held"
@@ -117,7 +118,7 @@ def inspect_words(word: str, rest: str) -> _Said:
         if expr.startswith("--hash"):
             kind, expr = "hash", expr.removeprefix("--hash").strip() or "params"
     if not expr and kind not in _PLAIN:
-        raise ValueError(f"{word} EXPR [on RANKS]: as in `{word} loss`")
+        raise UserError(f"{word} EXPR [on RANKS]: as in `{word} loss`")
     return ranks, {"kind": kind, "expr": expr}
 
 
@@ -133,33 +134,26 @@ def _parsed(verb: Verb, text: str) -> str:
     """The text, once it is known to be understood: a script learns of a mistake at once."""
     if not text.strip():
         example = "slow>5" if verb is Verb.WATCH else "action==B and mb==3"
-        raise ValueError(f"{verb.value} {USAGE[verb]}: as in `{verb.value} {example}`")
-    try:
-        _understand(verb, text)
-    except ExprError as error:
-        raise ValueError(str(error)) from None
-    return text
-
-
-def _understand(verb: Verb, text: str) -> None:
-    """Raises ExprError. ``condition`` may be about a watch: the hub knows which it is."""
+        raise UserError(f"{verb.value} {USAGE[verb]}: as in `{verb.value} {example}`")
+    # ``condition`` may be about a watch: the hub knows which it is.
     if verb is Verb.WATCH or (verb is Verb.CONDITION and text.split(">")[0].strip() in WATCH_KINDS):
         parse_watch(text)
     else:
         parse(text)
+    return text
 
 
 def _count(verb: Verb, words: Sequence[str]) -> int:
     number = whole(words[0], 10**9 - 1) if words else None
     if number is None:
         said = f", not {words[0]!r}" if words else ""
-        raise ValueError(f"{verb.value} {USAGE[verb]}: a number of a breakpoint{said}")
+        raise UserError(f"{verb.value} {USAGE[verb]}: a number of a breakpoint{said}")
     return number
 
 
 def _exactly(verb: Verb, words: Sequence[str], number: int) -> None:
     if len(words) != number:
-        raise ValueError(f"{verb.value} {USAGE[verb]}: got {' '.join(words) or 'nothing'}")
+        raise UserError(f"{verb.value} {USAGE[verb]}: got {' '.join(words) or 'nothing'}")
 
 
 def _time(text: str) -> int:
@@ -168,44 +162,44 @@ def _time(text: str) -> int:
     except ValueError:
         delay_ns = MAX_DELAY_NS + 1
     if delay_ns > MAX_DELAY_NS:
-        raise ValueError(f"a delay is 50ms or 0.2s, at most 60s; got {text!r}")
+        raise UserError(f"a delay is 50ms or 0.2s, at most 60s; got {text!r}")
     return delay_ns
 
 
 def parse_watch(text: str) -> tuple[str, float]:
-    """Return (kind, limit in the kind's unit: times, ns, bytes). Raises ExprError, one line."""
+    """Return (kind, limit in the kind's unit: times, ns, bytes). Raises UserError, one line."""
     said = text.strip()
     match = _WATCH.fullmatch(said)
     if match is None or match["kind"] not in WATCH_KINDS:
-        raise ExprError(f"cannot watch {said[:30]!r}: {_EXAMPLES}" if said else
+        raise UserError(f"cannot watch {said[:30]!r}: {_EXAMPLES}" if said else
                         f"watch what? {_EXAMPLES}")  # fmt: skip
     kind = match["kind"]
     units = _LIMITS.get(kind)
     if units is None:
         if match["op"]:
-            raise ExprError(f"{kind} has no limit: watch {kind}")
+            raise UserError(f"{kind} has no limit: watch {kind}")
         return kind, 0.0
     if match["op"] != ">" or match["number"] is None:
         example = next(word for word in _EXAMPLES.split(", ") if word.startswith(kind))
-        raise ExprError(f"{kind} needs a limit, as in `watch {example}`")
+        raise UserError(f"{kind} needs a limit, as in `watch {example}`")
     if match["unit"] not in units:
         fits = ", ".join(filter(None, units))
         what = f"no unit {match['unit'][:12]!r}" if match["unit"] else "a unit is missing"
-        raise ExprError(f"{what} in {said[:30]!r}: {fits}")
+        raise UserError(f"{what} in {said[:30]!r}: {fits}")
     limit = float(match["number"]) * units[match["unit"]]
     if not limit < _MOST:
-        raise ExprError(f"{said[:30]!r} is out of range")
+        raise UserError(f"{said[:30]!r} is out of range")
     return kind, limit
 
 
 def _level(words: Sequence[str]) -> _Said:
     if not words or words[0] not in LEVELS:
-        raise ValueError(f"level is {', '.join(LEVELS)}, as in `level full 0-3 30s`")
+        raise UserError(f"level is {', '.join(LEVELS)}, as in `level full 0-3 30s`")
     args: dict[str, Any] = {"level": words[0]}
     rest = list(words[1:])
     if rest and (match := _WHILE.fullmatch(rest[-1])):
         args["for_s"] = float(match[1]) * (60 if match[2] == "m" else 1)
         rest.pop()
     if len(rest) > 1:
-        raise ValueError(f"level takes one rank set and a time, not {' '.join(rest)!r}")
+        raise UserError(f"level takes one rank set and a time, not {' '.join(rest)!r}")
     return (rest[0] if rest else None), args

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from pardbg.errors import UserError
 from pardbg.words import SIZE_UNITS, TIME_UNITS
 from pardbg_agent.wire import EXPR_MAX_DEPTH, EXPR_MAX_NODES, EXPR_NUMBERS, EXPR_TEXTS, Gate
 
@@ -41,10 +42,6 @@ Tree = tuple[object, ...]
 ``(arithmetic, a, b)``, ``("neg", a)``, ``("field", name)``, ``("num", x)``, ``("text", s)``."""
 
 
-class ExprError(ValueError):
-    """An expression that cannot be understood. One line: what is wrong, where, what to write."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
@@ -55,14 +52,14 @@ class _Token:
 
 
 def parse(text: str) -> Tree:
-    """Parse a condition to its tree. Raises ExprError."""
+    """Parse a condition to its tree. Raises UserError."""
     if len(text) > MAX_TEXT:
-        raise ExprError(f"the condition is longer than {MAX_TEXT} characters")
+        raise UserError(f"the condition is longer than {MAX_TEXT} characters")
     parser = _Parser(_tokens(text))
     tree = parser.either(0)
     parser.end()
     if _kind(tree) != "truth":
-        raise ExprError("a condition compares something, as in step==100 or bytes>1e6")
+        raise UserError("a condition compares something, as in step==100 or bytes>1e6")
     return tree
 
 
@@ -99,7 +96,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise ExprError(f"cannot read {text[at : at + 12].strip()!r} at column {at + 1}")
+            raise UserError(f"cannot read {text[at : at + 12].strip()!r} at column {at + 1}")
         tokens.append(_token(match))
         at = match.end()
     return [*tokens, _Token("end", "the end", len(text))]
@@ -111,17 +108,17 @@ def _token(match: re.Match[str]) -> _Token:
         unit = match["unit"].lower()
         if unit and unit not in UNITS:
             where = f"{match['unit']!r} at column {start + 1}"
-            raise ExprError(f"no unit {where}: use ms, s, MiB, GB …")
+            raise UserError(f"no unit {where}: use ms, s, MiB, GB …")
         value = float(match["number"]) * (UNITS[unit] if unit else 1.0)
         return _Token("number", match[0].strip(), start, value)
     for kind in ("action", "word", "text", "op"):
         found = match[kind]
         if found is not None:
             if len(found) > MAX_WORD:
-                raise ExprError(f"{found[:12]}… at column {start + 1} is too long")
+                raise UserError(f"{found[:12]}… at column {start + 1} is too long")
             value_text = found[1:-1] if kind == "text" else _SAME.get(found, found)
             return _Token(kind, value_text, start)
-    raise ExprError(f"cannot read column {start + 1}")
+    raise UserError(f"cannot read column {start + 1}")
 
 
 class _Parser:
@@ -137,7 +134,7 @@ class _Parser:
     def end(self) -> None:
         token = self._tokens[self._next]
         if token.kind != "end":
-            raise ExprError(f"{token.value!r} at column {token.at + 1} does not belong there")
+            raise UserError(f"{token.value!r} at column {token.at + 1} does not belong there")
 
     def _joined(self, word: str, depth: int) -> Tree:
         left = self._part(word, depth)
@@ -174,14 +171,14 @@ class _Parser:
                 ("==", ("field", "action"), ("text", kind))),
                 ("==", ("field", "mb"), ("num", float(str(mb)))))  # fmt: skip
         if "action" in (left[0], right[0]):
-            raise ExprError("2B5 goes after action==, nowhere else")
+            raise UserError("2B5 goes after action==, nowhere else")
         left_kind, right_kind = _kind(left), _kind(right)
         if {left_kind, right_kind} - {"number", "words"} or left_kind != right_kind:
-            raise ExprError(f"{_show(left)} {token.value} {_show(right)}: {_mismatch(left, right)}")
+            raise UserError(f"{_show(left)} {token.value} {_show(right)}: {_mismatch(left, right)}")
         if left_kind == "words" and token.value not in ("==", "!="):
-            raise ExprError(f"{_show(left)} is text: compare it with == or !=, or use in (…)")
+            raise UserError(f"{_show(left)} is text: compare it with == or !=, or use in (…)")
         if not {left[0], right[0]} - {"text", "num"}:
-            raise ExprError(_no_field(left, right))
+            raise UserError(_no_field(left, right))
         return self._node(token.value, left, right)
 
     def _member(self, left: Tree, depth: int) -> Tree:
@@ -192,9 +189,9 @@ class _Parser:
         self._expect(")")
         for member in members:
             if member[0] not in ("num", "text") or _kind(member) != _kind(left):
-                raise ExprError(f"{_show(left)} in (…) takes {_kind(left)}, not {_show(member)}")
+                raise UserError(f"{_show(left)} in (…) takes {_kind(left)}, not {_show(member)}")
         if left[0] in ("num", "text"):
-            raise ExprError(_no_field(left, members[0]))
+            raise UserError(_no_field(left, members[0]))
         return self._node("in", left, tuple(members))
 
     def _sum(self, depth: int, signs: tuple[str, ...] = ("+", "-")) -> Tree:
@@ -205,7 +202,7 @@ class _Parser:
             right = self._sign(depth) if products else self._sum(depth, ("*", "/", "%"))
             for side in (left, right):
                 if _kind(side) != "number":
-                    raise ExprError(
+                    raise UserError(
                         f"{_show(side)} is not a number: it cannot be added or multiplied"
                     )
             left = self._node(token.value, left, right)
@@ -235,12 +232,12 @@ class _Parser:
             inner = self._joined("or", depth + 1)
             self._expect(")")
             return inner
-        raise ExprError(f"{token.value!r} at column {token.at + 1}: a field or a value goes there")
+        raise UserError(f"{token.value!r} at column {token.at + 1}: a field or a value goes there")
 
     def _node(self, *parts: object) -> Tree:
         self._nodes += 1
         if self._nodes > EXPR_MAX_NODES:
-            raise ExprError("the condition is too long: set several breakpoints")
+            raise UserError("the condition is too long: set several breakpoints")
         return parts
 
     def _take(self, value: str) -> bool:
@@ -253,11 +250,11 @@ class _Parser:
     def _expect(self, value: str) -> None:
         if not self._take(value):
             token = self._tokens[self._next]
-            raise ExprError(f"{value!r} is missing before {token.value!r}, column {token.at + 1}")
+            raise UserError(f"{value!r} is missing before {token.value!r}, column {token.at + 1}")
 
     def _deep(self, depth: int) -> None:
         if depth > EXPR_MAX_DEPTH:
-            raise ExprError(f"more than {EXPR_MAX_DEPTH} brackets or signs inside one another")
+            raise UserError(f"more than {EXPR_MAX_DEPTH} brackets or signs inside one another")
 
 
 def _kind(tree: Tree) -> str:
@@ -271,7 +268,7 @@ def _kind(tree: Tree) -> str:
 
 def _truth(tree: Tree, word: str) -> Tree:
     if _kind(tree) != "truth":
-        raise ExprError(f"{word!r} joins conditions, and {_show(tree)} is none: compare it")
+        raise UserError(f"{word!r} joins conditions, and {_show(tree)} is none: compare it")
     return tree
 
 

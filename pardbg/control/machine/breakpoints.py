@@ -9,6 +9,7 @@ from typing import Any, Final
 from pardbg.control.language.arguments import parse_watch
 from pardbg.control.language.expr import Tree, gates, parse
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.words import parse_rank_set, rank_set
 from pardbg_agent.wire import MAX_BREAKS
 
@@ -17,10 +18,6 @@ EDITS: Final = (
     Verb.DELAY, Verb.WATCH,
 )  # fmt: skip
 """Verbs that hold no rank by themselves."""
-
-
-class BreakpointError(ValueError):
-    """A breakpoint that cannot be set or is not there. One line."""
 
 
 @dataclass(slots=True)
@@ -84,11 +81,11 @@ class Breakpoints:
         self, text: str, ranks: tuple[int, ...] | None, by: str, *, keep: bool = False,
         lease_ns: int = 0, once: bool = False, watch: bool = False,
     ) -> Breakpoint:  # fmt: skip
-        """Raises ExprError or BreakpointError."""
+        """Raises UserError."""
         kind, limit = parse_watch(text) if watch else ("", 0.0)
         tree = () if watch else parse(text)
         if len(self._known) >= MAX_BREAKS:
-            raise BreakpointError(f"{MAX_BREAKS} breakpoints are set: delete one first")
+            raise UserError(f"{MAX_BREAKS} breakpoints are set: delete one first")
         self._number += 1
         made = self._known[self._number] = Breakpoint(
             self._number, text.strip(), tree, ranks, by, keep, lease_ns, once, kind, limit
@@ -97,13 +94,13 @@ class Breakpoints:
 
     def restore(self, said: Mapping[str, Any]) -> None:
         """Restore one from its ``as_dict`` in the recording, under its number. Raises
-        ExprError or BreakpointError."""
+        UserError."""
         try:
             number, words = int(said["number"]), str(said["ranks"])
             ranks = None if words == "all" else parse_rank_set(words)
             lease_ns, ignore = int(said["lease_ns"]), int(said["ignore"])
         except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise BreakpointError(f"not as a hub says it: {error!r}") from None
+            raise UserError(f"not as a hub says it: {error!r}") from None
         highest, self._number = self._number, number - 1
         try:
             made = self.add(
@@ -119,7 +116,7 @@ class Breakpoints:
         self._number = max(self._number, number)
 
     def change(self, number: int, condition: str) -> Breakpoint:
-        """Give it another condition. Raises ExprError or BreakpointError."""
+        """Give it another condition. Raises UserError."""
         found = self._need(number)
         if found.kind:
             found.kind, found.limit = parse_watch(condition)
@@ -129,13 +126,13 @@ class Breakpoints:
         return found
 
     def ignore(self, number: int, count: int) -> Breakpoint:
-        """Skip its next ``count`` matches on each rank. Raises BreakpointError."""
+        """Skip its next ``count`` matches on each rank. Raises UserError."""
         found = self._need(number)
         found.ignore = max(0, count)
         return found
 
     def delete(self, numbers: Iterable[int]) -> list[Breakpoint]:
-        """Delete these, or all if none is named, and return them. Raises BreakpointError."""
+        """Delete these, or all if none is named, and return them. Raises UserError."""
         chosen = [self._need(number) for number in list(numbers) or list(self._known)]
         for one in chosen:
             self._known.pop(one.number, None)
@@ -181,5 +178,5 @@ class Breakpoints:
         found = self._known.get(number)
         if found is None:
             there = ", ".join(map(str, self._known)) or "none is set"
-            raise BreakpointError(f"no breakpoint {number}; there are: {there}")
+            raise UserError(f"no breakpoint {number}; there are: {there}")
         return found

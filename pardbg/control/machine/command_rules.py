@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pardbg.control.language.expr import ExprError
 from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.breakpoints import EDITS, BreakpointError, Breakpoints
+from pardbg.control.machine.breakpoints import EDITS, Breakpoints
 from pardbg.control.machine.delivery import Outbox
 from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.moves import Moves
 from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
 from pardbg.control.machine.state import Command, ControlState, Mode
+from pardbg.errors import UserError
 from pardbg.words import countdown, duration, ranks_text, whole
 from pardbg_agent.wire import Msg
 
@@ -142,7 +142,7 @@ class CommandRules:
         control = self._control
         try:
             text = _edit(control.breakpoints, command, keep, lease_ns)
-        except (ExprError, BreakpointError) as error:
+        except UserError as error:
             return str(error)
         if command.verb is Verb.DELAY:
             delay = {
@@ -195,7 +195,7 @@ class CommandRules:
 
 
 def _edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str:
-    """Carry out a verb of EDITS. Return what was done. Raises ExprError, BreakpointError."""
+    """Carry out a verb of EDITS. Return what was done. Raises UserError."""
     args, verb = command.args, command.verb
     if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
         ranks = command.ranks if command.text not in ("", "all") else None
@@ -215,7 +215,7 @@ def _edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> st
     if verb is Verb.DELETE:
         numbers = args.get("numbers") or []
         if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
-            raise BreakpointError("delete takes breakpoint numbers, or nothing for all")
+            raise UserError("delete takes breakpoint numbers, or nothing for all")
         gone = table.delete(numbers)
         return f"{', '.join(one.what for one in gone)} deleted" if gone else "none is set"
     if verb is Verb.DELAY:
@@ -235,5 +235,5 @@ def words_of(command: Command) -> str:
 def _number(args: dict[str, Any], name: str) -> int:
     value = args.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-        raise BreakpointError(f"{name} is a number, not {str(value)[:20]!r}")
+        raise UserError(f"{name} is a number, not {str(value)[:20]!r}")
     return value

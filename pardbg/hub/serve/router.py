@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import zmq
 
+from pardbg.errors import UserError
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Wire
 from pardbg.hub.ctrl_messages import RELAY, pack, unpack
@@ -23,7 +24,9 @@ PROBE_NS: Final = 200_000_000
 
 Handler = Callable[[str, dict[str, Any], int], None]
 """(who, message, when). Errors of _NONSENSE say that the message makes no sense."""
-_NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+_NONSENSE: Final = (
+    UserError, ValueError, TypeError, LookupError, AttributeError, OverflowError,
+)  # fmt: skip
 """Malformed is one; the others are caused by fields of a wrong type or size."""
 
 

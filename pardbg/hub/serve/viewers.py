@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from pardbg.control.language.expr import ExprError
 from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, unseen
 from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.breakpoints import BreakpointError
 from pardbg.control.machine.cut import View
 from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Command
+from pardbg.errors import UserError
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ranks.rings import Rings
@@ -109,7 +108,7 @@ class Viewers:
         for one in breaks:
             try:
                 table.restore(one)
-            except (ExprError, BreakpointError) as error:
+            except UserError as error:
                 lost.append(f"breakpoint {one.get('number')} is lost: {error}")
         until = time.monotonic_ns() + LEASE_NS
         self._missed = {str(one.get("by")): until for one in breaks if one.get("keep") is not True}

@@ -19,7 +19,7 @@ Context = Literal["any", "live", "replay"]
 Group = Literal["control", "time", "screens", "look", "app"]
 Handlers = Mapping[str, Callable[[str], None]]
 """Action id -> what does it; it gets its command's argument, empty for a key, and raises
-CommandError."""
+UserError."""
 
 GROUP_TITLES: dict[Group, str] = {
     "control": "Control (live)", "time": "Time", "screens": "Screens", "look": "Look closer",

@@ -12,16 +12,13 @@ from typing import Final
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB
 from pardbg.control.language.expr import FIELDS
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.render.draw.cells import Line, Segment, fit, line
 from pardbg.session.navigation.goto import FORMS as PLACES
 from pardbg.ui.commands.actions import Action, by_command, for_mode
 
-__all__ = ["PLACES", "Command", "CommandError", "candidates", "factor", "parse"]
+__all__ = ["PLACES", "Command", "candidates", "factor", "parse"]
 _MODE_ONLY = {"live": "a live run", "replay": "a recording"}
-
-
-class CommandError(ValueError):
-    """One line: what is wrong and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class Command:
 
 
 def parse(text: str, live: bool) -> Command:
-    """``step 0-2`` -> the step action with ``0-2``; raises CommandError."""
+    """``step 0-2`` -> the step action with ``0-2``; raises UserError."""
     text = text.strip()
     if text.startswith("!"):
         text = f"exec {text[1:]}"
@@ -42,14 +39,14 @@ def parse(text: str, live: bool) -> Command:
         return Command(found[0], argument.strip())
     if found:
         names = ", ".join(sorted(action.command for action in found))
-        raise CommandError(f"{word!r} could be {names}")
+        raise UserError(f"{word!r} could be {names}")
     elsewhere = by_command(word, not live)
     if elsewhere:
         where = _MODE_ONLY.get(elsewhere[0].context, "another mode")
-        raise CommandError(f"{word!r} works only in {where}")
+        raise UserError(f"{word!r} works only in {where}")
     near = get_close_matches(word, [a.command for a in for_mode(live) if a.command], 1)
     hint = f"did you mean {near[0]!r}?" if near else "? lists all"
-    raise CommandError(f"no command {word!r}: {hint}")
+    raise UserError(f"no command {word!r}: {hint}")
 
 
 def candidates(text: str, live: bool) -> list[tuple[str, str]]:
@@ -67,14 +64,14 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise CommandError(f"{text!r} is not a number") from None
+        raise UserError(f"{text!r} is not a number") from None
 
 
 def factor(text: str) -> float:
     """A speed: ``2``, ``0.5``, ``4x``."""
     value = _number(text.strip().lower().rstrip("x×"))
     if value <= 0:
-        raise CommandError("a speed is a number above 0, such as 2 or 0.5")
+        raise UserError("a speed is a number above 0, such as 2 or 0.5")
     return value
 
 

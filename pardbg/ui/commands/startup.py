@@ -12,9 +12,10 @@ from typing import Final
 
 from pardbg.control.language.arguments import inspect_words, verb_meant, verb_words
 from pardbg.control.language.verbs import Reply, Verb
+from pardbg.errors import UserError
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import Action
-from pardbg.ui.commands.command_line import Command, CommandError
+from pardbg.ui.commands.command_line import Command
 
 REFUSED: Final = ("kill", "quit", "leave", "command")
 """Words that are no beginning."""
@@ -37,19 +38,16 @@ class Rc:
 
 
 def understood(one: RcLine) -> Command:
-    """Raises CommandError, with the place."""
-    try:
-        found = command_line.parse(one.text, live=True)
-    except CommandError as error:
-        raise CommandError(f"{one.place}: {error}") from None
+    """Raises UserError."""
+    found = command_line.parse(one.text, live=True)
     if found.action.command in REFUSED:
-        raise CommandError(f"{one.place}: {found.action.command} cannot be a start command")
+        raise UserError(f"{found.action.command} cannot be a start command")
     return found
 
 
 def asked(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
     """(verb, rank set, arguments) of what goes to the hub; None: it is the screen's. Raises
-    ValueError, one line."""
+    UserError."""
     if action.id.startswith("inspect_"):
         ranks, args = inspect_words(action.id.removeprefix("inspect_"), argument)
         return Verb.INSPECT, ranks or "held", args
@@ -75,10 +73,7 @@ def run_rc(
         try:
             found = understood(one)
             request = asked(found.action, found.argument)
-        except CommandError as error:
-            say(str(error), True)
-            continue
-        except ValueError as error:
+        except UserError as error:
             say(f"{one.place}: {error}", True)
             continue
         if request is None:

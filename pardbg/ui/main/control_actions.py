@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pardbg.control.language.arguments import COMPARE, MOVES, inspect_words, verb_meant, verb_words
 from pardbg.control.language.verbs import Reply, Verb
+from pardbg.errors import UserError
 from pardbg.render.reports.replies import answers, breakpoints
-from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
@@ -62,10 +62,7 @@ class ControlActions:
             self._frame = 0
         words = argument.split()
         verb = verb_meant(verb, words)
-        try:
-            said, args = verb_words(verb, words)
-        except ValueError as error:
-            raise command_line.CommandError(str(error)) from None
+        said, args = verb_words(verb, words)
         self.refused(self._controller.send(verb, said or ranks, **args))
 
     def _toggle(self, _argument: str) -> None:
@@ -147,10 +144,7 @@ class ControlActions:
 
     def inspect(self, word: str, argument: str) -> None:
         """``p loss``, ``compare --hash grads``: of the selected rank where none is said."""
-        try:
-            ranks, args = inspect_words(word, argument)
-        except ValueError as error:
-            raise command_line.CommandError(str(error)) from None
+        ranks, args = inspect_words(word, argument)
         self._comparing = word == COMPARE
         ranks = ranks or str(self._view.shared.rank)
         self.refused(self._controller.send(Verb.INSPECT, ranks, frame=self._frame, **args))
@@ -193,7 +187,7 @@ class ControlActions:
 
     def _frame_down(self, _argument: str) -> None:
         if not self._frame:
-            raise command_line.CommandError("this is the innermost frame")
+            raise UserError("this is the innermost frame")
         self._look_from(self._frame - 1)
 
     def _look_from(self, number: int) -> None:
@@ -204,7 +198,7 @@ class ControlActions:
             self.inspect("list", "")
         elif not known:
             self._frame = self._before
-            raise command_line.CommandError("there is no frame beyond this one")
+            raise UserError("there is no frame beyond this one")
         else:
             self._view.show_page("debug")
 

@@ -15,6 +15,7 @@ from textual.widgets import ContentSwitcher
 
 from pardbg.analysis.answers.snapshot import PARTS
 from pardbg.analysis.findings.shared import Finding
+from pardbg.errors import UserError
 from pardbg.render.draw.cells import Segment, line
 from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line
@@ -264,7 +265,7 @@ class MainScreen(Screen[None]):
         """Do it; what is wrong with the argument, in one line, or nothing."""
         try:
             self.handlers[action.id](argument)
-        except command_line.CommandError as error:
+        except UserError as error:
             return str(error)
         return ""
 
@@ -300,7 +301,7 @@ class MainScreen(Screen[None]):
             self.control.typed(event.text)
             try:
                 found = command_line.parse(event.text, self.live)
-            except command_line.CommandError as error:
+            except UserError as error:
                 self.say(str(error), "bad")
                 return
             self.perform(found.action, found.argument)

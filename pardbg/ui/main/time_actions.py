@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pardbg.analysis.findings.shared import Evidence
+from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import bookmark_list
 from pardbg.session.navigation.replay import ReplayClock
@@ -122,7 +123,7 @@ class TimeActions:
 
     def _goto(self, argument: str) -> None:
         if not argument:
-            raise command_line.CommandError(f"goto where? {command_line.PLACES}")
+            raise UserError(f"goto where? {command_line.PLACES}")
         word, _, number = argument.partition(" ")
         known = self._view.shared.frame.findings if self._view.shared.frame is not None else ()
         at = whole(number.strip(), len(known)) if word == "finding" else None
@@ -136,7 +137,7 @@ class TimeActions:
         elif argument in UNITS:
             self.unit = argument
         else:
-            raise command_line.CommandError(f"no unit {argument!r}: {', '.join(UNITS)}")
+            raise UserError(f"no unit {argument!r}: {', '.join(UNITS)}")
         self._view.page.unit = ""
         whose = f" of rank {self._view.shared.rank}" if self.unit in ("action", "op") else ""
         self._view.say(f", and . move by {self.unit}{whose}")
@@ -146,7 +147,7 @@ class TimeActions:
     def _zoom(self, argument: str) -> None:
         by = {"": 1, "in": 1, "out": -1, "all": 0}.get(argument)
         if by is None:
-            raise command_line.CommandError("zoom in, zoom out or zoom all")
+            raise UserError("zoom in, zoom out or zoom all")
         if not self._view.page.zoom(by):
             self._view.say("zoom works on 3 Timeline")
         self._view.want_page()
@@ -169,10 +170,10 @@ class TimeActions:
         frame = self._view.shared.frame
         known = frame.bookmarks if frame is not None else ()
         if not known:
-            raise command_line.CommandError("no bookmark in this run (m sets one)")
+            raise UserError("no bookmark in this run (m sets one)")
         number = whole(argument, len(known))
         if not number:
-            raise command_line.CommandError(f"which bookmark? 1 to {len(known)} (`:marks`)")
+            raise UserError(f"which bookmark? 1 to {len(known)} (`:marks`)")
         self._keep(Bookmark(known[number - 1].t_ns, ""))
 
     def _marks(self, _argument: str) -> None:

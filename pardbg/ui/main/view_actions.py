@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 
 from pardbg.analysis.findings.shared import Evidence
+from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
 from pardbg.ui.commands.actions import SCREENS, Handlers, explain
-from pardbg.ui.commands.command_line import CommandError
 from pardbg.ui.engine.messages import Arrived, Trouble
 from pardbg.ui.screens.panel import help_panel, word_panel
 
@@ -127,7 +127,7 @@ class SelectionActions:
         frame = self._view.shared.frame
         known = {str(row.rank): row.rank for row in frame.snapshot.ranks} if frame else {}
         if argument not in known:
-            raise CommandError(f"no rank {argument!r} in this run")
+            raise UserError(f"no rank {argument!r} in this run")
         self._view.shared.rank = known[argument]
         self._view.want_page()
         self._view.page.redraw()
@@ -164,7 +164,7 @@ class AppActions:
     def _help(self, argument: str) -> None:
         lines = explain(argument) if argument else []
         if argument and not lines:
-            raise CommandError(f"no word {argument!r}: ? lists all")
+            raise UserError(f"no word {argument!r}: ? lists all")
         panel = (
             word_panel(argument, lines) if lines else help_panel(self._view.live, self._view.active)
         )
@@ -190,7 +190,7 @@ class AppActions:
 
     def _theme(self, argument: str) -> None:
         if argument not in ("dark", "light", "16"):
-            raise CommandError("theme dark, theme light or theme 16")
+            raise UserError("theme dark, theme light or theme 16")
         self._app.theme = f"pardbg-{argument}"
 
 

@@ -68,7 +68,7 @@ def test_pdbs_abbreviations_mean_what_they_mean_there() -> None:
     assert verb_meant(Verb.BREAK, []) is Verb.BREAKS, "break alone lists them"
     assert verb_meant(Verb.BREAK, ["mb==3"]) is Verb.BREAK
     assert inspect_words("list", "0-1") == ("0-1", {"kind": "list", "expr": ""})
-    with pytest.raises(ValueError, match="list"):
+    with pytest.raises(UserError, match="list"):
         inspect_words("list", "1 2")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pardbg.control.language.arguments import inspect_words, parse_watch, verb_words
-from pardbg.control.language.expr import ExprError
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.hub.serve.questions import WAIT_NS, Questions
 from pardbg.render.reports.replies import answers
 
@@ -53,7 +53,7 @@ def test_words(verb: Verb, text: str, expected: Any) -> None:
     ],
 )
 def test_mistakes_get_one_line(verb: Verb, text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
         verb_words(verb, text.split())
     assert says in str(caught.value)
 
@@ -84,7 +84,7 @@ def test_what_to_watch_for(text: str, expected: tuple[str, float]) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_watched_gets_one_line(text: str, says: str) -> None:
-    with pytest.raises(ExprError, match=r"^[^\n]*$") as caught:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
         parse_watch(text)
     assert says in str(caught.value)
 
@@ -97,7 +97,7 @@ def test_what_is_asked_of_whom() -> None:
     assert inspect_words("compare", "--hash grads on 0,2") == (
         "0,2", {"kind": "hash", "expr": "grads"},
     )  # fmt: skip
-    with pytest.raises(ValueError, match="p EXPR"):
+    with pytest.raises(UserError, match="p EXPR"):
         inspect_words("p", "")
 
 
@@ -160,5 +160,5 @@ def test_verbs_that_move_ranks_take_a_count(text: str, expected: object) -> None
 
 @pytest.mark.parametrize("text", ["x0", "x99999", "x2 x3", "x3 0 1"])
 def test_a_wrong_count_is_said_in_one_line(text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(UserError):
         verb_words(Verb.TICK, text.split())

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pardbg.control.language.expr import ExprError, gates, parse
+from pardbg.control.language.expr import gates, parse
+from pardbg.errors import UserError
 from pardbg_agent.control.breaks import BadTree, Breaks, breaks_of, compile_tree
 from pardbg_agent.wire import EXPR_MAX_NODES, MAX_BREAKS, Gate
 
@@ -101,7 +102,7 @@ def test_meaning(text: str, facts: dict[str, Any], expected: bool | None) -> Non
     ],
 )
 def test_what_is_refused_is_said_in_one_line(text: str, says: str) -> None:
-    with pytest.raises(ExprError) as caught:
+    with pytest.raises(UserError) as caught:
         parse(text)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
@@ -115,7 +116,7 @@ def test_noise_is_refused_or_understood_never_worse() -> None:
             parts += ["".join(chance.choices(string.printable, k=chance.randrange(9)))]
         try:
             compile_tree(parse(" ".join(parts)))(B3)
-        except ExprError:
+        except UserError:
             pass
 
 

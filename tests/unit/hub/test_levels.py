@@ -9,6 +9,7 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.control.language.arguments import verb_words
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.hub.auto_level import AGAIN_NS, AutoLevel
 from pardbg.hub.serve.questions import Levels, number_of
 from pardbg.session.reader import load
@@ -54,7 +55,7 @@ def test_words_of_a_level(text: str, expected: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "loud", "full 0 1", "full 0 1 30s"])
 def test_words_that_are_no_level(text: str) -> None:
-    with pytest.raises(ValueError, match="level"):
+    with pytest.raises(UserError, match="level"):
         verb_words(Verb.LEVEL, text.split())
     assert number_of("loud") is None and number_of("full") == 2 and number_of(7) is None
 
