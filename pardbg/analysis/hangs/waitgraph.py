@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.analysis.base.asof import View, per_store, per_view
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
@@ -29,6 +29,7 @@ from pardbg.analysis.pipeline.layout import states
 from pardbg.events import fields
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
+from pardbg.store.table import Table
 from pardbg_agent import wire
 
 PATIENCE_NS: Final = 2_000_000_000
@@ -243,15 +244,21 @@ def _may_wait(view: View, process: Process) -> bool:
     return False
 
 
-def _lengths(_view: View, process: Process, name: str) -> Hashable:
+def _complete_by(view: View, process: Process, name: str) -> NDArray[np.int64]:
+    """When all ops up to each row of a table of issued ones were complete or had failed. As long as
+    the table: the newest alone is kept, of each process."""
+    kept: dict[tuple[str, str], tuple[Hashable, NDArray[np.int64]]] = view.store.memo.setdefault(
+        "complete by", {}
+    )
+    at = process.proc, name
     tables = process.table(name), process.table(done_table(name))
-    return process.proc, name, *((table.base, len(table)) for table in tables)
+    of = tuple((table.base, len(table)) for table in tables)
+    if at not in kept or kept[at][0] != of:
+        kept[at] = of, _completed(*tables)
+    return kept[at][1]
 
 
-@per_store(_lengths)
-def _complete_by(_view: View, process: Process, name: str) -> NDArray[np.int64]:
-    """When all ops up to each row of a table of issued ones were complete or had failed."""
-    table, done = process.table(name), process.table(done_table(name))
+def _completed(table: Table, done: Table) -> NDArray[np.int64]:
     ended = _keys(done.col("group_id"), done.col("seq"))
     order = np.argsort(ended, kind="stable")
     keys = _keys(table.col("group_id"), table.col("seq"))

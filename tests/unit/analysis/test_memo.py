@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
 import pytest
 
+from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline import schedule
 from pardbg.analysis.pipeline.layout import layouts
@@ -27,3 +32,23 @@ def test_a_live_run_keeps_few_large_steps(monkeypatch: pytest.MonkeyPatch) -> No
         view = View(store, None)
         schedule.pipeline_step(view, layouts(view)[0], max(0, number - 1))
     assert 35 <= len(store.memo["pipeline"]) <= 71
+
+
+def arrays(kept: Any) -> Iterator[np.ndarray[Any, Any]]:
+    if isinstance(kept, np.ndarray):
+        yield kept
+    elif isinstance(kept, (Mapping, list, tuple)):
+        for value in kept.values() if isinstance(kept, Mapping) else kept:
+            yield from arrays(value)
+
+
+def test_no_array_is_kept_of_every_moment() -> None:
+    """60 frames, 6 s of a run: whatever is as long as a table is kept once of each, not a frame."""
+    feed, store = Feed(), Store(live=True)
+    store.apply_all(feed.definitions)
+    for number in range(120):
+        store.apply_all(feed.step(number))
+        if number % 2:
+            snapshot(store, None)
+    kept = sum(array.nbytes for array in arrays(store.memo))
+    assert kept < 8 * feed.num_records, f"{kept:,} bytes of {feed.num_records:,} records"
