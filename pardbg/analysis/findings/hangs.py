@@ -205,7 +205,8 @@ def _patience(view: View, blame: Blame, why: Reason) -> int:
     """How long this rank may take. Programs start at their own pace, as long as they work, and
     the slower the fewer cores they get."""
     now = seen(view, blame.ranks[0])
-    works = not why.idle and now.host_load >= CROWDED
+    works = not why.idle or waits_in_op(now.frames, now.inside)  # … for a message on its way
+    works &= now.host_load >= CROWDED
     usual = max(patience_ns(view) * (more_time(now) if works else 1), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
     starting |= _loads(view, blame, why)

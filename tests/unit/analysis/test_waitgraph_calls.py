@@ -9,6 +9,8 @@ from pardbg_agent import wire
 from tests.unit.analysis.test_waitgraph import FORWARD, WAITING, found, stall, state_of
 from tests.unit.trace_builder import Proc, Trace, ns
 
+WORKS = [["/job/train.py", 36, "train"]]
+
 
 def call(proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = "") -> None:
     """A set-up call that begins and does not end."""
@@ -324,19 +326,21 @@ def test_an_op_that_all_issued_takes_longer_where_threads_take_turns(
 
 
 @pytest.mark.parametrize(
-    ("state", "load", "said_after"),
-    [("R", 100, 2000), ("R", 250, 2000), ("R", 400, 8000), ("S", 400, 2000)],
-)
+    ("state", "stack", "load", "said_after"),
+    [("R", WORKS, 100, 2000), ("R", WORKS, 250, 2000), ("R", WORKS, 400, 8000),
+     ("S", WORKS, 400, 2000), ("S", WAITING, 100, 2000), ("S", WAITING, 400, 8000)],
+)  # fmt: skip
 def test_a_rank_that_works_has_longer_on_a_crowded_host(
-    state: str, load: int, said_after: int
+    state: str, stack: list[list[object]], load: int, said_after: int
 ) -> None:
-    """Its stack is known. Four threads want each core: four times 2 s, unless it sleeps."""
+    """Its stack is known. Four threads want each core: four times 2 s, unless it sleeps elsewhere
+    than in an op, whose message may be on its way."""
     trace = Trace(2)
     trace.ranks[0].collective("world", "all_reduce", 1, None)
     trace.ranks[1].step(0, 0, 1)
     trace.flush()
     for t in (said_after - 200, said_after + 200):
         state_of(trace, trace.ranks[1], t, os=state, cpu=0.0 if state == "S" else 0.3, load=load)
-        stall(trace, t, r1=[["/job/train.py", 36, "train"]])
+        stall(trace, t, r1=stack)
     assert found(trace, said_after - 100) == {}
     assert list(found(trace, said_after + 300)) == ["missing-rank"]
