@@ -102,7 +102,7 @@ class CommandRules:
         if command.verb is Verb.NEXT:
             control.goal = (command.ranks, step_target(states), MAX_ROUNDS)
         control.current.append(command)
-        control.why = ""
+        control.why = []
         control.pinned.procs -= granted.keys()
         control.before = control.states()
         self._moves.enter(Mode.STEPPING, now)

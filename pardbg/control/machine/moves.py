@@ -29,7 +29,7 @@ class Moves:
         control = self._control
         if mode is Mode.RUNNING:
             control.goal = control.again = None
-            control.why = ""
+            control.why = []
             control.free = set()
             control.pinned.clear()
             control.grace_period.clear()
@@ -63,7 +63,7 @@ class Moves:
         control.current += control.until
         control.until = []
         self.enter(Mode.PAUSING, now)
-        control.reason = control.why
+        control.reason = control.stopped_by
         for view in control.views.values():
             self._outbox.permit(view, HOLD, now)
 
@@ -116,7 +116,7 @@ class Moves:
             self._outbox.event("exception", now, text=f"rank {view.rank}: not held, {refusal}")
             return
         text = control.raised.add(view.proc, view.rank, state.next)
-        control.remember_why(text)
+        control.why.append(text)
         control.pinned.procs.add(view.proc)
         if control.mode is Mode.RUNNING:
             self.stop_all(RUN, True, control.raised.hold_ns, now)
@@ -135,7 +135,7 @@ class Moves:
             self.stray(view, text, now)
             return
         text = _hit_text(known, view.rank, state)
-        control.remember_why(text)
+        control.why.append(text)
         control.pinned.procs.add(view.proc)
         if control.mode is Mode.RUNNING:
             self.stop_all(known.by, known.keep, known.lease_ns, now)
@@ -214,7 +214,7 @@ class Settling:
         if self._pursue(now):
             return
         self._moves.enter(Mode.HELD, now)
-        control.reason = "; ".join(filter(None, [control.why, *control.settlement.stuck.values()]))
+        control.reason = "; ".join(filter(None, [control.stopped_by, *control.settlement.stuck.values()]))
         did = self._did()
         text = "; ".join(filter(None, [control.reason, did]))
         self._outbox.event("cut", now, text=text)
@@ -304,5 +304,5 @@ class Settling:
             else:
                 self._outbox.permit(control.views[proc], ONE_OP, now)
         self._moves.enter(Mode.PAUSING, now)
-        control.why = text
+        control.why = [text]
         self._outbox.event("released", now, text=text)

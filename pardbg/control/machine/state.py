@@ -7,13 +7,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import Breakpoints
 from pardbg.control.machine.cut import AgentState, GracePeriod, Settlement, View
 from pardbg.control.machine.holding import HeldRanks, Lease, UncaughtErrors
 from pardbg.words import ranks_text
+
+MAX_REASONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class ControlState:
         self.departed: set[int] = set()
         self.free: set[str] = set()
         """Procs that nobody asked to hold (``pause RANKS``)."""
-        self.why = ""
+        self.why: list[str] = []
         """What stopped the ranks, where nobody asked for it: a breakpoint."""
         self.hits: set[tuple[str, int]] = set()
         """(proc, held since) of hits that were acted on."""
@@ -190,9 +192,11 @@ class ControlState:
         ranks = [self.views[p].rank for p in self.settlement.under_way if p in self.views]
         return f"{ranks_text(ranks)} not at a gate yet"
 
-    def remember_why(self, text: str) -> None:
-        """Add a reason for which the ranks stopped."""
-        self.why = "; ".join(filter(None, [self.why, text]))
+    @property
+    def stopped_by(self) -> str:
+        """Return ``why`` in words. At a mismatch all ranks of a group may stop, each with a text."""
+        more = len(self.why) - MAX_REASONS
+        return "; ".join(self.why[:MAX_REASONS] + [f"and {more} more"] * (more > 0))
 
     def acted_on(self, view: View, since: int) -> bool:
         """That stop of its own was acted on already; from now on it was."""

@@ -114,6 +114,16 @@ def test_two_hits_at_once_are_one_pause_and_both_are_said() -> None:
     assert [event["event"] for event in world.events].count("hit") == 2
 
 
+def test_of_many_hits_at_once_the_first_are_said_and_how_many_there_were() -> None:
+    world = World([["coll dp", "step", "coll dp", "step"] for _ in range(8)])
+    world.command("pause")
+    set_break(world, "step==1")
+    world.command("continue")
+    told = world.machine.control.reason
+    assert told.count("breakpoint 1: rank") == 3 and told.endswith("; and 5 more"), told
+    assert [event["event"] for event in world.events].count("hit") == 8
+
+
 def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
     """Only rank 1 is asked to look, so rank 0 passes what rank 1 stops at."""
     world = World([["coll dp", "memory", "coll dp", "waitcoll", "step"] for _ in range(2)])
