@@ -20,6 +20,9 @@ WAIT_S: Final = 300.0
 POLL_S: Final = 0.2
 FRESH_S: Final = 3600.0
 """A shared file older than this is another job's."""
+LISTENS_S: Final = 60.0
+"""So is one whose hub is not there (the last step of the same job, the last try under this id): how
+long node 0 has for another one, before its word is taken as it is."""
 _NODE: Final = (
     "PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "GROUP_RANK", "OMPI_COMM_WORLD_RANK",
     "PMI_RANK", "RANK",
@@ -134,7 +137,9 @@ def _rendezvous(
         raise ConfigError(f"{ENV_SHARED}: which job is this? no {_JOB[0]} nor --rdzv-id: use --hub")
     path = folder / f"pardbg-{re.sub(r'[^A-Za-z0-9_-]+', '-', job)[:64]}.json"
     if node == 0:
-        made = {"hub": f"tcp://{socket.getfqdn()}:{_free_ports()}", "keys": make_keys()}
+        name = socket.getfqdn()  # of a host that calls itself 127.0.0.1 it is no name for others
+        name = socket.gethostname() if name.startswith("localhost") else name
+        made = {"hub": f"tcp://{name}:{_free_ports()}", "keys": make_keys()}
         try:
             write_json(path, made)
         except OSError as error:
@@ -157,26 +162,37 @@ def _wait_for(
     path: Path, what: str, say: Callable[[str], None], fresh: bool = False
 ) -> dict[str, Any]:
     """The file once it is there, and only ours to read."""
-    until, told = time.monotonic() + WAIT_S, False
+    begun, told = time.monotonic(), False
     while True:
         try:
             found = path.stat()
             if found.st_mode & 0o077:
                 raise ConfigError(f"{path} can be read by others: chmod 600 it")
-            if not fresh or time.time() - found.st_mtime < FRESH_S:
-                value = read_json(path)
-                if value is not None:
-                    return value
+            value = read_json(path)
+            if value is not None and (not fresh or _is_of_now(value, found.st_mtime, begun)):
+                return value
         except FileNotFoundError:
             pass
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        if time.monotonic() > until:
+        if time.monotonic() > begun + WAIT_S:
             raise ConfigError(f"{path} did not appear: did node 0 start?")
         if not told:
             told = True
             say(f"waiting for {what}: {path}")
         time.sleep(POLL_S)
+
+
+def _is_of_now(said: dict[str, Any], written_s: float, begun: float) -> bool:
+    """The file is this job's. ``begun``: since when we look."""
+    if time.time() - written_s >= FRESH_S:
+        return False
+    with contextlib.suppress(OSError):
+        where = Endpoints(str(said.get("hub")))
+        address = where.host, int(where.ctrl.rpartition(":")[2])
+        socket.create_connection(address, timeout=2).close()
+        return True
+    return time.monotonic() - begun > LISTENS_S
 
 
 def _free_ports() -> int:

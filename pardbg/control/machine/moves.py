@@ -214,7 +214,9 @@ class Settling:
         if self._pursue(now):
             return
         self._moves.enter(Mode.HELD, now)
-        control.reason = "; ".join(filter(None, [control.stopped_by, *control.settlement.stuck.values()]))
+        control.reason = "; ".join(
+            filter(None, [control.stopped_by, *control.settlement.stuck.values()])
+        )
         did = self._did()
         text = "; ".join(filter(None, [control.reason, did]))
         self._outbox.event("cut", now, text=text)

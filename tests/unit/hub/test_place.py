@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import threading
 from pathlib import Path
@@ -95,17 +96,29 @@ def test_the_first_node_makes_the_key_and_others_must_not_read_it(tmp_path: Path
         place(path, node=1)
 
 
-def test_nodes_meet_in_a_shared_directory(tmp_path: Path) -> None:
+def test_nodes_meet_in_a_shared_directory_past_what_the_step_before_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: "127.0.0.1")
     env = {"PARDBG_SHARED": str(tmp_path), "SLURM_JOB_ID": "77"}
+    before = place(None, node=0, hub=None, **env)  # its hub is gone: nobody listens there
     found: list[Place | None] = []
     waiting = threading.Thread(
         target=lambda: found.append(place(None, node=1, hub=None, **env)), daemon=True
     )
     waiting.start()
+    waiting.join(0.5)
+    assert not found
     first = place(None, node=0, hub=None, **env)
-    waiting.join(10)
-    assert first is not None and found and found[0] is not None
+    assert first is not None and before is not None and first.keys != before.keys
+    with socket.create_server(("", int(first.hub.rpartition(":")[2]))):
+        waiting.join(10)
+    assert found and found[0] is not None
     assert found[0].hub == first.hub and found[0].keys == first.keys
+    monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")  # says /etc/hosts of some nodes
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    named = place(None, node=0, hub=None, **env)
+    assert named is not None and named.hub.startswith("tcp://node7:")
 
 
 def test_endpoints_are_three_ports_in_a_row() -> None:
