@@ -194,7 +194,7 @@ class ControlState:
 
     @property
     def stopped_by(self) -> str:
-        """Return ``why`` in words. At a mismatch all ranks of a group may stop, each with a text."""
+        """Return ``why`` in words: at a mismatch each rank of a group may stop, with a text."""
         more = len(self.why) - MAX_REASONS
         return "; ".join(self.why[:MAX_REASONS] + [f"and {more} more"] * (more > 0))
 
