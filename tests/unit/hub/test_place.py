@@ -112,7 +112,7 @@ def test_nodes_meet_in_a_shared_directory_past_what_the_step_before_left(
     first = place(None, node=0, hub=None, **env)
     assert first is not None and before is not None and first.keys != before.keys
     with socket.create_server(("", int(first.hub.rpartition(":")[2]))):
-        waiting.join(10)
+        waiting.join(50)
     assert found and found[0] is not None
     assert found[0].hub == first.hub and found[0].keys == first.keys
     monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")  # says /etc/hosts of some nodes
