@@ -124,16 +124,16 @@ def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenat
 
 
 def per_store(
-    key: Callable[Concatenate[View, P], Hashable], name: str = ""
+    key: Callable[Concatenate[View, P], Hashable], name: str = "", most: int = MEMO_MAX
 ) -> Callable[[Callable[Concatenate[View, P], R]], Callable[Concatenate[View, P], R]]:
     """Compute a function once per store and ``key`` of its arguments: for closed values, which
     rest on nothing that the key does not hold, whatever the cursor. ``name`` is the cache's, where
-    several functions are made in one place."""
+    several functions are made in one place; ``most`` as in ``View.memo``."""
 
     def of(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
         @wraps(function)
         def kept(view: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            cache = view.memo(name or f"{function.__module__}.{function.__qualname__}")
+            cache = view.memo(name or f"{function.__module__}.{function.__qualname__}", most)
             at = key(view, *args, **kwargs)
             if at not in cache:
                 cache[at] = function(view, *args, **kwargs)

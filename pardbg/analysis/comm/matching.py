@@ -41,6 +41,8 @@ _A: Final = attrgetter("a")
 _B: Final = attrgetter("b")
 _FIRST: Final = attrgetter("t0_ns", "rank")
 CALLS_LABEL: Final = "set-up calls"
+_MOST_ARRIVALS: Final = 1 << 17
+"""Kept, of collectives: of many ranks each has many."""
 
 
 def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...]:
@@ -54,7 +56,7 @@ def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...
 
 def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     found = _tail(view, last)
-    cache = view.memo("collectives")
+    cache = view.memo("collectives", max(2 * LAST, _MOST_ARRIVALS // max(len(view.ranks), 1)))
     keys = {at: found.key(at) for at in found.last(last)}
     made: dict[int, CollectiveRow] = {}
     for at, key in keys.items():

@@ -34,6 +34,8 @@ OFTEN: Final = 0.8
 """Share of the steps in which something must be so."""
 WARM_UP: Final = 2
 """A run's first steps are slow in their own ways."""
+_MOST: Final = 32
+"""Windows kept: of many ranks one has much."""
 MOVES: Final = 4
 """Steps after which a window moves on."""
 MAX_ISSUES: Final = 24_000
@@ -95,7 +97,7 @@ def _newest(view: View) -> int | None:
     return min(newest, default=None)
 
 
-@per_store(lambda view, newest: (view.epoch, newest))
+@per_store(lambda view, newest: (view.epoch, newest), most=_MOST)
 def _read(view: View, newest: int) -> Window | None:
     spans: dict[int, dict[int, Interval]] = defaultdict(dict)
     counting = 0
