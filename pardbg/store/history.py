@@ -87,10 +87,13 @@ class StateHistory(History):
     """STATE messages, kept as bytes (many come, few are looked at) and decoded when asked for."""
 
     _LOOK_BACK: Final = 16
+    _MOST_DECODED: Final = 1 << 16
+    """Ranks' states, of all messages that are kept decoded."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self._decoded: dict[int, Mapping[str, Any]] = {}
+        self._num_decoded = 0
 
     def ranks(self, t_ns: int | None) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
         """(time of the newest state, {proc: its state}) as of ``t_ns``.
@@ -115,9 +118,11 @@ class StateHistory(History):
                 known = fields.mapping(decode_map(self._values[index]), "ranks")
             except Malformed:
                 known = {}
-            if len(self._decoded) > 256:
+            if len(self._decoded) > 256 or self._num_decoded > self._MOST_DECODED:
                 self._decoded.clear()
+                self._num_decoded = 0
             self._decoded[key] = known
+            self._num_decoded += len(known) + 1
         return known
 
 

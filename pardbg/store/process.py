@@ -107,6 +107,11 @@ class Process:
         """Columns of one kind; call ``settle`` before reading."""
         return self._tables[name]
 
+    def keep(self, rows: int) -> None:
+        """Of each kind, from now on."""
+        for table in self._tables.values():
+            table.limit = rows
+
     def name(self, name_id: int) -> str:
         found = self.names.get(name_id)
         if found is None:

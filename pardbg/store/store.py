@@ -39,12 +39,16 @@ NOTE_TRUNCATED: Final = "session.truncated"
 """Key of the NOTE that a reader adds at the end of a file that ends early."""
 
 
+FEW: Final = 32
+LEAST_ROWS: Final = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How much a store keeps. What goes beyond is dropped oldest first and counted."""
 
     rows_per_kind: int | None
-    """Records per process and kind."""
+    """Records per process and kind, of few processes: see ``rows``."""
     records: int
     """Records in all; later ones are refused and counted in ``Store.over_limit``."""
     output_lines: int
@@ -53,8 +57,17 @@ class Limits:
 
     @staticmethod
     def live() -> Limits:
-        """Return the limits for a live viewer, which may run for days: about 40 MiB per process."""
+        """Return the limits for a live viewer, which may run for days: about 40 MiB per process,
+        up to some 2 GiB in all."""
         return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000)
+
+    def rows(self, num_processes: int) -> int | None:
+        """Records per kind that each of so many processes keeps: beyond FEW half as many whenever
+        they are twice as many, but LEAST_ROWS."""
+        if self.rows_per_kind is None:
+            return None
+        halved = (max(0, num_processes - 1) // FEW).bit_length()
+        return max(min(LEAST_ROWS, self.rows_per_kind), self.rows_per_kind >> halved)
 
     @staticmethod
     def file() -> Limits:
@@ -230,7 +243,11 @@ class Store:
         if process is None:
             if not proc or len(self.procs) >= MAX_PROCS:
                 raise Malformed("process")
-            process = self.procs[proc] = Process(proc, self.limits.rows_per_kind)
+            before, rows = (self.limits.rows(len(self.procs) + more) for more in (0, 1))
+            if rows is not None and rows != before:
+                for other in self.procs.values():
+                    other.keep(rows)
+            process = self.procs[proc] = Process(proc, rows)
         return process
 
     def _seen(self, t_ns: int) -> None:

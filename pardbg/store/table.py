@@ -47,7 +47,8 @@ class Table:
 
     def __init__(self, when: str, limit: int | None) -> None:
         self._when = when
-        self._limit = limit
+        self.limit = limit
+        """Rows kept, and a quarter more at times; None: all."""
         self._cols: dict[str, Array] = dict(_EMPTY)
         self._lo = 0
         self._hi = 0
@@ -130,9 +131,9 @@ class Table:
 
     def excess(self) -> int:
         """Rows to evict now: with slack, so that eviction is rare and cheap per row."""
-        if self._limit is None or len(self) <= self._limit + self._limit // 4:
+        if self.limit is None or len(self) <= self.limit + self.limit // 4:
             return 0
-        return len(self) - self._limit
+        return len(self) - self.limit
 
     def evict(self, count: int) -> None:
         self._lo += count

@@ -238,6 +238,21 @@ def test_live_memory_is_bounded_and_sums_go_on() -> None:
     ]
 
 
+def test_many_processes_of_a_live_run_share_what_is_kept() -> None:
+    """32 keep 64 Ki records of a kind, 33 half of that, at least 4 Ki; of a file all is kept."""
+    many = {n: Limits.live().rows(n) for n in (1, 32, 33, 64, 65, 512, 1024, 4096)}
+    assert many == {1: 65536, 32: 65536, 33: 32768, 64: 32768, 65: 16384, 512: 4096, 1024: 4096,
+                    4096: 4096}  # fmt: skip
+    assert Limits.file().rows(1024) is None
+    store = Store(Limits(8192, 1 << 62, 10, 10, 10), live=True)
+    feed(store, 0, 10_000)
+    assert len(begins(store)) == 10_000  # a quarter more, at times
+    for number in range(2, 35):
+        feed(store, 0, 1, f"0.host.{number}")
+    feed(store, 10_000, 1)
+    assert begins(store) == [ns(i) for i in range(10_001 - 4096, 10_001)]
+
+
 def test_records_beyond_the_limit_are_refused_and_said() -> None:
     store = Store(Limits(None, 5, 10, 10, 10))
     feed(store, 0, 4)
