@@ -121,11 +121,11 @@ def script_of(words: Sequence[str]) -> list[str]:
 def _chosen(text: str | None, world: int) -> tuple[int, ...]:
     if text is None:
         return tuple(range(world))
-    from pardbg.control.language.ranksets import RankSetError, unseen
+    from pardbg.control.language.ranksets import unseen
 
     try:
         found = unseen(text) or tuple(range(world))
-    except RankSetError as error:
+    except UserError as error:
         raise UserError(f"--ranks: {error}") from None
     if found[-1] >= world:
         raise UserError(f"--ranks {text}: there are ranks 0 to {world - 1}")

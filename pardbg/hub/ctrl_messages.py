@@ -16,7 +16,6 @@ from pardbg.events.decode import Malformed, decode_map
 from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.words import countdown
 
-"""Largest message on DATA."""
 _MAX_HIT: Final = 300
 RELAY: Final = b"relay-"
 """How a relay's identity begins."""

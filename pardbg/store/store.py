@@ -100,9 +100,9 @@ class Store:
         self.run: dict[str, Any] = {}
         self.notes: dict[str, Any] = {}
         self.run_ends: list[tuple[int, int | None]] = []
+        """(t_ns, exit code)."""
         self.told: list[tuple[int, int]] = []
         """(t_ns, signal): what the launcher was asked to pass on to the job."""
-        """(t_ns, exit code)."""
         self.states = StateHistory(self.limits.states)
         self.controls = History(self.limits.controls)
         self.output = History(self.limits.output_lines)

@@ -16,9 +16,10 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.timer import Timer
 
-from pardbg.analysis.schedules.editor import Draft, EditError, Editor
+from pardbg.analysis.schedules.editor import Draft, Editor
 from pardbg.analysis.schedules.schedule_table import Table
 from pardbg.analysis.schedules.sheet import Placed, Sheet
+from pardbg.errors import UserError
 from pardbg.render.draw.cells import Line, Segment, fit, line
 from pardbg.render.pages.pipeline.table_page import TableLook, cell_under, table_page
 from pardbg.ui.palette import THEMES
@@ -36,7 +37,7 @@ KEPT: Final = 32
 """Sheets kept, for undo and redo."""
 Say = Callable[[Table], Sheet]
 Save = Callable[[Table, str], str]
-"""(table, other file or "") -> what was written. Raises EditError with one line."""
+"""(table, other file or "") -> what was written. Raises UserError with one line."""
 _MOVES: Final = {
     "left": (0, -1), "h": (0, -1), "right": (0, 1), "l": (0, 1), "up": (-1, 0), "k": (-1, 0),
     "down": (1, 0), "j": (1, 0), "home": (0, -9999), "end": (0, 9999),
@@ -175,14 +176,14 @@ class ScheduleApp(App[None]):
             elif not self._time(key):
                 self._edit({"shift+left": "<", "shift+right": ">", "ctrl+r": "r", "ctrl+s": "w",
                             "delete": "d"}.get(key, key))  # fmt: skip
-        except EditError as why:
+        except UserError as why:
             self._said = (str(why), "warn")
         self._look()
 
     def _leave(self, sure: bool) -> None:
         if self.editor.changed and not sure:
             self._leaving = True
-            raise EditError("changes are not saved: w saves, q again leaves without them")
+            raise UserError("changes are not saved: w saves, q again leaves without them")
         self.exit()
 
     def _move(self, down: int, right: int) -> None:
@@ -288,7 +289,7 @@ class ScheduleApp(App[None]):
             elif event.text:
                 draft = self.editor.draft
                 self.editor.apply(draft.inserted(event.text, self._asked == "a"))
-        except EditError as why:
+        except UserError as why:
             self._said = (str(why), "warn")
         self._look()
 

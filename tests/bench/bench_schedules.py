@@ -17,12 +17,13 @@ from time import perf_counter, process_time
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.schedules.compare import Durations, measured, predict
-from pardbg.analysis.schedules.editor import EditError, Editor
+from pardbg.analysis.schedules.editor import Editor
 from pardbg.analysis.schedules.schedule_table import dump, from_plan
 from pardbg.analysis.schedules.search import Problem, search
 from pardbg.analysis.schedules.sheet import sheet
 from pardbg.analysis.whatif.answer import WhatIf, whatif
 from pardbg.analysis.whatif.plans import plan
+from pardbg.errors import UserError
 from pardbg.recipes.catalogue import command
 from pardbg.recipes.catalogue.tables import zb_h1
 from pardbg.render.pages.pipeline.table_page import TableLook, table_page
@@ -71,7 +72,7 @@ def _keys(name: str) -> Figure:
         begin, begin_cpu = perf_counter(), process_time()
         try:
             editor.apply(editor.draft.shifted(1 if number % 2 else -1))
-        except EditError:
+        except UserError:
             continue
         look = TableLook("x", "y", rank=number % 8, tick=5, now=1 << 30)
         table_page(say(editor.draft.table), look, 200, 60)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from pardbg.control.language.verbs import Verb
+from pardbg.errors import UserError
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.runs import RunError, find_run, list_runs
-from pardbg.hub.run.start import LaunchError, start_run
+from pardbg.hub.run.start import start_run
 from pardbg.store.source import Message
 from tests.distributed.runs import (
     coverage,
@@ -144,7 +145,7 @@ def test_a_job_that_dies_at_start_keeps_its_own_code(tmp_path: Path, code: str, 
 
 
 def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="no such command") as caught:
+    with pytest.raises(UserError, match="no such command") as caught:
         start_run(["no-such-program"], name="x", session=tmp_path / "s.mcap")
     assert "\n" not in str(caught.value)
 

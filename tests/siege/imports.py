@@ -16,7 +16,6 @@ from typing import Any
 from pardbg.analysis.answers.report import report
 from pardbg.cli.options import named_rc
 from pardbg.errors import UserError
-from pardbg.session.importers.build import ForeignError
 from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load
 from pardbg.ui.commands.startup import asked, understood
@@ -97,7 +96,7 @@ def run(seed: int, count: int) -> tuple[int, list[str], float]:
                     begun_with(Path(folder), rng)
                 else:
                     imported(Path(folder), name, content, rng)
-            except (ForeignError, UserError) as error:
+            except UserError as error:
                 if "\n" in str(error):
                     bad.append(f"seed {number} {name}: more than a line: {error!r}")
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for

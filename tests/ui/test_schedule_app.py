@@ -10,9 +10,9 @@ import pytest
 from textual.pilot import Pilot
 
 from pardbg.analysis.schedules.compare import Durations
-from pardbg.analysis.schedules.editor import EditError
 from pardbg.analysis.schedules.schedule_table import Table, dump, parse
 from pardbg.analysis.schedules.sheet import sheet
+from pardbg.errors import UserError
 from pardbg.render.draw.cells import plain
 from pardbg.ui.schedule_app import ScheduleApp
 from tests.ui.fakes import until
@@ -28,7 +28,7 @@ class File:
 
     def __call__(self, table: Table, other: str) -> str:
         if self.refuses:
-            raise EditError("one.csv is not as it was read")
+            raise UserError("one.csv is not as it was read")
         self.text = dump(table)
         return f"wrote {other or 'one.csv'}"
 

@@ -62,10 +62,6 @@ _EXPR: Final = re.compile(
 _MAX_TEXT: Final = 200
 
 
-class CheckError(UserError):
-    """An expression that is none. One line."""
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One parsed check."""
@@ -92,28 +88,28 @@ class Result:
 
 
 def parse(text: str) -> Check:
-    """One expression. Raises CheckError."""
+    """One expression. Raises UserError."""
     if len(text) > _MAX_TEXT:
-        raise CheckError(f"a check of {len(text)} characters; {_MAX_TEXT} at most")
+        raise UserError(f"a check of {len(text)} characters; {_MAX_TEXT} at most")
     if text.strip().startswith("no-"):
         return _parse_no(text.strip())
     found = _EXPR.fullmatch(text)
     if found is None:
-        raise CheckError(f"cannot read check {text!r}: write it as bubble<12% or step.p95<450ms")
+        raise UserError(f"cannot read check {text!r}: write it as bubble<12% or step.p95<450ms")
     name, suffix = found["name"], found["suffix"]
     if name not in METRICS:
         name, suffix = f"{name}_{suffix}" if suffix else name, None
     metric = METRICS.get(name)
     if metric is None:
-        raise CheckError(f"no metric {name!r} in {text!r}; `pardbg check --list` shows them")
+        raise UserError(f"no metric {name!r} in {text!r}; `pardbg check --list` shows them")
     if found["filter"] and not metric.filter:
-        raise CheckError(f"{name} has nothing to select with [{found['filter']}]")
+        raise UserError(f"{name} has nothing to select with [{found['filter']}]")
     if name in ("phase", "idle") and not found["filter"]:
-        raise CheckError(f"say which one, as in {name}[…]: {metric.filter}")
+        raise UserError(f"say which one, as in {name}[…]: {metric.filter}")
     _check_severity(metric, found["filter"] or "")
     aggregate = found["aggregate"] or metric.aggregate
     if not _is_aggregate(aggregate):
-        raise CheckError(f"no aggregate {aggregate!r} in {text!r}: {AGGREGATES}")
+        raise UserError(f"no aggregate {aggregate!r} in {text!r}: {AGGREGATES}")
     scale = _scale(metric, suffix, found["unit"], text, aggregate == "count")
     limit = float(found["number"]) * scale
     return Check(text.strip(), metric, found["filter"] or "", aggregate, found["op"], limit)
@@ -123,17 +119,17 @@ def _parse_no(text: str) -> Check:
     word, colon, which = text.partition(":")
     name = NO.get(word)
     if name is None:
-        raise CheckError(f"no check {text!r}; there are {', '.join(NO)} and METRIC<NUMBER")
+        raise UserError(f"no check {text!r}; there are {', '.join(NO)} and METRIC<NUMBER")
     metric = METRICS[name]
     if colon and (not metric.filter or not which):
-        raise CheckError(f"{word} takes no {which!r}; only no-findings does: no-findings:error")
+        raise UserError(f"{word} takes no {which!r}; only no-findings does: no-findings:error")
     _check_severity(metric, which)
     return Check(text, metric, which, metric.aggregate, "==", 0.0)
 
 
 def _check_severity(metric: Metric, which: str) -> None:
     if metric.name == "findings" and which and which not in SEVERITIES:
-        raise CheckError(f"no severity {which!r}: {', '.join(SEVERITIES)}")
+        raise UserError(f"no severity {which!r}: {', '.join(SEVERITIES)}")
 
 
 def _scale(metric: Metric, suffix: str | None, unit: str | None, text: str, count: bool) -> float:
@@ -141,17 +137,17 @@ def _scale(metric: Metric, suffix: str | None, unit: str | None, text: str, coun
     known = UNITS["number" if count else metric.unit]
     if suffix is not None:
         if metric.unit != "time" or count:
-            raise CheckError(f"{text!r} is not a time, so it has no _{suffix}")
+            raise UserError(f"{text!r} is not a time, so it has no _{suffix}")
         if unit not in (None, suffix):
-            raise CheckError(f"{text!r} has two units: write {metric.name}_{suffix} or {unit}")
+            raise UserError(f"{text!r} has two units: write {metric.name}_{suffix} or {unit}")
         return known[suffix]
     if unit is None:
         if known:
-            raise CheckError(f"{text!r} needs a unit: {', '.join(known)}")
+            raise UserError(f"{text!r} needs a unit: {', '.join(known)}")
         return 1.0
     if unit not in known:
         fits = f"{', '.join(known)}" if known else "none, it is a plain number"
-        raise CheckError(f"no unit {unit!r} for {metric.name} in {text!r}: {fits}")
+        raise UserError(f"no unit {unit!r} for {metric.name} in {text!r}: {fits}")
     return known[unit]
 
 

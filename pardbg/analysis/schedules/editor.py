@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pardbg.analysis.schedules.schedule_table import Cell, Op, Table, TableError, parse
-
-
-class EditError(ValueError):
-    """What cannot be done here. One line."""
+from pardbg.analysis.schedules.schedule_table import Cell, Op, Table, parse
+from pardbg.errors import UserError
 
 
 class Draft(NamedTuple):
@@ -29,9 +26,9 @@ class Draft(NamedTuple):
         return self.row[self.at] if self.at < len(self.row) else None
 
     def needed(self) -> Cell:
-        """The cell under the cursor. EditError if there is none."""
+        """The cell under the cursor. UserError if there is none."""
         if self.cell is None:
-            raise EditError(f"rank {self.rank} has no action: i inserts one")
+            raise UserError(f"rank {self.rank} has no action: i inserts one")
         return self.cell
 
     def with_row(self, row: tuple[Cell, ...], at: int, rank: int | None = None) -> Draft:
@@ -46,7 +43,7 @@ class Draft(NamedTuple):
         self.needed()
         to = self.at + by
         if not 0 <= to < len(self.row):
-            raise EditError("it is the row's " + ("first" if by < 0 else "last") + " already")
+            raise UserError("it is the row's " + ("first" if by < 0 else "last") + " already")
         row = list(self.row)
         row[self.at], row[to] = row[to], row[self.at]
         return self.with_row(tuple(row), to)
@@ -55,10 +52,10 @@ class Draft(NamedTuple):
         """With one more action, or several with blanks between, before or after the cursor."""
         try:
             cells = parse(",".join(text.split())).rows[0]
-        except TableError as why:
-            raise EditError(str(why).partition(": ")[2] or str(why)) from None
+        except UserError as why:
+            raise UserError(str(why).partition(": ")[2] or str(why)) from None
         if not all(op.is_compute for cell in cells for op in cell.ops):
-            raise EditError(f"{text}: compute alone is edited; sends and receives follow from it")
+            raise UserError(f"{text}: compute alone is edited; sends and receives follow from it")
         at = self.at + (after and self.cell is not None)
         return self.with_row((*self.row[:at], *cells, *self.row[at:]), at + len(cells) - 1)
 
@@ -75,7 +72,7 @@ class Draft(NamedTuple):
             both = (Cell((op._replace(kind="I"),), 0), Cell((op._replace(kind="W"),), 0))
             return self.with_row((*self.row[: self.at], *both, *self.row[self.at + 1 :]), self.at)
         if len(self.needed().ops) > 1 or op.kind not in "IW":
-            raise EditError(f"{self.needed().text} is no backward: s splits B, and joins I and W")
+            raise UserError(f"{self.needed().text} is no backward: s splits B, and joins I and W")
         row, at = _joined(self.row, op)
         return self.with_row(row, at)
 
@@ -91,7 +88,7 @@ class Draft(NamedTuple):
                 cells += [Cell((op._replace(kind=k),), 0) for k in kinds] or [cell]
             found = found.with_row(tuple(cells), 0, rank)
         if found.table == self.table:
-            raise EditError("no B to split")
+            raise UserError("no B to split")
         text = self.cell.text.replace("B", "I") if self.cell is not None else ""
         texts = [cell.text for cell in found.row]
         return found._replace(at=texts.index(text) if text in texts else 0)
@@ -120,7 +117,7 @@ def _joined(row: tuple[Cell, ...], op: Op) -> tuple[tuple[Cell, ...], int]:
     both = {op._replace(kind=kind) for kind in "IW"}
     halves = [at for at, cell in enumerate(row) if len(cell.ops) == 1 and cell.ops[0] in both]
     if len(halves) != 2:
-        raise EditError(f"{op.text} has no other half in this row")
+        raise UserError(f"{op.text} has no other half in this row")
     whole = Cell((op._replace(kind="B"),), 0)
     return (*row[: halves[0]], whole, *row[halves[0] + 1 : halves[1]],
             *row[halves[1] + 1 :]), halves[0]  # fmt: skip
@@ -158,7 +155,7 @@ class Editor:
         self.draft, self.mark = new, None
 
     def undo(self) -> None:
-        """The table before the last change. EditError if there was none."""
+        """The table before the last change. UserError if there was none."""
         self._back(self._past, self._future, "nothing to undo")
 
     def redo(self) -> None:
@@ -167,12 +164,12 @@ class Editor:
 
     def _back(self, source: list[Draft], to: list[Draft], none: str) -> None:
         if not source:
-            raise EditError(none)
+            raise UserError(none)
         to.append(self.draft)
         self.draft, self.mark = source.pop(), None
 
     def marked(self) -> tuple[int, int]:
-        """The place taken up. EditError if none was."""
+        """The place taken up. UserError if none was."""
         if self.mark is None:
-            raise EditError("nothing is taken up: m takes the action under the cursor")
+            raise UserError("nothing is taken up: m takes the action under the cursor")
         return self.mark

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.errors import UserError
 
 MAX_RANKS: Final = 4096
 MAX_CELLS: Final = 1 << 20
@@ -25,10 +26,6 @@ _OTHERS: Final = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
 _ACTION: Final = re.compile(r"([0-9]{1,6})(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)([0-9]{1,6})")
 _OTHER: Final = re.compile(r"([0-9]{1,6})(UNSHARD|RESHARD|REDUCE_GRAD)([0-9]{0,6})")
 _PAIR: Final = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
-
-
-class TableError(ValueError):
-    """Text that is no schedule. One line, with its place."""
 
 
 class Op(NamedTuple):
@@ -123,24 +120,24 @@ class Table:
 
 
 def parse(text: str) -> Table:
-    """Read a CSV. Raises TableError with row and column, counted from 1."""
+    """Read a CSV. Raises UserError with row and column, counted from 1."""
     rows: list[tuple[Cell, ...]] = []
     cells = 0
     for number, line in enumerate(csv.reader(io.StringIO(text))):
         if number >= MAX_RANKS:
-            raise TableError(f"more than {MAX_RANKS} rows: a row is a rank")
+            raise UserError(f"more than {MAX_RANKS} rows: a row is a rank")
         row = []
         for column, word in enumerate(line):
             if word.strip():
                 row.append(Cell(_ops(word.strip(), number, column), column))
         cells += len(line)
         if cells > MAX_CELLS:
-            raise TableError(f"more than {MAX_CELLS} cells")
+            raise UserError(f"more than {MAX_CELLS} cells")
         rows.append(tuple(row))
     while rows and not rows[-1]:
         rows.pop()
     if not rows:
-        raise TableError("no action in it: a row is a rank, a cell an action such as 0F0 or 1B3")
+        raise UserError("no action in it: a row is a rank, a cell an action such as 0F0 or 1B3")
     return Table(tuple(rows))
 
 
@@ -172,7 +169,7 @@ def _ops(word: str, row: int, column: int) -> tuple[Op, ...]:
 def _op(word: str, row: int, column: int) -> Op:
     found = _ACTION.fullmatch(word) or _OTHER.fullmatch(word)
     if found is None:
-        raise TableError(
+        raise UserError(
             f"row {row + 1}, column {column + 1}: {word[:40]!r} is no action; "
             "write STAGE KIND MICROBATCH as in 0F0, 1B3, 2I1, 2W1"
         )

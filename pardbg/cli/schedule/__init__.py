@@ -129,7 +129,6 @@ def saver(path: Path, text: str) -> Callable[[Table, str], str]:
     known = {path.resolve(): text}
 
     def save(changed: Table, other: str) -> str:
-        from pardbg.analysis.schedules.editor import EditError
         from pardbg.analysis.schedules.schedule_table import dump
 
         to = (path.parent / other if other else path).resolve()
@@ -137,13 +136,13 @@ def saver(path: Path, text: str) -> Callable[[Table, str], str]:
             there = _text(str(to)) if to.exists() else None
             if there != known.get(to):
                 why = "was changed by somebody else" if to in known else "is there already"
-                raise EditError(f"{to.name} {why}: W saves as another file")
+                raise UserError(f"{to.name} {why}: W saves as another file")
             with new_file(to, force=True) as fresh:
                 fresh.write_text(dump(changed))
                 if there is not None:
                     fresh.chmod(to.stat().st_mode)
-        except (UserError, OSError) as error:
-            raise EditError(str(error)) from None
+        except OSError as error:
+            raise UserError(str(error)) from None
         known[to] = dump(changed)
         return f"wrote {to.name}"
 
@@ -305,11 +304,11 @@ def _text(name: str) -> str:
 
 
 def _parsed(name: str, text: str) -> Table:
-    from pardbg.analysis.schedules.schedule_table import TableError, parse
+    from pardbg.analysis.schedules.schedule_table import parse
 
     try:
         return parse(text)
-    except TableError as error:
+    except UserError as error:
         raise UserError(f"{name} is no schedule: {error}") from None
 
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pardbg.errors import UserError
 from pardbg.words import rank_range, rank_set
 
 WORDS = ("all", "held", "waiting")
 MAX_TEXT = 1000
 MAX_UNSEEN = 1 << 16
-
-
-class RankSetError(ValueError):
-    """A rank set that cannot be understood or names nobody. One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +38,29 @@ class Known:
 
 
 def resolve(text: str | None, known: Known) -> tuple[int, ...]:
-    """Ranks in ``text``; None or ``all``: every rank. Raises RankSetError."""
+    """Ranks in ``text``; None or ``all``: every rank. Raises UserError."""
     text = "all" if text is None or not text.strip() else text.strip()
     if len(text) > MAX_TEXT:
-        raise RankSetError(f"rank set is longer than {MAX_TEXT} characters")
+        raise UserError(f"rank set is longer than {MAX_TEXT} characters")
     found: set[int] = set()
     for term in text.split(","):
         found.update(_term(term.strip(), text, known))
     if not found:
-        raise RankSetError(
+        raise UserError(
             f"no rank is in '{text}' now; ranks are {rank_set(known.ranks) or 'not known'}"
         )
     return tuple(sorted(found))
 
 
 def unseen(text: str | None) -> tuple[int, ...]:
-    """Ranks in ``text`` while none is there yet: numbers are known before. Raises RankSetError."""
+    """Ranks in ``text`` while none is there yet: numbers are known before. Raises UserError."""
     if text is None or text.strip() in ("", "all"):
         return ()
     found: set[int] = set()
     for term in text[:MAX_TEXT].split(","):
         numbers = rank_range(term.strip().removeprefix("rank=").strip())
         if numbers is None or len(numbers) > MAX_UNSEEN:
-            raise RankSetError(f"no rank yet: say numbers, as in 0-3, not '{text[:40]}'")
+            raise UserError(f"no rank yet: say numbers, as in 0-3, not '{text[:40]}'")
         found.update(numbers)
     return tuple(sorted(found))
 
@@ -76,14 +73,12 @@ def _term(term: str, text: str, known: Known) -> Iterable[int]:
         return _named(name, value, text, known)
     wanted = rank_range(term)
     if wanted is None:
-        raise RankSetError(
+        raise UserError(
             f"unknown rank set '{text}': use 0, 0-3, 0,2, stage=2, host=NAME, held, waiting or all"
         )
     missing = [rank for rank in wanted if rank not in known.ranks]
     if missing:
-        raise RankSetError(
-            f"no rank {missing[0]}; ranks are {rank_set(known.ranks) or 'not known'}"
-        )
+        raise UserError(f"no rank {missing[0]}; ranks are {rank_set(known.ranks) or 'not known'}")
     return wanted
 
 
@@ -99,11 +94,11 @@ def _named(name: str, value: str, text: str, known: Known) -> Iterable[int]:
     if name == "host":
         hosts = sorted({facts.host for facts in known.ranks.values()})
         if value not in hosts:
-            raise RankSetError(f"no host '{value}'; hosts are {', '.join(hosts) or 'not known'}")
+            raise UserError(f"no host '{value}'; hosts are {', '.join(hosts) or 'not known'}")
         return [rank for rank, facts in known.ranks.items() if facts.host == value]
     wanted = rank_range(value)
     if wanted is None:
-        raise RankSetError(f"'{name}=' wants a number or a range, not '{value}'")
+        raise UserError(f"'{name}=' wants a number or a range, not '{value}'")
     if name == "stage":
         return [r for r, facts in known.ranks.items() if set(facts.stages) & set(wanted)]
     if name == "rank":
@@ -111,6 +106,6 @@ def _named(name: str, value: str, text: str, known: Known) -> Iterable[int]:
     groups = known.axes.get(name)
     if groups is None:
         axes = ", ".join(sorted(known.axes)) or "none so far"
-        raise RankSetError(f"unknown axis '{name}' in '{text}'; axes seen: {axes}")
+        raise UserError(f"unknown axis '{name}' in '{text}'; axes seen: {axes}")
     members = (group[i] for group in groups for i in wanted if i < len(group))
     return [rank for rank in members if rank in known.ranks]

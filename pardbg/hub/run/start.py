@@ -30,10 +30,6 @@ POLL_S: Final = 0.02
 START_POLL_S: Final = 0.003
 
 
-class LaunchError(UserError):
-    """A run that could not be started. One line."""
-
-
 class RunHandle:
     """A run, live or just ended, by its directory. Raises ConfigError."""
 
@@ -183,31 +179,31 @@ def start_run(
 
 def _check_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> None:
     if not argv:
-        raise LaunchError("no command: put it after `--`")
+        raise UserError("no command: put it after `--`")
     program = argv[0]
     here = cwd / program if cwd is not None and "/" in program else program
     if shutil.which(str(here), path=env.get("PATH")) is None:
         if "/" in program and os.path.isfile(here):
-            raise LaunchError(f"cannot run {program!r}: it is not executable")
-        raise LaunchError(f"cannot run {program!r}: no such command; check what follows `--`")
+            raise UserError(f"cannot run {program!r}: it is not executable")
+        raise UserError(f"cannot run {program!r}: no such command; check what follows `--`")
 
 
 def _wait_started(handle: RunHandle) -> None:
-    """Until the job runs (or has ended already); what failed before that is a LaunchError."""
+    """Until the job runs (or has ended already); what failed before that is a UserError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         ended = files.read_json(handle.run_dir / files.EXIT_FILE)
         if ended is not None and ended.get("error"):
-            raise LaunchError(str(ended["error"]))
+            raise UserError(str(ended["error"]))
         launch = files.read_json(handle.run_dir / files.LAUNCH_FILE)
         if ended is not None or (launch is not None and launch.get("job")):
             return
         if not handle.launcher_alive() and handle._launcher is not None:
             words = (handle.run_dir / "launch.log").read_text(errors="replace").splitlines()
-            raise LaunchError(f"the launcher ended: {words[-1] if words else 'no reason given'}")
+            raise UserError(f"the launcher ended: {words[-1] if words else 'no reason given'}")
         if time.monotonic() > deadline:
             handle.kill()
-            raise LaunchError(
+            raise UserError(
                 f"the run did not start in {duration(START_TIMEOUT_S * 1e9)}, see {handle.run_dir}"
             )
         time.sleep(START_POLL_S)

@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, unseen
+from pardbg.control.language.ranksets import Known, RankFacts, resolve, unseen
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.cut import View
 from pardbg.control.machine.machine import Machine
@@ -145,7 +146,7 @@ class Viewers:
         try:
             verb = Verb(word)
             ranks = resolve(text, self._known()) if self._agents.known() else unseen(text)
-        except RankSetError as error:
+        except UserError as error:
             none_held = text == "held"
             words = "nothing is held: pause first" if none_held else str(error)
             self._refuse(viewer, number, words, usage=not none_held)
@@ -156,28 +157,22 @@ class Viewers:
             return
         if verb is Verb.WHERE and role == "control":
             self._machine.renew(viewer, now)
-        if verb in QUESTIONS:
-            self._question(viewer, number, verb, ranks, now)
-        elif verb in RECORDING:
-            if self._may(viewer, number, role):
-                self._record(viewer, number, verb, ranks, args, now)
-        elif verb is Verb.INSPECT:
-            if self._may(viewer, number, role):
-                self._inspect(viewer, number, ranks, args, now)
-        elif self._may(viewer, number, role):
-            self._steer(viewer, number, verb, ranks, text, args, now)
-
-    def _steer(
-        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], text: str | None,
-        args: dict[str, Any], now: int,
-    ) -> None:  # fmt: skip
-        keep = bool(args.get("keep"))
-        timeout, lease = _seconds(args.get("timeout_s")), _seconds(args.get("lease_s"))
+        keep, timeout = bool(args.get("keep")), _seconds(args.get("timeout_s"))
         command = Command(
             viewer, SCRIPT if keep else viewer, number, verb, ranks, text or "",
             now + timeout if timeout else 0, args,
         )  # fmt: skip
-        self._machine.command(command, now, keep=keep, lease_ns=lease)
+        if verb in QUESTIONS:
+            self._question(command, now)
+        elif not self._may(viewer, number, role):
+            return
+        elif verb in RECORDING:
+            self._record(command, now)
+        elif verb is Verb.INSPECT:
+            self._inspect(command, now)
+        else:
+            lease_ns = _seconds(args.get("lease_s"))
+            self._machine.command(command, now, keep=keep, lease_ns=lease_ns)
 
     def _end_job(self, viewer: str, number: int, word: str, args: dict[str, Any], now: int) -> None:
         owner = self._config.owner_pid
@@ -205,12 +200,10 @@ class Viewers:
 
     # -- about the recording
 
-    def _record(
-        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], args: dict[str, Any],
-        now: int,
-    ) -> None:  # fmt: skip
+    def _record(self, command: Command, now: int) -> None:
         """Set a bookmark or the level: holds no rank, so needs no control."""
-        if verb is Verb.MARK:
+        viewer, number, args = command.viewer, command.re, command.args
+        if command.verb is Verb.MARK:
             at, text = args.get("at_ns"), str(args.get("text") or "")[:MAX_TEXT]
             event = UNMARK if not text and at is not None else BOOKMARK
             at_ns = at if isinstance(at, int) and 0 <= at <= now else now
@@ -226,7 +219,7 @@ class Viewers:
         rows, known = self._agents.rows(now), self._agents.known()
         present = {
             proc: int(rows.get(proc, {}).get("level", len(LEVELS) - 1))
-            for proc, rank in known.items() if rank in ranks
+            for proc, rank in known.items() if rank in command.ranks
         }  # fmt: skip
         for_ns = _seconds(args.get("for_s"))
         asked = self._levels.ask(present, level, for_ns, now)
@@ -247,49 +240,43 @@ class Viewers:
 
     # -- questions
 
-    def _question(
-        self, viewer: str, number: int, verb: Verb, ranks: tuple[int, ...], now: int
-    ) -> None:
-        if verb is Verb.STATUS:
-            self._router.ack(viewer, number, None, self.status())
-        elif verb is Verb.RANKS:
-            rows = self._agents.rows(now)
-            chosen = {p: row for p, row in rows.items() if row["rank"] in ranks}
-            self._router.ack(
-                viewer, number, None, {"ranks": chosen, "mode": self._machine.control.mode.value}
-            )
+    def _question(self, command: Command, now: int) -> None:
+        if command.verb is Verb.STATUS:
+            self._answer(command, self.status())
+        elif command.verb is Verb.RANKS:
+            rows, mode = self._agents.rows(now), self._machine.control.mode.value
+            chosen = {p: row for p, row in rows.items() if row["rank"] in command.ranks}
+            self._answer(command, {"ranks": chosen, "mode": mode})
         else:
-            self._ask_where(viewer, number, ranks, now)
+            pids = {proc: (rank, self._agents.pid(proc)) for proc, rank in self._asked(command)}
+            self._number += 1
+            self._where.ask(self._number, pids, partial(self._answer, command), now)
+            for proc in pids:
+                self._router.send(proc, {"t": Msg.WHERE.value, "id": self._number})
 
-    def _ask_where(self, viewer: str, number: int, ranks: tuple[int, ...], now: int) -> None:
-        known = self._agents.known()
-        procs = {p: (r, self._agents.pid(p)) for p, r in known.items() if r in ranks}
-        self._number += 1
-        self._where.ask(
-            self._number, procs, lambda data: self._router.ack(viewer, number, None, data), now
-        )  # fmt: skip
-        for proc in procs:
-            self._router.send(proc, {"t": Msg.WHERE.value, "id": self._number})
-
-    def _inspect(
-        self, viewer: str, number: int, ranks: tuple[int, ...], args: dict[str, Any], now: int
-    ) -> None:
+    def _inspect(self, command: Command, now: int) -> None:
         """Evaluate in the ranks' own frames; in the audit trail, as it may change them."""
+        args, procs = command.args, dict(self._asked(command))
         kind, expr = str(args.get("kind", ""))[:20], str(args.get("expr") or "")[:MAX_EXPR]
         frame = args.get("frame")
-        procs = {p: r for p, r in self._agents.known().items() if r in ranks}
         self._number += 1
         message = {
             "t": Msg.ASK.value, "id": self._number, "kind": kind, "expr": expr,
             "frame": frame if isinstance(frame, int) else 0,
         }  # fmt: skip
-        self._said("inspect", viewer, f"{kind} {expr} on {ranks_text(ranks)}"[:300], now)
-        self._machine.renew(viewer, now)
-        self._agents.questions.ask(
-            self._number, procs, lambda data: self._router.ack(viewer, number, None, data), now
-        )
+        text = f"{kind} {expr} on {ranks_text(command.ranks)}"[:300]
+        self._said("inspect", command.viewer, text, now)
+        self._machine.renew(command.viewer, now)
+        self._agents.questions.ask(self._number, procs, partial(self._answer, command), now)
         for proc in procs:
             self._router.send(proc, message)
+
+    def _asked(self, command: Command) -> list[tuple[str, int]]:
+        """(process, rank) of its ranks."""
+        return [(p, r) for p, r in self._agents.known().items() if r in command.ranks]
+
+    def _answer(self, command: Command, data: Mapping[str, Any]) -> None:
+        self._router.ack(command.viewer, command.re, None, data)
 
     def status(self) -> dict[str, Any]:
         """Answer with the controller, the held ranks and the hub's state."""

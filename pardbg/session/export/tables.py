@@ -201,10 +201,6 @@ _ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
 """Rows of each table in OTHERS."""
 
 
-class MissingLibrary(UserError):
-    """A format needs a library that is not installed. One line."""
-
-
 def write_csv(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
     """``<table>.csv`` each, a header line first; an unknown cell is empty. Rows per table."""
     written = {}
@@ -228,9 +224,9 @@ def _csv_cells(values: Values) -> list[Any]:
 
 def write_parquet(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
     """A dataset ``<table>/`` each, zstd: a file for each block of ranks (and each FILE_ROWS rows
-    of it), sorted by time. Raises MissingLibrary before anything is written."""
+    of it), sorted by time. Raises UserError before anything is written."""
     if find_spec("pyarrow") is None:
-        raise MissingLibrary("parquet needs pyarrow: pip install 'pardbg[export]'")
+        raise UserError("parquet needs pyarrow: pip install 'pardbg[export]'")
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -27,10 +27,6 @@ BATCH: Final = 8192
 _INT32: Final = (1 << 32) - 1
 
 
-class ForeignError(UserError):
-    """A file that cannot be imported. One line."""
-
-
 @dataclass(slots=True)
 class Imported:
     """What was made of the files."""
@@ -83,7 +79,7 @@ class RankBuild:
         """Id of a process group; ``ranks`` may be empty: not known."""
         if key not in self._groups:
             if len(self._groups) >= NO_GROUP:
-                raise ForeignError("too many process groups")
+                raise UserError("too many process groups")
             self._groups[key] = len(self._groups)
             self._define(
                 DefKind.GROUP, id=self._groups[key], key=key, name=name, axis=None,
@@ -127,7 +123,7 @@ def write(
     """Write the session. ``end_ns``: until when the sources know anything."""
     times = [t for build in builds for t, _ in build.records]
     if not times:
-        raise ForeignError(f"{files[0]}: nothing in it that could be shown")
+        raise UserError(f"{files[0]}: nothing in it that could be shown")
     begin = min(times)
     facts = RunFacts(
         f"import-{begin}", f"imported {made.source}", builds[0].host,

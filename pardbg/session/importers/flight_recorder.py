@@ -39,7 +39,7 @@ def is_dump(content: Any) -> bool:
 
 
 def build(dumps: Mapping[int, tuple[Path, Mapping[str, Any]]]) -> tuple[Imported, list[RankBuild]]:
-    """rank -> (file, content) to records. Raises ForeignError."""
+    """rank -> (file, content) to records. Raises UserError."""
     world = max(dumps) + 1
     made = Imported("Flight Recorder dumps", sorted(dumps))
     timed = False

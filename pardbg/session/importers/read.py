@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from pardbg.errors import UserError
 from pardbg.session.importers import flight_recorder, kineto
-from pardbg.session.importers.build import ForeignError, Imported, write
+from pardbg.session.importers.build import Imported, write
 from pardbg.words import binary_size
 
 MAX_JSON_BYTES: Final = 2 << 30
@@ -28,7 +29,7 @@ _DAY_NS: Final = 86_400 * 10**9
 def import_files(paths: Sequence[Path], output: Path) -> Imported:
     """Read dumps or traces (files, or directories of them) and write a session.
 
-    Raises ForeignError; OSError where ``output`` cannot be written.
+    Raises UserError; OSError where ``output`` cannot be written.
     """
     files = _files(paths)
     found: dict[str, dict[int, tuple[Path, Any]]] = {"dump": {}, "trace": {}}
@@ -36,11 +37,11 @@ def import_files(paths: Sequence[Path], output: Path) -> Imported:
         kind, rank, content = _classified(path)
         known = found[kind].get(rank)
         if known is not None:
-            raise ForeignError(f"two files of rank {rank}: {known[0]} and {path}; give one of them")
+            raise UserError(f"two files of rank {rank}: {known[0]} and {path}; give one of them")
         found[kind][rank] = (path, content)
     if found["dump"] and found["trace"]:
         one, other = found["dump"], found["trace"]
-        raise ForeignError(
+        raise UserError(
             f"{next(iter(one.values()))[0]} is a Flight Recorder dump and "
             f"{next(iter(other.values()))[0]} a profiler trace: import them apart"
         )
@@ -62,14 +63,14 @@ def _files(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".")
             if not inside:
-                raise ForeignError(f"{path} is empty: give dumps or traces, or a directory of them")
+                raise UserError(f"{path} is empty: give dumps or traces, or a directory of them")
             files += inside
         elif path.exists():
             files.append(path)
         else:
-            raise ForeignError(f"no such file: {path}")
+            raise UserError(f"no such file: {path}")
     if len(files) > MAX_FILES:
-        raise ForeignError(f"{len(files):,} files; {MAX_FILES:,} at most")
+        raise UserError(f"{len(files):,} files; {MAX_FILES:,} at most")
     return files
 
 
@@ -79,7 +80,7 @@ def _classified(path: Path) -> tuple[str, int, Any]:
         return "dump", _rank(path, None), content
     if kineto.events_of(content):
         return "trace", _rank(path, kineto.rank_of(content)), content
-    raise ForeignError(f"{path} is neither a Flight Recorder dump nor a profiler trace")
+    raise UserError(f"{path} is neither a Flight Recorder dump nor a profiler trace")
 
 
 def _rank(path: Path, said: int | None) -> int:
@@ -92,7 +93,7 @@ def _rank(path: Path, said: int | None) -> int:
     found = _RANK.search(name)
     number = int(found[1] or found[2]) if found is not None else -1
     if not 0 <= number < 1 << 15:
-        raise ForeignError(f"{path} does not say its rank: name it like trace_rank_0")
+        raise UserError(f"{path} does not say its rank: name it like trace_rank_0")
     return number
 
 
@@ -109,11 +110,11 @@ def _content(path: Path) -> Any:
                 return _plain_pickle(_bounded(file, MAX_PICKLE_BYTES, path))
             return _json(_bounded(file, MAX_JSON_BYTES, path), path)
     except OSError as error:
-        raise ForeignError(f"cannot read {path}: {error.strerror or error}") from None
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, EOFError, RecursionError) as error:
         if isinstance(error, _NotPlain):
-            raise ForeignError(f"{path}: {error}") from None
-        raise ForeignError(
+            raise UserError(f"{path}: {error}") from None
+        raise UserError(
             f"{path} is neither a Flight Recorder dump nor a profiler trace (it is damaged, or "
             f"something else)"
         ) from None
@@ -125,7 +126,7 @@ def _bounded(file: Any, limit: int, path: Path) -> bytearray:
     while piece := file.read(READ_BYTES):
         data += piece
         if len(data) > limit:
-            raise ForeignError(f"{path} is larger than {binary_size(limit)}: that is not read")
+            raise UserError(f"{path} is larger than {binary_size(limit)}: that is not read")
     return data
 
 
@@ -134,7 +135,7 @@ def _json(data: bytearray, path: Path) -> Any:
     lists, values = data.count(b"[") + data.count(b"{"), data.count(b",")
     takes = lists * 64 + values * 40 + len(data)
     if takes > MAX_OBJECTS_BYTES:
-        raise ForeignError(
+        raise UserError(
             f"{path} would take {binary_size(takes)} of memory: more than "
             f"{binary_size(MAX_OBJECTS_BYTES)} is not read"
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from pardbg.errors import UserError
 from pardbg.events import fields
 from pardbg.words import MAX_TEXT, parse_duration, whole
 
@@ -18,10 +19,6 @@ _WALL: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d{1,9})?))?", re.AS
 _ACTION: Final = re.compile(r"(\d{1,6})([A-Za-z_]+)(\d{0,6})", re.ASCII)
 _DAY_NS: Final = 86_400 * 10**9
 FORMS: Final = "step 42, 2B5, finding 3, mark 1, 18:22:07.3, 2m03s, +250ms, 40% or end"
-
-
-class TravelError(ValueError):
-    """A place that is not there, or that makes no sense: one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class Target:
 
 
 def parse(text: str) -> Target:
-    """Raises TravelError."""
+    """Raises UserError."""
     text = " ".join(text.split())
     word, _, rest = text.partition(" ")
     word = word.lower()
@@ -63,20 +60,20 @@ def parse(text: str) -> Target:
 
 
 def duration_ns(text: str) -> int:
-    """Return the ns of ``12.5``, ``2m03s`` or ``300ms``. Raises TravelError."""
+    """Return the ns of ``12.5``, ``2m03s`` or ``300ms``. Raises UserError."""
     try:
         return parse_duration(text)
     except ValueError as error:
         if "longer" in str(error):
-            raise TravelError(str(error)) from None
-        raise TravelError(f"no time {text[:MAX_TEXT]!r}: write {FORMS}") from None
+            raise UserError(str(error)) from None
+        raise UserError(f"no time {text[:MAX_TEXT]!r}: write {FORMS}") from None
 
 
 def wall_near(run: Mapping[str, Any], target: Target, begin_ns: int, end_ns: int) -> int:
     """Return a local time of day as hub ns: its first occurrence in the run, else the nearest."""
     to_wall = fields.integer(run, "wall_ns", 0) - fields.integer(run, "t_ns", begin_ns)
     if to_wall <= 0:
-        raise TravelError("this session does not say what time of day it was")
+        raise UserError("this session does not say what time of day it was")
     begin = begin_ns + to_wall
     local = time.localtime(begin / 1e9)
     midnight = time.mktime((local.tm_year, local.tm_mon, local.tm_mday, 0, 0, 0, 0, 0, -1))
@@ -91,20 +88,20 @@ def wall_near(run: Mapping[str, Any], target: Target, begin_ns: int, end_ns: int
 def _wall(match: re.Match[str]) -> Target:
     hours, minutes, seconds = int(match[1]), int(match[2]), float(match[3] or 0)
     if hours > 23 or minutes > 59 or seconds >= 61:
-        raise TravelError(f"no time of day {match[0]!r}: write 18:22:07.3")
+        raise UserError(f"no time of day {match[0]!r}: write 18:22:07.3")
     return Target("wall", (hours * 3600 + minutes * 60) * 10**9 + round(seconds * 1e9))
 
 
 def _whole(text: str, what: str) -> int:
     number = whole(text, 10**12 - 1)
     if number is None:
-        raise TravelError(f"which {what}? write `goto {what} 3`")
+        raise UserError(f"which {what}? write `goto {what} 3`")
     return number
 
 
 def _named_mark(text: str) -> Target:
     if not text:
-        raise TravelError("which bookmark? write `goto mark 1` (`:marks` lists them)")
+        raise UserError("which bookmark? write `goto mark 1` (`:marks` lists them)")
     return Target("bookmark", text=text)
 
 
@@ -112,4 +109,4 @@ def _share(text: str) -> float:
     try:
         return min(max(float(text), 0.0), 100.0) / 100
     except ValueError:
-        raise TravelError(f"no share {text!r}%: write 40%") from None
+        raise UserError(f"no share {text!r}%: write 40%") from None

@@ -16,7 +16,8 @@ from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.pipeline.layout import layouts, step_rows
 from pardbg.analysis.pipeline.schedule import newest_step
 from pardbg.analysis.pipeline.ticks.grid import tick_ends
-from pardbg.session.navigation.goto import Target, TravelError, wall_near
+from pardbg.errors import UserError
+from pardbg.session.navigation.goto import Target, wall_near
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 
@@ -43,7 +44,7 @@ def beside(
     store: Store, t_ns: int, unit: str, by: int, rank: int, findings: Sequence[Finding]
 ) -> Found:
     """Return the nearest ``unit`` after (``by`` > 0) or before ``t_ns``. Actions and ops are those
-    of ``rank``; a step is the moment when it has ended. Raises TravelError."""
+    of ``rank``; a step is the moment when it has ended. Raises UserError."""
     store.settle()
     if unit == "finding":
         places: Iterable[Found] = (Found(since_ns(f), _finding_text(f)) for f in findings)
@@ -65,7 +66,7 @@ def beside(
         found = max(before, key=lambda place: place.t_ns, default=None)
     if found is None:
         whose = f" of rank {rank}" if unit in ("action", "op", "tick") else ""
-        raise TravelError(f"no {unit}{whose} {'after' if by > 0 else 'before'} this moment")
+        raise UserError(f"no {unit}{whose} {'after' if by > 0 else 'before'} this moment")
     return found
 
 
@@ -73,7 +74,7 @@ def find(
     store: Store, t_ns: int, target: Target, begin_ns: int, end_ns: int,
     findings: Sequence[Finding], step: int | None,
 ) -> Found:  # fmt: skip
-    """Return the time of ``target``, seen from ``t_ns`` in ``step``. Raises TravelError."""
+    """Return the time of ``target``, seen from ``t_ns`` in ``step``. Raises UserError."""
     store.settle()
     kind, number = target.kind, target.number
     if kind == "time":
@@ -200,9 +201,9 @@ def _step_end(store: Store, t_ns: int, number: int) -> int:
         if len(table := process.table("step"))
     ]
     if not known:
-        raise TravelError("no training step has ended in this run")
+        raise UserError("no training step has ended in this run")
     first, last = min(low for low, _ in known), max(high for _, high in known)
-    raise TravelError(f"no step {number}: steps {first} to {last} have ended")
+    raise UserError(f"no step {number}: steps {first} to {last} have ended")
 
 
 def _ops_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
@@ -260,7 +261,7 @@ def _action(store: Store, t_ns: int, text: str, step: int | None) -> Found:
         distance = int(t0[best]) - t_ns
         here.append((bool(elsewhere[best]), distance <= 0, abs(distance), said))
     if not here:
-        raise TravelError(f"no action {text} in this run")
+        raise UserError(f"no action {text} in this run")
     _, past, far, said = min(here)
     return Found(t_ns - far if past else t_ns + far, said)
 
@@ -280,9 +281,9 @@ def _rows_of(process: Process, text: str) -> NDArray[np.intp]:
 def _numbered(places: Sequence[Found], number: int, kind: str) -> Found:
     ordered = sorted(places, key=lambda place: place.t_ns)
     if not ordered:
-        raise TravelError(f"no {kind} in this run" + (" (m sets one)" * (kind == "bookmark")))
+        raise UserError(f"no {kind} in this run" + (" (m sets one)" * (kind == "bookmark")))
     if not 1 <= number <= len(ordered):
-        raise TravelError(f"no {kind} {number}: there are 1 to {len(ordered)}")
+        raise UserError(f"no {kind} {number}: there are 1 to {len(ordered)}")
     found = ordered[number - 1]
     return Found(found.t_ns, f"{kind} {number}: {found.text}")
 
@@ -291,7 +292,7 @@ def _named(places: Sequence[Found], text: str) -> Found:
     for place in places:
         if text.lower() in place.text.lower():
             return Found(place.t_ns, f"bookmark: {place.text}")
-    raise TravelError(f"no bookmark with {text!r} (`:marks` lists them)")
+    raise UserError(f"no bookmark with {text!r} (`:marks` lists them)")
 
 
 def _finding_text(finding: Finding) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from textual.message import Message
 
-from pardbg.session.navigation.goto import TravelError
+from pardbg.errors import UserError
 from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
@@ -200,7 +200,7 @@ class Engine:
             now = self._cursor.at(time.monotonic())
             try:
                 found = self._places.go(journey, end if now is None else now, begin, end)
-            except TravelError as error:
+            except UserError as error:
                 self._post(Trouble(str(error) + self._loader.so_far))
                 continue
             self._cursor.stop()

@@ -217,7 +217,7 @@ class MainScreen(Screen[None]):
         page, over = self.page, isinstance(self.app.screen, Panel)
         self._want(replace(
             page.want(), part=self.shared.part, ranks=page.in_sight(),
-            parts=PARTS if over else page.parts(),
+            parts=PARTS if over else frozenset(page.parts),
         ))  # fmt: skip
 
     def open_panel(self, title: str, draw: Draw) -> None:

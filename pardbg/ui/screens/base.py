@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from textual import events
@@ -38,6 +38,8 @@ class Page(PicturePane):
     """What ``,`` and ``.`` move by here, where the page has a unit of its own."""
     twofold = False
     """Of two runs the page shows both, one over the other."""
+    parts: Collection[str] = ()
+    """Which of a snapshot's ``PARTS`` the page shows."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(id=self.name_)
@@ -52,10 +54,6 @@ class Page(PicturePane):
     def want(self) -> Want:
         """What the page needs of the engine beyond the snapshot."""
         return Want()
-
-    def parts(self) -> frozenset[str]:
-        """Which of a snapshot's ``PARTS`` the page shows."""
-        return frozenset()
 
     def in_sight(self) -> frozenset[int] | None:
         """Of many ranks those on the screen, about the chosen one and a screen around; None: all.

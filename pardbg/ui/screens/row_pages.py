@@ -47,12 +47,10 @@ class MemoryPage(Page):
     """Stacked bars by category beside the expected bytes."""
 
     name_ = "memory"
+    parts = ("memory",)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)
-
-    def parts(self) -> frozenset[str]:
-        return frozenset(("memory",))
 
     def want(self) -> Want:
         return Want(peaks=True)
@@ -112,6 +110,7 @@ class CollectivesPage(RowsPage):
     """Operations matched over their ranks; follows the newest until a row is selected."""
 
     name_ = "collectives"
+    parts = ("collectives", "p2p")
     _p2p = _by_wait = False
 
     @property
@@ -120,9 +119,6 @@ class CollectivesPage(RowsPage):
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return collectives(frame.snapshot, cells, rows, self._look)
-
-    def parts(self) -> frozenset[str]:
-        return frozenset(("collectives", "p2p"))
 
     def rows(self, frame: Frame) -> Sequence[Any]:
         return rows_of(frame.snapshot, self._look)
@@ -155,13 +151,11 @@ class TrafficPage(RowsPage):
     """Ring or matrix, and the edges by rate."""
 
     name_ = "traffic"
+    parts = ("traffic",)
     _matrix = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return traffic(frame.snapshot, cells, rows, TrafficPageState(self.at(frame), self._matrix))
-
-    def parts(self) -> frozenset[str]:
-        return frozenset(("traffic",))
 
     def rows(self, frame: Frame) -> Sequence[Any]:
         return busiest(frame.snapshot.traffic)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.answers.checks import CheckError, parse, run, show
+from pardbg.analysis.answers.checks import parse, run, show
 from pardbg.analysis.answers.metrics import METRICS
+from pardbg.errors import UserError
 from pardbg.render.reports.verdicts import check_lines, junit, metric_list
 from pardbg.store.store import Store
 from tests.unit.analysis.test_schedule import two_ranks
@@ -135,7 +136,7 @@ def test_a_bubble_that_is_just_at_its_limit() -> None:
     ],
 )
 def test_what_is_no_check(text: str, says: str) -> None:
-    with pytest.raises(CheckError, match=says) as error:
+    with pytest.raises(UserError, match=says) as error:
         parse(text)
     assert "\n" not in str(error.value)
 

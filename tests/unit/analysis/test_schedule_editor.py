@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.schedules.compare import Durations
-from pardbg.analysis.schedules.editor import Draft, EditError, Editor
+from pardbg.analysis.schedules.editor import Draft, Editor
 from pardbg.analysis.schedules.schedule_table import dump, parse
 from pardbg.analysis.schedules.sheet import sheet
+from pardbg.errors import UserError
 
 ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 """1F1B on two ranks with two microbatches."""
@@ -63,7 +64,7 @@ def test_between_rows() -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(change, says) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(EditError, match=says) as caught:
+    with pytest.raises(UserError, match=says) as caught:
         change()
     assert "\n" not in str(caught.value)
 
@@ -84,7 +85,7 @@ def test_undo_and_redo_go_through_all_changes() -> None:
         assert dump(editor.draft.table) == text
     editor.undo()
     editor.apply(editor.draft.shifted(-1))  # another way: what was undone is gone
-    with pytest.raises(EditError, match="nothing to redo"):
+    with pytest.raises(UserError, match="nothing to redo"):
         editor.redo()
 
 

@@ -14,12 +14,12 @@ from pardbg.analysis.schedules.schedule_table import (
     Cell,
     Op,
     Table,
-    TableError,
     dump,
     from_plan,
     parse,
 )
 from pardbg.analysis.whatif.plans import NoPlan, plan
+from pardbg.errors import UserError
 from pardbg.render.reports.verdicts import verdict
 
 ONE = "0F0,0F1,0B0,0B1\n,1F0,1B0,1F1,1B1\n"
@@ -54,7 +54,7 @@ def test_a_table_reads_and_writes_torchs_grammar() -> None:
     ],
 )
 def test_what_is_no_table_is_said_with_its_place(text: str, says: str) -> None:
-    with pytest.raises(TableError, match=says) as caught:
+    with pytest.raises(UserError, match=says) as caught:
         parse(text)
     assert "\n" not in str(caught.value)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pardbg.analysis.schedules.editor import EditError
 from pardbg.analysis.schedules.schedule_table import parse
 from pardbg.cli import cli
 from pardbg.cli.schedule import saver, told
+from pardbg.errors import UserError
 
 ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 SESSIONS = Path(__file__).parents[3] / "sessions"
@@ -28,14 +28,14 @@ def test_a_table_is_saved_whole_and_never_over_what_somebody_else_wrote(tmp_path
     assert path.read_text() == TWO and path.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
     assert save(parse(ONE), "") == "wrote one.csv"  # its own writing is no surprise
     path.write_text("0F0\n")
-    with pytest.raises(EditError, match=r"one\.csv was changed by somebody else"):
+    with pytest.raises(UserError, match=r"one\.csv was changed by somebody else"):
         save(parse(TWO), "")
     assert path.read_text() == "0F0\n"
     (tmp_path / "there.csv").write_text("")
-    with pytest.raises(EditError, match=r"there\.csv is there already"):
+    with pytest.raises(UserError, match=r"there\.csv is there already"):
         save(parse(TWO), "there.csv")
     assert save(parse(TWO), "new.csv") == "wrote new.csv"
-    with pytest.raises(EditError, match="no such directory"):
+    with pytest.raises(UserError, match="no such directory"):
         save(parse(TWO), "no/where.csv")
     assert {file.name for file in tmp_path.iterdir()} == {
         "one.csv", "link.csv", "there.csv", "new.csv"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.control.language.ranksets import Known, RankFacts, RankSetError, resolve, unseen
+from pardbg.control.language.ranksets import Known, RankFacts, resolve, unseen
+from pardbg.errors import UserError
 
 KNOWN = Known(
     ranks={
@@ -57,7 +58,7 @@ def test_a_set_names_its_ranks(text: str | None, ranks: tuple[int, ...]) -> None
     ],
 )
 def test_what_makes_no_sense_is_one_line(text: str, words: str) -> None:
-    with pytest.raises(RankSetError) as caught:
+    with pytest.raises(UserError) as caught:
         resolve(text, KNOWN)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -67,5 +68,5 @@ def test_before_any_rank_is_there_numbers_are_known() -> None:
     assert unseen(None) == unseen("all") == ()
     assert unseen("0-1,3") == (0, 1, 3) and unseen("rank=2") == (2,)
     for text in ("stage=2", "held", "tp=0", "x", "0-999999"):
-        with pytest.raises(RankSetError, match="no rank yet: say numbers"):
+        with pytest.raises(UserError, match="no rank yet: say numbers"):
             unseen(text)

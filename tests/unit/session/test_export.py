@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from pardbg.errors import UserError
 from pardbg.session.export import tables
 from pardbg.session.export.schema import OTHERS, RECORDS
 from pardbg.session.export.slices import nesting_rows
@@ -159,7 +160,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
-    with pytest.raises(tables.MissingLibrary, match=r"pip install 'pardbg\[export\]'"):
+    with pytest.raises(UserError, match=r"pip install 'pardbg\[export\]'"):
         tables.write_parquet(sheets(small_run()), tmp_path)
 
 

@@ -21,8 +21,8 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.errors import UserError
 from pardbg.session.importers import read
-from pardbg.session.importers.build import ForeignError
 from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load
 
@@ -178,7 +178,7 @@ class Evil:
 def test_what_cannot_be_imported(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(ForeignError, match=says) as error:
+    with pytest.raises(UserError, match=says) as error:
         import_files([path], tmp_path / "s.mcap")
     assert "\n" not in str(error.value)
 
@@ -197,10 +197,10 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, bomb: str) -> None:
     path.write_bytes(BOMBS[bomb])
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from pardbg.session.importers.read import ForeignError, import_files\n"
+        "from pardbg.session.importers.read import UserError, import_files\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
         "try:\n    import_files([Path(sys.argv[1])], Path(sys.argv[2]))\n"
-        "except ForeignError as error:\n    print(error)\n"
+        "except UserError as error:\n    print(error)\n"
     )
     argv = [sys.executable, "-c", code, str(path), str(tmp_path / "s.mcap")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=50)
@@ -209,15 +209,15 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, bomb: str) -> None:
 
 def test_odd_sets_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "s.mcap"
-    with pytest.raises(ForeignError, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         import_files([tmp_path / "none"], out)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ForeignError, match="is empty"):
+    with pytest.raises(UserError, match="is empty"):
         import_files([tmp_path / "empty"], out)
-    with pytest.raises(ForeignError, match="two files of rank 0"):
+    with pytest.raises(UserError, match="two files of rank 0"):
         import_files([DATA / "fr_rank_0", DATA / "fr_rank_0"], out)
-    with pytest.raises(ForeignError, match="import them apart"):
+    with pytest.raises(UserError, match="import them apart"):
         import_files([DATA / "fr_rank_0", DATA / "trace_rank1.json.gz"], out)
     monkeypatch.setattr(read, "MAX_PICKLE_BYTES", 1000)
-    with pytest.raises(ForeignError, match="larger than"):
+    with pytest.raises(UserError, match="larger than"):
         import_files([DATA / "fr_rank_0"], out)

@@ -37,8 +37,8 @@ _SHORTEST_DURATION = 3
 PAIRED = "═"
 ON_PATH = "•"
 AT_ONCE = "▚"
-IDLE = "idle: "
 """Two actions of a rank at the same time."""
+IDLE = "idle: "
 _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
 
 
