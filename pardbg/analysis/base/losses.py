@@ -156,7 +156,7 @@ def _seen(view: View, first: int, last: int) -> Found:
     found: Found = {}
     wanted = []
     if last - first > MANY_STEPS:  # numbers that the program chose: only what is there is looked at
-        return {step: _one(by_rank) for step, by_rank in _gather(view, first, last).items()}
+        return _of_steps(view, _gather(view, first, last))
     for step in range(first, last + 1):
         known: tuple[int, tuple[float, str]] | None = cache.get((view.epoch, step))
         if known is not None and known[0] <= view.t_ns:
@@ -165,12 +165,29 @@ def _seen(view: View, first: int, last: int) -> Found:
             wanted.append(step)
     if not wanted:
         return found
-    for step, by_rank in _gather(view, wanted[0], max(newest, wanted[-1])).items():
-        found[step] = _one(by_rank)
+    fresh = _of_steps(view, _gather(view, wanted[0], max(newest, wanted[-1])))
+    for step, known_loss in fresh.items():
+        found[step] = known_loss
         if step < newest - 2:  # records of the last steps may still come
             # Whose a value is rests on what else was seen by now: no good for an earlier cursor.
             cache[view.epoch, step] = (view.t_ns, found[step])
     return {step: loss for step, loss in found.items() if first <= step <= last}
+
+
+def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
+    """One for each step. What backward began from on a rank that ends no steps while others do (a
+    parameter server's workers) is of no step."""
+    ends = {rank for rank, process in view.ranks.items() if view.rows(process, "step")[1]}
+    found = {}
+    for step, by_rank in gathered.items():
+        own = {
+            rank: values
+            for rank, values in by_rank.items()
+            if not ends or rank in ends or values[-1][2] != BACKWARD
+        }
+        if own:
+            found[step] = _one(own)
+    return found
 
 
 def _one(by_rank: Values) -> tuple[float, str]:

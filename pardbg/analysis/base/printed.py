@@ -15,7 +15,7 @@ from pardbg.events import fields
 
 MAX_LINES: Final = 20_000
 """Newest lines with a loss that are looked at."""
-MAX_LINE: Final = 500
+MAX_LINE: Final = 2000
 """Characters of a line that are looked at."""
 LATE_NS: Final = 200_000_000
 """A line may come so late: of shorter steps its time does not say which it is of."""
@@ -28,7 +28,8 @@ _PATTERNS: Final = tuple(
         ("Megatron", r"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*\blm loss: NUMBER"),
         ("nanotron", r"\biteration: (?P<step>\d+) / \d+ \|.*\blm_loss: NUMBER"),
         ("DeepSpeed", r"\bsteps: (?P<step>\d+) loss: NUMBER iter time"),
-        ("torchtitan", r"\bstep:\s+(?P<step>\d+)\s+loss:\s+NUMBER\s.*\bmemory:"),
+        # A rank without a pipeline's last stage prints -1: it knows none.
+        ("torchtitan", r"\bstep:\s+(?P<step>\d+)\s+loss:\s+(?:-1\.0+|NUMBER)\s.*\bmemory:"),
         ("picotron", r"\bStep: (?P<step>\d+)\s+\| Loss: NUMBER\s*\| Global batch"),
         ("Transformers", r"^\{'loss': '?NUMBER'?, .*'epoch': "),
         ("Lightning", r"^Epoch (?P<epoch>\d+): .* (?P<step>\d+)/(?P<of>\d+) \[.*"
@@ -105,7 +106,8 @@ def _read(view: View) -> _Read:
             found = pattern.search(text)
             if found is not None:
                 lines = read.lines[source]
-                lines.append((t_ns, *_values(found)))
+                if found.groupdict().get("loss", "") is not None:
+                    lines.append((t_ns, *_values(found)))
                 del lines[:-MAX_LINES]
                 break
     read.end = output.evicted + len(output)

@@ -112,7 +112,7 @@ def _sum_phases(
         columns = [table.col(c)[rows].tolist() for c in names]
         own = {step: by_rank[rank] for step, by_rank in ended.items() if rank in by_rank}
         named = {name_id: process.name(name_id) for name_id in set(columns[1])}
-        inner = _inside_optimizers(named, columns)
+        enclosed = _enclosed(named, columns)
         held = bool(columns[0]) and was_held(view, min(columns[2]), max(columns[3]))
         for step, name_id, t0, t1, flags in zip(*columns, strict=True):
             newest[step] = max(newest.get(step, 0), t1)
@@ -123,8 +123,8 @@ def _sum_phases(
                 out = stalls(view, rank, *window) if held else []
                 if flags & _INFERRED:  # it lies around the waits for its input
                     out += clip(p2p_waits(view, rank, window), *window)
-                if inner and name == "optimizer":
-                    out += clip(inner, *window)
+                if name in enclosed:
+                    out += clip(enclosed[name], *window)
                 inside -= total(union(out)) if out else 0
             if inside > 0:
                 sums[step][name] += inside
@@ -135,22 +135,25 @@ def _sum_phases(
     return means, newest
 
 
-def _inside_optimizers(
+def _enclosed(
     named: Mapping[int, str], columns: Sequence[Sequence[int]]
-) -> list[Interval]:
-    """Forward, backward and data that a closure runs inside an optimizer's step()."""
+) -> dict[str, list[Interval]]:
+    """Phase -> what others say of its time: a closure's forward, backward and data inside an
+    optimizer's step(), data that a schedule loads, forwards that run again in a backward. What
+    lies in a schedule's run beside these is the run's own."""
     _, name_ids, begins, ends, _ = columns
-    if "optimizer" not in named.values():
-        return []
     spans = sorted(zip(begins, ends, strict=True))
     if all(end <= following for (_, end), (following, _) in pairwise(spans)):
-        return []  # one after the other, as mostly
-    names = [named[name_id] for name_id in name_ids]
-    outer = union((t0, t1) for n, t0, t1 in zip(names, begins, ends, strict=True)
-                  if n == "optimizer")  # fmt: skip
-    others = union((t0, t1) for n, t0, t1 in zip(names, begins, ends, strict=True)
-                   if n != "optimizer")  # fmt: skip
-    return intersect(outer, others)
+        return {}  # one after the other, as mostly
+    at: dict[str, list[Interval]] = defaultdict(list)
+    for name_id, *span in zip(name_ids, begins, ends, strict=True):
+        at[named[name_id]].append((span[0], span[1]))
+    of = {name: union(spans) for name, spans in at.items()}
+    out = {"optimizer": union(span for name in of if name != "optimizer" for span in of[name])}
+    run = of.get("pipeline", [])
+    out |= dict.fromkeys(of.keys() - {"optimizer", "pipeline", "data"}, run)
+    out |= {"pipeline": of.get("data", []), "backward": run + of.get("recompute", [])}
+    return {name: intersect(of[name], out[name]) for name in of.keys() & out.keys()}
 
 
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:

@@ -50,9 +50,15 @@ def begun_late(view: View) -> Iterable[Finding]:
 
 
 def unseen_ranks(view: View) -> Iterable[Finding]:
-    """Ranks that the groups name and that never told anything, though ops with them are over."""
+    """Ranks that the groups name and that never told anything, though ops with them are over. A
+    group of several jobs' ranks (torchft's) has more than this job: those are none of its own."""
     members = {r for (e, _), g in view.store.groups.items() if e == view.epoch for r in g.ranks}
-    unseen = tuple(sorted(members - view.ranks.keys() - view.elsewhere))
+    size = max((process.world_size or 0 for process in view.ranks.values()), default=0)
+    unseen = tuple(
+        rank
+        for rank in sorted(members - view.ranks.keys() - view.elsewhere)
+        if not size or rank < size
+    )
     if not unseen or not view.ranks:
         return
     if view.run_end is None and not any(_passed(row, unseen) for row in collectives(view)):

@@ -22,6 +22,7 @@ from pardbg.render.reports.text import text
 from pardbg.session.reader import open_session
 from pardbg.store.source import Message
 from pardbg.store.store import Store
+from pardbg_agent import wire
 from pardbg_agent.wire import Key
 from tests.unit.trace_builder import Trace
 
@@ -105,6 +106,21 @@ def test_a_hole_is_said_and_nobody_is_blamed_for_it(name: str, hole: str) -> Non
         assert "missing rank" not in {row.verdict for row in collectives(then)}
     shown = text(report(store))
     assert words.split(" of ")[0] in " ".join(shown.split())
+
+
+def test_a_groups_members_in_other_jobs_are_no_ranks_of_this_one() -> None:
+    """torchft's replicas: each a torchrun of one rank, with a group made by hand of them all."""
+    for size, said in ((1, []), (2, ["unseen-rank"])):
+        trace = Trace(1, {"replicas": (0, 1)})
+        proc = trace.ranks[0]
+        proc.collective("replicas", "all_reduce", 1, 2)
+        proc.define(
+            wire.DefKind.PROCESS, proc=proc.proc, rank=0, world_size=size, host="h", pid=1,
+            epoch=0, start_ns=0, wall_ns=0,
+        )  # fmt: skip
+        trace.end(10)
+        found = [f.kind for f in findings(View(trace.store(), None))]
+        assert [kind for kind in found if kind == "unseen-rank"] == said
 
 
 def busy(store: Store) -> list[dict[int, int]]:

@@ -66,6 +66,34 @@ def test_lines_of_frameworks(text: str, source: str) -> None:
     assert shown(lines) == (source, ((0, 4.0), (1, 3.0), (2, 2.0), (3, 1.0)))
 
 
+def test_what_a_rank_without_the_last_stage_prints_is_no_loss() -> None:
+    """torchtitan's pipelines: -1 from each rank that has no loss."""
+    text = "step:  {}  loss: {:.5f}  memory:  1.2GiB(3%)"
+    lines = [(10 * s + 9.5, text.format(s + 1, x)) for s in range(4) for x in (-1.0, 7.0 - s)]
+    assert shown(lines)[1] == ((0, 7.0), (1, 6.0), (2, 5.0), (3, 4.0))
+    assert shown(lines[::2]) == ("", ())
+
+
+def test_a_long_line_of_figures_is_read_to_its_end() -> None:
+    """TRL's trainers print some thirty of them."""
+    text = "{{'loss': '{}', " + "'reward': '0.25', " * 40 + "'epoch': '0.1'}}"
+    lines = [(41 + s, text.format(4 - s)) for s in range(4)]
+    assert shown(lines) == ("printed by Transformers", ((0, 4.0), (1, 3.0), (2, 2.0), (3, 1.0)))
+
+
+def test_a_worker_without_steps_of_its_own_has_no_loss_in_anothers() -> None:
+    """Two batches, while the parameter server steps: both are in the worker's step 0."""
+    trace = Trace(2)
+    server, worker = trace.ranks
+    for step in range(2):
+        server.phase("optimizer", 10 * step + 5, 10 * step + 9, step)
+        server.step(step, 10 * step, 10 * step + 9)
+        worker.seen_loss(10 * step + 2, 3.0 - step, 0)
+    trace.end(30)
+    made = snapshot(trace.store(), None)
+    assert (made.loss_source, made.loss_history) == ("", ())
+
+
 def test_lines_without_a_number_are_taken_one_for_a_step_or_not_at_all() -> None:
     text = "{{'loss': '{}', 'grad_norm': '1.0', 'epoch': '0.1'}}"
     lines = [(41 + s, text.format(4 - s)) for s in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,27 @@ def test_a_forward_that_raises(way: str, watched: Path) -> None:
     job.step()
     assert [r.text for r in rank(watched).of(Kind.ACTION)][-5:] == ACTIONS
     assert c.guard.errors == 0
+
+
+def test_a_loss_that_begins_its_backward_in_parts(way: str, watched: Path) -> None:
+    """torchtitan's: each half's backward is part of the last stage's forward, and the halves, which
+    the program has divided by all it will add up, are no losses of the step. Two microbatches of
+    0.5 each: 1."""
+    job, c = Job(), core.ensure()
+    c.identity = replace(c.identity, world_size=1)
+    job.schedule.scale_grads = False
+
+    def loss(y: Any, target: Any) -> Any:
+        leaf = y.detach().requires_grad_()
+        for half in leaf.chunk(2, dim=1):
+            (half.sum() * float("nan")).backward()
+        return y.sum() * 0 + 0.5
+
+    job.schedule._loss_fn = loss
+    job.step()
+    seen = rank(watched)
+    assert [r.text for r in seen.of(Kind.ACTION)] == ACTIONS
+    assert [r.name for r in seen.of(Kind.PHASE)] == ["pipeline", "optimizer"]
+    c.identity = replace(c.identity, world_size=2)  # replicas: what they divided by is not known
+    job.step()
+    assert [r.a for r in rank(watched).of(Kind.METRIC, "loss")] == [1.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,17 @@ def test_the_last_microbatch_may_come_in_the_optimizers_closure(c: core.Core) ->
     microbatch(1.0)
     optimizer.step(lambda: microbatch(3.0))
     assert [r.a for r in rank(c).of(Kind.METRIC, "loss")][-1] == 2.0
+
+
+def test_a_share_of_all_ranks_tokens_is_no_loss(
+    c: core.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchtitan's chunks of a microbatch, divided by the tokens of all ranks."""
+    monkeypatch.setitem(sys.modules, "torchtitan.components.loss", sys)
+    weight = torch.nn.Parameter(torch.ones(1))
+    (weight.sum() / 64).backward()
+    assert rank(c).of(Kind.METRIC, "loss") == []
+    assert "backward" in [name for _, name, _ in phases(c)]
 
 
 def test_a_step_that_only_makes_an_optimizers_state_is_none(c: core.Core) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from pardbg.analysis.memory.breakdown import expected_bytes
 from pardbg.store.definitions import ModelDef
+from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.memory.wrappers import Tally, _megatron_buffer, _zero_1_2
 
 
@@ -51,3 +52,12 @@ def test_a_copy_that_the_optimizer_steps_is_expected_beside_its_states() -> None
     200 + 200 + 1200 / 4."""
     model = ModelDef(1, 4, 200, "Adam", master_bytes=400)
     assert expected_bytes(model, None) == 700
+
+
+def test_a_group_that_has_no_name_is_called_by_its_class() -> None:
+    class ProcessGroupDummy:
+        @property
+        def group_name(self) -> str:
+            raise ValueError("ProcessGroup name not set")  # as torchft's do
+
+    assert groups._torch_name(ProcessGroupDummy()) == "ProcessGroupDummy"

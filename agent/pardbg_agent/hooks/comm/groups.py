@@ -135,7 +135,7 @@ def _torch_name(pg: Any) -> str:
         return str(known)
     try:
         return str(pg.group_name) or type(pg).__name__
-    except RuntimeError:  # a ProcessGroup made by hand has no name
+    except (RuntimeError, ValueError):  # a ProcessGroup made by hand, or torchft's, has no name
         return type(pg).__name__
 
 

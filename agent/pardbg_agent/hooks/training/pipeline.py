@@ -166,10 +166,17 @@ def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
 
 
 def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
-    """The mean over the microbatches, where the last stage is; never waits for a device."""
+    """The mean over the microbatches, where the last stage is; never waits for a device. A program
+    whose gradients the schedule is not to divide has divided the losses (torchtitan): their sum,
+    but where there are replicas, by whose number it may have divided them, too."""
     losses = schedule._internal_losses
-    if losses and all(step_phases.is_plain_scalar(loss) for loss in losses):
-        step_phases.log_loss(c, sum(loss.item() for loss in losses) / len(losses), c.step)
+    if not losses or not all(step_phases.is_plain_scalar(loss) for loss in losses):
+        return
+    total = sum(loss.item() for loss in losses)
+    if getattr(schedule, "scale_grads", True):
+        step_phases.log_loss(c, total / len(losses), c.step)
+    elif stages_of(schedule)[0].group.size() >= c.identity.world_size:
+        step_phases.log_loss(c, total, c.step)
 
 
 # -- a schedule's plan as text, from torch's own tables

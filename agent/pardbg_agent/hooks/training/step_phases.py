@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 import weakref
 from typing import Any
 
@@ -36,6 +37,8 @@ _FAILED, _INFERRED = int(Flag.FAILED), int(Flag.INFERRED)
 _MIN_INFERRED_NS = 1_000
 _SEEN = int(Flag.FLOAT | Flag.INFERRED)
 """A number that a hook saw and the program did not log."""
+_SHARES = "torchtitan.components.loss"
+"""Where it is imported, backward begins from a part of the sum over all ranks' tokens: no loss."""
 
 
 class Cycle:
@@ -156,7 +159,7 @@ def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
     """A wrapped model's outermost forward (DDP, FSDP)."""
-    if local().forward or local().action or local().backward:
+    if local().forward or local().action or local().backward or local().pipeline:
         return None
     x = context.of(c)
     x.wrapped = True
@@ -195,8 +198,8 @@ def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
         if not local().pipeline and not local().backward:
             _see_loss(c, x, tensors)
         return None
-    if local().backward:
-        return None  # reentrant checkpointing
+    if local().backward or local().pipeline:
+        return None  # reentrant checkpointing; a loss that begins it in parts, whose forward it is
     t0 = now_ns()
     _take_off(c, x, t0)
     if not x.forward_seen and 0 < x.anchor_ns < t0 - _MIN_INFERRED_NS:
@@ -226,7 +229,7 @@ def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     """What backward begins from, if it is one number."""
     unscaled, local().unscaled = local().unscaled, None
-    if is_plain_scalar(tensors):
+    if is_plain_scalar(tensors) and _SHARES not in sys.modules:
         value, divisor = unscaled or (tensors.item(), divisor_of(tensors))
         log_loss(c, x.loss.add(tensors, value, divisor, c.step, local().optimizer))
 
