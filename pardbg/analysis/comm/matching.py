@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
-from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered, kind_of
@@ -56,7 +56,8 @@ def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...
 
 def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     found = _tail(view, last)
-    cache = view.memo("collectives", max(2 * LAST, _MOST_ARRIVALS // max(len(view.ranks), 1)))
+    most = max(2 * LAST, _MOST_ARRIVALS // max(len(view.ranks), 1))
+    cache = view.memo("collectives", min(most, MEMO_MAX))
     keys = {at: found.key(at) for at in found.last(last)}
     made: dict[int, CollectiveRow] = {}
     for at, key in keys.items():

@@ -10,10 +10,12 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.pipeline import schedule
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.store import Store
 from tests.bench.bench_hours import Feed
+from tests.unit.trace_builder import Trace
 
 
 def test_the_older_half_goes() -> None:
@@ -52,3 +54,15 @@ def test_no_array_is_kept_of_every_moment() -> None:
             snapshot(store, None)
     kept = sum(array.nbytes for array in arrays(store.memo))
     assert kept < 8 * feed.num_records, f"{kept:,} bytes of {feed.num_records:,} records"
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(2, 2048), (128, 1024), (1024, 400)])
+def test_of_many_ranks_fewer_collectives_are_kept(ranks: int, most: int) -> None:
+    """128 Ki arrivals, but twice what a snapshot shows, and 2,048 at most."""
+    trace = Trace(ranks)
+    trace.ranks[0].phase("forward", 0, 1)
+    view = View(trace.store(), None)
+    view.memo("collectives").update({(n,): None for n in range(most + 1)})
+    assert len(view.ranks) == ranks
+    collectives(view)
+    assert len(view.store.memo["collectives"]) == most + 1 - (most + 1) // 2
