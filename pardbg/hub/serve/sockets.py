@@ -8,6 +8,7 @@ Quick to import: a job waits for its hub to listen, not for the rest of it.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import uuid
@@ -165,6 +166,8 @@ def listen(socket: zmq.Socket[bytes], endpoint: str) -> None:
             return
         except zmq.ZMQError as error:
             problem = os.strerror(error.errno or 0)
+            if error.errno == errno.EADDRINUSE:  # an ipc socket that is there is taken over
+                problem += ": is another hub on this node (--node-rank)? Else choose another port"
     raise ConfigError(f"cannot listen on {endpoint}: {problem}")
 
 

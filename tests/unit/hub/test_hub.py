@@ -17,7 +17,7 @@ from pardbg.analysis.answers.report import report
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
-from pardbg.hub.serve.sockets import begin_to_listen, make_keys, secure_client
+from pardbg.hub.serve.sockets import begin_to_listen, listen, make_keys, secure_client
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
@@ -300,6 +300,14 @@ def test_a_socket_that_cannot_be_bound_is_one_line(run_dir: Path) -> None:
     hub = Hub(config)
     with pytest.raises(files.ConfigError, match="cannot listen on ipc:///no/such/dir/data"):
         hub.open()
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(run_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        endpoint = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        told = pytest.raises(files.ConfigError, match=r"is another hub .*--node-rank.* port")
+        with zmq.Context() as context, context.socket(zmq.PULL) as ours, told:
+            listen(ours, endpoint)
 
 
 def test_a_hub_that_died_before_it_wrote_anything(run_dir: Path) -> None:
