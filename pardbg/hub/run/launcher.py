@@ -208,7 +208,7 @@ class Launcher:
     def _look_after(self) -> None:
         assert self.job is not None
         stands_in = False
-        while self.job.poll() is None:
+        while (code := ended(self.job.pid)) is None:
             self._wait(STAND_IN_S if stands_in else TICK_S)
             stands_in = self._stand_in is not None and self._stand_in.turn()
             self._keep_hub()
@@ -218,7 +218,8 @@ class Launcher:
             self._copier.finish()
         if self._stand_in is not None:
             self._stand_in.close()
-        write_exit(self.dir, self.job.returncode, self.restarts)
+        write_exit(self.dir, code, self.restarts)
+        self.job.wait()
         self._killing.finish()
 
     def _mind_terminal(self) -> None:
@@ -240,6 +241,15 @@ class Launcher:
         if self.job is not None:
             value |= {"job": self.job.pid, "job_start": start_time(self.job.pid)}
         files.write_json(self.dir / files.LAUNCH_FILE, value)
+
+
+def ended(pid: int) -> int | None:
+    """How a child has ended (< 0: the signal), which it stays to be asked for: were we killed
+    before that is written down, who adopts it still knows."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _take_terminal() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pardbg.hub.ranks.where import WAIT_NS, Where, merge
 from pardbg.hub.removal import mark, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError
-from pardbg.hub.run.launcher import job_env
+from pardbg.hub.run.launcher import ended, job_env
 from pardbg.hub.serve.collector import Heads
 from pardbg.hub.serve.job_output import MAX_LINE, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.serve.sockets import check_endpoints, make_keys
@@ -335,3 +336,12 @@ def test_a_jobs_environment_keeps_its_own_path(tmp_path: Path) -> None:
     assert env["PARDBG"] == str(tmp_path)
     assert env["PYTHONUNBUFFERED"] == "1"
     assert job_env({"PYTHONUNBUFFERED": ""}, tmp_path)["PYTHONUNBUFFERED"] == ""
+
+
+@pytest.mark.parametrize(("code", "want"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9)])
+def test_how_a_job_ended_can_still_be_asked_for(code: str, want: int) -> None:
+    """Were the launcher killed before it has written that down, its guardian would need it."""
+    job = subprocess.Popen([sys.executable, "-c", f"import os, sys; {code}"])
+    wait_until(lambda: ended(job.pid) is not None, 20, "its end")
+    assert ended(job.pid) == want
+    assert job.wait(0) == want
