@@ -177,17 +177,26 @@ def _seen(view: View, first: int, last: int) -> Found:
 def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
     """One for each step. What backward began from on a rank that ends no steps while others do (a
     parameter server's workers) is of no step."""
-    ends = {rank for rank, process in view.ranks.items() if view.rows(process, "step")[1]}
+    others = _without_steps(view)
     found = {}
     for step, by_rank in gathered.items():
-        own = {
-            rank: values
-            for rank, values in by_rank.items()
-            if not ends or rank in ends or values[-1][2] != BACKWARD
-        }
+        own = by_rank
+        if others:
+            own = {
+                rank: values
+                for rank, values in by_rank.items()
+                if rank not in others or values[-1][2] != BACKWARD
+            }
         if own:
             found[step] = _one(own)
     return found
+
+
+@per_view
+def _without_steps(view: View) -> frozenset[int]:
+    """Ranks that end no steps while others do."""
+    none = {rank for rank, process in view.ranks.items() if not view.visible(process, "step")}
+    return frozenset(none if len(none) < len(view.ranks) else ())
 
 
 def _one(by_rank: Values) -> tuple[float, str]:

@@ -120,6 +120,8 @@ class RingFile:
 
     def merge(self) -> None:
         """Keep what was put aside for a process that is no more."""
+        if not self._has_aside():
+            return
         with contextlib.suppress(OSError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._missed()
