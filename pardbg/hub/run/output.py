@@ -63,6 +63,7 @@ class RingFile:
         """``seen``: bytes of the stream taken before; None: those in the file."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._path, self._limit = path, limit
+        self._first_aside = self._aside_path(0)
         self._end = os.fstat(self._fd).st_size if seen is None else seen
         self._freed = 0
         """Everything before is given back."""
@@ -101,7 +102,7 @@ class RingFile:
         except BlockingIOError:
             return [self._put_aside(source)]
         try:
-            missed = [*self._missed(), *self._merge()]
+            found = [*self._missed(), *self._keep(self._aside_parts())]
             asked, data, failed = time.monotonic_ns(), b"", None
             try:
                 data = os.read(source, READ_BYTES)
@@ -109,9 +110,8 @@ class RingFile:
                 failed = error
             # Stopped on the way here, and in the longer of the two times: before it read, or after.
             first = asked - begun > time.monotonic_ns() - asked
-            aside = self._merge() if first else []
-            self.append(data)
-            found = [*missed, *aside, *([data] if data else []), *self._merge()]
+            aside = self._aside_parts()
+            found += self._keep([*aside, data] if first else [data, *aside])
             if failed is not None and not found:
                 raise failed
             return found
@@ -125,7 +125,7 @@ class RingFile:
         with contextlib.suppress(OSError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._missed()
-            self._merge()
+            self._keep(self._aside_parts())
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _asides(self) -> list[Path]:
@@ -158,8 +158,8 @@ class RingFile:
         aside.close()
         return None
 
-    def _merge(self) -> list[bytes]:
-        """Take what was put aside, and keep it."""
+    def _aside_parts(self) -> list[bytes]:
+        """Take what was put aside."""
         found: list[bytes] = []
         asides = self._asides() if self._has_aside() else []
         while asides:
@@ -170,13 +170,18 @@ class RingFile:
                 found += aside._missed()
                 aside.close()
             asides = self._asides()  # stopped meanwhile, it has more
-        for part in found:
-            self.append(part)
         return found
 
+    def _keep(self, parts: list[bytes]) -> list[bytes]:
+        """Append those that are not empty; return them."""
+        kept = [part for part in parts if part]
+        for part in kept:
+            self.append(part)
+        return kept
+
     def _has_aside(self) -> bool:
-        """The first of them is there: each merge takes them all."""
-        return os.path.exists(self._aside_path(0))
+        """The first of them is there: who takes them takes all."""
+        return os.access(self._first_aside, os.F_OK)
 
     def _aside_path(self, number: int) -> str:
         return f"{self._path}.aside{number:04}"
@@ -285,7 +290,7 @@ class Pump:
     def _one_turn(self, stream: Stream, poller: select.poll, kept: RingFile | None) -> bool:
         """False at the stream's end."""
         found = dict(poller.poll(TURN_MS))
-        behind = kept is not None and kept.behind
+        behind = stream.source not in found and kept is not None and kept.behind
         if not found and not behind:
             return not self._over
         if stream.source not in found and not behind:
