@@ -178,7 +178,9 @@ void begin(int n, const Seen& op, Boxed&& boxed, Coming& c) {
   if (s == nullptr && passing.load(std::memory_order_relaxed)) return;
   const Tensors& in = op.in;
   const bool plain = in.plain && op.out.plain;
-  Key key{n, op.group, in.first == nullptr ? -1 : int(in.first->scalar_type()), op.reduce, op.root,
+  // Only the root of a scatter has something that goes in.
+  const at::Tensor* first = in.first != nullptr ? in.first : op.out.first;
+  Key key{n, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
           op.tag};
   const int level = s == nullptr ? 0 : s->level.load(std::memory_order_relaxed);
   Label label;

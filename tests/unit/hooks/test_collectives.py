@@ -59,6 +59,15 @@ def test_every_kind_of_op_has_its_name_number_root_and_bytes(watched: Path) -> N
     assert {("all_reduce", "max", -1, 0), ("reduce", "sum", 3, 0), ("recv", "", -1, 7)} <= defined
 
 
+def test_a_scatter_has_its_dtype_on_ranks_that_bring_nothing(watched: Path) -> None:
+    """As scatter_object_list after a scatter of floats: only the root has tensors that go in."""
+    for dtype in (torch.float32, torch.uint8, torch.int64, torch.uint8):
+        dist.scatter(torch.zeros(6, dtype=dtype), None, src=0)
+    # Each is defined when it is first seen.
+    defined = [d["dtype"] for d in rank(watched).defined("op") if d["op"] == "scatter"]
+    assert defined == ["float32", "uint8", "int64"]
+
+
 def test_parts_of_an_all_to_all_say_how_much_goes_to_whom(watched: Path) -> None:
     """float32: rows of 2 are 8 bytes. This is rank 1: what it keeps has no record. The second op of
     its kind is not a first-seen one: it takes the other way in C++."""
