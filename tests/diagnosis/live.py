@@ -140,4 +140,4 @@ def _started(case: Case, folder: Path) -> Iterator[RunHandle]:
                 assert handle._launcher is not None
                 end_tree(handle._launcher.pid)
         if handle._launcher is not None:
-            handle._launcher.wait(15)  # one that ended by itself is reaped, too
+            handle._launcher.wait(40)  # one that ended by itself is reaped, too: its hub has 25 s

@@ -10,7 +10,7 @@ from torch.distributed.pipelining.schedules import _Action
 from pardbg_agent.hooks.training.pipeline import texts
 from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
 from pardbg_agent.wire import Flag, Kind
-from tests.distributed.programs.watched import Rank, Record, issued_ops, run_watched
+from tests.distributed.programs.watched import Rank, Record, assert_same_ops, run_watched
 from tests.forked import Ended, Job, run_jobs
 from tests.processes import Finished
 
@@ -139,7 +139,7 @@ def test_both_ways_hold_the_same_ops(way: str, monkeypatch: pytest.MonkeyPatch) 
     for name, (_, ranks) in ways[0].items():
         for rank, seen in ranks.items():
             other = ways[1][name][1][rank]
-            assert issued_ops(other) == issued_ops(seen), (name, rank)
+            assert_same_ops(other, seen)
             assert actions(other) == actions(seen), (name, rank)
             assert {r.name for r in other.records} == {r.name for r in seen.records}
             assert other.defined("process")[-1]["hooks"] == "native"

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from pardbg_agent.wire import Flag, Kind
-from tests.distributed.programs.watched import Rank, issued_ops, run_watched
+from tests.distributed.programs.watched import Rank, assert_same_ops, run_watched
 from tests.forked import Ended, Job, run_jobs
 
 # All programs run one after the other in the first test that asks, watched and plain.
@@ -137,6 +137,6 @@ def test_both_ways_hold_the_same_ops(way: str, monkeypatch: pytest.MonkeyPatch) 
         for rank, seen in ranks.items():
             other = ways[1][name][1][rank]
             steps = name != "mixed"
-            assert issued_ops(other, steps) == issued_ops(seen, steps), (name, rank)
+            assert_same_ops(other, seen, steps)
             assert {r.name for r in other.records} == {r.name for r in seen.records}
             assert other.defined("process")[-1]["hooks"] == "native"

@@ -37,6 +37,8 @@ class Record:
     peer: int
     a: float
     b: int
+    says: tuple[Any, ...] = ()
+    """Of an op: reduction, dtype, root, tag, and whether several tensors are one op."""
 
     @property
     def text(self) -> str:
@@ -66,9 +68,18 @@ def issued_ops(rank: Rank, steps: bool = True) -> list[tuple[Any, ...]]:
     ended = {(r.group, r.flags & Flag.P2P, r.seq) for r in rank.of(Kind.OP_DONE)}
     return sorted(
         (r.group, int(r.flags & Flag.P2P), r.seq, r.name, int(r.flags), r.step if steps else 0,
-         r.stage, r.mb, r.peer, int(r.a), r.b, (r.group, r.flags & Flag.P2P, r.seq) in ended)
+         r.stage, r.mb, r.peer, int(r.a), r.b, (r.group, r.flags & Flag.P2P, r.seq) in ended,
+         *r.says)
         for r in rank.of(Kind.OP_ISSUE)
     )  # fmt: skip
+
+
+def assert_same_ops(cpp: Rank, python: Rank, steps: bool = True) -> None:
+    """Both ways hold the same; Python's does not see the reduction of an op that C++ issues."""
+    reduce = -5
+    for op, same in zip(issued_ops(cpp, steps), issued_ops(python, steps), strict=True):
+        unseen = not same[reduce]
+        assert (*op[:reduce], "" if unseen else op[reduce], *op[reduce + 1 :]) == same
 
 
 def make_run(run_dir: Path) -> dict[str, str]:
@@ -105,7 +116,7 @@ def read_rank(path: Path) -> Rank:
     reader = RingReader.open(str(path))
     rank = Rank(reader.header.rank)
     rank.defs = [msgpack.unpackb(p) for p in read_file(str(path.with_suffix(".defs")))]
-    names = {d["id"]: d.get("s", d.get("op")) for d in rank.defs if d["k"] in ("name", "op")}
+    names = {d["id"]: d for d in rank.defs if d["k"] in ("name", "op")}
     groups = {d["id"]: d["name"] for d in rank.defs if d["k"] == "group"}
     while (piece := reader.read(final=True)) is not None:
         for fields in wire.RECORD.iter_unpack(piece[1]):
@@ -115,11 +126,13 @@ def read_rank(path: Path) -> Rank:
     return rank
 
 
-def _record(fields: tuple[Any, ...], names: dict[int, str], groups: dict[int, str]) -> Record:
+def _record(fields: tuple[Any, ...], names: dict[int, Any], groups: dict[int, str]) -> Record:
     kind, _, flags, name, t0, t1, step, seq, group, stage, mb, peer, a, b, _ = fields
     if flags & Flag.FLOAT:
         a = wire.RECORD_F.unpack(wire.RECORD.pack(*fields))[12]
+    said = names.get(name, {})
+    says = ("reduce", "dtype", "root", "tag", "coalesced") if said.get("k") == "op" else ()
     return Record(
-        Kind(kind), Flag(flags), names.get(name, ""), t0, t1, step, seq, groups.get(group, ""),
-        stage, mb, peer, a, b,
+        Kind(kind), Flag(flags), said.get("s", said.get("op", "")), t0, t1, step, seq,
+        groups.get(group, ""), stage, mb, peer, a, b, tuple(said.get(key) for key in says),
     )  # fmt: skip
