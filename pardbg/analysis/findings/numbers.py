@@ -340,29 +340,38 @@ def _steps(view: View, process: Process) -> int:
 
 
 def _exchanges_nothing(view: View, process: Process) -> bool:
-    """Since its first backward, of models of any size: small parts of a small one add up. False
-    where not all of it was recorded."""
+    """Since its first backward, of models of any size: small parts of a small one add up, and what
+    most backwards issue belongs to them, as in tensor parallel by hand. False where not all of it
+    was recorded."""
     if process.lost(view.t_ns) or process.missed_before or len(process.table("op_sum")):
         return False
-    backward = _first_backward(view, process)
+    begun, ended = _backwards(view, process)
     table, visible = view.rows(process, "issue")
     messages, sent = view.rows(process, "issue_p2p")
-    if backward is None or table.base or messages.base or sent or view.visible(process, "action"):
+    if not len(begun) or table.base or messages.base or sent or view.visible(process, "action"):
         return False
-    since = int(table.when[:visible].searchsorted(backward))
+    since = int(table.when[:visible].searchsorted(begun[0]))
     if since == visible:
         return True
+    issued = table.col("t0_ns")[since:visible]
+    during = begun.searchsorted(issued, side="right") - 1
+    inside = (during >= 0) & (issued <= ended[during])
+    if 2 * len(np.unique(during[inside])) > len(begun):
+        return False
     sizes = np.maximum(table.col("a")[since:visible], table.col("b")[since:visible])
     limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
     a_step = int(sizes.sum()) / max(1, _steps(view, process))
     return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * _SHARE_OF_MODEL
 
 
-def _first_backward(view: View, process: Process) -> int | None:
+def _backwards(view: View, process: Process) -> tuple[np.ndarray, np.ndarray]:
+    """Begin and end of each backward, in ns, by their begin."""
     table, visible = view.rows(process, "phase")
-    names = {i for i, name in process.names.items() if name == "backward"}
-    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(names)))
-    return int(table.col("t0_ns")[rows[0]]) if len(rows) else None
+    names = [i for i, name in process.names.items() if name == "backward"]
+    of = np.isin(table.col("name_id")[:visible], names)
+    begun, ended = (table.col(c)[:visible][of] for c in ("t0_ns", "t1_ns"))
+    order = begun.argsort()
+    return begun[order], ended[order]
 
 
 def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:

@@ -19,9 +19,11 @@ def run(
     before_bytes: int = BYTES,
     change: Callable[[Trace], None] | None = None,
     ended: bool = True,
+    in_backward: int = 0,
 ) -> list[tuple[int, ...]]:
     """Ranks of the finding in a run of two ranks and four steps of 10 ms: backward, one
-    all_reduce of ``op_bytes``, a step. Parameters were broadcast before."""
+    all_reduce of ``op_bytes`` (and in the first ``in_backward`` one inside), a step. Parameters
+    were broadcast before."""
     trace = Trace(2)
     for proc, start in zip(trace.ranks, starts, strict=True):
         proc.define(
@@ -31,6 +33,8 @@ def run(
         proc.collective("world", "broadcast", 0, 0.5, before_bytes)
         for step in range(4):
             t = 10 * step
+            if step < in_backward:
+                proc.collective("world", "all_reduce", t + 2, t + 2.5, op_bytes, step=step)
             proc.phase("backward", t + 1, t + 3, step)
             proc.collective("world", "all_reduce", t + 4, t + 5, op_bytes, step=step)
             proc.step(step, t, t + 9)
@@ -54,6 +58,11 @@ def test_an_average_of_the_gradients_is_an_exchange() -> None:
 def test_rows_of_a_sparse_gradient_are_an_exchange() -> None:
     """An eighth of 196 B a step is 24.5 B; a loss and its count are 8."""
     assert run(op_bytes=25) == [] and run(op_bytes=24) == [(0, 1)]
+
+
+def test_what_most_backwards_issue_is_an_exchange() -> None:
+    """Tensor parallel by hand, of activations of 4 B: in 3 of 4 backwards, not in 2 of 4."""
+    assert run(op_bytes=4, in_backward=3) == [] and run(op_bytes=4, in_backward=2) == [(0, 1)]
 
 
 def test_ranks_that_began_apart_are_no_replicas() -> None:
