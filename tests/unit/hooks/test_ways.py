@@ -170,8 +170,8 @@ def test_names_of_ops_that_we_do_not_know_leave_them_to_the_dispatcher(
 def test_the_traceback_of_an_exception_is_the_programs_own(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the hooks of a group's method, of a kernel, of an optimizer, of a data loader and of
-    backward: what the program catches has the frames that it has without the agent."""
+    """Through the hooks of a group's method, of a kernel, of an optimizer, of a data loader, of
+    backward and of calls that may block, also where these are not recorded: what the program catches has the frames that it has without the agent."""
 
     class Bad(torch.utils.data.Dataset[int]):
         def __len__(self) -> int:
@@ -190,7 +190,16 @@ def test_the_traceback_of_an_exception_is_the_programs_own(
         lambda: torch.optim.SGD([], lr=0.1),
         lambda: next(iter(torch.utils.data.DataLoader(Bad()))),
         lambda: torch.autograd.backward(torch.zeros(1)),
+        lambda: dist.new_group([99]),
+        lambda: torch.save(torch.zeros(1), str(tmp_path / "no" / "folder")),
     ]
+
+    def without_a_rank() -> list[str]:
+        for name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+        return _frames(lambda: dist.init_process_group("gloo"))
+
+    unranked = without_a_rank()
     monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
@@ -198,8 +207,11 @@ def test_the_traceback_of_an_exception_is_the_programs_own(
         hooks.install()
         assert core.ensure().level == FULL
         watched = [_frames(call) for call in calls]
-    finally:
         dist.destroy_process_group()
+        assert without_a_rank() == unranked
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
         hooks.uninstall()
         core.shutdown()
     assert watched == plain

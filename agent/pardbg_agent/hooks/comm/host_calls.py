@@ -89,12 +89,10 @@ def _watched(name: str, original: Any, describe: Describe) -> Any:
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if _here.inside or patching.compiling():
+        if patching.compiling():
             return original(*args, **kwargs)
-        c, call = _begin(name, describe, args, kwargs)
-        if c is None or call is None:
-            return original(*args, **kwargs)
-        failed, _here.inside = True, True
+        c, call = (None, None) if _here.inside else _begin(name, describe, args, kwargs)
+        _here.inside, failed = _here.inside or call is not None, True
         try:
             result = original(*args, **kwargs)
             failed = False
@@ -102,8 +100,9 @@ def _watched(name: str, original: Any, describe: Describe) -> Any:
             hide_own(error)
             raise
         finally:
-            _here.inside = False
-            c.guard.call("calls", calls.end, c, call, failed)
+            if c is not None and call is not None:
+                _here.inside = False
+                c.guard.call("calls", calls.end, c, call, failed)
         return result
 
     return watched
