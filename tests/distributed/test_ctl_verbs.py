@@ -105,7 +105,7 @@ def stopping(ctl: Ask) -> None:
     assert ctl("delete 2")["text"] == "watch 2 deleted"
     assert ctl("delete")["text"] == "breakpoint 1 deleted"
     assert "delayed by 5 ms" in ctl("delay 1 5ms")["text"]
-    assert ctl("delay 1 0ms")["ok"]
+    assert ctl("delay 1 0ms")["text"] == "rank 1 not delayed"
 
 
 def looking(ctl: Ask) -> None:

@@ -92,9 +92,9 @@ def lint(
     num_microbatches: int | None = None,
     transports: Sequence[Transport] = TRANSPORTS,
 ) -> Verdict:
-    """Check a table; ``num_microbatches``: that many are expected, not as many as it has. Of its
-    problems, the first ``MAX_PROBLEMS``."""
-    count = num_microbatches if num_microbatches is not None else table.num_microbatches
+    """Check a table; ``num_microbatches``: that many are expected, not as many as it seems to have.
+    Of its problems, the first ``MAX_PROBLEMS``."""
+    count = num_microbatches if num_microbatches is not None else _meant(table)
     found = chain(_counts(table, count), _orders(table), _losses(table), _message_rules(table))
     problems = list(islice(found, MAX_PROBLEMS))
     load: Load = "refused" if problems and _refused(table, count) else "loads"
@@ -113,6 +113,18 @@ def lint(
         len(table.rows), table.num_stages, count, tuple(problems),
         tuple(_in_flight(row) for row in table.rows), load, hang is not None,
     )  # fmt: skip
+
+
+def _meant(table: Table) -> int:
+    """How many microbatches there are to be: as half the stages have, so that one number that is
+    out of row is said once, and is not a lack of all below it."""
+    forwards: dict[int, set[int]] = defaultdict(set)
+    for _, _, op in table.ops():
+        if op.kind == "F":
+            forwards[op.stage].add(op.microbatch)
+    whole = Counter(len(of) for of in forwards.values() if max(of) + 1 == len(of))
+    [(count, stages)] = whole.most_common(1) or [(0, 0)]
+    return count if stages and 2 * stages >= len(forwards) else table.num_microbatches
 
 
 def _refused(table: Table, count: int) -> bool:

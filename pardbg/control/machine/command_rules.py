@@ -219,8 +219,8 @@ def _edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> st
         gone = table.delete(numbers)
         return f"{', '.join(one.what for one in gone)} deleted" if gone else "none is set"
     if verb is Verb.DELAY:
-        late = duration(_number(args, "ns"))
-        return f"{ranks_text(command.ranks)} delayed by {late} in each step"
+        late, who = _number(args, "ns"), ranks_text(command.ranks)
+        return f"{who} delayed by {duration(late)} in each step" if late else f"{who} not delayed"
     return f"{len(table.as_dicts())} breakpoints"
 
 

@@ -83,6 +83,12 @@ def test_what_is_wrong_is_said_with_its_place(text: str, says: str) -> None:
     assert lint(parse(text)).wrong
 
 
+def test_one_microbatch_that_is_out_of_row_is_no_lack_of_all_below_it() -> None:
+    assert said("0F0,0F1,0B0,0B1\n1F0,1F7,1B0,1B1\n") == [
+        "row 2, column 2: place: 1F7: there are 2 microbatches, 0 to 1", "row 2: missing: no 1F1",
+    ]  # fmt: skip
+
+
 def test_the_number_of_microbatches_may_be_asked_for() -> None:
     assert said(ONE, num_microbatches=2) == []
     assert "row 1: missing: no 0F2" in said(ONE, num_microbatches=3)
