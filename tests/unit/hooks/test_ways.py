@@ -171,7 +171,8 @@ def test_the_traceback_of_an_exception_is_the_programs_own(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the hooks of a group's method, of a kernel, of an optimizer, of a data loader, of
-    backward and of calls that may block, also where these are not recorded: what the program catches has the frames that it has without the agent."""
+    backward and of calls that may block, also where these are not recorded: what the program
+    catches has the frames that it has without the agent."""
 
     class Bad(torch.utils.data.Dataset[int]):
         def __len__(self) -> int:
