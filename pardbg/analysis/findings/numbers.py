@@ -234,9 +234,10 @@ def _diverged(
     ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
     sure = (len(different) > 1 and not again) or newest == step
     sure = sure and not group.startswith(_OWN)
+    apart = not again and all(_averages_at_times(view, view.ranks[rank]) for rank in ranks)
     yield Finding(
         kind="replica-divergence",
-        severity="info" if again else "error" if sure else "warning",
+        severity="info" if again or apart else "error" if sure else "warning",
         ranks=ranks,
         culprits=culprits,
         where=names[0] if names else None,
@@ -244,12 +245,37 @@ def _diverged(
         text=f"the replicas of the model on {ranks_text(ranks)} are no longer equal, bit by bit, "
         f"{since}; {who}{which if names else ''}."
         + (f" They are equal again in step {newest}." if again else "")
+        + (" They are averaged outside backward now and then (local SGD): in between they may "
+           "differ." if apart else "")
         + _skipped(view, ranks, group.removeprefix(_OWN)),
         advice="Replicas stay equal only if they start equal and take equal updates: look at what "
         "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "
         "parameters outside DDP, and at a no_sync without a synchronized backward after it.",
         evidence=Evidence(times[step], culprits[0] if culprits else None, "timeline"),
     )
+
+
+def _averages_at_times(view: View, process: Process) -> bool:
+    """Whether as much as the model is all-reduced outside backward in some steps, and not in most
+    of them: the replicas of local SGD. A checksum is made before such an average, never after it,
+    and so does not see them equal again."""
+    phases, until = view.rows(process, "phase")
+    wanted = [i for i, name in process.names.items() if name == "backward"]
+    rows = np.flatnonzero(np.isin(phases.col("name_id")[:until], wanted))
+    issues, visible = view.rows(process, "issue")
+    ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
+    if not len(rows) or not ops or process.model is None:
+        return False
+    rows = rows[np.argsort(phases.col("t0_ns")[rows], kind="stable")]
+    begins, ends = phases.col("t0_ns")[rows], np.maximum.accumulate(phases.col("t1_ns")[rows])
+    when = issues.col("t0_ns")[:visible]
+    latest = begins.searchsorted(when, "right") - 1
+    outside = (latest >= 0) & (when >= ends[latest])
+    outside &= np.isin(issues.col("name_id")[:visible], ops)
+    steps, of = np.unique(issues.col("step")[:visible][outside], return_inverse=True)
+    moved = np.bincount(of, issues.col("a")[:visible][outside], len(steps))
+    averaged = int(np.count_nonzero(moved >= process.model.parameters_bytes))
+    return 0 < 2 * averaged <= len(np.unique(phases.col("step")[rows]))
 
 
 def _skipped(view: View, ranks: Sequence[int], group: str) -> str:

@@ -184,6 +184,29 @@ def test_replicas_that_agree_again_are_worth_a_note() -> None:
     assert finding.culprits == ()  # of two, neither side is larger
 
 
+@pytest.mark.parametrize(("every", "num_bytes", "in_backward", "severity"), [
+    (4, 196, False, "info"), (4, 4, False, "error"), (4, 196, True, "error"),
+    (1, 196, False, "error"),
+])  # fmt: skip
+def test_replicas_that_are_averaged_now_and_then_may_differ_in_between(
+    every: int, num_bytes: int, in_backward: bool, severity: str
+) -> None:
+    """Local SGD under DDP over 24 steps: 196 bytes of parameters are averaged after each 4th
+    optimizer, so checksums (before that) of steps 10 and 20 differ. A loss is not a model; what
+    backward or each step reduces is none that is averaged now and then."""
+    trace = replicas({0: [(5, 1), (6, 1), (7, 1)], 1: [(5, 1), (8, 2), (9, 2)]})
+    for proc in trace.ranks:
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=196, optimizer="SGD")
+        for step in range(24):
+            proc.phase("backward", 100 * step + 30, 100 * step + 60, step)
+            if step % every == 0:
+                at = 100 * step + (40 if in_backward else 95)
+                proc.collective("world", "all_reduce", at, at + 1, num_bytes, step=step)
+    finding = one(trace, "replica-divergence")
+    assert finding.severity == severity
+    assert ("averaged outside backward now and then" in finding.text) == (severity == "info")
+
+
 def test_who_was_equal_after_a_step_is_a_replica_without_ddp() -> None:
     """Two stages of two replicas each: 0 and 2, 1 and 3. Rank 3 drifts by step 10; that stages
     differ from the first step on says nothing."""
