@@ -215,6 +215,17 @@ def test_the_last_of_several_optimizers_ends_the_step() -> None:
     assert [cycle.stepped(o) for o in (g, d, g, d, g, d)] == [True, True, False, True, False, True]
 
 
+def test_a_second_stage_with_an_optimizer_of_its_own_has_steps() -> None:
+    """A A A, then B B B with A still there: that A comes no more shows when B comes again. A round
+    in which B comes twice after A is none of that: C ends it."""
+    a, b, c = (object.__new__(torch.optim.SGD) for _ in range(3))
+    cycle = step_phases.Cycle()
+    assert [cycle.stepped(o) for o in (a, a, a, b, b, b)] == [True] * 3 + [False, True, True]
+    cycle = step_phases.Cycle()
+    cycle.to_come.update((a, b, c))
+    assert [cycle.stepped(o) for o in (a, b, b, c) * 3] == [False, False, False, True] * 3
+
+
 def test_one_optimizer_ends_each_step() -> None:
     optimizer = object.__new__(torch.optim.SGD)
     cycle = step_phases.Cycle()

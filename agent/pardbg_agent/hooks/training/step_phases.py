@@ -2,7 +2,8 @@
 
 A step ends with an optimizer's step. Programs with several optimizers (GANs, one per model part)
 call them in a fixed order: the one that comes last before the first-seen one comes again ends the
-step; in the first round, the one after which none is left that has not stepped. Without any
+step; in the first round, the one after which none is left that has not stepped. One that comes
+again and again without the first-seen one begins a round of its own (a second stage). Without any
 optimizer a pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes
 over from all of this.
 """
@@ -50,6 +51,8 @@ class Cycle:
         self._closer: Any = None
         self._known = False
         """A whole round of optimizers was seen."""
+        self._round: set[int] = set()
+        """``id`` of those that stepped since a step ended."""
         self.to_come: Any = weakref.WeakSet()
         """Optimizers made that have not stepped."""
 
@@ -66,10 +69,14 @@ class Cycle:
             self._known = True
         elif not self._known:
             self._closer = weakref.ref(optimizer)
+        elif id(optimizer) in self._round and id(first) not in self._round:
+            self._first = self._closer = weakref.ref(optimizer)
         self._last = weakref.ref(optimizer)
-        if not self._known and self.to_come:
+        self._round.add(id(optimizer))
+        if (not self._known and self.to_come) or self._closer() is not optimizer:
             return False
-        return bool(self._closer() is optimizer)
+        self._round.clear()
+        return True
 
     @property
     def used(self) -> bool:
