@@ -258,23 +258,20 @@ def _averages_at_times(view: View, process: Process) -> bool:
     """Whether as much as the model is all-reduced outside backward in some steps, and not in most
     of them: the replicas of local SGD. A checksum is made before such an average, never after it,
     and so does not see them equal again."""
-    phases, until = view.rows(process, "phase")
-    wanted = [i for i, name in process.names.items() if name == "backward"]
-    rows = np.flatnonzero(np.isin(phases.col("name_id")[:until], wanted))
+    begun, ended, steps_of = _backwards(view, process)
     issues, visible = view.rows(process, "issue")
     ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
-    if not len(rows) or not ops or process.model is None:
+    if not len(begun) or not ops or process.model is None:
         return False
-    rows = rows[np.argsort(phases.col("t0_ns")[rows], kind="stable")]
-    begins, ends = phases.col("t0_ns")[rows], np.maximum.accumulate(phases.col("t1_ns")[rows])
+    ends = np.maximum.accumulate(ended)
     when = issues.col("t0_ns")[:visible]
-    latest = begins.searchsorted(when, "right") - 1
+    latest = begun.searchsorted(when, "right") - 1
     outside = (latest >= 0) & (when >= ends[latest])
     outside &= np.isin(issues.col("name_id")[:visible], ops)
     steps, of = np.unique(issues.col("step")[:visible][outside], return_inverse=True)
     moved = np.bincount(of, issues.col("a")[:visible][outside], len(steps))
     averaged = int(np.count_nonzero(moved >= process.model.parameters_bytes))
-    return 0 < 2 * averaged <= len(np.unique(phases.col("step")[rows]))
+    return 0 < 2 * averaged <= len(np.unique(steps_of))
 
 
 def _skipped(view: View, ranks: Sequence[int], group: str) -> str:
@@ -370,7 +367,7 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     was recorded."""
     if process.lost(view.t_ns) or process.missed_before or len(process.table("op_sum")):
         return False
-    begun, ended = _backwards(view, process)
+    begun, ended, _ = _backwards(view, process)
     table, visible = view.rows(process, "issue")
     messages, sent = view.rows(process, "issue_p2p")
     if not len(begun) or table.base or messages.base or sent or view.visible(process, "action"):
@@ -389,14 +386,14 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * _SHARE_OF_MODEL
 
 
-def _backwards(view: View, process: Process) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of each backward, in ns, by their begin."""
+def _backwards(view: View, process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Begin and end of each backward, in ns, and its step, by their begin."""
     table, visible = view.rows(process, "phase")
     names = [i for i, name in process.names.items() if name == "backward"]
-    of = np.isin(table.col("name_id")[:visible], names)
-    begun, ended = (table.col(c)[:visible][of] for c in ("t0_ns", "t1_ns"))
-    order = begun.argsort()
-    return begun[order], ended[order]
+    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], names))
+    rows = rows[table.col("t0_ns")[rows].argsort()]
+    begun, ended, steps = (table.col(c)[rows] for c in ("t0_ns", "t1_ns", "step"))
+    return begun, ended, steps
 
 
 def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:
