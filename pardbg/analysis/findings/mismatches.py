@@ -17,7 +17,7 @@ from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import rehearsed
 from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
 from pardbg.analysis.hangs.stacks import place
-from pardbg.analysis.hangs.standstill import seen
+from pardbg.analysis.hangs.standstill import host_load, seen
 from pardbg.store.process import Process
 from pardbg.words import agreed, ranks_text, size
 from pardbg_agent import wire
@@ -47,7 +47,9 @@ CALL_ADVICE: Final = (
     "split_group and init_device_mesh in the same order with the same arguments."
 )
 DECIDED_AFTER_NS: Final = 1_000_000_000
-"""How long the ranks that have not come are waited for, to know which ones differ from most."""
+"""How long the ranks that have not come are waited for, to know which ones differ from most; as
+many times as long as threads share a core of their host."""
+_MOST_LOAD: Final = 8.0
 
 
 def mismatches(view: View) -> Iterable[Finding]:
@@ -79,7 +81,8 @@ def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]])
         return False
     if any(came & set(culprits) for culprits in known):
         return True
-    return view.run_end is None and view.t_ns - first(row) < DECIDED_AFTER_NS
+    longest = DECIDED_AFTER_NS * max(1.0, min(host_load(view, view.ranks), _MOST_LOAD))
+    return view.run_end is None and view.t_ns - first(row) < longest
 
 
 def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
