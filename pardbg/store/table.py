@@ -190,6 +190,10 @@ class Totals:
         """Some ops are under OTHER: the number of a key is a lower bound."""
         return len(self._keys) > _MAX_CODES
 
+    def may_overflow(self, visible: int) -> bool:
+        """There are so many rows up to ``visible`` that some may be under OTHER."""
+        return self._table.base + visible > _MAX_CODES
+
     def as_of(self, visible: int) -> list[tuple[OpKey, int, int]]:
         """Return (key, number, bytes) over the run's rows up to ``visible`` of the table."""
         self._forget_rewritten()

@@ -113,7 +113,7 @@ class _Kept:
     def __init__(self, view: View, sight: Sight | None) -> None:
         self._view, self._sight = view, sight
         self._steps = view.memo("steps ended")
-        ended = sum(view.visible(process, "step") for process in view.ranks.values())
+        ended = int(view.all("step").counts.sum())
         self._ended = self._steps[view.store.revision, view.t_ns] = ended
         if sight is not None and not self._fits(sight.before):
             self._sight = None

@@ -6,19 +6,16 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-import numpy as np
-
+from pardbg.analysis.base.rank_columns import MANY, Joined, Rows
 from pardbg.store.process import Process
 from pardbg.store.store import Store
-from pardbg.store.table import Array, Table
+from pardbg.store.table import Table
 
 P = ParamSpec("P")
 R = TypeVar("R")
 MEMO_MAX: Final = 2048
 """A frame uses some hundred values of a kind. More would be of use to who comes back, but each
 full collection of Python's, which a frame may have to wait for, walks all of them."""
-_MANY: Final = 64
-"""From so many ranks on a table's visible rows are searched for on all of them at once."""
 
 
 class View:
@@ -52,32 +49,28 @@ class View:
         key = (process.proc, table)
         found = self._visible.get(key)
         if found is None:
-            if len(self.ranks) >= _MANY and process is self.ranks.get(process.rank or 0):
-                self._visible.update(self._visible_on_all(table))
+            if len(self.ranks) >= MANY and process is self.ranks.get(process.rank or 0):
+                keys = ((one.proc, table) for one in self.ranks.values())
+                self._visible.update(zip(keys, self.all(table).counts.tolist(), strict=True))
                 return self._visible[key]
             found = self._visible[key] = process.table(table).visible(self.t_ns)
         return found
 
-    def _visible_on_all(self, name: str) -> dict[tuple[str, str], int]:
-        """The number of visible rows of each rank's table: a search in all of them at a time."""
-        keys, when, starts = self._times(name)
-        low, high = starts[:-1].copy(), starts[1:].copy()
-        while len(at := np.flatnonzero(low < high)):
-            middle = (low[at] + high[at]) >> 1
-            seen = when[middle] <= self.t_ns
-            low[at[seen]], high[at[~seen]] = middle[seen] + 1, middle[~seen]
-        return dict(zip(keys, (low - starts[:-1]).tolist(), strict=True))
+    def all(self, name: str) -> Rows:
+        """The visible rows of each rank's table, in the order of ``ranks``."""
+        key = ("rows of all", name)
+        if key not in self.local:
+            self.local[key] = Rows(self.joined(name), self.t_ns)
+        found: Rows = self.local[key]
+        return found
 
-    def _times(self, name: str) -> tuple[list[tuple[str, str]], Array, Array]:
-        """When the rows of all ranks' tables become visible, one rank after the other; kept for
-        the cursors of a recording."""
+    def joined(self, name: str) -> Joined:
+        """A table of all ranks, seen or not; kept for the cursors of a recording."""
         of = self.store.revision, list(self.ranks.values())
-        kept: dict[str, Any] = self.store.memo.setdefault("times", {})
+        kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
-            times = [process.table(name).when for process in of[1]]
-            keys = [(process.proc, name) for process in of[1]]
-            kept[name] = of, (keys, np.concatenate(times), np.cumsum([0, *map(len, times)]))
-        found: tuple[list[tuple[str, str]], Array, Array] = kept[name][1]
+            kept[name] = of, Joined([process.table(name) for process in of[1]], self.t_ns)
+        found: Joined = kept[name][1]
         return found
 
     def rows(self, process: Process, table: str) -> tuple[Table, int]:

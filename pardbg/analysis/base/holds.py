@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.store.process import Process
@@ -82,7 +84,7 @@ def _open_holds(view: View) -> dict[int, int]:
     """rank -> since when it is held at the cursor: that has no record yet."""
     said = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
     found: dict[int, int] = {}
-    for rank, process in view.ranks.items():
+    for rank, process in view.ranks.items() if said else ():
         state = said.get(process.proc) or {}
         since = state.get("held_since_ns")
         if state.get("held") and isinstance(since, int) and since > 0:
@@ -113,13 +115,8 @@ def _waiting(view: View, process: Process, t0_ns: int, t1_ns: int) -> list[Inter
 @per_view
 def _recent(view: View) -> list[Interval]:
     """The last holds of all ranks, merged, by time."""
-    spans: list[Interval] = []
-    for process in view.ranks.values():
-        table, visible = view.rows(process, "held")
-        if not visible:
-            continue  # the usual case
-        tail = slice(max(0, visible - LAST), visible)
-        columns = (table.col(c)[tail].tolist() for c in ("t0_ns", "t1_ns"))
-        spans += zip(*columns, strict=True)
+    held = view.all("held")
+    found = held.take(("t0_ns", "t1_ns"), np.maximum(held.counts - LAST, 0))
+    spans = list(zip(found["t0_ns"].tolist(), found["t1_ns"].tolist(), strict=True))
     spans += [(since, max(view.t_ns, since + 1)) for since in _open_holds(view).values()]
     return union(spans)

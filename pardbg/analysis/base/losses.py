@@ -11,10 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.printed import GENERIC, GIVEN, Printed, printed_losses
+from pardbg.analysis.base.rank_columns import Joined, Rows
 from pardbg.analysis.base.run import rehearsed
 from pardbg.store.process import Process
+from pardbg.store.table import Array
 from pardbg_agent import wire
 
 MANY_STEPS: Final = 1 << 20
@@ -30,6 +32,7 @@ SCHEDULE: Final = "schedule"
 LOGGED: Final = "logged"
 """… or ``pardbg_agent.log``; else it is PRINTED."""
 PRINTED: Final = "printed"
+_BEHIND: Final = 1 << 62
 _REPORTED: Final = 1
 """In a metric's second number: a schedule reported it."""
 Values = dict[int, list[tuple[int, float, str]]]
@@ -134,9 +137,7 @@ def _printed(view: View) -> Printed | None:
     if ended is None or rank is None:
         return None
     process = view.ranks[rank]
-    printed = printed_losses(
-        view, ended + 1, lambda: _first_activity(view, process, 0, MANY_STEPS)
-    )  # fmt: skip
+    printed = printed_losses(view, ended + 1, lambda: _begins(view, process))
     if printed is None:
         return None
     seen = _seen(view, max(0, ended - 1), ended)
@@ -195,7 +196,8 @@ def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
 @per_view
 def _without_steps(view: View) -> frozenset[int]:
     """Ranks that end no steps while others do."""
-    none = {rank for rank, process in view.ranks.items() if not view.visible(process, "step")}
+    counts = view.all("step").counts.tolist()
+    none = {rank for rank, count in zip(view.ranks, counts, strict=True) if not count}
     return frozenset(none if len(none) < len(view.ranks) else ())
 
 
@@ -216,72 +218,69 @@ def _gather(view: View, first: int, last: int) -> dict[int, Values]:
     low, high, widest = view.local.get("losses", (0, -1, {}))
     if low <= first <= last <= high:
         return {step: by_rank for step, by_rank in widest.items() if first <= step <= last}
-    found: dict[int, Values] = defaultdict(lambda: defaultdict(list))
-    for rank, process in view.ranks.items():
-        for step, t_ns, value, by in _logged(view, process, first, last):
-            if first <= step <= last:
-                found[step][rank].append((t_ns, value, by))
+    found = _logged(view, first, last)
     view.local["losses"] = first, last, found
     return found
 
 
-def _logged(
-    view: View, process: Process, first: int, last: int
-) -> list[tuple[int, int, float, str]]:
-    """(step, time, value, what says it). A value logged after a step's end and before the
-    next one does anything is the ended step's: programs log after ``optimizer.step()``."""
-    names = _loss_ids(process)
-    if not names:
-        return []
-    table, visible = view.rows(process, "metric")
-    rows = table.step_rows(first, last + 1, visible)
-    if not len(rows):
-        return []
-    steps = table.col("step")[rows]
-    begins = _first_activity(view, process, int(steps.min()), int(steps.max()))
-    columns = (table.col(c)[rows].tolist() for c in ("step", "name_id", "t1_ns", "flags", "b"))
-    numbers = table.col("a").view("<f8")[rows].tolist()
-    return [
-        (
-            step - 1 if step > 0 and t1 < begins.get(step, t1 + 1) else step,
-            t1,
-            value,
-            LOGGED if not flags & _INFERRED else SCHEDULE if b == _REPORTED else BACKWARD,
-        )
-        for step, name_id, t1, flags, b, value in zip(*columns, numbers, strict=True)
-        if name_id in names
-    ]
+def _logged(view: View, first: int, last: int) -> dict[int, Values]:
+    """step -> values of all ranks. A value logged after a step's end and before the next one does
+    anything is the ended step's: programs log after ``optimizer.step()``."""
+    names = ("step", "name_id", "t1_ns", "flags", "a", "b")
+    rows = view.all("metric").of_steps(names, first, last + 1)
+    found: dict[int, Values] = defaultdict(lambda: defaultdict(list))
+    loss = np.isin(rows["who"] << 32 | rows["name_id"], _loss_ids(view))
+    rows = {name: column[loss] for name, column in rows.items()}
+    if not len(rows["step"]):
+        return found
+    steps = rows["step"].astype(np.int64)
+    tables = [view.all(name) for name in _ACTIVITY]
+    keys, times = _first_activity(tables, int(steps.min()), int(steps.max()))
+    wanted = rows["who"] << 32 | steps
+    at = keys.searchsorted(wanted)
+    late = (steps > 0) & ((rows["t1_ns"] < times[at]) | (keys[at] != wanted))
+    steps -= late
+    by = np.where(rows["b"] == _REPORTED, 1, 2) * ((rows["flags"] & _INFERRED) != 0)
+    inside = np.flatnonzero((first <= steps) & (steps <= last))
+    numbers = rows["a"].view("<f8")
+    columns = (c[inside].tolist() for c in (steps, rows["who"], rows["t1_ns"], numbers, by))
+    ranks, sources = list(view.ranks), (LOGGED, SCHEDULE, BACKWARD)
+    for step, who, t_ns, value, said in zip(*columns, strict=True):
+        found[step][ranks[who]].append((t_ns, value, sources[said]))
+    return found
 
 
-def _first_activity(view: View, process: Process, first: int, last: int) -> dict[int, int]:
+def _begins(view: View, process: Process) -> dict[int, int]:
     """step -> begin of the first thing that was seen to run in it."""
-    begins: dict[int, int] = {}
-    for name in _ACTIVITY:
-        table, visible = view.rows(process, name)
-        if not visible:
-            continue
-        rows = table.step_rows(first, last, visible)
-        seen = (table.col("flags")[rows] & _INFERRED) == 0
-        steps, times = table.col("step")[rows[seen]], table.col("t0_ns")[rows[seen]]
-        if not len(steps):
-            continue
-        if not table.step_sorted:
-            order = np.argsort(steps, kind="stable")
-            steps, times = steps[order], times[order]
-        at = np.flatnonzero(np.r_[True, steps[1:] != steps[:-1]])
-        earliest = np.minimum.reduceat(times, at)
-        for step, t0 in zip(steps[at].tolist(), earliest.tolist(), strict=True):
-            begins[step] = min(t0, begins.get(step, t0))
-    return begins
+    tables = [Rows(Joined([process.table(name)], view.t_ns), view.t_ns) for name in _ACTIVITY]
+    keys, times = _first_activity(tables, 0, MANY_STEPS)
+    return dict(zip(keys[:-1].tolist(), times[:-1].tolist(), strict=True))
 
 
-def _loss_ids(process: Process) -> set[int]:
-    """Ids of the first known name for a loss; no other metric is taken for one."""
-    for wanted in LOSS_NAMES:
-        found = {name_id for name_id, name in process.names.items() if name == wanted}
-        if found:
-            return found
-    return set()
+def _first_activity(tables: Sequence[Rows], first: int, last: int) -> tuple[Array, Array]:
+    """(rank's place << 32 | step, begin of the first thing that was seen to run in it), in order,
+    with a key behind the last one."""
+    parts = [rows.of_steps(("step", "t0_ns", "flags"), first, last) for rows in tables]
+    keys = np.concatenate([part["who"] << 32 | part["step"] for part in parts])
+    times, flags = (np.concatenate([part[name] for part in parts]) for name in ("t0_ns", "flags"))
+    seen = np.flatnonzero((flags & _INFERRED) == 0)
+    order = seen[np.argsort(keys[seen], kind="stable")]
+    keys, times = np.append(keys[order], _BEHIND), np.append(times[order], 0)
+    begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    return keys[begins], np.minimum.reduceat(times, begins)
+
+
+@per_store(lambda view: (view.store.revision, tuple(view.ranks.values())), most=4)
+def _loss_ids(view: View) -> Array:
+    """Rank's place << 32 | id, of the first known name for a loss on each rank; no other metric is
+    taken for one."""
+    found = []
+    for who, process in enumerate(view.ranks.values()):
+        known = set(process.names.values())
+        wanted = next((name for name in LOSS_NAMES if name in known), None)
+        if wanted is not None:
+            found += [who << 32 | i for i, name in process.names.items() if name == wanted]
+    return np.array(found, np.int64)
 
 
 def newest_ended(view: View) -> int | None:
@@ -292,9 +291,5 @@ def newest_ended(view: View) -> int | None:
 @per_view
 def newest_step(view: View, name: str) -> int | None:
     """The step of the newest records of a table."""
-    steps = []
-    for process in view.ranks.values():
-        table, visible = view.rows(process, name)
-        if visible:
-            steps.append(int(table.col("step")[visible - 1]))
-    return max(steps, default=None)
+    steps = view.all(name).newest("step")
+    return int(steps.max()) if len(steps) else None

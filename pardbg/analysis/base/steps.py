@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, clip, intersect, total, union
 from pardbg.analysis.base.losses import losses_by_step, newest_step
+from pardbg.analysis.base.rank_columns import Columns
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.store.process import Process
+from pardbg.store.table import Array
 from pardbg_agent import wire
 
 
@@ -31,6 +35,7 @@ LAST: Final = 64
 _STEPPED: Final = ("step", "phase", "action")
 """Tables whose newest row says which step a rank is in."""
 _INFERRED: Final = int(wire.Flag.INFERRED)
+_PLACE: Final = 0xFFFFFFFF
 
 
 def last_step_rows(view: View, process: Process, number: int | None) -> list[tuple[int, int, int]]:
@@ -44,42 +49,67 @@ def last_step_rows(view: View, process: Process, number: int | None) -> list[tup
 @per_view
 def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
     """The last steps that ended on every rank that counts steps; all of the run for None."""
-    number = None if last is None else last + 8
-    ended_at: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    counting = []
-    for rank, process in view.ranks.items():
-        ended = last_step_rows(view, process, number)
-        if ended:
-            counting.append(rank)
-        for step, t0, t1 in ended:
-            ended_at[step][rank] = t0, t1
-    complete = sorted(s for s, by_rank in ended_at.items() if len(by_rank) == len(counting))
+    counts = view.all("step").counts
+    begins = np.maximum(counts - (last + 8), 0) if last is not None else np.zeros_like(counts)
+    ended = _Ended(view.all("step").take(("step", "t0_ns", "t1_ns"), begins))
+    complete = ended.complete(int(np.count_nonzero(counts)))
     if last is not None:
         complete = complete[-last:]
     if not complete:
         return ()
-    held = was_held(view, 0, view.t_ns)
     losses = losses_by_step(view, complete[0], complete[-1])
-    phases = _phases(view, complete, ended_at)
+    phases = _phases(view, complete, ended)
+    longest = ended.longest(view, complete)
     return tuple(
-        StepRow(
-            step,
-            max(
-                unheld_ns(view, rank, t0, t1) if held else t1 - t0
-                for rank, (t0, t1) in ended_at[step].items()
-            ),
-            losses.get(step),
-            phases.get(step, {}),
-        )
-        for step in complete
+        StepRow(step, longest[step], losses.get(step), phases.get(step, {})) for step in complete
     )
 
 
-Ended = Mapping[int, Mapping[int, tuple[int, int]]]
-"""step -> rank -> (begin, end)"""
+class _Ended:
+    """When steps ended on all ranks; of one that a rank ended twice the last time."""
+
+    def __init__(self, rows: Columns) -> None:
+        keys = rows["step"].astype(np.int64) << 32 | rows["who"]
+        order = np.argsort(keys, kind="stable")
+        newest = order[np.append(keys[order][1:] != keys[order][:-1], True)[: len(order)]]
+        self.keys = keys[newest]
+        """step << 32 | rank's place, in order."""
+        self.begins, self.ends = rows["t0_ns"][newest], rows["t1_ns"][newest]
+        self.steps, self._first, self._counts = np.unique(
+            self.keys >> 32, return_index=True, return_counts=True
+        )
+
+    def complete(self, num_ranks: int) -> list[int]:
+        """The steps that ended on so many ranks."""
+        found: list[int] = self.steps[self._counts == num_ranks].tolist()
+        return found
+
+    def num_ranks(self) -> dict[int, int]:
+        """step -> ranks that ended it."""
+        return dict(zip(self.steps.tolist(), self._counts.tolist(), strict=True))
+
+    def longest(self, view: View, steps: Sequence[int]) -> dict[int, int]:
+        """step -> the longest over ranks, in ns, without what they were held."""
+        if not was_held(view, 0, view.t_ns):
+            most = np.maximum.reduceat(self.ends - self.begins, self._first)
+            return dict(zip(self.steps.tolist(), most.tolist(), strict=True))
+        ranks, found = list(view.ranks), dict.fromkeys(steps, 0)
+        columns = (c.tolist() for c in (self.keys, self.begins, self.ends))
+        for key, t0, t1 in zip(*columns, strict=True):
+            if (step := key >> 32) in found:
+                own = unheld_ns(view, ranks[key & _PLACE], t0, t1)
+                found[step] = max(found[step], own)
+        return found
+
+    def window(self, steps: Array, who: Array) -> tuple[Array, Array]:
+        """(begin, end) of each rank's step; of one that it did not end (0, 0)."""
+        wanted = steps.astype(np.int64) << 32 | who
+        at = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
+        has = self.keys[at] == wanted
+        return self.begins[at] * has, self.ends[at] * has
 
 
-def _phases(view: View, steps: Sequence[int], ended: Ended) -> dict[int, dict[str, int]]:
+def _phases(view: View, steps: Sequence[int], ended: _Ended) -> dict[int, dict[str, int]]:
     """step -> {phase: mean ns over the ranks that count it}, at most the step in all."""
     cache = view.memo("phases")
     epoch = view.epoch
@@ -101,38 +131,79 @@ def _phases(view: View, steps: Sequence[int], ended: Ended) -> dict[int, dict[st
 
 
 def _sum_phases(
-    view: View, first: int, last: int, ended: Ended
+    view: View, first: int, last: int, ended: _Ended
 ) -> tuple[dict[int, dict[str, int]], dict[int, int]]:
-    sums: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    newest: dict[int, int] = {}
-    for rank, process in view.ranks.items():
-        table, visible = view.rows(process, "phase")
-        rows = table.step_rows(first, last, visible)
-        names = ("step", "name_id", "t0_ns", "t1_ns", "flags")
-        columns = [table.col(c)[rows].tolist() for c in names]
-        own = {step: by_rank[rank] for step, by_rank in ended.items() if rank in by_rank}
-        named = {name_id: process.name(name_id) for name_id in set(columns[1])}
-        enclosed = _enclosed(named, columns)
-        held = bool(columns[0]) and was_held(view, min(columns[2]), max(columns[3]))
-        for step, name_id, t0, t1, flags in zip(*columns, strict=True):
-            newest[step] = max(newest.get(step, 0), t1)
-            begin, end = own.get(step, (0, 0))  # others count no such step
-            window = max(t0, begin), min(t1, end)
-            inside, name = window[1] - window[0], named[name_id]
-            if inside > 0:
-                out = stalls(view, rank, *window) if held else []
-                if flags & _INFERRED:  # it lies around the waits for its input
-                    out += clip(p2p_waits(view, rank, window), *window)
-                if name in enclosed:
-                    out += clip(enclosed[name], *window)
-                inside -= total(union(out)) if out else 0
-            if inside > 0:
-                sums[step][name] += inside
-    means = {
-        step: {name: round(ns / len(ended[step])) for name, ns in by_name.items()}
-        for step, by_name in sums.items()
-    }
-    return means, newest
+    """(step -> {phase: mean ns}, step -> newest end of a phase)"""
+    names = ("step", "name_id", "t0_ns", "t1_ns", "flags")
+    rows = view.all("phase").of_steps(names, first, last)
+    if not len(rows["who"]):
+        return {}, {}
+    begins, ends = ended.window(rows["step"], rows["who"])
+    begins, ends = np.maximum(rows["t0_ns"], begins), np.minimum(rows["t1_ns"], ends)
+    inside = np.maximum(ends - begins, 0)
+    for who in _not_plain(view, rows):
+        own = np.flatnonzero(rows["who"] == who)
+        inside[own] = _own_time(view, who, {n: c[own] for n, c in rows.items()}, begins[own],
+                                inside[own])  # fmt: skip
+    ids, named = np.unique(rows["who"] << 32 | rows["name_id"], return_inverse=True)
+    processes = list(view.ranks.values())
+    texts = [processes[i >> 32].name(i & _PLACE) for i in ids.tolist()]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    names_of = list(numbers)
+    number = np.array([numbers[text] for text in texts], np.int64)[named]
+    some = np.flatnonzero(inside > 0)
+    keys, firsts, of = np.unique(
+        rows["step"][some].astype(np.int64) << 32 | number[some],
+        return_index=True, return_inverse=True,
+    )  # fmt: skip
+    sums = np.zeros(len(keys), np.int64)
+    np.add.at(sums, of, inside[some])
+    means: dict[int, dict[str, int]] = defaultdict(dict)
+    num_ranks = ended.num_ranks()
+    for at in np.argsort(firsts).tolist():
+        step, name = int(keys[at]) >> 32, names_of[int(keys[at]) & _PLACE]
+        means[step][name] = round(int(sums[at]) / num_ranks[step])
+    steps, at_step = np.unique(rows["step"], return_inverse=True)
+    newest = np.zeros(len(steps), np.int64)
+    np.maximum.at(newest, at_step, rows["t1_ns"])
+    return means, dict(zip(steps.tolist(), newest.tolist(), strict=True))
+
+
+def _not_plain(view: View, rows: Columns) -> list[int]:
+    """Places of ranks of whose phases more is to be taken out than lies beside the step: some lie
+    in others, or around waits for their input, or the debugger held a rank."""
+    if was_held(view, int(rows["t0_ns"].min()), int(rows["t1_ns"].max())):
+        odd: Array = rows["who"]
+    else:
+        order = np.lexsort((rows["t1_ns"], rows["t0_ns"], rows["who"]))
+        who, begins, ends = (rows[name][order] for name in ("who", "t0_ns", "t1_ns"))
+        over = (who[1:] == who[:-1]) & (ends[:-1] > begins[1:])
+        odd = np.append(who[1:][over], rows["who"][(rows["flags"] & _INFERRED) != 0])
+    places: list[int] = np.unique(odd).tolist()
+    return places
+
+
+def _own_time(view: View, who: int, rows: Columns, begins: Array, inside: Array) -> list[int]:
+    """How long each phase of a rank was itself within the step, in ns."""
+    rank, process = list(view.ranks.items())[who]
+    columns = [rows[n].tolist() for n in ("step", "name_id", "t0_ns", "t1_ns", "flags")]
+    named = {name_id: process.name(name_id) for name_id in set(columns[1])}
+    enclosed = _enclosed(named, columns)
+    held = was_held(view, min(columns[2]), max(columns[3]))
+    found = []
+    for name_id, flags, t0, ns in zip(
+        columns[1], columns[4], begins.tolist(), inside.tolist(), strict=True
+    ):
+        if ns > 0:
+            window = t0, t0 + ns
+            out = stalls(view, rank, *window) if held else []
+            if flags & _INFERRED:  # it lies around the waits for its input
+                out += clip(p2p_waits(view, rank, window), *window)
+            if named[name_id] in enclosed:
+                out += clip(enclosed[named[name_id]], *window)
+            ns -= total(union(out)) if out else 0
+        found.append(ns)
+    return found
 
 
 def _enclosed(

@@ -14,6 +14,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import Arrival
+from pardbg.analysis.base.rank_columns import Columns
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.table import Array
@@ -30,7 +31,6 @@ _ISSUED: Final = (
 _DONE: Final = ("group_id", "seq", "t1_ns", "flags", "peer")
 _FAILED, _SEND = int(wire.Flag.FAILED), int(wire.Flag.SEND)
 _LATER: Final = 1 << 62
-Columns = dict[str, Array]
 Facts = tuple[
     GroupDef, OpDef, int, int, int, tuple[Arrival, ...], int | None,
     tuple[int, int, int | None],
@@ -154,19 +154,14 @@ class Gathered:
 
     def _columns(self, start_ns: int) -> tuple[Columns, Columns]:
         """What was issued since a time, and what completed since each rank issued the first."""
-        issued: dict[str, list[Any]] = {name: [] for name in (*_ISSUED, "who")}
-        done: dict[str, list[Any]] = {name: [] for name in (*_DONE, "who")}
-        for who, process in enumerate(self._processes):
-            table, visible = self._view.rows(process, "issue")
-            begin = int(table.when[:visible].searchsorted(start_ns))
-            if begin == visible:
-                continue
-            _take(issued, table, _ISSUED, slice(begin, visible), who)
-            since = table.when[begin]
-            table, visible = self._view.rows(process, "done")
-            begin = int(table.when[:visible].searchsorted(since))
-            _take(done, table, _DONE, slice(begin, visible), who)
-        return _joined(issued), _joined(done)
+        ops, completed = self._view.all("issue"), self._view.all("done")
+        begins = ops.before(start_ns)
+        issued = ops.take(_ISSUED, begins)
+        since = np.full(len(begins), _LATER)  # of who issued none nothing is looked at
+        first = np.flatnonzero(begins < ops.counts)
+        since[first] = issued["t0_ns"][issued["who"].searchsorted(first)]
+        done = completed.take(_DONE, completed.before(since))
+        return _wide(issued), _wide(done)
 
     def _number(self, issued: Columns) -> None:
         """Numbers that are the same for all ranks, in place of each process's own ids."""
@@ -267,19 +262,8 @@ def _name(group: GroupDef) -> tuple[int, str]:
     return group.epoch, group.key
 
 
-def _take(
-    into: dict[str, list[Any]], table: Any, names: Sequence[str], part: slice, who: int
-) -> None:
-    for name in names:
-        into[name].append(table.col(name)[part])
-    into["who"].append(np.full(part.stop - part.start, who))
-
-
-def _joined(parts: Mapping[str, list[Any]]) -> Columns:
-    return {
-        name: np.concatenate(each).astype(np.int64) if each else np.empty(0, np.int64)
-        for name, each in parts.items()
-    }
+def _wide(columns: Columns) -> Columns:
+    return {name: column.astype(np.int64, copy=False) for name, column in columns.items()}
 
 
 def _firsts(mask: Array, starts: Array) -> Array:

@@ -68,14 +68,14 @@ def done_table(name: str) -> str:
 
 
 def tail_start(view: View, name: str, rows: int | None) -> int:
-    """A time from which all ranks together have about ``rows`` rows of a table (0 for all)."""
+    """A time from which all ranks together have about ``rows`` rows of a table of issued ops (0
+    for all)."""
     if rows is None:
         return 0
-    newest = []
-    for process in view.ranks.values():
-        table, visible = view.rows(process, name)
-        newest.append(table.when[max(0, visible - rows) : visible])
-    times = np.concatenate(newest) if newest else np.empty(0, np.int64)
+    seen = view.all(name)
+    if int(seen.counts.sum()) <= rows:
+        return 0
+    times = seen.take(("t0_ns",), np.maximum(seen.counts - rows, 0))["t0_ns"]
     if len(times) <= rows:
         return 0
     return int(np.partition(times, len(times) - rows)[len(times) - rows])

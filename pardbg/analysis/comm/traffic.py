@@ -238,7 +238,8 @@ def _add_other(view: View, sums: _Sums) -> None:
     """Ops of more kinds (op, group, peer, tag) than a process's are told apart: one row."""
     for process in view.ranks.values():
         for name in ("issue", "issue_p2p"):
-            for key, number, size in process.totals[name].as_of(view.rows(process, name)[1]):
+            totals, visible = process.totals[name], view.visible(process, name)
+            for key, number, size in totals.as_of(visible) if totals.may_overflow(visible) else ():
                 if key == OTHER:
                     part = sums.ops["", UNKNOWN, "other ops"]
                     part.num_ops += number

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
@@ -146,8 +146,8 @@ class WaitGraph:
 def wait_graph(view: View) -> WaitGraph:
     """The graph of ops that are open for PATIENCE_NS at the cursor. Once per view."""
     opened: dict[int, list[PendingOp]] = {}
-    for rank, process in view.ranks.items():
-        if view.proc_end(process) is not None or not _may_wait(view, process):
+    for rank, process in _may_wait(view).items():
+        if view.proc_end(process) is not None:
             continue
         ops = open_ops(view, rank, process)
         if ops:  # only now: what the debugger held is looked up for somebody who waits
@@ -229,19 +229,34 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
     return sorted(found, key=lambda op: op.since_ns)
 
 
-def _may_wait(view: View, process: Process) -> bool:
-    """Its STATE says, or where there is none, of what it had issued PATIENCE_NS ago something was
-    not complete at the cursor: a search, where who waits is looked at row by row."""
-    if process.proc in states(view):
-        return True
-    for name in _ISSUED:
-        if not len(table := process.table(name)):
-            continue
-        longest = table.longest_ns if name == "call_begin" else 0  # by its end, not its begin
-        old = table.visible(view.t_ns - PATIENCE_NS + longest)
-        if old and int(_complete_by(view, process, name)[old - 1]) > view.t_ns:
-            return True
-    return False
+def _may_wait(view: View) -> dict[int, Process]:
+    """Ranks whose STATE says so, or where there is none, of whom something that was issued
+    PATIENCE_NS ago was not complete at the cursor: a search, where who waits is looked at row by
+    row."""
+    said, ranks = states(view), view.ranks
+    may = np.array([process.proc in said for process in ranks.values()], np.bool_)
+    silent, of = np.flatnonzero(~may), np.array([*ranks.values(), None])
+    for name in _ISSUED if len(silent) else ():
+        tables = view.joined(name)
+        until_ns = np.full(len(ranks), view.t_ns - PATIENCE_NS)
+        if name == "call_begin":  # by its end, not its begin
+            until_ns += [table.longest_ns for table in tables.tables]
+        old = tables.before(until_ns, "right") if tables.sizes.any() else tables.sizes
+        some = silent[old[silent] > 0]
+        rows = old[some] - 1
+        if len(silent) == len(ranks):
+            by = _all_complete_by(view, name)[tables.starts[some] + rows]
+        else:
+            own = [_complete_by(view, silent_one, name) for silent_one in of[some]]
+            by = np.array([times[row] for times, row in zip(own, rows, strict=True)], np.int64)
+        may[some] |= by > view.t_ns
+    return {rank: ranks[rank] for rank, yes in zip(ranks, may.tolist(), strict=True) if yes}
+
+
+@per_store(lambda view, name: (view.store.revision, tuple(view.ranks.values()), name), most=8)
+def _all_complete_by(view: View, name: str) -> NDArray[np.int64]:
+    """`_complete_by` of all ranks, one after the other."""
+    return np.concatenate([_complete_by(view, one, name) for one in view.ranks.values()])
 
 
 def _complete_by(view: View, process: Process, name: str) -> NDArray[np.int64]:

@@ -58,8 +58,8 @@ MAX_ROWS: Final = 20_000
 
 def sharding_view(view: View) -> ShardingView | None:
     """The last complete step of the lowest rank that shards its parameters; all do the same."""
-    for rank, process in view.ranks.items():
-        _, visible = view.rows(process, "fsdp")
+    counts = view.all("fsdp").counts.tolist()
+    for (rank, process), visible in zip(view.ranks.items(), counts, strict=True):
         ended = last_step_rows(view, process, 1) if visible else []
         if ended:
             return _step(view, process, rank, ended[-1])

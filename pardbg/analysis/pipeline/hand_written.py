@@ -70,7 +70,7 @@ def _found(view: View) -> tuple[tuple[Chain, ...], str]:
     known: tuple[int, tuple[Chain, ...]] | None = cache.get(key)
     if known is not None and known[0] <= view.t_ns:  # seen by then: an earlier cursor looks again
         return known[1], ""
-    if not any(len(process.table("issue_p2p")) for process in view.ranks.values()):
+    if not view.joined("issue_p2p").sizes.any():
         return (), ""
     ended = [n for process in view.ranks.values() if (n := _last_step(view, process)) >= 0]
     if not ended:

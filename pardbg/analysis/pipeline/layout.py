@@ -67,7 +67,8 @@ def layouts(view: View) -> list[Layout]:
     made = [_planned(view, plan) for plan in plans]
     made = [layout for layout in made if any(_has_actions(view, r) for r in layout.ranks)] or made
     if not made:
-        seen = tuple(rank for rank in view.ranks if _has_actions(view, rank))
+        sizes = view.joined("action").sizes.tolist()
+        seen = tuple(rank for rank, size in zip(view.ranks, sizes, strict=True) if size)
         made = [_observed(view, seen)] if seen else _chained(view)
     return sorted(made, key=lambda layout: min(layout.ranks))
 

@@ -1,0 +1,140 @@
+"""One table of all ranks as columns: of a thousand ranks a few operations on arrays, in place of a
+loop with some for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from pardbg.store.table import COLUMNS, Array, Table
+
+MANY: Final = 64
+"""From so many ranks on a table's rows are searched for on all of them at once."""
+_MOST_ROWS: Final = 1 << 21
+"""Columns of longer tables are not copied: a store has them already."""
+_CODES: Final = dict(COLUMNS)
+_LAST_STEP: Final = 0xFFFFFFFF
+Columns = dict[str, Array]
+"""Column -> values, one rank after the other; ``who``: the rank's place among the view's."""
+Side = Literal["left", "right"]
+
+
+class Joined:
+    """A table of several processes, one after the other: good until the store changes."""
+
+    def __init__(self, tables: Sequence[Table], t_ns: int) -> None:
+        self.tables = tables
+        self._made_ns = t_ns
+        self.sizes = np.array([len(table) for table in tables], np.int64)
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        self._cols: Columns = {}
+
+    @cached_property
+    def in_order(self) -> bool:
+        """All rows are in order of step."""
+        return all(table.step_sorted for table in self.tables)
+
+    def kept_for(self, t_ns: int) -> bool:
+        """Of many, whole columns are joined and kept once a second cursor asks: not for a report,
+        nor for a live run, whose tables grow between two cursors."""
+        few = len(self.tables) < MANY or int(self.sizes.sum()) > _MOST_ROWS
+        return not few and t_ns != self._made_ns
+
+    def col(self, name: str) -> Array:
+        """A whole column of all."""
+        return self._col(name, lambda table: table.col(name))
+
+    def before(self, t_ns: int | Array, side: Side) -> Array:
+        """How many rows of each became visible before ``t_ns`` (one time, or one for each);
+        ``right``: up to it."""
+        if len(self.tables) >= MANY:
+            when = self._col("", lambda table: table.when)
+            return self._search(when, np.asarray(t_ns), side)
+        times = np.broadcast_to(t_ns, len(self.tables)).tolist()
+        pairs = zip(self.tables, times, strict=True)
+        return np.array([table.when.searchsorted(at, side) for table, at in pairs], np.int64)
+
+    def steps_before(self, step: int, side: Side) -> Array:
+        """How many rows of each are of steps before ``step``, where all are in order of step."""
+        return self._search(self.col("step"), np.uint32(min(max(step, 0), _LAST_STEP)), side)
+
+    def _search(self, values: Array, wanted: Any, side: Side) -> Array:
+        """`searchsorted` in each part, all at a time."""
+        low, high = self.starts.copy(), self.starts + self.sizes
+        wanted = np.broadcast_to(wanted, len(low))
+        while len(at := np.flatnonzero(low < high)):
+            middle = (low[at] + high[at]) >> 1
+            found, than = values[middle], wanted[at]
+            less = found < than if side == "left" else found <= than
+            low[at[less]], high[at[~less]] = middle[less] + 1, middle[~less]
+        return low - self.starts
+
+    def _col(self, name: str, of: Callable[[Table], Array]) -> Array:
+        if name not in self._cols:
+            parts = [of(table) for table in self.tables]
+            self._cols[name] = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return self._cols[name]
+
+
+class Rows:
+    """The rows of a table that are visible at a cursor, of all ranks."""
+
+    def __init__(self, joined: Joined, t_ns: int) -> None:
+        self._joined, self._kept = joined, joined.kept_for(t_ns)
+        self.counts = joined.before(t_ns, "right")
+        """Of each rank."""
+
+    def before(self, t_ns: int | Array, side: Side = "left") -> Array:
+        """How many of each rank's became visible before ``t_ns``; ``right``: up to it."""
+        return np.minimum(self._joined.before(t_ns, side), self.counts)
+
+    def newest(self, name: str) -> Array:
+        """A column's value in the newest row of each rank that has one."""
+        some = np.flatnonzero(self.counts)
+        last = self.counts[some] - 1
+        if self._kept:
+            values: Array = self._joined.col(name)[self._joined.starts[some] + last]
+            return values
+        pairs = zip(some.tolist(), last.tolist(), strict=True)
+        return np.array([self._joined.tables[who].col(name)[row] for who, row in pairs], np.int64)
+
+    def take(self, names: Sequence[str], begins: Array, ends: Array | None = None) -> Columns:
+        """Each rank's rows from its begin on, up to its end."""
+        lengths = np.maximum((self.counts if ends is None else ends) - begins, 0)
+        columns = {"who": np.repeat(np.arange(len(lengths)), lengths)}
+        if self._kept:
+            shift = self._joined.starts + begins - (np.cumsum(lengths) - lengths)
+            at = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
+            return columns | {name: self._joined.col(name)[at] for name in names}
+        some = np.flatnonzero(lengths)
+        rows = zip(some.tolist(), begins[some].tolist(), lengths[some].tolist(), strict=True)
+        return columns | self._taken(names, [(w, slice(lo, lo + n)) for w, lo, n in rows])
+
+    def of_steps(self, names: Sequence[str], first: int, last: int) -> Columns:
+        """Each rank's rows with first <= step <= last."""
+        joined = self._joined
+        if self._kept and joined.in_order:
+            ends = np.minimum(joined.steps_before(last, "right"), self.counts)
+            return self.take(names, joined.steps_before(first, "left"), ends)
+        parts = [
+            (who, table.step_rows(first, last, count))
+            for who, (table, count) in enumerate(
+                zip(joined.tables, self.counts.tolist(), strict=True)
+            )
+            if count
+        ]
+        parts = [(who, rows) for who, rows in parts if len(rows)]
+        lengths = [len(rows) for _, rows in parts]
+        who = np.repeat(np.array([who for who, _ in parts], np.int64), lengths)
+        return {"who": who} | self._taken(names, parts)
+
+    def _taken(self, names: Sequence[str], parts: Sequence[tuple[int, Any]]) -> Columns:
+        tables = self._joined.tables
+        return {
+            name: np.concatenate([tables[who].col(name)[rows] for who, rows in parts])
+            if parts else np.empty(0, _CODES[name])
+            for name in names
+        }  # fmt: skip
