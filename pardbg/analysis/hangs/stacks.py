@@ -16,11 +16,13 @@ _OURS: Final = re.compile(r"/pardbg/recipes/")
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
 _TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
+_COMPILES: Final = "is compiling"
+_IMPORTS: Final = "imports modules"
 _BUSY: Final[tuple[tuple[str, str], ...]] = (
     (r"/(pdb|bdb)\.py$", "is in pdb"),
     (r"/IPython/|/code\.py$", "is in an interactive prompt"),
-    (r"/torch/(_dynamo|_inductor)/", "is compiling"),
-    (r"^<frozen importlib", "imports modules"),
+    (r"/torch/(_dynamo|_inductor)/", _COMPILES),
+    (r"^<frozen importlib", _IMPORTS),
     (r"/torch/distributed/checkpoint/|/torch/serialization\.py$|/safetensors/",
      "is at a checkpoint"),
     (r"/torch/utils/data/|/datasets/|/webdataset/", "loads data"),
@@ -70,14 +72,18 @@ def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
 
 
 def busy(frames: Sequence[Frame]) -> str | None:
-    """What the innermost library frames are for, in words; None where the user's code runs."""
+    """What the innermost library frames are for, in words; None where the user's code runs.
+    torch's compiler that is being imported, as DDP does, compiles nothing."""
+    compiles = None
     for frame in reversed(program(frames)):
         if is_user(frame):
-            return None
-        for pattern, words in _BUSY:
-            if re.search(pattern, frame[0]):
-                return words
-    return None
+            break
+        words = next((words for pattern, words in _BUSY if re.search(pattern, frame[0])), None)
+        if words == _COMPILES:
+            compiles = words
+        elif words is not None and (compiles is None or words == _IMPORTS):
+            return words
+    return compiles
 
 
 def at_files(frames: Sequence[Frame]) -> bool:

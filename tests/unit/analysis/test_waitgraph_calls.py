@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.analysis.hangs.stacks import caller, kept, place
+from pardbg.analysis.hangs.stacks import busy, caller, kept, place
 from pardbg_agent import wire
 from tests.unit.analysis.test_waitgraph import FORWARD, WAITING, found, stall, state_of
 from tests.unit.trace_builder import Proc, Trace, ns
@@ -344,3 +344,16 @@ def test_a_rank_that_works_has_longer_on_a_crowded_host(
         stall(trace, t, r1=stack)
     assert found(trace, said_after - 100) == {}
     assert list(found(trace, said_after + 300)) == ["missing-rank"]
+
+
+@pytest.mark.parametrize(("files", "said"), [
+    (["/torch/nn/parallel/distributed.py", "<frozen importlib._bootstrap>", "/torch/_dynamo/x.py"],
+     "imports modules"),  # DDP's constructor
+    (["/torch/_dynamo/convert_frame.py", "/torch/_inductor/graph.py"], "is compiling"),
+    (["/torch/_dynamo/convert_frame.py", "<frozen importlib._bootstrap>"], "imports modules"),
+    (["/torch/utils/data/dataloader.py", "/torch/_dynamo/x.py"], "is compiling"),
+    (["/torch/_dynamo/x.py", "/job/model.py"], None),  # the model's own code, traced
+])  # fmt: skip
+def test_who_imports_the_compiler_compiles_nothing(files: list[str], said: str | None) -> None:
+    frames = [("/job/train.py", 1, "train"), *((file, 1, "f") for file in files)]
+    assert busy(frames) == said
