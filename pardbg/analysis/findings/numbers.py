@@ -245,7 +245,11 @@ def _diverged(
         text=f"the replicas of the model on {ranks_text(ranks)} are no longer equal, bit by bit, "
         f"{since}; {who}{which if names else ''}."
         + (f" They are equal again in step {newest}." if again else "")
-        + (" They are averaged outside backward at times (local SGD): else they differ." * apart)
+        + (
+            " They are averaged outside backward at times (local SGD): else they differ."
+            if apart
+            else ""
+        )
         + _skipped(view, ranks, group.removeprefix(_OWN)),
         advice="Replicas stay equal only if they start equal and take equal updates: look at what "
         "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "

@@ -51,8 +51,8 @@ class Cycle:
         self._closer: Any = None
         self._known = False
         """A whole round of optimizers was seen."""
-        self._round: set[int] = set()
-        """``id`` of those that stepped since a step ended."""
+        self._round: Any = weakref.WeakSet()
+        """Optimizers that stepped since a step ended."""
         self.to_come: Any = weakref.WeakSet()
         """Optimizers made that have not stepped."""
 
@@ -69,10 +69,10 @@ class Cycle:
             self._known = True
         elif not self._known:
             self._closer = weakref.ref(optimizer)
-        elif id(optimizer) in self._round and id(first) not in self._round:
+        elif optimizer in self._round and first not in self._round:
             self._first = self._closer = weakref.ref(optimizer)
         self._last = weakref.ref(optimizer)
-        self._round.add(id(optimizer))
+        self._round.add(optimizer)
         if (not self._known and self.to_come) or self._closer() is not optimizer:
             return False
         self._round.clear()
