@@ -79,25 +79,27 @@ def rank_rows(
 ) -> tuple[RankNow, ...]:
     """Each rank's row. ``kept``: of ranks nobody looks at, good as they are where the rank has
     neither ended nor stopped since; ``near``: the split of a step is what was last said of it."""
-    kept = kept or {}
-    steps = newest_steps(view)
+    kept = kept if kept and view.run_end is None else {}
+    said, steps = states(view), newest_steps(view)
     if pipeline is not None and pipeline.last_complete is not None:
         last = pipeline.last_complete  # one that the debugger did not hold, where there is one
         steps.update({row.rank: last for row in last.ranks if row.rank in steps})
     return tuple(
-        kept[rank] if rank in kept and _is_well(view, process, kept[rank])
+        row
+        if (row := kept.get(rank)) and _is_well(view, process, row, said.get(process.proc))
         else _row(view, rank, process, steps.get(rank), near)
         for rank, process in view.ranks.items()
-    )  # fmt: skip
+    )
 
 
-def _is_well(view: View, process: Process, row: RankNow) -> bool:
+def _is_well(view: View, process: Process, row: RankNow, said: Mapping[str, Any] | None) -> bool:
     """It gets on as the row says: who does not, or did not, is what one looks for."""
-    said = states(view).get(process.proc, {})
-    bad = said.get("held") or said.get("alive") is False or fields.text(said, "os") in ("T", "t")
-    if row.state not in ("running", "waiting") or bad or view.run_end is not None:
+    if row.state not in ("running", "waiting") or view.proc_end(process) is not None:
         return False
-    return view.proc_end(process) is None and not _silent_since(view, process, said)
+    if not said:
+        return True
+    bad = said.get("held") or said.get("alive") is False or fields.text(said, "os") in ("T", "t")
+    return not bad and not _silent_since(view, process, said)
 
 
 def _row(

@@ -33,6 +33,8 @@ class View:
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
         self._visible: dict[tuple[str, str], int] = {}
+        self._counts: dict[str, dict[str, int]] = {}
+        """Of many ranks: table -> process -> visible rows."""
         self.local: dict[Hashable, Any] = {}
         """Values derived at this cursor, shared by the parts of one snapshot."""
 
@@ -46,15 +48,23 @@ class View:
 
     def visible(self, process: Process, table: str) -> int:
         """Number of rows of a process's table visible at the cursor."""
-        key = (process.proc, table)
-        found = self._visible.get(key)
+        found = self._visible.get((process.proc, table))
         if found is None:
-            if len(self.ranks) >= MANY and process is self.ranks.get(process.rank or 0):
-                keys = ((one.proc, table) for one in self.ranks.values())
-                self._visible.update(zip(keys, self.all(table).counts.tolist(), strict=True))
-                return self._visible[key]
-            found = self._visible[key] = process.table(table).visible(self.t_ns)
+            of_all = self._counts.get(table)
+            if of_all is None and len(self.ranks) >= MANY:
+                procs = (one.proc for one in self.ranks.values())
+                counts = self.all(table).counts.tolist()
+                of_all = self._counts[table] = dict(zip(procs, counts, strict=True))
+            found = of_all.get(process.proc) if of_all is not None else None
+            if found is None:
+                found = process.table(table).visible(self.t_ns)
+                self._visible[process.proc, table] = found
         return found
+
+    def having(self, table: str) -> list[tuple[int, Process]]:
+        """The ranks with rows of this kind, seen or not."""
+        ranks = list(self.ranks.items())
+        return [ranks[place] for place in self.joined(table).filled]
 
     def all(self, name: str) -> Rows:
         """The visible rows of each rank's table, in the order of ``ranks``."""
@@ -88,6 +98,8 @@ class View:
 
     def proc_end(self, process: Process) -> tuple[int, str] | None:
         """(time, reason) once the process has ended."""
+        if not process.ends:
+            return None
         ended = [end for end in process.ends if end[0] <= self.t_ns]
         return ended[-1] if ended else None
 

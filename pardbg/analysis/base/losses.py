@@ -153,6 +153,7 @@ def _printed(view: View) -> Printed | None:
 def _seen(view: View, first: int, last: int) -> Found:
     """What the program logged and hooks saw."""
     cache = view.memo("losses")
+    seen: dict[int, tuple[float, str] | None] = view.local.setdefault("losses seen", {})
     newest = newest_step(view, "metric") or 0
     found: Found = {}
     wanted = []
@@ -162,11 +163,14 @@ def _seen(view: View, first: int, last: int) -> Found:
         known: tuple[int, tuple[float, str]] | None = cache.get((view.epoch, step))
         if known is not None and known[0] <= view.t_ns:
             found[step] = known[1]
-        else:
+        elif step not in seen:
             wanted.append(step)
+        elif (loss := seen[step]) is not None:
+            found[step] = loss
     if not wanted:
         return found
     fresh = _of_steps(view, _gather(view, wanted[0], max(newest, wanted[-1])))
+    seen.update((step, fresh.get(step)) for step in wanted)
     for step, known_loss in fresh.items():
         found[step] = known_loss
         if step < newest - 2:  # records of the last steps may still come

@@ -33,6 +33,11 @@ class Joined:
         self._cols: Columns = {}
 
     @cached_property
+    def filled(self) -> list[int]:
+        """Places of the processes that have rows of this kind, or had some."""
+        return [place for place, table in enumerate(self.tables) if len(table) or table.base]
+
+    @cached_property
     def in_order(self) -> bool:
         """All rows are in order of step."""
         return all(table.step_sorted for table in self.tables)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.intervals import Interval, clip, union
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -106,6 +106,14 @@ def records(
 ) -> list[Record]:
     """Return a table's records that touch a window and had ended at the cursor; of these names, or
     all."""
+    found = _touching(view, process, name, window)
+    if names is None:
+        return found
+    return [one for one in found if process.name(one.name_id) in names]
+
+
+@per_view
+def _touching(view: View, process: Process, name: str, window: Interval) -> list[Record]:
     table, visible = view.rows(process, name)
     when = table.when[:visible]
     part = slice(
@@ -115,8 +123,7 @@ def records(
     t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
     rows = np.flatnonzero((t0 < window[1]) & (t1 > window[0]) & (t1 <= view.t_ns)) + part.start
     columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns", "flags"))
-    found = map(Record, *columns)
-    return [one for one in found if names is None or process.name(one.name_id) in names]
+    return list(map(Record, *columns))
 
 
 def stretches(

@@ -6,17 +6,18 @@ op and rank is what takes long.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.matched import Arrival
 from pardbg.analysis.base.rank_columns import Columns
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
+from pardbg.store.process import Process
 from pardbg.store.table import Array
 from pardbg_agent import wire
 
@@ -165,30 +166,26 @@ class Gathered:
 
     def _number(self, issued: Columns) -> None:
         """Numbers that are the same for all ranks, in place of each process's own ids."""
-        several, numbers = len(self._processes) > 1, []
-        known: dict[tuple[int, str], int] = {}
+        names = _names(self._view)
+        several = len(self._processes) > 1
         issued["own"] = issued["who"] << 16 | issued["group_id"]
         self._own, issued["of"] = np.unique(issued["own"], return_inverse=True)
-        for own in self._own.tolist():
-            process = self._processes[own >> 16]
-            group = process.groups.get(own & 0xFFFF) or unknown_group(process, own & 0xFFFF)
-            self._own_groups.append(group)
-            number = known.setdefault(_name(group), len(self.groups))
-            if number == len(self.groups):
-                self.groups.append(group)
-            elif group is not self.groups[number] and group != self.groups[number]:
-                self._uneven.add(number)
-            numbers.append(-1 if several and len(group.ranks) == 1 else number)
-        issued["group"] = np.array(numbers, np.int64)[issued["of"]]
+        own = [names.group(own) for own in self._own.tolist()]
+        self._own_groups = [group for group, _, _ in own]
+        found, firsts, of = np.unique(
+            [number for _, number, _ in own], return_index=True, return_inverse=True
+        )
+        self.groups = [self._own_groups[first] for first in firsts.tolist()]
+        alike = np.array([definition for _, _, definition in own], np.int64)
+        self._uneven = set(of[alike != alike[firsts][of]].tolist()) if len(found) else set()
+        alone = np.array([several and len(group.ranks) == 1 for group in self._own_groups], bool)
+        issued["group"] = np.where(alone, -1, of)[issued["of"]]
         codes, issued["op"] = np.unique(
             issued["who"] << 32 | issued["name_id"], return_inverse=True
         )
-        self._ops = [
-            self._processes[c >> 32].ops.get(c & 0xFFFFFFFF, UNKNOWN_OP) for c in codes.tolist()
-        ]
-        said: dict[Any, int] = {}
-        says = [said.setdefault(SAYS(op), len(said)) for op in self._ops]
-        issued["says"] = np.array(says, np.int64)[issued["op"]]
+        ops = [names.op(code) for code in codes.tolist()]
+        self._ops = [op for op, _ in ops]
+        issued["says"] = np.array([says for _, says in ops], np.int64)[issued["op"]]
 
     def _complete(self, issued: Columns, done: Columns) -> None:
         """The newest completion of each op, by process, group and seq."""
@@ -256,6 +253,42 @@ class Gathered:
         lasts = np.flatnonzero(t0 == np.repeat(self._last_ns, counts))
         last_row = lasts[lasts.searchsorted(self._ends) - 1]
         self._last_rank = self._ranks[rows["who"][last_row]]
+
+
+class _Names:
+    """What ranks' own ids of groups and ops mean, looked up once for all cursors."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+        self._groups: dict[int, tuple[GroupDef, int, int]] = {}
+        self._ops: dict[int, tuple[OpDef, int]] = {}
+        self._numbers: dict[Any, int] = {}
+
+    def group(self, own: int) -> tuple[GroupDef, int, int]:
+        """(group, number of its name, number of its definition) of rank's place << 16 | id."""
+        found = self._groups.get(own)
+        if found is None:
+            process = self._processes[own >> 16]
+            group = process.groups.get(own & 0xFFFF) or unknown_group(process, own & 0xFFFF)
+            found = group, self._number(_name(group)), self._number(group)
+            self._groups[own] = found
+        return found
+
+    def op(self, code: int) -> tuple[OpDef, int]:
+        """(op, number of what all ranks must say alike of it) of rank's place << 32 | id."""
+        found = self._ops.get(code)
+        if found is None:
+            op = self._processes[code >> 32].ops.get(code & 0xFFFFFFFF, UNKNOWN_OP)
+            found = self._ops[code] = op, self._number(SAYS(op))
+        return found
+
+    def _number(self, what: Hashable) -> int:
+        return self._numbers.setdefault(what, len(self._numbers))
+
+
+@per_store(lambda view: (view.store.revision, tuple(view.ranks.values())), most=4)
+def _names(view: View) -> _Names:
+    return _Names(list(view.ranks.values()))
 
 
 def _name(group: GroupDef) -> tuple[int, str]:

@@ -84,7 +84,7 @@ def tail_start(view: View, name: str, rows: int | None) -> int:
 def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) -> list[Issue]:
     """Ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
     made: list[Issue] = []
-    for rank, process in view.ranks.items():
+    for rank, process in view.having(name):
         table, visible = view.rows(process, name)
         lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
         hi = visible

@@ -144,8 +144,8 @@ def _courses(
     the last rank had come."""
     begin, each = view.t_ns - WINDOW_NS, WINDOW_NS // BINS
     found: dict[tuple[int, int, str], NDArray[np.float64]] = defaultdict(lambda: np.zeros(BINS))
-    for rank, process in view.ranks.items():
-        for name in ("issue_p2p", "part"):
+    for name in ("issue_p2p", "part"):
+        for rank, process in view.having(name):
             table, visible = view.rows(process, name)
             tail = slice(int(table.when[:visible].searchsorted(begin)), visible)
             if tail.start == visible:
@@ -188,7 +188,7 @@ def _as_of(
 def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
     """Each edge from its sender's records; from the receiver's where the sender is not known."""
     seen: dict[tuple[int, int, bool], _Sum] = defaultdict(_Sum)
-    for rank, process in view.ranks.items():
+    for rank, process in view.having("issue_p2p"):
         for name_id, gid, send, peer, number, size, recent in _as_of(
             view, process, "issue_p2p", since_ns
         ):
@@ -210,7 +210,7 @@ def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
 
 def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
     """What each all_to_all moved from rank to rank: the router's choice, not a ring's shares."""
-    for rank, process in view.ranks.items():
+    for rank, process in view.having("part"):
         for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
             sums.edges[rank, peer, "observed"].add(number, size, recent)
 
@@ -236,8 +236,8 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
 
 def _add_other(view: View, sums: _Sums) -> None:
     """Ops of more kinds (op, group, peer, tag) than a process's are told apart: one row."""
-    for process in view.ranks.values():
-        for name in ("issue", "issue_p2p"):
+    for name in ("issue", "issue_p2p"):
+        for _, process in view.having(name):
             totals, visible = process.totals[name], view.visible(process, name)
             for key, number, size in totals.as_of(visible) if totals.may_overflow(visible) else ():
                 if key == OTHER:
@@ -249,7 +249,7 @@ def _add_other(view: View, sums: _Sums) -> None:
 def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
     """Ops recorded as sums per step (level summary): collectives once per group, each send. Who
     sent to whom is not in them."""
-    for rank, process in view.ranks.items():
+    for rank, process in view.having("op_sum"):
         for name_id, gid, send, _, number, size, recent in _as_of(
             view, process, "op_sum", since_ns
         ):

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls, collectives
+from pardbg.store.process import Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,12 @@ _TRANSPORT: Final = re.compile(
 def bad_ends(view: View) -> list[BadEnd]:
     """How ranks ended badly, the first one first: by an exception that nobody caught, by a kill,
     or with an exit code."""
-    made = [end for rank in view.ranks if (end := _bad_end(view, rank)) is not None]
+    over = [(rank, one) for rank, one in view.ranks.items() if one.failures or one.ends]
+    made = [end for rank, one in over if (end := _bad_end(view, rank, one)) is not None]
     return sorted(made, key=lambda end: (end[1], end[0]))
 
 
-def _bad_end(view: View, rank: int) -> BadEnd | None:
-    process = view.ranks[rank]
+def _bad_end(view: View, rank: int, process: Process) -> BadEnd | None:
     fatal = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= view.t_ns]
     if fatal:
         return rank, fatal[0].t_ns, "exception"
