@@ -28,9 +28,18 @@ class Joined:
     def __init__(self, tables: Sequence[Table], t_ns: int) -> None:
         self.tables = tables
         self._made_ns = t_ns
-        self.sizes = np.array([len(table) for table in tables], np.int64)
-        self.starts = np.cumsum(self.sizes) - self.sizes
         self._cols: Columns = {}
+
+    @cached_property
+    def sizes(self) -> Array:
+        """Rows of each."""
+        return np.array([len(table) for table in self.tables], np.int64)
+
+    @cached_property
+    def starts(self) -> Array:
+        """Where each one's rows begin among all."""
+        begins: Array = np.cumsum(self.sizes) - self.sizes
+        return begins
 
     @cached_property
     def filled(self) -> list[int]:
@@ -45,8 +54,9 @@ class Joined:
     def kept_for(self, t_ns: int) -> bool:
         """Of many, whole columns are joined and kept once a second cursor asks: not for a report,
         nor for a live run, whose tables grow between two cursors."""
-        few = len(self.tables) < MANY or int(self.sizes.sum()) > _MOST_ROWS
-        return not few and t_ns != self._made_ns
+        if len(self.tables) < MANY or t_ns == self._made_ns:
+            return False
+        return int(self.sizes.sum()) <= _MOST_ROWS
 
     def col(self, name: str) -> Array:
         """A whole column of all."""
@@ -58,7 +68,7 @@ class Joined:
         if len(self.tables) >= MANY:
             when = self._col("", lambda table: table.when)
             return self._search(when, np.asarray(t_ns), side)
-        times = np.broadcast_to(t_ns, len(self.tables)).tolist()
+        times = [t_ns] * len(self.tables) if isinstance(t_ns, int) else t_ns.tolist()
         pairs = zip(self.tables, times, strict=True)
         return np.array([table.when.searchsorted(at, side) for table, at in pairs], np.int64)
 

@@ -120,16 +120,17 @@ def _numbered(view: View, edge: Edge, parts: Sequence[Issue], before: _Before) -
 
 
 def _has_gaps(view: View, edge: Edge) -> bool:
-    for rank in edge[2:4]:
-        process = view.ranks.get(rank)
-        if process is None:
-            continue
-        lost = process.lost(None) or process.missed_before
-        if lost or process.unrecorded_since(0, view.t_ns):
-            return True
-        if process.totals["issue_p2p"].overflowed:
-            return True
-    return False
+    return any(_lost_records(view, rank) for rank in edge[2:4])
+
+
+@per_view
+def _lost_records(view: View, rank: int) -> bool:
+    process = view.ranks.get(rank)
+    if process is None:
+        return False
+    lost = process.lost(None) or process.missed_before
+    known = not lost and not process.unrecorded_since(0, view.t_ns)
+    return not known or process.totals["issue_p2p"].overflowed
 
 
 def _numbered_by_step(parts: Sequence[Issue]) -> dict[int, Issue]:

@@ -194,8 +194,10 @@ def _course(
         own = named(process, names, category)
         sums = np.zeros(len(times), np.int64)
         first = None
-        for stage in np.unique(stages[own]):
-            rows = own & (stages == stage)
+        at_stages = stages[own]
+        one = bool(len(at_stages)) and bool((at_stages == at_stages[0]).all())
+        for stage in (at_stages[0],) if one else np.unique(at_stages):
+            rows = own if one else own & (stages == stage)
             at = when[rows].searchsorted(times, side="right")
             sums += np.concatenate(([0], values[rows]))[at]
             begin = int(at.searchsorted(1))
