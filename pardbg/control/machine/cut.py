@@ -4,7 +4,8 @@
 that is not complete, just those held ranks that have not issued that op are released, one op at a
 time. This moves each rank no further than the causal past of the ops in flight, so it ends for
 every program that would itself have gone on. The rule looks at issued and incomplete ops, not at
-who is seen waiting: DDP waits for its buckets in C++, where no hook sees it.
+who is seen waiting: DDP waits for its buckets in C++, where no hook sees it. In a pipeline whose
+plan is known, ``ahead`` lets all that an op waits for go at once.
 
 A rank that is *pinned* (a breakpoint hit, or it alone was asked to hold) is not released so: who
 waits for it waits on purpose, until the nearest timeout is close (``machine.holding``).
@@ -83,6 +84,10 @@ class View:
     """Id of the newest PERMIT or RUN sent to it; 0: none."""
     runs: bool = False
     """That was RUN."""
+    settles: bool = False
+    """That was to hold it, or to let it go as far as others need, and no command."""
+    ahead: int = 0
+    """How far it may go by the plan (machine.ahead)."""
     heard_ns: int = 0
     """When that came, hub ns."""
     computing_since_ns: int = 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.control.machine.cut import View
-from pardbg.control.machine.permits import Permit
+from pardbg.control.machine.permits import HOLD, ONE_OP, Permit
 from pardbg.control.machine.state import Ack, Command, ControlState, Effect, Event, Mode, ToAgent
 from pardbg.words import duration, ranks_text
 from pardbg_agent.wire import LEASE_NS, Msg
@@ -108,6 +108,7 @@ class Outbox:
     def permit(self, view: View, permit: Permit, now: int) -> None:
         """Hold it, or let it go so far."""
         view.asked, view.runs = self.next_id(), False
+        view.settles, view.ahead = permit in (HOLD, ONE_OP), 0
         message = {
             "t": Msg.PERMIT.value, "id": view.asked, "count": permit.count, "n": permit.n,
             "stop": permit.stop, "lease_ns": self._agent_lease(now),
@@ -117,7 +118,7 @@ class Outbox:
     def run(self, view: View, now: int) -> None:
         """Open its gate: it runs on, or dies of its exception."""
         self._control.raised.let_die(view.proc, now)
-        view.asked, view.runs = self.next_id(), True
+        view.asked, view.runs, view.settles = self.next_id(), True, False
         self.tell(view, {"t": Msg.RUN.value, "id": view.asked})
 
     def tell(self, view: View, message: dict[str, Any]) -> None:

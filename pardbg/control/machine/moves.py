@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from pardbg.control.machine.ahead import ahead
 from pardbg.control.machine.breakpoints import Breakpoint
 from pardbg.control.machine.cut import AgentState, Settlement, View, settle
 from pardbg.control.machine.delivery import Outbox
@@ -184,7 +185,7 @@ class Settling:
 
     def _apply_rule(self, now: int) -> Settlement:
         control = self._control
-        ripe = control.grace_period.update(control.views, now)
+        self._ripe = ripe = control.grace_period.update(control.views, now)
         control.settlement = settle(
             control.views,
             control.groups,
@@ -200,8 +201,13 @@ class Settling:
         control = self._control
         found = self._apply_rule(now)
         self._watch_pins(now)
+        onward = {} if control.pinned.procs else ahead(control.views, control.pipelines, self._ripe)
+        for proc, go in onward.items():
+            self._outbox.permit(control.views[proc], go.permit, now)
+            control.views[proc].settles, control.views[proc].ahead = True, go.to
         for proc in found.release:
-            self._outbox.permit(control.views[proc], ONE_OP, now)
+            if proc not in onward:
+                self._outbox.permit(control.views[proc], ONE_OP, now)
         if found.reached:
             self._cut(now)
         elif now - max(control.since, control.reported) >= REPORT_NS:
