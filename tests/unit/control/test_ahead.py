@@ -73,8 +73,8 @@ def test_who_was_told_is_not_told_again() -> None:
 
 def test_a_begun_action_is_not_counted_again() -> None:
     """Rank 1 is held inside its F0, at a collective of its own."""
-    chain = one(0, 1, waits_for=1), one(1, 0, Gate.COLLECTIVE | Gate.INSIDE), one(2, 2, Gate.OPTIMIZER)
-    assert told(*chain) == {1: (1, 2)}
+    inside = one(1, 0, Gate.COLLECTIVE | Gate.INSIDE)
+    assert told(one(0, 1, waits_for=1), inside, one(2, 2, Gate.OPTIMIZER)) == {1: (1, 2)}
 
 
 def test_a_plan_that_does_not_fit_says_nothing() -> None:
