@@ -79,3 +79,25 @@ def test_a_limit_is_recorded_at_a_steps_end(
     assert c.ring.path is not None
     said = [r for r in read_rank(Path(c.ring.path)).of(Kind.MEMORY) if r.name == "limit"]
     assert [(r.a, r.b) for r in said] == [(4096, 750)]  # again after 5 s
+
+
+def test_an_allocator_without_statistics_costs_no_step(
+    c: core.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pluggable one (RMM's) raises where torch's own gives out what it counted."""
+
+    def refuse() -> None:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", refuse)
+    monkeypatch.setattr(memory_limit, "device_bytes", lambda: 4096)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(3):
+        optimizer.step()
+    assert c.ring.path is not None
+    rank = read_rank(Path(c.ring.path))
+    assert c.guard.disabled == {"allocator"} and len(rank.of(Kind.STEP)) == 3
+    assert [r.a for r in rank.of(Kind.MEMORY, "parameters")] == [24, 24, 24]

@@ -388,7 +388,7 @@ def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
     x.loss.clear()
     if x.part(Steps).cycle.stepped(optimizer):
         if x.optimizers:  # else their parameters live elsewhere
-            usage.sample(c, x, t1)
+            c.guard.call("memory", usage.sample, c, x, t1)
         spend(c, t1)
         step_ended(c, x)
         t1 = now_ns()
