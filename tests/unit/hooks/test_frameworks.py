@@ -16,6 +16,7 @@ from pardbg_agent import core
 from pardbg_agent.hooks import frameworks
 from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, seam
 from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import read_rank
@@ -102,6 +103,15 @@ def test_one_rank_is_none_but_has_phases(ring: Path) -> None:
     assert phases == ["forward", "backward", "forward", "backward", "optimizer"]
     losses = [r for r in read_rank(ring).of(Kind.METRIC) if r.name == "loss"]
     assert len(losses) == 1
+
+
+def test_an_evaluations_loss_is_no_steps(ring: Path) -> None:
+    """Megatron's forward-only runs between two steps report theirs as the others do."""
+    c = core.ensure()
+    with torch.no_grad():
+        step_phases.log_loss(c, 9.0, c.step)
+    step_phases.log_loss(c, 1.0, c.step)
+    assert [r.a for r in read_rank(ring).of(Kind.METRIC) if r.name == "loss"] == [1.0]
 
 
 def test_a_call_that_overlaps_two_actions(ring: Path) -> None:

@@ -170,7 +170,11 @@ def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
     whose gradients the schedule is not to divide has divided the losses (torchtitan): their sum,
     but where there are replicas, by whose number it may have divided them, too."""
     losses = schedule._internal_losses
-    if not losses or not all(step_phases.is_plain_scalar(loss) for loss in losses):
+    if (
+        not schedule._has_backward
+        or not losses
+        or not all(step_phases.is_plain_scalar(loss) for loss in losses)
+    ):
         return
     total = sum(loss.item() for loss in losses)
     if getattr(schedule, "scale_grads", True):

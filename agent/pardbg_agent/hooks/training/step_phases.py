@@ -294,7 +294,9 @@ def is_plain_scalar(tensor: Any) -> bool:
 
 def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
     """METRIC loss of the current step, or of the one in which a schedule that ``reported`` it
-    began. A program that logs its own comes later and so wins."""
+    began; an evaluation's is no step's. A program that logs its own comes later and so wins."""
+    if reported is not None and not torch.is_grad_enabled():
+        return
     c.loss = value
     if c.watches.nan is not None:
         not_finite.loss(c, value)
