@@ -211,7 +211,9 @@ def _is_complete(
     view: View, layout: Layout, rows: Mapping[int, Sequence[ActionSpan]], step: int
 ) -> bool:
     """All planned actions done; else (no plan, records lost) every rank ended the step. Of a run
-    without a schedule object nobody saw the very first forward begin: that step is not whole."""
+    without a schedule object nobody saw the very first forward begin: that step is not whole. With
+    a plan, what a process ran before its end without ending the step (an evaluation after the
+    training, a step that was cut off) is not whole, either."""
     if any(s.t1_ns is None for row in rows.values() for s in row):
         return False
     if layout.chain is not None and any(
@@ -223,7 +225,7 @@ def _is_complete(
         for rank in layout.ranks
     ):
         return True
-    return all(_ended_step(view, rank, step) for rank in layout.ranks)
+    return all(_ended_step(view, rank, step, by_end=not layout.planned) for rank in layout.ranks)
 
 
 def _kinds(row: Sequence[ActionSpan], kind: str) -> int:
@@ -244,9 +246,10 @@ def _is_recorded(
     return seen >= max(1, len(layout.order.get(rank, ()))) or not _ended_step(view, rank, step)
 
 
-def _ended_step(view: View, rank: int, step: int) -> bool:
+def _ended_step(view: View, rank: int, step: int, by_end: bool = True) -> bool:
+    """``by_end``: the end of its process ends the step, too."""
     process = view.ranks.get(rank)
-    if process is None or view.proc_end(process) is not None:
+    if process is None or (by_end and view.proc_end(process) is not None):
         return True
     table, visible = view.rows(process, "step")
     return visible > 0 and int(table.col("step")[visible - 1]) >= step

@@ -117,6 +117,19 @@ def test_last_complete_step_stays_while_the_next_runs() -> None:
     assert shown.bubble_history == ((0, pytest.approx(0.4)),)
 
 
+def test_what_runs_after_the_last_step_is_no_complete_step_once_the_job_ended() -> None:
+    """An evaluation: forwards alone, and then the processes end."""
+    trace = two_ranks()
+    trace.ranks[0].action("0F0", 12, 13, step=1)
+    trace.ranks[1].action("1F0", 13, 14, step=1)
+    for proc in trace.ranks:
+        trace.define_end(proc, 15, "exit")
+    shown = snapshot(trace.store(), ns(16)).pipeline
+    assert shown is not None and shown.step is not None and shown.last_complete is not None
+    assert (shown.step.step, shown.step.complete, shown.last_complete.step) == (1, False, 0)
+    assert [step for step, _ in shown.bubble_history] == [0]
+
+
 def test_steps_under_the_debugger_are_shown_but_not_counted() -> None:
     """Step 1 is step 0 again, 20 ms later, with rank 1 held for 30 ms before its last backward:
     without the hold its window is 10 ms and its bubble 0.4, as step 0's; step 0 is what figures
