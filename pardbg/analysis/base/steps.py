@@ -210,8 +210,8 @@ def _enclosed(
     named: Mapping[int, str], columns: Sequence[Sequence[int]]
 ) -> dict[str, list[Interval]]:
     """Phase -> what others say of its time: a closure's forward, backward and data inside an
-    optimizer's step(), data that a schedule loads, forwards that run again in a backward. What
-    lies in a schedule's run beside these is the run's own."""
+    optimizer's step(), data that a schedule or a forward loads, forwards that run again in a
+    backward. What lies in a schedule's run beside these is the run's own."""
     _, name_ids, begins, ends, _ = columns
     spans = sorted(zip(begins, ends, strict=True))
     if all(end <= following for (_, end), (following, _) in pairwise(spans)):
@@ -221,9 +221,9 @@ def _enclosed(
         at[named[name_id]].append((span[0], span[1]))
     of = {name: union(spans) for name, spans in at.items()}
     out = {"optimizer": union(span for name in of if name != "optimizer" for span in of[name])}
-    run = of.get("pipeline", [])
+    run, data = of.get("pipeline", []), of.get("data", [])
     out |= dict.fromkeys(of.keys() - {"optimizer", "pipeline", "data"}, run)
-    out |= {"pipeline": of.get("data", []), "backward": run + of.get("recompute", [])}
+    out |= {"pipeline": data, "forward": run + data, "backward": run + of.get("recompute", [])}
     return {name: intersect(of[name], out[name]) for name in of.keys() & out.keys()}
 
 

@@ -167,10 +167,13 @@ def test_a_closures_backward_is_not_the_optimizers_time_too() -> None:
 
 
 def test_what_lies_inside_a_phase_is_counted_once() -> None:
-    """Backward from 4 to 8 ms with a forward again for 1; then a schedule's run from 12 to 18 with
-    a batch loaded for 1, and a forward again that is the run's."""
+    """A forward of 4 ms that loads its batch for 1 (as Megatron's does), backward from 4 to 8 with
+    a forward again for 1; then a schedule's run from 12 to 18 with a batch loaded for 1, and a
+    forward again that is the run's."""
     trace = Trace(1)
     proc = trace.ranks[0]
+    proc.phase("forward", 0, 4)
+    proc.phase("data", 1, 2)
     proc.phase("backward", 4, 8)
     proc.phase("recompute", 5, 6)
     proc.step(0, 0, 10)
@@ -180,5 +183,7 @@ def test_what_lies_inside_a_phase_is_counted_once() -> None:
     proc.phase("optimizer", 18, 19, 1)
     proc.step(1, 10, 20)
     first, second = snapshot(trace.store(), None).steps
-    assert first.phases == {"backward": 3 * MS, "recompute": 1 * MS}
+    assert first.phases == {
+        "forward": 3 * MS, "data": 1 * MS, "backward": 3 * MS, "recompute": 1 * MS
+    }  # fmt: skip
     assert second.phases == {"pipeline": 5 * MS, "data": 1 * MS, "optimizer": 1 * MS}
