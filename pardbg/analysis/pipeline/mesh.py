@@ -63,6 +63,7 @@ def place(view: View, layout: Layout) -> str:
     """``dp=0 tp=1``: what the pipeline's ranks have in common on the mesh; else which they are."""
     found: dict[str, set[int]] = {}
     strides: dict[str, int] = {}
+    members: dict[str, frozenset[int]] = {}
     for (epoch, key), group in view.store.groups.items():
         if epoch != layout.epoch or key == layout.group or not group.axis or len(group.ranks) < 2:
             continue
@@ -70,12 +71,27 @@ def place(view: View, layout: Layout) -> str:
         if mine:
             found.setdefault(group.axis, set()).update(mine)
             strides[group.axis] = group.ranks[1] - group.ranks[0]
-    own = [axis for axis, places in found.items() if len(places) == 1]
+            if layout.ranks[0] in group.ranks:
+                members[group.axis] = frozenset(group.ranks)
+    own = _distinct({a: members[a] for a, at in found.items() if len(at) == 1 and a in members})
     # The outermost dimension of a mesh has its ranks furthest apart.
     own.sort(key=lambda axis: -strides[axis])
     if own:
         return " ".join(f"{axis}={min(found[axis])}" for axis in own)
     return f"ranks {','.join(map(str, layout.ranks))}"
+
+
+def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
+    """Axes without those that only flatten others, or name the same ranks once more."""
+    axes = list(members)
+    return [
+        axis
+        for at, axis in enumerate(axes)
+        if not any(
+            members[other] < members[axis] or (members[other] == members[axis] and place < at)
+            for place, other in enumerate(axes)
+        )
+    ]
 
 
 def _bubble(view: View, layout: Layout) -> float | None:

@@ -59,6 +59,15 @@ def test_pipelines_are_called_by_their_place_on_the_mesh() -> None:
     assert shown.pipeline is not None and shown.pipeline.index == 0
 
 
+def test_an_axis_that_flattens_others_is_not_told_twice() -> None:
+    """torchtitan's dp_shard, dp and dp_shard_cp are the same ranks; its world is dp x pp."""
+    trace = mesh_of_four()
+    for proc, dp in zip(trace.ranks, ("dp0", "dp1") * 2, strict=True):
+        group(proc, 3, f"f{dp}", "dp_flat", trace.groups[dp])
+    labels = [name.label for name in snapshot(trace.store(), None).pipelines]
+    assert labels == ["dp=0", "dp=1"]
+
+
 def test_the_pipeline_of_a_rank_is_the_one_shown() -> None:
     store = mesh_of_four().store()
     shown = snapshot(store, None, rank=3).pipeline
