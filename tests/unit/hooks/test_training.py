@@ -193,12 +193,36 @@ def test_a_closure_that_comes_again_adds_nothing_up(c: core.Core) -> None:
 
 
 def test_the_first_round_ends_when_all_optimizers_have_stepped(c: core.Core) -> None:
-    weight = torch.nn.Parameter(torch.ones(1))
-    generator, discriminator = (torch.optim.SGD([weight], lr=0.0) for _ in range(2))
+    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    generator, discriminator = (torch.optim.SGD([weight], lr=0.0) for weight in weights)
     for _ in range(2):
         for optimizer in (discriminator, generator):
             optimizer.step()
     assert [s.step for s in rank(c).of(Kind.STEP)] == [0, 1]
+
+
+def test_an_outer_optimizer_that_steps_now_and_then_costs_no_step(c: core.Core) -> None:
+    """DiLoCo: an outer one over the same parameters, every 4 steps of the inner one."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    inner, outer = (torch.optim.SGD([weight], lr=0.0) for _ in range(2))
+    for step in range(12):
+        inner.step()
+        if step % 4 == 3:
+            outer.step()
+    assert [s.step for s in rank(c).of(Kind.STEP)] == list(range(12))
+
+
+def test_one_that_comes_in_every_fifth_round_costs_one_step() -> None:
+    """WGAN: the critic in each iteration, the generator in every fifth, from the first one on."""
+    critic, generator = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
+    cycle = step_phases.Cycle()
+    cycle.to_come.update((critic, generator))
+    ended = []
+    for at in range(20):
+        ended.append(cycle.stepped(critic))
+        if at % 5 == 0:
+            ended[-1] |= cycle.stepped(generator)
+    assert ended == [True, False, *[True] * 18]
 
 
 def test_an_optimizer_that_never_steps_costs_one_step_at_most() -> None:

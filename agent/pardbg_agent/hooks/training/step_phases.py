@@ -49,6 +49,8 @@ class Cycle:
         self._first: Any = None
         self._last: Any = None
         self._closer: Any = None
+        self._tail: Any = None
+        """Which came last in the round before."""
         self._known = False
         """A whole round of optimizers was seen."""
         self._round: Any = weakref.WeakSet()
@@ -65,8 +67,10 @@ class Cycle:
             self._known = False
             return not self.to_come
         if optimizer is first:
-            self._closer = self._last  # the one before it closed the round
-            self._known = True
+            left_out = first in self._round and self._closer() not in self._round
+            if not self._known or left_out or self._last is self._tail:
+                self._closer = self._last  # the one before it closed the round
+            self._tail, self._known = self._last, True
         elif not self._known:
             self._closer = weakref.ref(optimizer)
         elif optimizer in self._round and first not in self._round:
@@ -319,7 +323,9 @@ def _made(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # one that cannot be hashed
-            context.current().part(Steps).cycle.to_come.add(self)
+            to_come, mine = context.current().part(Steps).cycle.to_come, parameters_of(self)[0]
+            if not any(mine is p for other in to_come for p in parameters_of(other)):
+                to_come.add(self)  # else an outer one, which steps now and then (DiLoCo)
 
     return init
 
