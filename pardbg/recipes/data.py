@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pardbg.recipes.shape import BATCH, CONTEXT
+from pardbg.recipes.shape import share as share
 
 
 class Text:
@@ -30,11 +31,3 @@ class Text:
         starts = torch.randint(last, (BATCH, 1), generator=generator)
         pieces = self._tokens[starts + torch.arange(CONTEXT + 1)].long().to(self._device)
         return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
-
-
-def share(index: int, count: int) -> slice:
-    """The sequences of one of ``count`` ranks. Where the batch does not divide evenly, the first
-    ones take one more."""
-    size, extra = divmod(BATCH, count)
-    first = index * size + min(index, extra)
-    return slice(first, first + size + (index < extra))

@@ -31,20 +31,12 @@ The first stage has no input gradient to give: torch does nothing in its I and e
 
 from __future__ import annotations
 
-from torch.distributed.pipelining import PipelineStage, ScheduleDualPipeV
+from torch.distributed.pipelining import ScheduleDualPipeV
 
-from pardbg.recipes.launch import Options, World, main
-from pardbg.recipes.model import loss
-from pardbg.recipes.pipeline import train_pipeline, v_shape
+from pardbg.recipes.launch import main
+from pardbg.recipes.pipeline import by, v_shape
 
-
-def make_schedule(stages: list[PipelineStage], microbatches: int) -> ScheduleDualPipeV:
-    return ScheduleDualPipeV([*stages], microbatches, loss_fn=loss)
-
-
-def train(world: World, options: Options) -> None:
-    train_pipeline(world, options, make_schedule, v_shape)
-
+train = by(ScheduleDualPipeV, v_shape)
 
 if __name__ == "__main__":
     main("dualpipev", train)

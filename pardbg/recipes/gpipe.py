@@ -15,20 +15,12 @@ with more microbatches. But each rank holds the activations of all m microbatche
 
 from __future__ import annotations
 
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import ScheduleGPipe
 
-from pardbg.recipes.launch import Options, World, main
-from pardbg.recipes.model import loss
-from pardbg.recipes.pipeline import train_pipeline
+from pardbg.recipes.launch import main
+from pardbg.recipes.pipeline import by
 
-
-def make_schedule(stages: list[PipelineStage], microbatches: int) -> ScheduleGPipe:
-    return ScheduleGPipe(stages[0], microbatches, loss_fn=loss)
-
-
-def train(world: World, options: Options) -> None:
-    train_pipeline(world, options, make_schedule)
-
+train = by(ScheduleGPipe)
 
 if __name__ == "__main__":
     main("gpipe", train)

@@ -28,20 +28,12 @@ And more is in flight: rank 0 holds 11 half-size activations at the turn, where 
 
 from __future__ import annotations
 
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import ScheduleInterleaved1F1B
 
-from pardbg.recipes.launch import Options, World, main
-from pardbg.recipes.model import loss
-from pardbg.recipes.pipeline import loop, train_pipeline
+from pardbg.recipes.launch import main
+from pardbg.recipes.pipeline import by, loop
 
-
-def make_schedule(stages: list[PipelineStage], microbatches: int) -> ScheduleInterleaved1F1B:
-    return ScheduleInterleaved1F1B([*stages], microbatches, loss_fn=loss)
-
-
-def train(world: World, options: Options) -> None:
-    train_pipeline(world, options, make_schedule, loop)
-
+train = by(ScheduleInterleaved1F1B, loop)
 
 if __name__ == "__main__":
     main("interleaved", train)

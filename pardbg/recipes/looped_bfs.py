@@ -25,20 +25,12 @@ for each run of four microbatches there.
 
 from __future__ import annotations
 
-from torch.distributed.pipelining import PipelineStage, ScheduleLoopedBFS
+from torch.distributed.pipelining import ScheduleLoopedBFS
 
-from pardbg.recipes.launch import Options, World, main
-from pardbg.recipes.model import loss
-from pardbg.recipes.pipeline import loop, train_pipeline
+from pardbg.recipes.launch import main
+from pardbg.recipes.pipeline import by, loop
 
-
-def make_schedule(stages: list[PipelineStage], microbatches: int) -> ScheduleLoopedBFS:
-    return ScheduleLoopedBFS([*stages], microbatches, loss_fn=loss)
-
-
-def train(world: World, options: Options) -> None:
-    train_pipeline(world, options, make_schedule, loop)
-
+train = by(ScheduleLoopedBFS, loop)
 
 if __name__ == "__main__":
     main("looped-bfs", train)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pardbg.recipes.paced import Paced, PacedLinear
-from pardbg.recipes.shape import BLOCKS, CONTEXT, HEADS, VOCABULARY, WIDTH
+from pardbg.recipes.shape import BLOCKS, CONTEXT, HEADS, VOCABULARY, WIDTH, share
 
 
 class Embedding(nn.Module):
@@ -88,7 +88,8 @@ def gpt(seed: int, pace_ms: float = 0.0) -> nn.Sequential:
 def stage(whole: nn.Sequential, index: int, num_stages: int) -> nn.Sequential:
     """Stage ``index`` of ``num_stages``: its share of the blocks in order, earlier stages the
     larger ones; the first stage has the embedding too, the last one the head."""
-    return blocks_of(whole, *share(index, num_stages))
+    mine = share(index, num_stages, BLOCKS)
+    return blocks_of(whole, mine.start, mine.stop)
 
 
 def blocks_of(whole: nn.Sequential, first: int, last: int) -> nn.Sequential:
@@ -97,13 +98,6 @@ def blocks_of(whole: nn.Sequential, first: int, last: int) -> nn.Sequential:
     before = [embedding] if first == 0 else []
     behind = [head] if last == BLOCKS else []
     return nn.Sequential(*before, *blocks[first:last], *behind)
-
-
-def share(index: int, num_stages: int) -> tuple[int, int]:
-    """Blocks [first, last) of a stage."""
-    size, extra = divmod(BLOCKS, num_stages)
-    first = index * size + min(index, extra)
-    return first, first + size + (index < extra)
 
 
 def loss(scores: Tensor, targets: Tensor) -> Tensor:

@@ -21,20 +21,12 @@ can grow, and the bubble shrink, at no cost in memory.
 
 from __future__ import annotations
 
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import Schedule1F1B
 
-from pardbg.recipes.launch import Options, World, main
-from pardbg.recipes.model import loss
-from pardbg.recipes.pipeline import train_pipeline
+from pardbg.recipes.launch import main
+from pardbg.recipes.pipeline import by
 
-
-def make_schedule(stages: list[PipelineStage], microbatches: int) -> Schedule1F1B:
-    return Schedule1F1B(stages[0], microbatches, loss_fn=loss)
-
-
-def train(world: World, options: Options) -> None:
-    train_pipeline(world, options, make_schedule)
-
+train = by(Schedule1F1B)
 
 if __name__ == "__main__":
     main("1f1b", train)

@@ -15,6 +15,7 @@ all that the recipes of the seven schedules differ in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from pardbg.recipes.data import Text
-from pardbg.recipes.launch import Options, World
-from pardbg.recipes.model import gpt, stage
+from pardbg.recipes.launch import Options, Train, World
+from pardbg.recipes.model import gpt, loss, stage
 from pardbg.recipes.shape import MICROBATCHES
 
 MakeSchedule = Callable[[list[PipelineStage], int], Any]
@@ -48,6 +49,20 @@ def loop(rank: int, size: int) -> Sequence[int]:
 def v_shape(rank: int, size: int) -> Sequence[int]:
     """0 and 7, 1 and 6, 2 and 5, 3 and 4: a microbatch goes down the ranks and back up."""
     return [rank, 2 * size - 1 - rank]
+
+
+def by(schedule: Callable[..., Any], place: Place = one_each) -> Train:
+    """A recipe's ``train`` that goes by one of torch's schedules."""
+    return partial(train_pipeline, make_schedule=made_by(schedule, place), place=place)
+
+
+def made_by(schedule: Callable[..., Any], place: Place = one_each) -> MakeSchedule:
+    """Torch's schedules of one stage on a rank take the stage, the others a list of them."""
+
+    def make(stages: list[PipelineStage], microbatches: int) -> Any:
+        return schedule(stages[0] if place is one_each else stages, microbatches, loss_fn=loss)
+
+    return make
 
 
 def train_pipeline(

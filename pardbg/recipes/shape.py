@@ -22,3 +22,11 @@ MICROBATCHES: Final = 8
 EXPERTS: Final = 8
 """MLPs that stand for one, in each of MOE_BLOCKS."""
 MOE_BLOCKS: Final = (2, 5)
+
+
+def share(index: int, count: int, whole: int = BATCH) -> slice:
+    """What one of ``count`` has of the batch's sequences (or of ``whole``). Where they do not
+    divide evenly, the first ones take one more."""
+    size, extra = divmod(whole, count)
+    first = index * size + min(index, extra)
+    return slice(first, first + size + (index < extra))

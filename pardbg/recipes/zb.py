@@ -27,20 +27,12 @@ The first stage has no input gradient to give: torch does nothing in its I and e
 
 from __future__ import annotations
 
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble
+from torch.distributed.pipelining import ScheduleInterleavedZeroBubble
 
-from pardbg.recipes.launch import Options, World, main
-from pardbg.recipes.model import loss
-from pardbg.recipes.pipeline import loop, train_pipeline
+from pardbg.recipes.launch import main
+from pardbg.recipes.pipeline import by, loop
 
-
-def make_schedule(stages: list[PipelineStage], microbatches: int) -> ScheduleInterleavedZeroBubble:
-    return ScheduleInterleavedZeroBubble([*stages], microbatches, loss_fn=loss)
-
-
-def train(world: World, options: Options) -> None:
-    train_pipeline(world, options, make_schedule, loop)
-
+train = by(ScheduleInterleavedZeroBubble, loop)
 
 if __name__ == "__main__":
     main("zb", train)

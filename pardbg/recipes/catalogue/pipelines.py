@@ -74,7 +74,6 @@ def _pipeline(
         able=able,
         options=(microbatches(),),
         screen="pipeline",
-        stages_per_rank=stages_per_rank,
     )
 
 

@@ -128,7 +128,6 @@ class Recipe:
     """Put before the options: one module may serve several recipes."""
     code: str = ""
     """``module:name`` of what trains, (World, Options) in; without it the module's ``train``."""
-    stages_per_rank: int = 1
     on_cpu: bool = False
     """Needs what only gloo on CPUs has, also where there are GPUs."""
 
@@ -137,10 +136,6 @@ class Recipe:
         module, _, name = (self.code or f"{self.module}:train").partition(":")
         found: Callable[[Any, Any], Any] = getattr(import_module(module), name)
         return found
-
-    @property
-    def pipeline(self) -> bool:
-        return self.screen == "pipeline"
 
     def misfit(self, nproc: int, own: Mapping[str, Any] | None = None) -> str | None:
         """Why this recipe cannot run on that many ranks here, in one line; None: it can."""

@@ -22,7 +22,8 @@ NUMBERS_PER_MIB = 2**20 // 4
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """When this rank does what it should not."""
+    """When this rank does what it should not, by the options; a program without one of them does
+    not look at it."""
 
     mine: bool
     """This is the rank that ``--fault-rank`` names."""
@@ -44,7 +45,9 @@ class Training:
 
     def __init__(self, world: World, options: Options) -> None:
         self.world, self.options = world, options
-        self.fault = planted(world, options)
+        own = options.own
+        mine = world.rank == own.get("fault-rank")
+        self.fault = Fault(mine, own.get("fault-step", 0), own.get("fault-size", 0))
         self.model = gpt(options.seed, options.pace_ms).to(world.device)
         self.replica = self.wrap(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
@@ -89,18 +92,9 @@ class Training:
         """After the last step."""
 
 
-def planted(world: World, options: Options) -> Fault:
-    """The fault as ``--fault-rank``, ``--fault-step`` and ``--fault-size`` ask for it; a program
-    without one of these options does not look at it."""
-    own = options.own
-    mine = world.rank == own.get("fault-rank")
-    return Fault(mine, own.get("fault-step", 0), own.get("fault-size", 0))
-
-
 def shares(world: World, options: Options) -> Batch:
     """This rank's share of each step's batch; as much for each rank as for every other."""
-    text = Text(options.seed, world.device)
-    size = BATCH // world.size
+    text, size = Text(options.seed, world.device), BATCH // world.size
     mine = slice(world.rank * size, (world.rank + 1) * size)
 
     def batch(step: int) -> tuple[Tensor, Tensor]:

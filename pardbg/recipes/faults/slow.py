@@ -11,6 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.pipelining import Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -18,10 +19,9 @@ from pardbg.recipes.ddp_ring import ring_hook
 from pardbg.recipes.faults.planted import NUMBERS_PER_MIB, Batch, Fault, Training
 from pardbg.recipes.launch import Options, World
 from pardbg.recipes.model import blocks_of
-from pardbg.recipes.onef1b import make_schedule
 from pardbg.recipes.paced import Paced
-from pardbg.recipes.pipeline import train_pipeline
-from pardbg.recipes.shape import BLOCKS
+from pardbg.recipes.pipeline import made_by, train_pipeline
+from pardbg.recipes.shape import BLOCKS, share
 
 SO_MAX_PACING_RATE = 47
 """Linux; the socket module has no name for it. Bytes per second."""
@@ -242,13 +242,14 @@ def stage_imbalance(world: World, options: Options) -> None:
         begin = sum(sizes[:index])
         return blocks_of(whole, begin, begin + sizes[index])
 
-    train_pipeline(world, options, make_schedule, cut=cut)
+    train_pipeline(world, options, made_by(Schedule1F1B), cut=cut)
 
 
 def uneven_cut(num_stages: int, large: int, more: int) -> list[int]:
     """Blocks per stage: ``more`` of them moved to stage ``large``, one by one from whoever has most
     of the others. Each keeps one."""
-    sizes = [BLOCKS // num_stages + (i < BLOCKS % num_stages) for i in range(num_stages)]
+    parts = [share(i, num_stages, BLOCKS) for i in range(num_stages)]
+    sizes = [part.stop - part.start for part in parts]
     for _ in range(more):
         giver = max((i for i in range(num_stages) if i != large), key=lambda i: sizes[i])
         if sizes[giver] > 1:

@@ -7,17 +7,18 @@ import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from pardbg.recipes.data import Text
-from pardbg.recipes.model import Block, gpt, loss, share, stage
+from pardbg.recipes.model import Block, gpt, loss, stage
 from pardbg.recipes.paced import Paced
+from pardbg.recipes.shape import share
 
 CPU = torch.device("cpu")
 
 
 def test_shares_cover_the_blocks_in_order() -> None:
     # 8 blocks over 3 stages: 3 + 3 + 2
-    assert [share(i, 3) for i in range(3)] == [(0, 3), (3, 6), (6, 8)]
-    assert [share(i, 8) for i in range(8)] == [(i, i + 1) for i in range(8)]
-    assert share(0, 1) == (0, 8)
+    assert [share(i, 3, 8) for i in range(3)] == [slice(0, 3), slice(3, 6), slice(6, 8)]
+    assert [share(i, 8, 8) for i in range(8)] == [slice(i, i + 1) for i in range(8)]
+    assert share(0, 1, 8) == slice(0, 8)
 
 
 @pytest.mark.parametrize("num_stages", [1, 3, 4, 8])
