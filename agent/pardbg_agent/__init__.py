@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pardbg_agent import active
@@ -57,12 +56,7 @@ class _Span:
         self._say(None, False)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._say(time.monotonic_ns(), kind is not None)
 
     def _say(self, t1: int | None, failed: bool) -> None:

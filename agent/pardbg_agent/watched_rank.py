@@ -104,12 +104,9 @@ class Core:
         self._budget = budget_from_env() if run is not None else 0.0
         self._over = 0
 
-    def set_rank(self, rank: int, world_size: int, local_rank: int | None = None) -> None:
+    def set_rank(self, rank: int, world_size: int) -> None:
         """The rank as its groups say it: ring header and PROCESS follow."""
-        fields: dict[str, Any] = {"rank": rank, "world_size": world_size}
-        if local_rank is not None:
-            fields["local_rank"] = local_rank
-        self.defs.identify(**fields)
+        self.defs.identify(rank=rank, world_size=world_size)
 
     def set_level(self, level: int, why: str = "") -> None:
         """Switch the level, now; said in the definitions."""

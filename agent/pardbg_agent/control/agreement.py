@@ -30,9 +30,8 @@ def differs(mine: Post, other: Post) -> str:
         return "dtype"
     if mine.op in _NO_SIZE:
         return ""
-    if mine.op == "all_gather":  # uneven shares may add up: see verdict
-        return "size" if mine.out_bytes != other.out_bytes else ""
-    if mine.op == "scatter":  # what goes in is the root's alone
+    # Uneven shares of an all_gather may add up (see verdict); into a scatter only the root's go.
+    if mine.op in ("all_gather", "scatter"):
         return "size" if mine.out_bytes != other.out_bytes else ""
     return "size" if mine.in_bytes != other.in_bytes else ""
 
@@ -121,11 +120,8 @@ def _in_bytes(mine: Post, theirs: Post) -> str:
     """The numbers, where the shapes do not show what differs."""
     if tensor(mine) != tensor(theirs) or differs(mine, theirs) != "size":
         return ""
-    return f" ({_bytes(mine)} here, {_bytes(theirs)} there)"
-
-
-def _bytes(post: Post) -> str:
-    return f"{max(post.in_bytes, post.out_bytes)} bytes"
+    here, there = (max(post.in_bytes, post.out_bytes) for post in (mine, theirs))
+    return f" ({here} bytes here, {there} bytes there)"
 
 
 def late(

@@ -19,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, cast
 
@@ -121,12 +122,8 @@ def _print(at: FrameType, expr: str, form: Callable[[Any], str] = repr) -> dict[
     return {"text": text or raised, **_try(lambda: _measure(value), {})[0]}
 
 
-def _pretty(at: FrameType, expr: str) -> dict[str, Any]:
-    return _print(at, expr, lambda value: pprint.pformat(value, width=100, compact=True))
-
-
-def _whatis(at: FrameType, expr: str) -> dict[str, Any]:
-    return _print(at, expr, lambda value: f"{type(value).__module__}.{type(value).__qualname__}")
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _tensor(at: FrameType, expr: str) -> dict[str, Any]:
@@ -250,7 +247,8 @@ def _cut(text: str) -> str:
 
 
 _KINDS: Final[dict[str, Callable[[FrameType, str], dict[str, Any]]]] = {
-    "p": _print, "pp": _pretty, "whatis": _whatis, "tensor": _tensor,
+    "p": _print, "pp": partial(_print, form=partial(pprint.pformat, width=100, compact=True)),
+    "whatis": partial(_print, form=_type_name), "tensor": _tensor,
     "args": _arguments, "locals": _locals, "exec": _exec,
 }  # fmt: skip
 

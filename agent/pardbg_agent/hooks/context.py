@@ -134,11 +134,8 @@ class _Local(threading.local):
             c = _core.CURRENT
             if c is not None and c.run is not None and len(_told) < _MAX_THREADS:
                 _told.append(known.name)
-                c.guard.call("threads", _tell_thread, c, known.name)
-
-
-def _tell_thread(c: _core.Core, name: str) -> None:
-    c.defs.put(DefKind.NOTE, key=NOTE_THREAD, value=name[:80])
+                note = partial(c.defs.put, key=NOTE_THREAD, value=known.name[:80])
+                c.guard.call("threads", note, DefKind.NOTE)
 
 
 LOCAL = _Local()
@@ -200,6 +197,8 @@ class Context:
     """On sampled steps, from a forward's end to its backward's: what it saved (saved.Count)."""
     recomputed_bytes: int = 0
     """The most that one recomputed region held in that backward."""
+    never_counted: bool = False
+    """The program forbids saved-tensor hooks somewhere: activations are not counted any more."""
     wrapped: bool = False
     """A wrapped model's forward was seen: activations are counted there."""
     begun: bool = False

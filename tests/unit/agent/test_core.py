@@ -109,7 +109,7 @@ def test_what_cannot_be_made_turns_the_agent_off_in_one_line(
 
 
 def test_set_rank_reaches_header_and_definition(core: Core) -> None:
-    core.set_rank(2, 4, 0)
+    core.set_rank(2, 4)
     header = RingReader(core.ring.buffer).header
     assert (header.rank, header.world_size) == (2, 4)
     assert core.identity.rank == 2

@@ -53,11 +53,7 @@ def default_made(pg: Any) -> None:
     if calls.group_formed(c):  # the program may have set its own hooks meanwhile
         c.guard.call("excepthook", _core.UNCAUGHT.install)
     if c.level:
-        c.guard.call("groups", _meet_default, c, pg)
-
-
-def _meet_default(c: _core.Core, pg: Any) -> None:
-    group_of(of(c), pg)
+        c.guard.call("groups", lambda: group_of(of(c), pg))
 
 
 def mesh_made(mesh: Any) -> None:
@@ -87,12 +83,7 @@ def _note(name: str, axis: str) -> None:
     PROCESS.axes[name] = axis
     c = _core.CURRENT
     if c is not None and c.level:
-        _meet_again(c, name)
-
-
-def _meet_again(c: _core.Core, name: str) -> None:
-    for pg, known in list(c10d._world.pg_names.items()):
-        if known == name:
+        for pg in [pg for pg, known in c10d._world.pg_names.items() if known == name]:
             _meet(of(c), pg)
 
 

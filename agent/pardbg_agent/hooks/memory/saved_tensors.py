@@ -30,14 +30,6 @@ do every other step in another way."""
 _autograd: Any = torch._C._autograd
 
 
-class Sampling:
-    """Whether activations are counted."""
-
-    def __init__(self) -> None:
-        self.never = False
-        """The program forbids saved-tensor hooks somewhere: not sampled any more."""
-
-
 class Count:
     """One forward's saved bytes."""
 
@@ -139,7 +131,7 @@ def take_off(c: _core.Core, count: Count) -> int | None:
 
 
 def _safe(c: _core.Core) -> bool:
-    if of(c).part(Sampling).never or LOCAL.state.counting is not None:
+    if of(c).never_counted or LOCAL.state.counting is not None:
         return False
     if not torch.is_grad_enabled():
         return False
@@ -159,7 +151,7 @@ def install(patches: Patches) -> None:
 
     @unframed
     def disable(*args: Any, **kwargs: Any) -> Any:
-        current().part(Sampling).never = True
+        current().never_counted = True
         count = LOCAL.state.counting
         if count is not None and count.pushed and _is_on_top(count):
             count.pushed = False

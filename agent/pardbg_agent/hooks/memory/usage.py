@@ -144,12 +144,9 @@ def _counts(x: Context) -> tuple[int, int]:
 def _inner(optimizer: Any) -> list[Any]:
     """Those that keep the state: ZeroRedundancyOptimizer has a local one for this rank's share,
     torchtitan's OptimizersContainer one for each part of the model."""
-    named = getattr(optimizer, "optim", None), *_listed(getattr(optimizer, "optimizers", None))
+    parts = getattr(optimizer, "optimizers", None)
+    named = getattr(optimizer, "optim", None), *(parts if isinstance(parts, (list, tuple)) else ())
     return [each for each in named if isinstance(each, torch.optim.Optimizer)] or [optimizer]
-
-
-def _listed(optimizers: Any) -> Sequence[Any]:
-    return optimizers if isinstance(optimizers, (list, tuple)) else ()
 
 
 def _exact(c: _core.Core, x: Context, t: int) -> None:
@@ -213,7 +210,9 @@ def _define_model(
         "optimizer": ", ".join(names),
         "parameters_sharded": bool(x.fsdp_groups) or any(one.parameters_sharded for one in held),
         "master_bytes": master * (shards if zero else 1),
-        "start": known.start, "rpc": _rpc_in_use(),
+        "start": known.start,
+        "rpc": "torch.distributed.rpc.api" in sys.modules
+        and bool(torch._C._distributed_rpc._is_current_rpc_agent_set()),
     }  # fmt: skip
     if fields != known.model:
         known.model = fields
@@ -231,11 +230,6 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
         return
     sums = [(tuple(p.shape), int(bits_sum(window(p, 0)))) for p in parameters if p.numel()]
     known.start = zlib.crc32(repr(sums).encode())
-
-
-def _rpc_in_use() -> bool:
-    agents = sys.modules.get("torch.distributed.rpc.api")
-    return agents is not None and bool(torch._C._distributed_rpc._is_current_rpc_agent_set())
 
 
 def _sharding(x: Context, held: Sequence[wrappers.Held]) -> tuple[int | None, int]:

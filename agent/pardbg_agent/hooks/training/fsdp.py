@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from types import ModuleType
 from typing import Any
 
@@ -27,32 +28,14 @@ def install(patches: Patches, late: LateImports) -> None:
 
 def _hook_units(patches: Patches, module: ModuleType) -> None:
     unit = module.FSDPParamGroup
+    # Will a call do anything? FSDP calls these in pairs, and most of them find it done.
     for name, verb, moves in (
-        ("unshard", "unshard", _gathers),
-        ("wait_for_unshard", "wait unshard", _waits),
-        ("reshard", "reshard", _has_whole),
-        ("post_backward", "reduce", _reduces),
+        ("unshard", "unshard", lambda u: u._all_gather_result is None and not u.is_unsharded),
+        ("wait_for_unshard", "wait unshard", lambda u: u._all_gather_result is not None),
+        ("reshard", "reshard", lambda u: u.is_unsharded),
+        ("post_backward", "reduce", lambda u: u.reduce_grads),
     ):
         patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
-
-
-# Will this call do anything? FSDP calls these in pairs, and most of them find it done.
-
-
-def _gathers(unit: Any) -> bool:
-    return unit._all_gather_result is None and not unit.is_unsharded
-
-
-def _waits(unit: Any) -> bool:
-    return unit._all_gather_result is not None
-
-
-def _has_whole(unit: Any) -> bool:
-    return bool(unit.is_unsharded)
-
-
-def _reduces(unit: Any) -> bool:
-    return bool(unit.reduce_grads)
 
 
 class _Unit:
@@ -61,7 +44,10 @@ class _Unit:
     __slots__ = ("names", "num_bytes", "resharded_ns", "whole")
 
     def __init__(self, unit: Any) -> None:
-        self.num_bytes = _unit_bytes(unit)
+        self.num_bytes = sum(
+            math.prod(p._orig_size) * p.sharded_param.element_size() for p in unit.fsdp_params
+        )
+        """Of its unsharded parameters."""
         self.names: dict[str, int] = {}
         """verb -> name id"""
         self.whole = False
@@ -112,17 +98,6 @@ def _name(c: _core.Core, unit: Any, known: _Unit, verb: str) -> int:
         if fqn is not None:
             known.names[verb] = name
     return name
-
-
-def _unit_bytes(unit: Any) -> int:
-    """Bytes of the unit's unsharded parameters."""
-    total = 0
-    for p in unit.fsdp_params:
-        numel = 1
-        for size in p._orig_size:
-            numel *= size
-        total += numel * p.sharded_param.element_size()
-    return total
 
 
 def _hook_root(patches: Patches, module: ModuleType) -> None:

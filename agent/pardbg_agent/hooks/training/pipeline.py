@@ -240,12 +240,8 @@ def definition(schedule: Any, group_key: str) -> Plan:
         order={ranks[r]: actions for r, actions in order.items() if r < len(ranks)},
         source=source,
         group=group_key,
-        paced=any(is_paced(s.submod) for s in stages_of(schedule)),
-    )
-
-
-def is_paced(module: Any) -> bool:
-    """Return whether a layer sleeps to pace compute (as in pardbg.recipes)."""
-    return any(
-        getattr(m, "pardbg_paced", False) or type(m).__name__ == "Paced" for m in module.modules()
+        # A layer sleeps to pace compute, as in pardbg.recipes.
+        paced=any(
+            type(m).__name__ == "Paced" for s in stages_of(schedule) for m in s.submod.modules()
+        ),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
@@ -53,12 +52,7 @@ class ProgramAction:
             spend(c, begun)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         ended, action, c = now_ns(), self._action, _core.CURRENT
         self._action = None
         if action is not None and c is not None:

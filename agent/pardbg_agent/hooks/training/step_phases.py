@@ -94,7 +94,7 @@ class Steps:
     def __init__(self) -> None:
         self.cycle = Cycle()
         self.of_schedules = 0
-        """Schedule steps since a step ended."""
+        """Schedule steps since a step ended: the next one ends it if no optimizer does."""
 
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
@@ -428,8 +428,3 @@ def schedule_begins(c: _core.Core, x: Context) -> None:
         step_ended(c, x)
     elif c.gate.closed:
         wait_gate(c, Gate.STEP, f"step {c.step}")
-
-
-def schedule_ended(c: _core.Core) -> None:
-    """Count it: the next one ends this step if no optimizer does."""
-    context.of(c).part(Steps).of_schedules += 1

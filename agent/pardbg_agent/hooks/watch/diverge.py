@@ -167,15 +167,12 @@ def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], s
         return ""
     odd, most = agreement.odd_ones({rank: values[apart[0]] for rank, values in sums.items()})
     who = f"{ranks_text(odd)} from {ranks_text(most)}" if odd else f"between {ranks_text(sums)}"
-    what = f"{kind} {_part_name(replica, apart[0], length)} differs"
+    size = -(-len(replica.parameters) // length)
+    part = replica.parameters[apart[0] * size : (apart[0] + 1) * size]
+    what = f"{kind} {probes.part_name(part)} differs"
     when = f"in step {step}" if kind == "gradient" else f"after step {step}"
     first = ", the first one looked at" if step == replica.first else ""
     return f"{what} {when}{first}: {who} ({len(apart)} of {length} differ)"
-
-
-def _part_name(replica: Replica, at: int, length: int) -> str:
-    size = -(-len(replica.parameters) // length)
-    return probes.part_name(replica.parameters[at * size : (at + 1) * size])
 
 
 # -- sums
@@ -217,11 +214,9 @@ def _tensor(p: Any, axis: int, gradients: bool) -> Any:
         if placements is None or not placements[axis].is_replicate():
             return None  # its ranks' parts are still to be added up
         p = p._local_tensor
-    return p if type(p) in (torch.Tensor, torch.nn.Parameter) and _is_plain(p) else None
-
-
-def _is_plain(tensor: Any) -> bool:
-    return bool(tensor.layout is torch.strided and not tensor.is_quantized)
+    if type(p) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    return p if p.layout is torch.strided and not p.is_quantized else None
 
 
 # -- which

@@ -9,13 +9,13 @@ ops of a rank whose numbers could not be counted on.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final, NamedTuple
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control import agreement, posts
 from pardbg_agent.control.posts import Peer, PeerPosts, Post, Posts
-from pardbg_agent.control.watches import Watches
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import Group
 from pardbg_agent.hooks.tensors import bytes_of
@@ -40,22 +40,16 @@ class Comparing:
         )
         folder = c.run.ring_dir if c.run is not None else ""
         self.others = PeerPosts(folder, self.own)
-        self._hashes: dict[Any, int] = {}
+        self.hash = functools.lru_cache(_MOST)(posts.hash64)
+        """hash64, once for each name."""
         self._packed: dict[Any, bytes] = {}
         c.watches_changed = self.tell
 
     def tell(self) -> None:
         """Have the board say what this rank watches: others wait for nobody who does not."""
-        self.own.identify(self.core.identity.rank, kinds_of(self.core.watches))
-
-    def hash(self, *name: Any) -> int:
-        """hash64, once for each name."""
-        known = self._hashes.get(name)
-        if known is None:
-            if len(self._hashes) >= _MOST:
-                self._hashes.clear()
-            known = self._hashes[name] = posts.hash64(*name)
-        return known
+        watches = self.core.watches
+        kinds = (bit for kind, bit in posts.KINDS.items() if getattr(watches, kind) is not None)
+        self.own.identify(self.core.identity.rank, sum(kinds))
 
     def pack(self, op: Any) -> bytes:
         tensor = op.tensor
@@ -80,10 +74,6 @@ def of(c: _core.Core) -> Comparing:
     if found is None:
         found = parts[Comparing] = Comparing(c)
     return found
-
-
-def kinds_of(watches: Watches) -> int:
-    return sum(bit for kind, bit in posts.KINDS.items() if getattr(watches, kind) is not None)
 
 
 def comparable(c: _core.Core) -> bool:

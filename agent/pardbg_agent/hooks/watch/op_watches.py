@@ -142,9 +142,7 @@ def op_ended(c: _core.Core, op: Op, t1: int) -> None:
         c.gate.stop(watch.number, took(_name(c, op), t1 - op.t0, slow))
 
 
-def action_ended(
-    c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: int
-) -> None:  # fmt: skip
+def action_ended(c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: int) -> None:
     LOCAL.state.own_ns = t1
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(t0):
