@@ -31,7 +31,6 @@ def main(argv: list[str] | None = None) -> NoReturn:
     args = list(sys.argv[1:] if argv is None else argv)
     job: list[str] | None = None
     _open_standard_streams()
-    speak_ascii_where_needed()
     try:
         if "--" in args:
             cut = args.index("--")
@@ -82,7 +81,8 @@ def _write_no_more() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Where stdin, stdout or stderr is closed (`>&-`), no file of ours may take its number."""
+    """Where stdin, stdout or stderr is closed (`>&-`), no file of ours may take its number. What
+    stdout and stderr cannot encode gets a stand-in, not a traceback."""
     while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(fd)
@@ -90,10 +90,6 @@ def _open_standard_streams() -> None:
         open(os.devnull, "w") if stream is None else stream  # noqa: SIM115 - open to our end
         for stream in (sys.stdout, sys.stderr)
     )
-
-
-def speak_ascii_where_needed() -> None:
-    """What stdout and stderr cannot encode gets a stand-in, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=ERRORS)

@@ -228,7 +228,7 @@ def complete_ctl(ctx: click.Context, param: click.Parameter, typed: str) -> list
     from pardbg.ui.commands.actions import ctl_help
     from pardbg.ui.commands.command_line import complete
 
-    verbs = {verb: help_ for verb, _, help_ in ctl_help()}
+    verbs = ctl_help()
     known = [*verbs, *INSPECT]
     said = list(ctx.params.get(param.name or "") or ())
     at = next((i for i, word in enumerate(said[:2]) if word in known), None)

@@ -17,7 +17,7 @@ from pardbg.cli.common import echo, talk
 from pardbg.words import duration
 
 if TYPE_CHECKING:
-    from pardbg.control.language.verbs import Reply, Verb
+    from pardbg.control.language.verbs import Verb
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
     from pardbg.hub.target import Target
@@ -57,7 +57,8 @@ def follow(
     from pardbg.hub.ranks.processes import orphaned
     from pardbg.hub.run import jobs
 
-    notices = _Copying(handle.run_dir / "notices", sys.stderr.buffer)
+    notices = handle.run_dir / "notices"
+    told = 0
 
     def send(number: int, group: bool) -> None:
         if number != signal.SIGTSTP:
@@ -72,9 +73,9 @@ def follow(
     ):
         while not handle.ended():
             signals.deliver(send)
-            notices.copy()
+            told = _copy(notices, told, sys.stderr.buffer)
             signals.wait(POLL_S)
-    notices.copy()
+    _copy(notices, told, sys.stderr.buffer)
     handle.wait_recorded(RECORDED_TIMEOUT_S)
     talk(recorded_words(handle))
     return handle.exit_code()
@@ -142,7 +143,7 @@ def follow_and_report(handle: RunHandle, streams: Streams, *, attentive: bool = 
 
 def control(
     target: Target, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float,
-    args: Mapping[str, Any] | None = None,
+    args: Mapping[str, Any],
 ) -> int:  # fmt: skip
     """Send one control command; print the answer. Return 0 acknowledged, 1 refused, 2 bad usage."""
     from pardbg.hub.client import HubControl
@@ -150,7 +151,7 @@ def control(
     port = HubControl(target, script=True)
     try:
         # The command line names the run it kills: that is the confirmation.
-        reply = port.command(verb, ranks, timeout_s, lease_s=lease_s, confirm=True, **(args or {}))
+        reply = port.command(verb, ranks, timeout_s, lease_s=lease_s, confirm=True, **args)
     finally:
         port.close()
         target.close()
@@ -158,7 +159,12 @@ def control(
         answer = {"ok": reply.ok, "error": reply.error, **reply.data}
         echo(json.dumps(answer, indent=2, default=str))
     elif reply.ok:
-        echo(_reply_text(verb, reply, bool((args or {}).get("compare"))))
+        from pardbg.render.reports.replies import answers, text
+
+        if "answers" in reply.data:
+            echo("\n".join(answers(reply.data, compare=bool(args.get("compare")))))
+        else:
+            echo(text(verb, reply.data))
     if reply.ok:
         said = list(dict(reply.data.get("answers") or {}).values())
         return 1 if said and not any(one.get("ok") for one in said) else 0
@@ -193,31 +199,15 @@ def farewell(run_dir: Path, ends: bool = False) -> int:
     return code if ended else 0
 
 
-class _Copying:
-    """Copies what is new in a growing file to a stream."""
-
-    def __init__(self, path: Path, out: IO[bytes]) -> None:
-        self._path, self._out, self._at = path, out, 0
-
-    def copy(self) -> bool:
-        """Copy all there is; True if there was something."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return False
-        if not data:
-            return False
-        self._at += len(data)
-        self._out.write(data)
-        self._out.flush()
-        return True
-
-
-def _reply_text(verb: Verb, reply: Reply, compare: bool) -> str:
-    from pardbg.render.reports.replies import answers, text
-
-    if "answers" in reply.data:
-        return "\n".join(answers(reply.data, compare=compare))
-    return text(verb, reply.data)
+def _copy(path: Path, at: int, out: IO[bytes]) -> int:
+    """Copy what a growing file has from ``at`` on to a stream; return where it ended."""
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            data = file.read()
+    except OSError:
+        return at
+    if data:
+        out.write(data)
+        out.flush()
+    return at + len(data)

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -62,12 +62,11 @@ def ls(json_: bool, dead: bool) -> None:
 @JSON
 def doctor(json_: bool) -> int:
     """Check what pardbg needs on this machine; exit 1 if something is missing."""
-    results = run_checks()
+    results = [check() for check in CHECKS]
     if json_:
-        echo(json.dumps([result.as_dict() for result in results], indent=2))
-    else:
-        for result in results:
-            echo(result.line())
+        echo(json.dumps([asdict(result) for result in results], indent=2))
+    for result in () if json_ else results:
+        echo(f"{MARKS[result.status]} {result.name:<14} {result.text}")
     return 0 if all(result.status != "bad" for result in results) else 1
 
 
@@ -129,20 +128,15 @@ class Check:
     text: str
     """What was found; for ``warn`` and ``bad`` also what to do."""
 
-    def line(self) -> str:
-        return f"{MARKS[self.status]} {self.name:<14} {self.text}"
 
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
+def _version(package: str) -> str | None:
+    """Of an installed package; None: it is not here."""
+    from importlib import metadata
 
-
-def run_checks() -> list[Check]:
-    """Every check, in the order a user would want to read them."""
-    checks: tuple[Callable[[], Check], ...] = (
-        _python, _torch, _agent, _native, _pth, _injection, _shared_memory, _run_directory, _zeromq,
-        _stacks, _terminal, _runs,
-    )  # fmt: skip
-    return [check() for check in checks]
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _python() -> Check:
@@ -150,11 +144,8 @@ def _python() -> Check:
 
 
 def _torch() -> Check:
-    from importlib import metadata
-
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
+    version = _version("torch")
+    if version is None:
         return Check("torch", "warn", "not here: replay and report work, "
                      "demos need pip install 'pardbg[train]'")  # fmt: skip
     if not version.startswith(TESTED_TORCH):
@@ -163,11 +154,8 @@ def _torch() -> Check:
 
 
 def _agent() -> Check:
-    from importlib import metadata
-
-    try:
-        version = metadata.version("pardbg-agent")
-    except metadata.PackageNotFoundError:
+    version = _version("pardbg-agent")
+    if version is None:
         return Check("agent", "bad", "pardbg-agent is not installed: pip install pardbg-agent")
     return Check("agent", "ok", version)
 
@@ -183,21 +171,23 @@ def _native() -> Check:
 
 
 def _probe(code: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of Python as a job's rank would start, with PARDBG pointing at nothing."""
+    """Run a line of Python as a job's rank would start."""
     return subprocess.run(
         [sys.executable, *options, "-c", code], env={**os.environ, **env}, capture_output=True,
         text=True, timeout=PROBE_TIMEOUT_S,
     )  # fmt: skip
 
 
-STARTED = "import sys; print('pardbg_agent.autostart' in sys.modules)"
+def _started(**env: str) -> subprocess.CompletedProcess[str]:
+    """Print whether the agent is there, with PARDBG pointing at nothing."""
+    with tempfile.TemporaryDirectory() as nowhere:
+        code = "import sys; print('pardbg_agent.autostart' in sys.modules)"
+        return _probe(code, PARDBG=nowhere, **env)
 
 
 def _pth() -> Check:
     """Does the wheel's .pth start the agent by itself in this environment?"""
-    with tempfile.TemporaryDirectory() as nowhere:
-        found = _probe(STARTED, PARDBG=nowhere).stdout.strip()
-    if found == "True":
+    if _started().stdout.strip() == "True":
         return Check("start (.pth)", "ok", "active: programs of this environment need no change")
     return Check("start (.pth)", "warn",
                  "not active here; pardbg starts the agent by PYTHONPATH instead")  # fmt: skip
@@ -208,9 +198,8 @@ def _injection() -> Check:
     import pardbg_agent
 
     boot = str(Path(pardbg_agent.__file__).parent / "boot")
-    with tempfile.TemporaryDirectory() as nowhere:
-        path = os.pathsep.join(filter(None, [boot, os.environ.get("PYTHONPATH")]))
-        found = _probe(STARTED, PARDBG=nowhere, PYTHONPATH=path)
+    path = os.pathsep.join(filter(None, [boot, os.environ.get("PYTHONPATH")]))
+    found = _started(PYTHONPATH=path)
     if found.stdout.strip() == "True":
         return Check("start (path)", "ok", "active: works in environments without the wheel")
     return Check("start (path)", "bad", "PYTHONPATH start failed: "
@@ -244,18 +233,16 @@ def _run_directory() -> Check:
 
 
 def _zeromq() -> Check:
-    from importlib import metadata
-
-    version = metadata.version("pyzmq")
-    code = "import zmq; zmq.curve_keypair()"
-    if _probe(code, "-I").returncode != 0:
+    version = _version("pyzmq")
+    if _probe("import zmq; zmq.curve_keypair()", "-I").returncode != 0:
         return Check("zeromq", "warn", f"pyzmq {version} without CURVE: runs stay on this machine")
     return Check("zeromq", "ok", f"pyzmq {version} with CURVE")
 
 
 def _stacks() -> Check:
     """py-spy reads stacks from outside when a rank holds the GIL; it needs ptrace."""
-    if shutil.which("py-spy", path=_path_with_venv()) is None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if shutil.which("py-spy", path=path) is None:
         return Check("py-spy", "warn", "not on PATH: no stacks of a rank that holds the GIL")
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     level = int(scope.read_text()) if scope.exists() else 0
@@ -263,10 +250,6 @@ def _stacks() -> Check:
         return Check("py-spy", "warn", f"kernel.yama.ptrace_scope={level} forbids it; as root: "
                      "sysctl kernel.yama.ptrace_scope=1")  # fmt: skip
     return Check("py-spy", "ok", "stacks can be read from outside")
-
-
-def _path_with_venv() -> str:
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def _terminal() -> Check:
@@ -286,4 +269,9 @@ def _runs() -> Check:
     return Check("live runs", "ok", ", ".join(found.name for found in runs) or "none")
 
 
+CHECKS: Final[tuple[Callable[[], Check], ...]] = (
+    _python, _torch, _agent, _native, _pth, _injection, _shared_memory, _run_directory, _zeromq,
+    _stacks, _terminal, _runs,
+)  # fmt: skip
+"""In the order a user would want to read them."""
 COMMANDS = (ls, doctor, native)

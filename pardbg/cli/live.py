@@ -260,6 +260,7 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     """Where the recording goes: an empty file, or with ``force`` one that is there. Refused before
     anything starts if it cannot be written."""
     from pardbg.cli.headless import default_session_path
+    from pardbg.hub.run.runs import list_runs
 
     path = output if output is not None else default_session_path(name)
     refuse_planted(path)
@@ -274,7 +275,8 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file; choose another -o")
     path = Path(os.path.realpath(path))
-    _refuse_if_written(path)
+    if writing := next((run for run in list_runs() if path == run.session.resolve()), None):
+        raise UserError(f"{writing.run} is being recorded to {path}: choose another -o")
     if path.exists() and path.stat().st_size and not force:
         raise UserError(f"{path} exists: choose another -o, or --force to replace it")
     try:
@@ -282,14 +284,6 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another -o") from None
     return path
-
-
-def _refuse_if_written(path: Path) -> None:
-    from pardbg.hub.run.runs import list_runs
-
-    for found in list_runs():
-        if path == found.session.resolve():
-            raise UserError(f"{found.run} is being recorded to {path}: choose another -o")
 
 
 def _job(job: list[str] | None) -> list[str]:

@@ -261,19 +261,8 @@ def _tell(
 
     cpu_s = sum(trace.cpu_ms for trace in traces) / 1e3
     if json_:
-        said = [
-            {
-                "kind": f.kind,
-                "severity": f.severity,
-                "ranks": f.ranks,
-                "culprits": f.culprits,
-                "group": f.group,
-                "seq": f.seq,
-                "where": f.where,
-                "text": f.text,
-            }
-            for f in found
-        ]
+        told = ("kind", "severity", "ranks", "culprits", "group", "seq", "where", "text")
+        said = [{name: getattr(finding, name) for name in told} for finding in found]
         echo(json.dumps({"ranks": len(traces), "findings": said, "session": str(path)}, indent=2))
     for finding in () if json_ else found:
         where = f" at {finding.where}" if finding.where else ""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from textual import constants, events
-from textual.app import App
-from textual.binding import BindingType
+from textual import events
 
 from pardbg.control.language.verbs import ControlPort
 from pardbg.render.draw.plots import preload
@@ -25,21 +23,15 @@ from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Analysis, SecondRecording
 from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.main.main_screen import MainScreen
-from pardbg.ui.palette import THEMES
-from pardbg.ui.terminal_driver import TerminalDriver
+from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0
 """Where a journey ended is said for so long: it stands where the time bar is."""
 
 
-class PardbgApp(App[None]):
+class PardbgApp(TerminalApp):
     """``PardbgApp(source, control, title=…).run()`` until the user leaves; the job goes on."""
-
-    CSS_PATH = "pardbg.tcss"
-    TITLE = "pardbg"
-    ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = []
 
     def __init__(
         self,
@@ -57,8 +49,7 @@ class PardbgApp(App[None]):
     ) -> None:
         """``second``: name and source of a recording to show under this one, step by step.
         ``rc``: commands to begin with. ``history``: where the lines typed are kept."""
-        # Whoever asks Textual for another driver gets that one.
-        super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
+        super().__init__()
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
         self.controller = Controller(control if live else None, self._in_thread, self.post_message)
@@ -67,7 +58,7 @@ class PardbgApp(App[None]):
         self._keeping = threading.Lock()
         """One copy of the file at a time."""
         self.engine = Engine(
-            source, self._store, analysis or Analysis.real(), self.cursor, self.post_message,
+            source, self._store, analysis or Analysis(), self.cursor, self.post_message,
             SecondRecording(*second, Store()) if second is not None else None,
         )  # fmt: skip
         self._rc, self._history = rc or Rc(), History(history)
@@ -82,10 +73,7 @@ class PardbgApp(App[None]):
 
     def on_mount(self) -> None:
         self._in_thread(preload)  # while the first records are read
-        for theme in THEMES:
-            self.register_theme(theme)
-        few = self.console.color_system == "standard" and not self.is_headless
-        self.theme = "pardbg-16" if few else "pardbg-dark"
+        self.take_colours()
         self.engine.want(self.main.page.want())
         self.engine.start()
         if self._rc.lines or self._rc.problems:
@@ -133,7 +121,7 @@ class PardbgApp(App[None]):
     def _mark(self, mark: Bookmark) -> None:
         """Into the run's recording: through the hub, or into the file that is open."""
         if self.cursor.replay:
-            self.engine.mark(mark)
+            self.engine.go(mark)
             self._in_thread(lambda: self._keep(mark))
         else:
             self.main.control.refused(self.controller.mark(mark.t_ns, mark.text))

@@ -88,8 +88,3 @@ THEMES = (
         dark=True, ansi=True, variables=BUILTIN_THEMES["ansi-dark"].variables,
     ),
 )  # fmt: skip
-
-
-def palette_of(theme: str) -> str:
-    """``pardbg-dark`` -> ``dark``."""
-    return theme.removeprefix("pardbg-")

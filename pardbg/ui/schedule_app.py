@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from textual import constants, events
-from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual import events
+from textual.app import ComposeResult
 from textual.message import Message
 from textual.timer import Timer
 
@@ -21,9 +20,8 @@ from pardbg.analysis.schedules.schedule_table import Table
 from pardbg.analysis.schedules.sheet import Placed, Sheet
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Line, Segment, fit, line
-from pardbg.render.pages.pipeline.table_page import TableLook, cell_under, table_page
-from pardbg.ui.palette import THEMES
-from pardbg.ui.terminal_driver import TerminalDriver
+from pardbg.render.pages.pipeline.table_page import TableLook, cell_at, table_page
+from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.lines import Lines, PicturePane
 from pardbg.ui.widgets.prompt import Prompt
 
@@ -57,15 +55,11 @@ class Shown(NamedTuple):
     draft: Draft
 
 
-class ScheduleApp(App[None]):
+class ScheduleApp(TerminalApp):
     """``ScheduleApp(table, sheet_of, name=…, costs=…, save=…).run()``; without ``save`` the table
     is looked at and not changed."""
 
-    CSS_PATH = "pardbg.tcss"
-    TITLE = "pardbg"
-    ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = ""  # keys are the table's until something is asked for
-    BINDINGS: ClassVar[list[BindingType]] = []
 
     @dataclass
     class Made(Message):
@@ -75,7 +69,7 @@ class ScheduleApp(App[None]):
 
     def __init__(self, table: Table, sheet_of: Say, *, name: str, costs: str,
                  save: Save | None = None) -> None:  # fmt: skip
-        super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
+        super().__init__()
         self.editor = Editor(table)
         self._sheet_of, self._save = lru_cache(KEPT)(sheet_of), save
         self.shown = Shown(self._sheet_of(self.editor.draft.table), self.editor.draft)
@@ -94,10 +88,7 @@ class ScheduleApp(App[None]):
         yield self._bar
 
     def on_mount(self) -> None:
-        for theme in THEMES:
-            self.register_theme(theme)
-        few = self.console.color_system == "standard" and not self.is_headless
-        self.theme = "pardbg-16" if few else "pardbg-dark"
+        self.take_colours()
         self._prompt.display = False
         self.set_focus(None)
         self._look()
@@ -205,7 +196,7 @@ class ScheduleApp(App[None]):
             self._go(now + (1 if key in ("t", ".") else -1))
         elif key in ("0", "$"):
             self._go(0 if key == "0" else 1 << 30)
-        elif key == "space" or key == " ":
+        elif key in ("space", " "):
             self._play(now)
         elif key == "g":
             self.look = replace(self.look, by_time=not self.look.by_time)
@@ -295,7 +286,7 @@ class ScheduleApp(App[None]):
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
         width = self._pane.size.width
-        cell = cell_under(self.shown.sheet, self.look, width, event.index, event.x)
+        cell = cell_at(self.shown.sheet, self.look, width, event.index, event.x)
         row = self.shown.sheet.rows[event.index]
         one = next((o for o in row if cell is not None and o.tick == cell.tick), None)
         self.editor.go(event.index, one.at if one is not None else 0)

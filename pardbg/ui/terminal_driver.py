@@ -1,4 +1,4 @@
-"""Where the app draws: on the terminal, also where stderr goes to a file, and in ASCII where the
+"""Where an app draws: on the terminal, also where stderr goes to a file, and in ASCII where the
 locale has no UTF-8. (Textual's own driver writes to stderr, whatever that is.)"""
 
 from __future__ import annotations
@@ -7,9 +7,31 @@ import sys
 from io import TextIOWrapper
 from typing import Any
 
+from textual import constants
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 from pardbg.render.draw.signs import ERRORS, has_utf8
+from pardbg.ui.palette import THEMES
+
+
+class TerminalApp(App[None]):
+    """What pardbg's apps have in common."""
+
+    CSS_PATH = "pardbg.tcss"
+    TITLE = "pardbg"
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self) -> None:
+        # Whoever asks Textual for another driver gets that one.
+        super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
+
+    def take_colours(self) -> None:
+        """Choose the palette that the terminal can show."""
+        for theme in THEMES:
+            self.register_theme(theme)
+        few = self.console.color_system == "standard" and not self.is_headless
+        self.theme = "pardbg-16" if few else "pardbg-dark"
 
 
 class TerminalDriver(LinuxDriver):

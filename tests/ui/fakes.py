@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.run import OutputLine
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.store.history import Bookmarks, History
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
-from pardbg.ui.engine.feed import Analysis
+from pardbg.ui.engine.feed import Analysis, Lanes, OutputWant
 from tests.ui import sample
 
 
@@ -97,20 +98,33 @@ class FakePort:
         self.asked.append(("leave", None))
 
 
-def analysis(at: Callable[[Snapshot, int | None], Snapshot] | None = None) -> Analysis:
+class FakeAnalysis(Analysis):
     """The analysis of a FakeStore; ``at`` makes the snapshot at a chosen time."""
 
-    def snapshot(store: FakeStore, t_ns: int | None, rank: int | None) -> Snapshot:
-        store.pipelines_of.append(rank)
-        return at(store.now, t_ns) if at else store.now
+    glances = False
 
-    return Analysis(
-        snapshot,
-        lambda _store, t0, t1, _columns, _ranks: sample.lanes(t0, t1),
-        lambda _store, _t, want: tuple(
-            line for line in sample.output() if not want.contains or want.contains in line.text
-        ),
-    )
+    def __init__(self, at: Callable[[Snapshot, int | None], Snapshot] | None) -> None:
+        self.at = at
+
+    def snapshot(self, store: Any, t_ns: int | None, rank: int | None, *_: Any) -> Snapshot:
+        store.pipelines_of.append(rank)
+        return self.at(store.now, t_ns) if self.at else store.now
+
+    def lanes(self, _store: Any, t0_ns: int, t1_ns: int, *_: Any) -> Lanes:
+        return sample.lanes(t0_ns, t1_ns)
+
+    def output(self, _store: Any, _t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
+        lines = sample.output()
+        return tuple(line for line in lines if not want.contains or want.contains in line.text)
+
+    def findings(self, *_: Any) -> tuple[()]:
+        return ()
+
+    def whatif(self, *_: Any) -> None:
+        return None
+
+    def ticks(self, *_: Any) -> None:
+        return None
 
 
 def app_on(
@@ -124,7 +138,7 @@ def app_on(
     """The real app on hand-made values."""
     return PardbgApp(
         FakeSource(live), port, title="sample", start_screen=start,
-        store=FakeStore(snapshot), analysis=analysis(at), **more,
+        store=FakeStore(snapshot), analysis=FakeAnalysis(at), **more,
     )  # fmt: skip
 
 

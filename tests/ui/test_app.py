@@ -150,7 +150,7 @@ def test_every_action_can_be_done_and_keys_do_not_collide() -> None:
         keys = [key for action in for_mode(live) for key in action.keys]
         assert len(keys) == len(set(keys))
     assert handlers.keys() == {action.id for action in ACTIONS}
-    assert {verb for verb, _, _ in ctl_help()} >= {"pause", "continue", "step", "tick", "next"}
+    assert ctl_help().keys() >= {"pause", "continue", "step", "tick", "next"}
 
 
 async def test_a_filter_narrows_the_output_and_escape_clears_it() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pardbg import words
 from pardbg.cli.common import all_of, has_terminal, load_session, need_terminal, new_file
 from pardbg.errors import UserError
 
@@ -243,7 +244,6 @@ def search(
 def runnable(file: str, session: str | None) -> tuple[int, str]:
     """(ranks of a schedule that can be run with gloo, what its step is predicted to take, or
     "")"""
-    from pardbg import words
     from pardbg.analysis.schedules.compare import predict
 
     table = _compute(_read(file), file)
@@ -258,7 +258,6 @@ def told(predicted: str) -> Callable[[Path], None]:
     """Says of a recording what its steps took, beside what was predicted."""
 
     def tell(path: Path) -> None:
-        from pardbg import words
         from pardbg.analysis.base.asof import View
         from pardbg.analysis.whatif.answer import whatif
 
@@ -339,7 +338,6 @@ def _taken(text: str | None, session: str | None) -> Durations | Costs:
 
 
 def _durations(text: str) -> Durations:
-    from pardbg import words
     from pardbg.analysis.schedules.compare import Durations
 
     found: dict[str, float] = {}

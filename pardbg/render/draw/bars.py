@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from pardbg.render.draw.cells import (
     Line,
-    Row,
     Segment,
     clip,
     fit,
@@ -76,14 +75,9 @@ def shares(parts: Sequence[float], size: int) -> list[int]:
 
 def stacked(parts: Sequence[tuple[float, str, str]], size: int) -> Line:
     """Fractions of the whole as (fraction, character, style), left to right."""
-    row = Row(size, "▁", "bar.rest")
-    at = 0
-    for (_, char, style), cells in zip(
-        parts, shares([part[0] for part in parts], size), strict=True
-    ):
-        row.fill(at, at + cells, char, style)
-        at += cells
-    return row.line()
+    cells = shares([part[0] for part in parts], size)
+    filled = [Segment(char * n, style) for (_, char, style), n in zip(parts, cells, strict=True)]
+    return line(*filled, Segment("▁" * (size - sum(cells)), "bar.rest"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,21 +103,17 @@ def _sides(
     right = left + (len(top) - 1) * pitch
     outside = len(top) == 2
     near = left + shift + (len(bottom) - 1) * pitch + NODE
-    down, up = links.get(top[-1], bottom[-1]), links.get(bottom[-1], top[-1])
-    both = down is not None and up is not None
-    for edge, x, going_down, line in ((down, right + (1 if both else 2), True, 0),
-                                      (up, right + (3 if both else 2), False, 1)):  # fmt: skip
-        turn = None if not shift else (near + 1, 5 + (2 * line if both else 1))
-        _side(rows, x, edge, going_down, turn)
-        at = right + NODE + 1 if outside else right - _LABEL
-        _label(rows[3 + line], at, edge, going_down, links, outside)
-    up, down = links.get(bottom[0], top[0]), links.get(top[0], bottom[0])
-    both = down is not None and up is not None
-    for edge, x, going_down, line in ((up, left + (3 if both else 2), False, 0),
-                                      (down, left + (1 if both else 2), True, 1)):  # fmt: skip
-        turn = None if not shift else (left + shift - 2, 5 + (2 * line if both else 1))
-        _side(rows, x, edge, going_down, turn)
-        _label(rows[3 + line], left + NODE + 1, edge, going_down, links, True)
+    for end, x0, bend, at, to_left in (
+        (-1, right, near + 1, right + (NODE + 1 if outside else -_LABEL), outside),
+        (0, left, left + shift - 2, left + NODE + 1, True),
+    ):
+        down, up = links.get(top[end], bottom[end]), links.get(bottom[end], top[end])
+        both = down is not None and up is not None
+        sides = ((down, x0 + (1 if both else 2), True), (up, x0 + (3 if both else 2), False))
+        for line, (edge, x, going_down) in enumerate(sides if end else sides[::-1]):
+            turn = None if not shift else (bend, 5 + (2 * line if both else 1))
+            _side(rows, x, edge, going_down, turn)
+            _label(rows[3 + line], at, edge, going_down, links, to_left)
 
 
 def _side(

@@ -109,14 +109,10 @@ def _plot(
     return tuple(fit(line, cells) for line in _lines(figure.build().string(), styles))[:rows]
 
 
-def preload() -> None:
-    """Import plotext now: it takes a quarter of a second, which the first chart need not wait."""
-    _terminal()
-
-
 @cache
-def _terminal() -> Any:
-    """plotext, imported with the first chart; its terminal must not cut charts to its own size."""
+def preload() -> Any:
+    """Import plotext, now or with the first chart: it takes a quarter of a second. Return its
+    terminal, which must not cut charts to its own size."""
     import plotext
 
     return type(plotext.terminal)().limit(False, False)
@@ -124,7 +120,7 @@ def _terminal() -> Any:
 
 def _figure(cells: int, rows: int) -> Any:
     """A figure of its own: plotext's module-wide one is left alone."""
-    terminal = _terminal()
+    terminal = preload()
     import plotext
 
     figure = type(plotext.figure)(terminal).plot_size(cells, rows).canvas("default")

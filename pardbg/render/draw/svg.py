@@ -28,14 +28,11 @@ class Svg:
         self.width, self.height, self._label = width, height, label
         self._parts: list[str] = []
 
-    def rect(
-        self, x: float, y: float, w: float, h: float, style: str, title: str = "", radius: float = 0
-    ) -> None:
+    def rect(self, x: float, y: float, w: float, h: float, style: str, title: str = "") -> None:
         """A box; ``title`` shows when pointed at."""
-        round_ = f' rx="{radius}"' if radius else ""
         inner = f"<title>{escape(title)}</title>" if title else ""
         at = f'x="{_n(x)}" y="{_n(y)}" width="{_n(max(w, 0))}" height="{_n(h)}"'
-        self._parts.append(f'<rect class="{style}" {at}{round_}>{inner}</rect>')
+        self._parts.append(f'<rect class="{style}" {at}>{inner}</rect>')
 
     def text(self, x: float, y: float, words: str, style: str = "t", anchor: str = "start") -> None:
         """Words with their baseline at ``y``; ``anchor``: start, middle or end."""

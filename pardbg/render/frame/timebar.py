@@ -86,26 +86,27 @@ class Track:
 
     def cell(self, t_ns: float) -> int:
         """The cell of a time; times outside are beyond the ends."""
-        at = min(max(bisect_right(self.times, t_ns) - 1, 0), len(self.times) - 2)
-        t0, t1 = self.times[at], self.times[at + 1]
-        x0, x1 = self.cells[at], self.cells[at + 1]
-        return round(x0 + (t_ns - t0) * (x1 - x0) / max(1, t1 - t0))
+        return _between(t_ns, self.times, self.cells)
 
     def time(self, cell: int) -> int:
         """The time in the middle of a cell."""
-        at = min(max(bisect_right(self.cells, cell) - 1, 0), len(self.cells) - 2)
-        x0, x1 = self.cells[at], self.cells[at + 1]
-        t0, t1 = self.times[at], self.times[at + 1]
-        return round(t0 + (cell - x0) * (t1 - t0) / max(1, x1 - x0))
+        return _between(cell, self.cells, self.times)
+
+
+def _between(x: float, xs: Sequence[int], ys: Sequence[int]) -> int:
+    """``x`` on the line through the points; beyond the ends it goes on straight."""
+    at = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
+    return round(ys[at] + (x - xs[at]) * (ys[at + 1] - ys[at]) / max(1, xs[at + 1] - xs[at]))
 
 
 def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     """One line: ``▶ play 2×  0:12 ━━━━━●──────▲─── 0:58  step 34``."""
     start, end = _ends(snapshot, state)
-    track = _track_of(snapshot, state, cells - line_width(start) - line_width(end))
+    room = cells - line_width(start) - line_width(end)
+    track = _track_of(snapshot, state, room)
     if track is None:
         return fit(start, cells)
-    room, (begin, last) = track.cells[-1] + 1, state.bounds(snapshot)
+    begin, last = state.bounds(snapshot)
     at_ns = snapshot.t_ns if state.awaited_ns is None else state.awaited_ns
     return line(*start, *_track(state.marks, min(max(at_ns, begin), last), track, room), *end)
 

@@ -28,10 +28,18 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
-from pardbg.render.pages.stacks import Entry, Stack, console, fold, own_spots, spots, tree
+from pardbg.render.pages.stacks import (
+    VIEWER,
+    Entry,
+    Stack,
+    console,
+    fold,
+    own_spots,
+    spots,
+    tree,
+)
 from pardbg.session.source_files import SourceLines
 
-_VIEWER = re.compile(r"(view-[0-9a-f]{4})[0-9a-f]+")
 _REASON_LINES = 4
 WIDE: Final = 100
 """Cells from which on the source stands beside ranks and stacks; else under them."""
@@ -164,7 +172,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
     parts = [Segment("  "), Segment(sign, style)]
     if control.controller:
         by = "you" if control.controller == look.you else control.controller
-        parts += [Segment("  by ", "dim"), Segment(_VIEWER.sub(r"\1", clean(by)))]
+        parts += [Segment("  by ", "dim"), Segment(VIEWER.sub(r"\1", clean(by)))]
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
         parts += [Segment("  lease ", "dim"), Segment(words.countdown(control.lease_ns), style)]
@@ -307,10 +315,6 @@ def _stacks(
     return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells, culprits)]
 
 
-_ABOVE = 0.5
-"""Share of the rows that lies over the current line."""
-
-
 def source(
     found: SourceLines | None, title: str, cells: int, rows: int, stack: Stack = ()
 ) -> list[Line]:
@@ -332,7 +336,7 @@ def source(
         lines.append(line(Segment(said, "warn")))
     room = rows - len(lines)
     at = found.place.line - found.first
-    start = max(0, min(at - int(room * _ABOVE), len(found.lines) - room))
+    start = max(0, min(at - room // 2, len(found.lines) - room))
     digits = len(str(found.first + len(found.lines)))
     for index, text in enumerate(found.lines[start : start + room], start):
         number = f" {found.first + index:>{digits}} "
@@ -342,6 +346,5 @@ def source(
             Segment("▶ " if now else "  ", "accent"),
             Segment(clip(clean(text.expandtabs(4)), cells - digits - 5), "strong" if now else ""),
         )
-        lines.append(fit(tuple(Segment(r.text, r.style + "+sel") for r in made), cells, "+sel")
-                     if now else made)  # fmt: skip
+        lines.append(fit(selected(made), cells, "+sel") if now else made)
     return lines

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
@@ -185,17 +185,14 @@ def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
         facts.append(("ranks", words.rank_set(finding.ranks)))
     if finding.group is not None:
         number = "" if finding.seq is None else f" #{finding.seq}"
-        facts.append(("op", _op(finding.evidence) or f"{clean(finding.group)}{number}"))
+        op = clean(finding.evidence.op) if finding.evidence is not None else ""
+        facts.append(("op", op or f"{clean(finding.group)}{number}"))
     if finding.where:
         facts.append(("place", clean(finding.where)))
     facts.append(("time", _time(snapshot, finding)))
     if finding.cost_ns_per_step is not None:
         facts.append(("costs", f"{words.duration(finding.cost_ns_per_step)} per step"))
     return facts
-
-
-def _op(evidence: Evidence | None) -> str:
-    return clean(evidence.op) if evidence is not None else ""
 
 
 def _time(snapshot: Snapshot, finding: Finding) -> str:
@@ -276,16 +273,12 @@ def _around(
     lines: list[Line] = [(), rule("around it", cells, note)]
     lines.append(line(left("", _GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line()))
     for rank in sorted(lanes):
-        drawn = [name for names in _LANES if (name := _first(lanes[rank], names)) is not None]
-        for at, name in enumerate(drawn):
+        there = ([name for name in names if lanes[rank].get(name)] for names in _LANES)
+        for at, name in enumerate(names[0] for names in there if names):
             style = "culprit" if rank in finding.culprits else ""
             head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
             lines.append(line(head, *lane(lanes[rank][name], axis)))
     return lines
-
-
-def _first(lanes: Mapping[str, Sequence[object]], names: Sequence[str]) -> str | None:
-    return next((name for name in names if lanes.get(name)), None)
 
 
 def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:

@@ -72,7 +72,9 @@ def memory(
     scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
     drawn = _sharding(snapshot, cells, rows)
     legend_ = _foot(cells, rows, snapshot, bool(drawn))
-    density = _density(len(snapshot.memory), rows - (5 if not drawn else 4) - len(drawn))
+    left_over = rows - (5 if not drawn else 4) - len(drawn)
+    # Lines per rank: bar, expectation and history, and a line between where there is room.
+    density = next((d for d in (4, 3) if len(snapshot.memory) * d <= left_over), 1)
     made = peaks or {}
 
     @cache
@@ -95,11 +97,6 @@ def memory(
     body = Drawn(number, lambda at: of(at // density)[at % density], below)
     foot = (*drawn, *legend_)
     return Picture(_head(snapshot, scale, cells), body, foot, focus=focus, rows=places)
-
-
-def _density(ranks: int, rows: int) -> int:
-    """Lines per rank: bar, expectation and history, and a line between where there is room."""
-    return 4 if ranks * 4 <= rows else 3 if ranks * 3 <= rows else 1
 
 
 def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
@@ -231,12 +228,6 @@ def _moves(row: MemoryRow) -> str:
     return said
 
 
-def _letters() -> list[tuple[str, str, str]]:
-    """The legend where one line must do."""
-    known = [(letter, f"mem.{letter}", SHORT[word]) for letter, word in CATEGORIES[:4]]
-    return [("┃", "expected", "expected"), *known]
-
-
 def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:
     parts_: list[Segment] = [Segment("  ")]
     for letter, word in CATEGORIES:
@@ -252,8 +243,10 @@ def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Lin
         return ()
     if line_width(parts_) + len(note) > cells:
         note = ""
-    if sharded and rows < SMALL:
-        return (line(legend(), keys(_letters(), cells - line_width(legend()))),)
+    if sharded and rows < SMALL:  # one line must do
+        known = [(letter, f"mem.{letter}", SHORT[word]) for letter, word in CATEGORIES[:4]]
+        letters = [("┃", "expected", "expected"), *known]
+        return (line(legend(), keys(letters, cells - line_width(legend()))),)
     if sharded:
         return (fit(legend(), cells), fit((*parts_, Segment(note, "faint")), cells))
     return ((), fit((*parts_, Segment(note, "faint")), cells))

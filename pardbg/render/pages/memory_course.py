@@ -4,12 +4,13 @@ each unit's parameters are fetched, whole, and thrown away."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
-from pardbg.analysis.memory.sharding import ShardingView, Stretch, UnitRow
+from pardbg.analysis.memory.sharding import ShardingView, UnitRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, keys, rule, shares, side_by_side
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
@@ -134,11 +135,7 @@ def _key(shown: list[Series]) -> Line:
     return line("  ", keys(items, 80))
 
 
-def _at(t_ns: float) -> str:
-    return words.offset(t_ns, 1e8)
-
-
-_TIMES: Final = Scale(_at)
+_TIMES: Final = Scale(partial(words.offset, resolution_ns=1e8))
 _BYTES: Final = Scale(words.binary_size, binary=True)
 _PARTS: Final = Scale(words.binary_size, low=0.0, binary=True)
 
@@ -200,17 +197,12 @@ def _unit(unit: UnitRow, axis: Axis, gutter: int) -> Line:
     for stretches, (char, style) in (
         (unit.reducing, _REDUCE), (unit.fetching, _FETCH), (unit.whole, _WHOLE)
     ):  # fmt: skip
-        for stretch in stretches:
-            _fill(drawn, axis, stretch, char, style)
+        for stretch in stretches:  # at least a cell: what is there must be seen
+            start, end = axis.x(stretch.t0_ns), axis.x(stretch.t1_ns)
+            drawn.fill(start, max(end, start + 1), char, style)
     name = right(clip(clean(unit.name), gutter - 13), gutter - 12)
     size = right(words.binary_size(unit.bytes), 10)
     return line(Segment(name, ""), Segment(size + "  ", "dim"), drawn.line())
-
-
-def _fill(drawn: Row, axis: Axis, stretch: Stretch, char: str, style: str) -> None:
-    """At least a cell: what is there must be seen."""
-    start, end = axis.x(stretch.t0_ns), axis.x(stretch.t1_ns)
-    drawn.fill(start, max(end, start + 1), char, style)
 
 
 def _sum(view: ShardingView, axis: Axis, gutter: int, height: int) -> list[Line]:

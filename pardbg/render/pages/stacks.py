@@ -65,7 +65,8 @@ def _main_thread(threads: Any) -> Stack:
 def spots(frames: Sequence[Any]) -> Stack:
     """A stack as it travels ([file, line, function], outermost first), without the agent's own
     frames at its end."""
-    own = next((at for at, frame in enumerate(frames) if _ours(frame)), len(frames))
+    ours = (at for at, frame in enumerate(frames) if "pardbg_agent/" in _file(frame))
+    own = next(ours, len(frames))
     while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
         own -= 1  # the gate's wait: it says nothing about the program either
     return tuple(map(_spot, frames[: own or 1]))
@@ -79,11 +80,6 @@ def own_spots(stack: Stack) -> list[Spot]:
 
 def _file(frame: Any) -> str:
     return str(frame[0]) if isinstance(frame, Sequence) and frame else ""
-
-
-def _ours(frame: Any) -> bool:
-    """The agent's own frames (its hooks and its gate) say nothing about the program."""
-    return "pardbg_agent/" in _file(frame)
 
 
 def _spot(frame: Any) -> Spot:
@@ -144,13 +140,14 @@ def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:
     loud = next((at for at in range(last, -1, -1) if spots[at].user), last)
     kept = {loud}
     for at in (last, *range(last - 1, -1, -1)):
-        if _width(spots, kept | {at}) > room:
+        shown = _with_gaps(spots, kept | {at})
+        if sum(width(spot.text) + 3 for _, spot in shown) - 3 > room:
             break
         kept.add(at)
     runs: list[Segment] = []
-    for at, shown in _with_gaps(spots, kept):
+    for at, spot in _with_gaps(spots, kept):
         runs += [Segment(" › ", "faint")] if runs else []
-        runs.append(Segment(clip(shown.text, room), "strong" if at == loud else "dim"))
+        runs.append(Segment(clip(spot.text, room), "strong" if at == loud else "dim"))
     return runs
 
 
@@ -165,12 +162,7 @@ def _with_gaps(spots: Sequence[Spot], kept: set[int]) -> list[tuple[int, Spot]]:
     return shown
 
 
-def _width(spots: Sequence[Spot], kept: set[int]) -> int:
-    shown = _with_gaps(spots, kept)
-    return sum(width(spot.text) for _, spot in shown) + 3 * (len(shown) - 1)
-
-
-_VIEWER: Final = re.compile(r"\b(view-[0-9a-f]{4})([0-9a-f]*)")
+VIEWER: Final = re.compile(r"\b(view-[0-9a-f]{4})([0-9a-f]*)")
 _STAMP: Final = 12
 
 
@@ -203,7 +195,7 @@ def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) ->
 def _named(text: str, you: str) -> str:
     """Viewers by the begin of their names, this one as ``you``."""
     text = text.replace(you, "you") if you else text
-    return _VIEWER.sub(r"\1", clean(text))
+    return VIEWER.sub(r"\1", clean(text))
 
 
 def _trail(since_ns: int, text: str, cells: int) -> list[Line]:

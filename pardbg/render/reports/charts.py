@@ -40,20 +40,16 @@ def schedule(step: PipelineStep, num_stages: int) -> str:
     svg = Svg(WIDTH, height, f"schedule of step {step.step}, planned and seen")
     scale = (WIDTH - LEFT - RIGHT) / window
     many = any(len(row.stages) > 1 for row in rows)
-    _time_axis(svg, window, scale, height)
+    for tick in ticks(window, 8):
+        x = LEFT + tick * scale
+        svg.line(x, 14, x, height, "grid")
+        svg.text(x + 3, 10, _mark(tick, duration), "t dim")
     for at, row in enumerate(rows):
         top = 18 + at * (_PLAN_H + _SEEN_H + _GAP)
         svg.text(LEFT - 8, top + _PLAN_H + 16, f"rank {row.rank}", "t", "end")
         _plan_row(svg, plan.get(row.rank, ()), top, scale)
         _seen_row(svg, row, step, top + _PLAN_H, scale, many)
     return svg.markup()
-
-
-def _time_axis(svg: Svg, window: float, scale: float, height: float) -> None:
-    for tick in ticks(window, 8):
-        x = LEFT + tick * scale
-        svg.line(x, 14, x, height, "grid")
-        svg.text(x + 3, 10, _mark(tick, duration), "t dim")
 
 
 def _mark(tick: float, show: Callable[[float], str]) -> str:

@@ -144,21 +144,17 @@ def answers(data: Mapping[str, Any], *, compare: bool = False) -> list[str]:
     raised = {rank: said for rank, said in good.items() if said.get("raised")}
     if compare and raised:
         good = {rank: said for rank, said in good.items() if rank not in raised}
-        lines = [*_raised_rows(raised), *lines]
+        # Errors are not equal values: ranks on which there is none stand apart.
+        lines = [
+            *(f"{rank:>5} ✗ {' '.join(str(said.get('text', '')).split())}"
+              for rank, said in sorted(raised.items())), *lines,
+        ]  # fmt: skip
         if not good:
             return [*lines, "nothing to compare: no rank has a value"]
     if compare and good:
         hashed = any("hashes" in said for said in good.values())
         return [*(_hashes(good) if hashed else _beside(good)), *lines]
     return [*_texts(good), *lines]
-
-
-def _raised_rows(raised: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Ranks on which there is no value but an exception: errors are not equal values."""
-    return [
-        f"{rank:>5} ✗ {' '.join(str(said.get('text', '')).split())}"
-        for rank, said in sorted(raised.items())
-    ]
 
 
 def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
@@ -185,20 +181,16 @@ def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
     lines = []
     for rank, said in sorted(good.items()):
         text = " ".join(str(said.get("text", "")).split())
-        mark = "≠" if rank in odd else "="
-        lines.append(f"{rank:>5} {mark} {text}{_apart(said.get('number'), base, rank in odd)}")
+        mark, number = "≠" if rank in odd else "=", said.get("number")
+        if rank in odd and isinstance(number, float) and isinstance(base, float):
+            text += f"   {number - base:+.3g}"
+        lines.append(f"{rank:>5} {mark} {text}")
     if odd:
         lines.append(f"{ranks_text(odd)} {agreed('differs', odd)};"
                      f" the first is rank {odd[0]}")  # fmt: skip
     else:
         lines.append(f"equal on {len(good)} ranks" if len(good) > 1 else "only one rank answered")
     return lines
-
-
-def _apart(number: Any, base: Any, odd: bool) -> str:
-    if not odd or not isinstance(number, float) or not isinstance(base, float):
-        return ""
-    return f"   {number - base:+.3g}"
 
 
 def _hashes(good: Mapping[int, Mapping[str, Any]]) -> list[str]:

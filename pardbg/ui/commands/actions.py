@@ -236,10 +236,9 @@ def by_command(word: str, live: bool) -> list[Action]:
     return exact or [action for action in named if action.command.startswith(word)]
 
 
-def ctl_help() -> list[tuple[str, str, str]]:
-    """(verb, usage, help) of everything ``pardbg ctl`` can ask of a run."""
-    rows = [(a.verb.value, a.usage, a.help) for a in ACTIONS if a.verb is not None]
-    return list(dict.fromkeys(rows))
+def ctl_help() -> dict[str, str]:
+    """Verb -> help of everything ``pardbg ctl`` can ask of a run."""
+    return {a.verb.value: a.help for a in ACTIONS if a.verb is not None}
 
 
 OWN: Final[Mapping[str, Mapping[str, str]]] = {

@@ -66,8 +66,7 @@ class Controller:
 
     def send(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply | None:
         """Send; a Reply comes back only where it was refused at once."""
-        port = self._port
-        if port is None:
+        if self._port is None:
             return Reply(False, NO_PORT, {})
         if verb is Verb.KILL:  # asked for in so many words
             if ranks != "yes":
@@ -85,7 +84,7 @@ class Controller:
         if verb is Verb.STEP and ranks:
             words = f"stepping rank {ranks}…"
         self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.LEVEL)
-        return self._run(verb, words, partial(port.command, verb, ranks, **args))
+        return self._run(verb, words, partial(self._port.command, verb, ranks, **args))
 
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
         """Send and wait for the answer: not in the UI's thread."""
@@ -101,18 +100,13 @@ class Controller:
         call = partial(self._port.command, Verb.MARK, at_ns=t_ns, text=text)
         return self._run(Verb.MARK, "keeping the bookmark…", call)
 
-    def take(self) -> Reply | None:
+    def take(self, back: bool = False) -> Reply | None:
+        """Take control over from another viewer; or give it ``back``: every rank runs on."""
         if self._port is None:
             return Reply(False, NO_PORT, {})
-        self.used = True
-        return self._run(None, "taking control…", self._port.take)
-
-    def leave(self) -> Reply | None:
-        """Give control up; every rank runs on."""
-        if self._port is None:
-            return Reply(False, NO_PORT, {})
-        self.used = False
-        return self._run(None, "giving control up…", self._port.leave)
+        self.used = not back
+        words = "giving control up…" if back else "taking control…"
+        return self._run(None, words, self._port.leave if back else self._port.take)
 
     def farewell(self, timeout_s: float = 1.0) -> None:
         """On the way out: let every rank run on, without waiting long for a hub that is gone."""

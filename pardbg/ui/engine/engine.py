@@ -22,7 +22,7 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording, Want
 from pardbg.ui.engine.frame_maker import FrameMaker
 from pardbg.ui.engine.landmarks import Journey, Places
-from pardbg.ui.engine.loading import Loader
+from pardbg.ui.engine.loading import POLL_MS, Loader
 from pardbg.ui.engine.messages import Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
 
@@ -87,14 +87,10 @@ class Engine:
         """The cursor was moved."""
         self._wake.set()
 
-    def go(self, journey: Journey) -> None:
-        """Move the cursor to a place that the store knows."""
+    def go(self, journey: Journey | Bookmark) -> None:
+        """Move the cursor to a place that the store knows; or take a bookmark of a recording (a
+        live run's come back from the hub)."""
         self._journeys.append(journey)
-        self._wake.set()
-
-    def mark(self, mark: Bookmark) -> None:
-        """A bookmark of a recording (a live run's come back from the hub)."""
-        self._journeys.append(mark)
         self._wake.set()
 
     # ---------------------------------------------------------------- the thread
@@ -114,7 +110,7 @@ class Engine:
         elif self._cursor.replay:
             self._read_on()
         else:
-            self._loader.read_live()
+            self._loader.read(POLL_MS)
             if self._loader.notice:
                 self._tell_once(self._loader.notice)
         if not self._loader.opened:
@@ -247,7 +243,7 @@ class Engine:
 
     def _hurry(self, asked: bool) -> bool:
         """Give a first answer: whole frames take long, and somebody waits for this one."""
-        if self._analysis.glance is None or self._cursor.following:
+        if not self._analysis.glances or self._cursor.following:
             return False
         slow = self._pace.slow or self._made is None
         return slow and (self._cursor.playing or asked)

@@ -3,19 +3,21 @@ comes as one frozen value (`Frame`). The UI never sees the store, and analyses n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import PARTS, Sight, Snapshot
+from pardbg.analysis.answers.snapshot import PARTS, Sight, Snapshot, snapshot
 from pardbg.analysis.answers.timeline import Lanes as Lanes
-from pardbg.analysis.answers.timeline import Spot, WaitedFor
-from pardbg.analysis.base.run import OutputLine
+from pardbg.analysis.answers.timeline import Spot, WaitedFor, lanes
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.run import OutputLine, lines
+from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.analysis.pipeline.planned import ScheduleDetail
-from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant
-from pardbg.analysis.whatif.answer import WhatIf
+from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
+from pardbg.analysis.whatif.answer import WhatIf, kept_whatif
 from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
@@ -129,49 +131,40 @@ class Frame:
     """The second of two recordings that are shown together."""
 
 
-def _no_findings(_store: Any, _t_ns: int | None) -> Iterable[Finding]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
 class Analysis:
     """The analysis as the engine calls it; tests give their own."""
 
-    snapshot: Callable[[Any, int | None, int | None], Snapshot]
-    """Of a store, at a time, with the pipeline of a rank."""
-    lanes: Callable[[Any, int, int, int, tuple[int, ...] | None], Lanes]
-    output: Callable[[Any, int, OutputWant], tuple[OutputLine, ...]]
-    glance: Callable[[Any, int | None, int | None, Sight | None], Snapshot] | None = None
-    """A snapshot without findings, for a first answer where the whole one takes long; of many
-    ranks of what is in sight."""
-    findings: Callable[[Any, int | None], Iterable[Finding]] = _no_findings
-    """Findings at a moment, without the rest of a snapshot."""
-    whatif: Callable[[Any, int | None], WhatIf | str | None] = lambda _store, _t_ns: None
-    """Other schedules by the steps up to a moment."""
-    ticks: Callable[[Any, int | None, TicksWant], Ticks | None] = lambda _store, _t_ns, _want: None
+    glances = True
+    """A first answer without findings can be had where the whole one takes long."""
 
-    @staticmethod
-    def real() -> Analysis:
-        """The analysis itself, imported late: the first frame need not wait for all of it."""
-        from pardbg.analysis.answers.snapshot import snapshot
-        from pardbg.analysis.answers.timeline import lanes
-        from pardbg.analysis.base.asof import View
-        from pardbg.analysis.base.run import lines
-        from pardbg.analysis.findings import findings
-        from pardbg.analysis.pipeline.ticks.cell import ticks_shown
-        from pardbg.analysis.whatif.answer import kept_whatif
+    def snapshot(
+        self, store: Any, t_ns: int | None, rank: int | None, deep: bool, sight: Sight | None
+    ) -> Snapshot:
+        """At a time, with the pipeline of a rank. Not ``deep``: without findings, and of many ranks
+        of what is in sight."""
+        return snapshot(store, t_ns, rank, deep=deep, sight=sight)
 
-        return Analysis(
-            snapshot,
-            lanes,
-            lambda store, t_ns, want: lines(
-                store, t_ns, want.limit, contains=want.contains, rank=want.rank
-            ),
-            lambda store, t_ns, rank, sight: snapshot(store, t_ns, rank, deep=False, sight=sight),
-            lambda store, t_ns: findings(View(store, t_ns)),
-            lambda store, t_ns: kept_whatif(View(store, t_ns)),
-            ticks_shown,
-        )
+    def lanes(
+        self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None
+    ) -> Lanes:
+        """What a timeline shows of these ranks; None: of all."""
+        return lanes(store, t0_ns, t1_ns, columns, ranks)
+
+    def output(self, store: Any, t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
+        """What was printed up to a moment."""
+        return lines(store, t_ns, want.limit, contains=want.contains, rank=want.rank)
+
+    def findings(self, store: Any, t_ns: int | None) -> Iterable[Finding]:
+        """Findings at a moment, without the rest of a snapshot."""
+        return findings(View(store, t_ns))
+
+    def whatif(self, store: Any, t_ns: int | None) -> WhatIf | str | None:
+        """Other schedules by the steps up to a moment."""
+        return kept_whatif(View(store, t_ns))
+
+    def ticks(self, store: Any, t_ns: int | None, want: TicksWant) -> Ticks | None:
+        """The pipelines by tick."""
+        return ticks_shown(store, t_ns, want)
 
 
 @dataclass(frozen=True, slots=True)

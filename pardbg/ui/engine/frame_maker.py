@@ -108,7 +108,7 @@ class FrameMaker:
         self.num_looks += 1
         sight, whole = Sight(known, *shown) if known is not None else None, not hurry
         snapshot = self._made(self._store, t_ns, rank, whole, sight)
-        whole = whole or self._analysis.glance is None
+        whole = whole or not self._analysis.glances
         self._kept = moment, snapshot, whole, shown
         return snapshot, whole
 
@@ -120,10 +120,8 @@ class FrameMaker:
         whole: bool,
         sight: Sight | None = None,
     ) -> Snapshot:
-        glance = None if whole else self._analysis.glance
-        if glance is not None:
-            return glance(store, t_ns, rank, sight)
-        return self._analysis.snapshot(store, t_ns, rank)
+        deep = whole or not self._analysis.glances
+        return self._analysis.snapshot(store, t_ns, rank, deep, None if deep else sight)
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
         """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is

@@ -64,15 +64,11 @@ class Loader:
         self._cursor.bounds(begin, end)
         return begin, end
 
-    def read_live(self) -> None:
-        """What came, or wait a moment for something to come."""
-        self._apply(POLL_MS)
-
     def read_slice(self, waited_for: Callable[[], bool]) -> None:
         """A slice of a recording; a short one where somebody waits for a frame."""
         until = time.monotonic() + LOAD_SLICE_S
         while not self._source.finished:
-            self._apply(0)
+            self.read(0)
             if time.monotonic() >= until or waited_for():
                 break
 
@@ -118,7 +114,8 @@ class Loader:
             self._opened_ns = begin if end is None else end
             self._cursor.seek(self._opened_ns)
 
-    def _apply(self, wait_ms: int) -> None:
+    def read(self, wait_ms: int) -> None:
+        """What came; or wait so long at most for something to come."""
         messages = self._source.poll(wait_ms)
         for message in messages:
             self._store.apply(message)

@@ -10,49 +10,45 @@ from pardbg.control.language.verbs import Reply, Verb
 from pardbg.ui.engine.feed import Frame
 
 
-@dataclass
-class FrameReady(Message):
-    """A new frame; only the newest waiting one is drawn."""
+class _Newest(Message, bubble=False):
+    """Only the newest waiting one of a kind is handled."""
 
-    bubble = False
+    def can_replace(self, message: Message) -> bool:
+        return type(message) is type(self)
+
+
+@dataclass
+class FrameReady(_Newest, bubble=False):
+    """A new frame."""
+
     frame: Frame
 
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, FrameReady)
-
 
 @dataclass
-class Loading(Message):
+class Loading(_Newest, bubble=False):
     """A recording is being read: how much of it is."""
 
-    bubble = False
     share: float
 
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, Loading)
-
 
 @dataclass
-class Trouble(Message):
+class Trouble(Message, bubble=False):
     """One line about something that failed in the viewer."""
 
-    bubble = False
     text: str
 
 
 @dataclass
-class Arrived(Message):
+class Arrived(Message, bubble=False):
     """Where a journey in time ended, in words."""
 
-    bubble = False
     text: str
 
 
 @dataclass
-class Answered(Message):
+class Answered(Message, bubble=False):
     """The hub answered a command (or the port raised)."""
 
-    bubble = False
     verb: Verb | None
     """None: ``take`` or ``leave``."""
     reply: Reply

@@ -49,7 +49,7 @@ class ControlActions:
             "toggle": self._toggle,
             "break_here": self._break_here,
             "take": lambda _: self.refused(self._controller.take()),
-            "leave": lambda _: self.refused(self._controller.leave()),
+            "leave": lambda _: self.refused(self._controller.take(back=True)),
             "frame_up": self._frame_up,
             "frame_down": self._frame_down,
         }  # fmt: skip

@@ -31,7 +31,7 @@ from pardbg.ui.main.time_actions import TimeActions
 from pardbg.ui.main.view_actions import AppActions, SelectionActions
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.debug import DebugPage
-from pardbg.ui.screens.panel import Draw, Panel
+from pardbg.ui.screens.panel import Panel
 from pardbg.ui.screens.pipeline import PipelinePage
 from pardbg.ui.screens.row_pages import (
     CollectivesPage,
@@ -220,12 +220,8 @@ class MainScreen(Screen[None]):
             parts=PARTS if over else frozenset(page.parts),
         ))  # fmt: skip
 
-    def open_panel(self, title: str, draw: Draw) -> None:
-        """Show a framed picture over the page."""
-        self.push_panel(Panel(title, draw))
-
     def push_panel(self, panel: Panel) -> None:
-        """Show it; a ``:`` or ``/`` typed over it closes it and opens the prompt."""
+        """Show it over the page; a ``:`` or ``/`` typed over it closes it and opens the prompt."""
         self.app.push_screen(panel, lambda kind: self.ask(kind) if kind else None)
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:

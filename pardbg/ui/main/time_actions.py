@@ -18,6 +18,7 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.landmarks import Journey
+from pardbg.ui.screens.panel import Panel
 from pardbg.ui.widgets.prompt import NOTE
 from pardbg.words import whole
 
@@ -182,4 +183,4 @@ class TimeActions:
             known = frame.bookmarks if frame is not None else ()
             return bookmark_list(known, frame.snapshot if frame is not None else None, cells, rows)
 
-        self._view.open_panel("bookmarks", draw)
+        self._view.push_panel(Panel("bookmarks", draw))

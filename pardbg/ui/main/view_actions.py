@@ -17,7 +17,7 @@ from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
 from pardbg.ui.commands.actions import SCREENS, Handlers, explain
 from pardbg.ui.engine.messages import Arrived, Trouble
-from pardbg.ui.screens.panel import help_panel, word_panel
+from pardbg.ui.screens.panel import HelpPanel, Panel, word_panel
 
 if TYPE_CHECKING:
     from pardbg.ui.main.main_screen import MainScreen
@@ -88,7 +88,7 @@ class SelectionActions:
             made = page.detail(now, cells, rows) if now else None
             return made[1] if made else Picture()
 
-        view.open_panel(found[0], draw)
+        view.push_panel(Panel(found[0], draw))
 
     def _escape(self, _argument: str) -> None:
         if self._view.page.contains:
@@ -165,10 +165,8 @@ class AppActions:
         lines = explain(argument) if argument else []
         if argument and not lines:
             raise UserError(f"no word {argument!r}: ? lists all")
-        panel = (
-            word_panel(argument, lines) if lines else help_panel(self._view.live, self._view.active)
-        )
-        self._view.push_panel(panel)
+        view = self._view
+        view.push_panel(word_panel(argument, lines) if lines else HelpPanel(view.live, view.active))
 
     def _picture(self, argument: str) -> None:
         """What is on the screen now; the file is written on a thread of its own."""

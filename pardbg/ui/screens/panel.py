@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input
 
 from pardbg.render.draw.cells import Picture, Segment, line
@@ -42,16 +43,18 @@ class Panel(ModalScreen[str]):
         Binding("pageup", "scroll(-10)"),
     ]
 
+    _keys = "esc closes"
+
     def __init__(self, title: str, draw: Draw) -> None:
         super().__init__()
         self._title = title
         self._pane = _Pane(draw)
+        self._parts: tuple[Widget, ...] = (self._pane,)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="panel") as box:
-            box.border_title = f" {self._title} "
-            box.border_subtitle = " esc closes "
-            yield self._pane
+            box.border_title, box.border_subtitle = f" {self._title} ", f" {self._keys} "
+            yield from self._parts
 
     def redraw(self) -> None:
         self._pane.redraw()
@@ -79,18 +82,13 @@ class HelpPanel(Panel):
     AUTO_FOCUS = ""
     """Keys scroll until a search was asked for."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search")]
+    _keys = "/ searches   esc closes"
 
     def __init__(self, live: bool, screen: str) -> None:
         super().__init__("pardbg help", self._drawn)
         self._rows = _help_rows(live, screen)
         self._search = Input(placeholder="search keys, commands, words", compact=True)
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="panel") as box:
-            box.border_title = f" {self._title} "
-            box.border_subtitle = " / searches   esc closes "
-            yield self._search
-            yield self._pane
+        self._parts = (self._search, self._pane)
 
     def on_mount(self) -> None:
         self._search.display = False
@@ -129,8 +127,3 @@ def _help_rows(live: bool, screen: str) -> list[HelpRow]:
         (title, action.shown, f"{action.command} {action.usage}".strip(), action.help)
         for title, action in rows
     ]
-
-
-def help_panel(live: bool, screen: str) -> Panel:
-    """Every action of this mode."""
-    return HelpPanel(live, screen)

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from pardbg.plain_text import plain
 from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width, width
 from pardbg.render.frame import chrome
-from pardbg.ui.palette import palette_of, style
+from pardbg.ui.palette import style
 
 
 class Lines(Widget):
@@ -52,7 +52,7 @@ class Lines(Widget):
         """One row as a strip, cached by its content: nothing is ever invalidated by hand."""
         line = self._lines[y] if y < len(self._lines) else ()
         width = self.size.width
-        palette = palette_of(self.app.theme)
+        palette = self.app.theme.removeprefix("pardbg-")
         key = (line, width, palette)
         strip = self._strips.get(key)
         if strip is None:

@@ -70,8 +70,7 @@ class Prompt(Input):
     def ask(self, kind: str, text: str = "") -> None:
         """Open for a command or a filter."""
         self.kind = kind
-        self.value = text
-        self.cursor_position = len(text)
+        self._put(text)
         self._at = len(self.history.lines)
         self.screen.set_focus(self)  # at once: focus() would let the next keys go elsewhere
 

@@ -8,8 +8,7 @@ in a brighter shade that grows; and, where the rank is held, what comes next beh
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pardbg import words
 from pardbg.analysis.pipeline.dependencies import parse
@@ -112,6 +111,11 @@ def seen_row(
     end = 0
     lowest = min(rank.stages, default=0)
     most = even(axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None)
+
+    def named(a: ActionSpan, cells: int) -> str:
+        size = min(cells, max(1, most)) if a.t1_ns is not None else cells
+        return label(a.stage, a.kind, a.microbatch, size, many_stages, a.stage > lowest)
+
     for action in rank.actions:
         begin = axis.x(action.t0_ns)
         if end - begin >= 2:  # an edge shared by rounding is one cell
@@ -120,7 +124,6 @@ def seen_row(
             if action.t1_ns is not None and axis.x(action.t1_ns) <= end:  # within the other one
                 text = label(action.stage, action.kind, action.microbatch, end - begin - 1, False)
                 row.put(begin + 1, text, style)
-        named = _Named(many_stages, most, action.stage > lowest)
         end = _box(row, action, axis, now_ns, named, end)
         if action.text in path and 0 < end <= row.size and row.chars[end - 1] == " ":
             row.chars[end - 1] = ON_PATH
@@ -140,24 +143,11 @@ def short_next(text: str, many_stages: bool) -> str:
     return clip(clean(text), 20)
 
 
-class _Named(NamedTuple):
-    """How a box is called."""
-
-    many_stages: bool
-    most: int
-    """Characters."""
-    later: bool
-    """Its stage is not the rank's first one."""
-
-    def text(self, action: ActionSpan, cells: int) -> str:
-        size = min(cells, max(1, self.most)) if action.t1_ns is not None else cells
-        return label(
-            action.stage, action.kind, action.microbatch, size, self.many_stages, self.later
-        )
-
-
-def _box(row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: _Named, painted: int) -> int:
-    """Paint one action; the end of what is painted so far comes back."""
+def _box(
+    row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: Callable[[ActionSpan, int], str],
+    painted: int,
+) -> int:  # fmt: skip
+    """Paint one action, ``named`` in so many cells; return the end of what is painted so far."""
     running = action.t1_ns is None
     start = max(axis.x(action.t0_ns), painted)
     end = axis.x(now_ns if action.t1_ns is None else action.t1_ns)
@@ -169,7 +159,7 @@ def _box(row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: _Named, p
     if running:
         style = style.rsplit(".", 1)[0] + ".now"
     row.fill(start, end, " ", style)
-    text = named.text(action, end - start)
+    text = named(action, end - start)
     row.put(start, text, style)
     if running and end - start > len(text):
         row.put(end - 1, "▸", style)

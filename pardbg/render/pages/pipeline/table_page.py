@@ -26,6 +26,7 @@ from pardbg.render.pages.pipeline.tick_page import (
     NAME,
     TickPageState,
     beyond,
+    cell_under,
     flight,
     grid_lines,
     legend,
@@ -63,7 +64,8 @@ class TableLook:
 def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
     """The page at ``cells`` x ``rows``."""
     grid = sheet.grid(look.now)
-    chosen = chosen_cell(sheet, look)
+    row = sheet.rows[look.rank] if look.rank < len(sheet.rows) else ()
+    chosen = next((one for one in row if one.tick == look.tick), None)
     foot = [*_figures(sheet, look, cells), *_verdict(sheet, look, chosen, cells, rows)]
     foot += _inspected(sheet, chosen, cells) if chosen is not None else [(), ()]
     foot += [legend(grid, cells)] if rows >= 20 else []
@@ -85,19 +87,11 @@ def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
     return Picture(tuple(head), tuple(body), tuple(foot), focus=focus, rows=tuple(places))
 
 
-def chosen_cell(sheet: Sheet, look: TableLook) -> Placed | None:
-    """The action under the cursor."""
-    row = sheet.rows[look.rank] if look.rank < len(sheet.rows) else ()
-    return next((one for one in row if one.tick == look.tick), None)
-
-
-def cell_under(sheet: Sheet, look: TableLook, cells: int, rank: int, x: int) -> TickCell | None:
+def cell_at(sheet: Sheet, look: TableLook, cells: int, rank: int, x: int) -> TickCell | None:
     """The action drawn at column ``x`` of a rank's row."""
     grid = sheet.grid(look.now)
     seen = _window(grid, look, cells)
-    tick = seen.first + (x - NAME) // seen.width
-    found = (c for row in grid.rows if row.rank == rank for c in row.cells if c.tick == tick)
-    return next(found, None) if x >= NAME and not look.by_time else None
+    return None if look.by_time else cell_under(grid.rows, seen, rank, x)
 
 
 def _window(grid: TickGrid, look: TableLook, cells: int) -> Window:

@@ -6,6 +6,7 @@ of the run stand one over the other, the selected rank's is the one that the wor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pardbg.analysis.answers.snapshot import Snapshot
@@ -55,10 +56,8 @@ def tick_page(
 ) -> Picture:
     """The page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
     look = look or TickPageState()
-    grids = ticks.grids
-    chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
-    tail = _tail(snapshot, cells)
-    seen = window(grids, cells - NAME - tail - 1, _in_view(chosen, look))
+    grids, tail = ticks.grids, _tail(snapshot, cells)
+    chosen, seen = _in_view(ticks, look, cells - tail)
     head = [_title(snapshot, chosen, cells)]
     said = _said(ticks, chosen, look, cells, rows)
     foot: list[Line] = [()] * (rows >= 30) + [legend(chosen, cells)] if rows >= 20 else []
@@ -82,27 +81,29 @@ def tick_page(
     return Picture(tuple(head), tuple(body), tuple(foot), focus=focus, rows=tuple(places))
 
 
-def _in_view(grid: TickGrid, look: TickPageState) -> int:
-    """The tick that must be seen."""
-    for row in grid.rows:
-        for cell in row.cells:
-            if row.rank == look.selected and look.cursor in (cell.action, cell.tick):
-                return cell.tick
-    return grid.tick
+def _in_view(ticks: Ticks, look: TickPageState, cells: int) -> tuple[TickGrid, Window]:
+    """The selected rank's grid, and the ticks that are shown: the chosen cell's is among them."""
+    grids = ticks.grids
+    chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
+    own = [cell for row in chosen.rows if row.rank == look.selected for cell in row.cells]
+    ticks_at = (cell.tick for cell in own if look.cursor in (cell.action, cell.tick))
+    return chosen, window(grids, cells - NAME - 1, next(ticks_at, chosen.tick))
 
 
 def cell_at(
     snapshot: Snapshot, ticks: Ticks, cells: int, look: TickPageState, rank: int, x: int
 ) -> TickCell | None:
     """The action drawn at column ``x`` of a rank's row."""
-    grids = ticks.grids
-    chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
-    seen = window(grids, cells - NAME - _tail(snapshot, cells) - 1, _in_view(chosen, look))
+    _, seen = _in_view(ticks, look, cells - _tail(snapshot, cells))
+    rows = [row for grid in ticks.grids for row in grid.rows]
+    return cell_under(rows, seen, rank, x)
+
+
+def cell_under(rows: Iterable[TickRow], seen: Window, rank: int, x: int) -> TickCell | None:
+    """The cell at column ``x`` of a rank's row."""
     tick = seen.first + (x - NAME) // seen.width
-    row = next((r for g in grids for r in g.rows if r.rank == rank), None)
-    if row is None or x < NAME:
-        return None
-    return next((cell for cell in row.cells if cell.tick == tick), None)
+    found = (c for row in rows if row.rank == rank for c in row.cells if c.tick == tick)
+    return next(found, None) if x >= NAME else None
 
 
 def _tail(snapshot: Snapshot, cells: int) -> int:

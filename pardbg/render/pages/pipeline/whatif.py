@@ -63,22 +63,21 @@ def _advice(answer: WhatIf) -> Line:
             Segment(" best ", "dim"),
             Segment("what runs now: nothing else wins by more than the model's error"),
         )  # fmt: skip
-    gain = 1 - best.step_ns / answer.predicted_ns
-    return line(
-        Segment(" best ", "dim"), Segment(shape(best), "good"), Segment("  "),
-        Segment(words.duration(best.step_ns), "strong"),
-        Segment(f"/step, {words.percent(gain, 0)} less"),
-    )  # fmt: skip
+    return _winner(
+        "best", best, f", {words.percent(1 - best.step_ns / answer.predicted_ns, 0)} less"
+    )
 
 
 def _more(answer: WhatIf) -> Line:
     best = answer.best_microbatches
-    if best is None:
-        return ()
+    said = " at best: if smaller microbatches cost no efficiency"
+    return () if best is None else _winner("more", best, said)
+
+
+def _winner(name: str, best: Option, said: str) -> Line:
     return line(
-        Segment(" more ", "dim"), Segment(shape(best), "good"), Segment("  "),
-        Segment(words.duration(best.step_ns), "strong"),
-        Segment("/step at best: if smaller microbatches cost no efficiency"),
+        Segment(f" {name} ", "dim"), Segment(shape(best), "good"), Segment("  "),
+        Segment(words.duration(best.step_ns), "strong"), Segment(f"/step{said}"),
     )  # fmt: skip
 
 
