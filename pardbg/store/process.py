@@ -294,9 +294,8 @@ class Process:
         table.evict(excess)
 
     def _remember_memory(self, table: Table, count: int) -> None:
-        columns = (table.col(c)[:count].tolist() for c in ("name_id", "stage", "t1_ns", "a", "b"))
-        for name_id, stage, t1, a, b in zip(*columns, strict=True):
-            self.memory_evicted[name_id, stage] = (t1, a, b)
+        rows = table.tuples(slice(count), "name_id", "stage", "t1_ns", "a", "b")
+        self.memory_evicted.update({(name, stage): (t1, a, b) for name, stage, t1, a, b in rows})
 
 
 def _parse(proc: str) -> tuple[int, str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,6 +67,10 @@ class Table:
     def col(self, name: str) -> Array:
         """Return one column, oldest row first. Do not write to it."""
         return self._cols[name][self._lo : self._hi]
+
+    def tuples(self, rows: Array | slice, *names: str) -> Iterator[Any]:
+        """Return a tuple of Python values per row, of these columns."""
+        return zip(*(self.col(name)[rows].tolist() for name in names), strict=True)
 
     @property
     def when(self) -> Array:

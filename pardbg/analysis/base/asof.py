@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from pardbg.analysis.base.rank_columns import MANY, Joined, Rows
 from pardbg.store.process import Process
 from pardbg.store.store import Store
-from pardbg.store.table import Table
+from pardbg.store.table import Array, Table
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,6 +85,11 @@ class View:
 
     def rows(self, process: Process, table: str) -> tuple[Table, int]:
         return process.table(table), self.visible(process, table)
+
+    def step_rows(self, process: Process, name: str, step: int) -> tuple[Table, Array]:
+        """A table, and which of its visible rows are of a step."""
+        table, visible = self.rows(process, name)
+        return table, table.step_rows(step, step, visible)
 
     @property
     def num_records(self) -> int:

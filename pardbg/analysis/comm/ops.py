@@ -104,8 +104,7 @@ def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
     process, done_name = view.ranks[rank], done_table(name)
     table, kept = process.table(name), view.memo(f"issues {process.proc} {done_name}")
     groups = process.groups
-    keys = list(zip(*(table.col(c)[at].tolist() for c in ("group_id", "seq", "t0_ns")),
-                    strict=True))  # fmt: skip
+    keys = list(table.tuples(at, "group_id", "seq", "t0_ns"))
     found: list[Issue | None] = [kept.get(key) for key in keys] if kept else [None] * len(keys)
     fresh = [
         i for i, one in enumerate(found)
@@ -128,9 +127,9 @@ def _made(
         "name_id", "group_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step",
         "stage", "microbatch",
     )  # fmt: skip
-    columns = (table.col(name)[part].tolist() for name in names)
+    rows = table.tuples(part, *names)
     made = Issue._make  # half the cost of Issue(...)
-    for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in zip(*columns, strict=True):
+    for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in rows:
         group = process.groups.get(gid)
         if group is None:
             group = unknown_group(process, gid)
@@ -183,8 +182,5 @@ def _completions(
     """(group id, seq) -> (completion, flags, peer) of ops that completed since a time."""
     table, visible = view.rows(process, name)
     lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-    names = ("group_id", "seq", "t1_ns", "flags", "peer")
-    columns = (table.col(c)[lo:visible].tolist() for c in names)
-    return {
-        (gid, seq): (t1, flags, peer) for gid, seq, t1, flags, peer in zip(*columns, strict=True)
-    }
+    done = table.tuples(slice(lo, visible), "group_id", "seq", "t1_ns", "flags", "peer")
+    return {(gid, seq): (t1, flags, peer) for gid, seq, t1, flags, peer in done}

@@ -134,8 +134,7 @@ def _steady(steps: Array, sizes: Array) -> float | None:
 
 
 def _begin_of(view: View, process: Process, step: int) -> int:
-    table, visible = view.rows(process, "step")
-    rows = table.step_rows(step, step, visible)
+    table, rows = view.step_rows(process, "step", step)
     return int(table.col("t0_ns")[rows[0]]) if len(rows) else process.started_ns or 0
 
 

@@ -212,12 +212,9 @@ def _crossed(view: View) -> Iterable[tuple[Key, Finding]]:
 
 def _threads_ops(view: View, process: Process) -> dict[Key, dict[int, tuple[bool, int, int]]]:
     table, visible = view.rows(process, "issue")
-    part = slice(max(0, visible - _LAST), visible)
-    columns = (
-        table.col(c)[part].tolist() for c in ("group_id", "seq", "flags", "name_id", "t0_ns")
-    )
+    part, columns = slice(max(0, visible - _LAST), visible), ("group_id", "seq", "flags")
     found: dict[Key, dict[int, tuple[bool, int, int]]] = defaultdict(dict)
-    for gid, seq, flags, name_id, t0 in zip(*columns, strict=True):
+    for gid, seq, flags, name_id, t0 in table.tuples(part, *columns, "name_id", "t0_ns"):
         group = process.groups.get(gid)
         if group is not None:
             found[group.epoch, group.key][seq] = (bool(flags & _OTHER), name_id, t0)

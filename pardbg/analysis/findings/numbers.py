@@ -315,10 +315,9 @@ def _checksums(
     wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", _OWN))}
     if not wanted or not visible:
         return
-    lo = max(0, visible - _SUMS_BACK)
-    columns = (table.col(c)[lo:visible].tolist()
-               for c in ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns"))  # fmt: skip
-    for name_id, gid, step, seq, a, b, t in zip(*columns, strict=True):
+    part = slice(max(0, visible - _SUMS_BACK), visible)
+    columns = ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns")
+    for name_id, gid, step, seq, a, b, t in table.tuples(part, *columns):
         group = process.groups.get(gid)
         if name_id in wanted and group is not None:
             own = _OWN if wanted[name_id].startswith(_OWN) else ""

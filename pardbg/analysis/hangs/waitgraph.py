@@ -301,9 +301,7 @@ def _open_in(view: View, rank: int, process: Process, name: str, since: int) -> 
     rows = lo + np.flatnonzero(~np.isin(keys, ended) & ~failed)
     columns = ("group_id", "seq", "name_id", "flags", "peer", "t0_ns")
     found = []
-    for gid, seq, name_id, flags, peer, t0 in zip(
-        *(table.col(c)[rows].tolist() for c in columns), strict=True
-    ):
+    for gid, seq, name_id, flags, peer, t0 in table.tuples(rows, *columns):
         group = process.groups.get(gid)
         if group is None:
             continue
@@ -324,9 +322,8 @@ def _with_behind(view: View, process: Process, ops: list[PendingOp]) -> list[Pen
     if not ops:
         return []
     table, visible = view.rows(process, "issue_p2p")
-    lo = max(0, visible - TAIL)
-    columns = ("group_id", "name_id", "flags", "peer", "t0_ns")
-    rows = list(zip(*(table.col(c)[lo:visible].tolist() for c in columns), strict=True))
+    tail, columns = slice(max(0, visible - TAIL), visible), ("group_id", "name_id", "flags", "peer")
+    rows = list(table.tuples(tail, *columns, "t0_ns"))
     made = []
     for op in ops:
         behind = sum(

@@ -103,12 +103,11 @@ def _units(
     view: View, process: Process, step: int
 ) -> tuple[dict[str, UnitRow], list[tuple[int, int]]]:
     """Units in the order of their first use, and (time, bytes whole from then on)."""
-    table, visible = view.rows(process, "fsdp")
-    rows = table.step_rows(step, step, visible)[:MAX_ROWS]
-    columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns", "a", "b"))
+    table, rows = view.step_rows(process, "fsdp", step)
+    columns = ("name_id", "t0_ns", "t1_ns", "a", "b")
     units: dict[str, UnitRow] = {}
     curve: list[tuple[int, int]] = []
-    for name_id, t0, t1, size, whole in zip(*columns, strict=True):
+    for name_id, t0, t1, size, whole in table.tuples(rows[:MAX_ROWS], *columns):
         name, verb = split_name(process.name(name_id))
         _take(units.setdefault(name, UnitRow(name, size)), verb, t0, t1)
         if not curve or curve[-1][1] != whole:
@@ -140,7 +139,6 @@ def _take(unit: UnitRow, verb: str, t0: int, t1: int) -> None:
 
 
 def _phases(view: View, process: Process, step: int) -> tuple[tuple[str, int, int], ...]:
-    table, visible = view.rows(process, "phase")
-    rows = table.step_rows(step, step, visible)
-    columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
-    return tuple((process.name(i), t0, t1) for i, t0, t1 in zip(*columns, strict=True))[:64]
+    table, rows = view.step_rows(process, "phase", step)
+    phases = table.tuples(rows[:64], "name_id", "t0_ns", "t1_ns")
+    return tuple((process.name(i), t0, t1) for i, t0, t1 in phases)

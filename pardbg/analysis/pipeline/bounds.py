@@ -121,7 +121,7 @@ def kept_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | Non
     """Of so many microbatches per stage; None where a stage's size is not known."""
     if not any(per_stage.values()):
         return 0
-    sizes = _sizes(view, rank)
+    sizes = sampled_sizes(view, rank)
     if any(count and stage not in sizes for stage, count in per_stage.items()):
         return None
     return sum(count * sizes.get(stage, 0) for stage, count in per_stage.items())
@@ -130,7 +130,7 @@ def kept_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | Non
 def peak_bytes(view: View, rank: int) -> int | None:
     """The most that were kept at a time in the newest two steps; None: the rank runs no pipeline,
     or a stage's size is not known."""
-    sizes, process = _sizes(view, rank), view.ranks.get(rank)
+    sizes, process = sampled_sizes(view, rank), view.ranks.get(rank)
     if not sizes or process is None:
         return None
     table, visible = view.rows(process, "action")
@@ -146,13 +146,12 @@ def peak_bytes(view: View, rank: int) -> int | None:
 
 
 @per_view
-def _sizes(view: View, rank: int) -> dict[int, int]:
-    """stage -> bytes of the newest sampled forward."""
+def sampled_sizes(view: View, rank: int) -> dict[int, int]:
+    """stage -> activation bytes of one microbatch, by the newest sampled forward."""
     process = view.ranks.get(rank)
     if process is None:
         return {}
     table, visible = view.rows(process, "action")
     begin = max(0, visible - _SAMPLED_BACK)
     rows = begin + np.flatnonzero(table.col("a")[begin:visible] > 0)
-    columns = (table.col(c)[rows].tolist() for c in ("stage", "a"))
-    return dict(zip(*columns, strict=True))
+    return dict(table.tuples(rows, "stage", "a"))

@@ -105,14 +105,11 @@ def _chains_of(view: View, step: int) -> tuple[tuple[Chain, ...], str]:
 def _see(view: View, process: Process, step: int) -> _Seen:
     seen = _Seen()
     waited = _waits(view, process, step)
-    table, visible = view.rows(process, "issue_p2p")
-    rows = table.step_rows(step, step, visible)
+    table, rows = view.step_rows(process, "issue_p2p", step)
     columns = ("peer", "flags", "t0_ns", "t1_ns", "group_id", "seq")
-    done = _done(view, process, step)
+    done = completions(view, process, step)
     cuts: list[Interval] = list(waited.values())
-    for peer, flags, t0, t1, group, seq in zip(
-        *(table.col(c)[rows].tolist() for c in columns), strict=True
-    ):
+    for peer, flags, t0, t1, group, seq in table.tuples(rows, *columns):
         cuts.append((t0, t1))
         if flags & _SEND:
             seen.sends[peer].append((t0, t1))
@@ -120,10 +117,8 @@ def _see(view: View, process: Process, step: int) -> _Seen:
             there = waited.get((group, seq), (0, done.get((group, seq), 0)))[1]
             seen.receives[peer].append((t0, there))
     first = [t0 for t0, _ in cuts]
-    table, visible = view.rows(process, "phase")
-    rows = table.step_rows(step, step, visible)
-    names = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns"))
-    for name_id, t0, t1 in zip(*names, strict=True):
+    table, rows = view.step_rows(process, "phase", step)
+    for name_id, t0, t1 in table.tuples(rows, "name_id", "t0_ns", "t1_ns"):
         name = process.name(name_id)
         first.append(t0)
         if name in _EDGES:
@@ -140,25 +135,23 @@ def _see(view: View, process: Process, step: int) -> _Seen:
 
 def _ended_ns(view: View, process: Process, step: int) -> int:
     """When a step ended; 0 where that was not seen."""
-    table, visible = view.rows(process, "step")
-    ends = table.col("t1_ns")[table.step_rows(step, step, visible)]
-    return int(ends[-1]) if len(ends) else 0
+    table, rows = view.step_rows(process, "step", step)
+    return int(table.col("t1_ns")[rows[-1]]) if len(rows) else 0
 
 
 def _waits(view: View, process: Process, step: int) -> dict[tuple[int, int], Interval]:
     """(group id, seq) -> the wait for a p2p op of the step."""
-    table, visible = view.rows(process, "wait")
-    rows = table.step_rows(step, step, visible)
+    table, rows = view.step_rows(process, "wait", step)
     rows = rows[(table.col("flags")[rows] & _P2P) != 0]
-    columns = (table.col(c)[rows].tolist() for c in ("group_id", "seq", "t0_ns", "t1_ns"))
-    return {(group, seq): (t0, t1) for group, seq, t0, t1 in zip(*columns, strict=True)}
+    waits = table.tuples(rows, "group_id", "seq", "t0_ns", "t1_ns")
+    return {(group, seq): (t0, t1) for group, seq, t0, t1 in waits}
 
 
-def _done(view: View, process: Process, step: int) -> dict[tuple[int, int], int]:
-    table, visible = view.rows(process, "done_p2p")
-    rows = table.step_rows(step, step, visible)
-    columns = (table.col(c)[rows].tolist() for c in ("group_id", "seq", "t1_ns"))
-    return {(group, seq): t1 for group, seq, t1 in zip(*columns, strict=True)}
+def completions(view: View, process: Process, step: int) -> dict[tuple[int, int], int]:
+    """(group id, seq) -> completion of a process's p2p ops of a step (a completion carries the
+    step of its issue)."""
+    table, rows = view.step_rows(process, "done_p2p", step)
+    return {(group, seq): t1 for group, seq, t1 in table.tuples(rows, "group_id", "seq", "t1_ns")}
 
 
 # -- is it a pipeline

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, subtract, union
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, twin
+from pardbg.analysis.pipeline.hand_written import completions
 from pardbg.analysis.pipeline.observed import ActionSpan, Cause, Idle
 from pardbg_agent import wire
 
@@ -199,20 +200,15 @@ def receives(view: View, rank: int, step: int) -> Receives:
     process = view.ranks.get(rank)
     if process is None:
         return {}
-    table, visible = view.rows(process, "issue_p2p")
-    rows = table.step_rows(step, step, visible)
-    if not len(rows):
-        return {}
+    table, rows = view.step_rows(process, "issue_p2p", step)
     recv = (table.col("flags")[rows] & int(wire.Flag.SEND)) == 0
     rows = rows[recv & (table.col("microbatch")[rows] >= 0)]
     if not len(rows):
         return {}
-    done = completions(view, rank, step)
+    done = completions(view, process, step)
     columns = ("name_id", "stage", "microbatch", "t0_ns", "group_id", "seq")
     found: Receives = {}
-    for name, stage, mb, t0, group, seq in zip(
-        *(table.col(c)[rows].tolist() for c in columns), strict=True
-    ):
+    for name, stage, mb, t0, group, seq in table.tuples(rows, *columns):
         op = process.ops.get(name)
         label = op.reduce if op is not None else ""
         found.setdefault((label, stage, mb), []).append((t0, done.get((group, seq))))
@@ -224,13 +220,11 @@ def calls(view: View, rank: int, step: int, num_stages: int) -> list[Call]:
     process = view.ranks.get(rank)
     if process is None:
         return []
-    table, visible = view.rows(process, "issue_p2p")
-    rows = table.step_rows(step, step, visible)
+    table, rows = view.step_rows(process, "issue_p2p", step)
     rows = rows[table.col("microbatch")[rows] >= 0]
     names = ("name_id", "stage", "microbatch", "t0_ns", "t1_ns", "flags")
-    columns = (table.col(c)[rows].tolist() for c in names)
     made = []
-    for name, stage, mb, t0, t1, flags in zip(*columns, strict=True):
+    for name, stage, mb, t0, t1, flags in table.tuples(rows, *names):
         op = process.ops.get(name)
         label = op.reduce if op is not None else ""
         # A send's tensor is made by the action of its own label, a receive's by the one before.
@@ -239,12 +233,3 @@ def calls(view: View, rank: int, step: int, num_stages: int) -> list[Call]:
         if label and source is not None:
             made.append(Call(t0, t1, source))
     return sorted(made)
-
-
-def completions(view: View, rank: int, step: int) -> dict[tuple[int, int], int]:
-    """(group id, seq) -> completion of the rank's p2p ops of a step (a completion carries the
-    step of its issue)."""
-    table, visible = view.rows(view.ranks[rank], "done_p2p")
-    rows = table.step_rows(step, step, visible)
-    columns = (table.col(c)[rows].tolist() for c in ("group_id", "seq", "t1_ns"))
-    return {(group, seq): t1 for group, seq, t1 in zip(*columns, strict=True)}

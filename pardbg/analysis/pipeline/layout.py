@@ -142,13 +142,11 @@ def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
     process = view.ranks.get(rank)
     if process is None:
         return []
-    table, visible = view.rows(process, "action")
-    rows = table.step_rows(step, step, visible)
-    columns = (table.col(c)[rows].tolist() for c in ("name_id", "stage", "microbatch"))
-    times = (table.col(c)[rows].tolist() for c in ("t0_ns", "t1_ns"))
+    table, rows = view.step_rows(process, "action", step)
+    columns = ("name_id", "stage", "microbatch", "t0_ns", "t1_ns")
     made = [
         ActionSpan(rank, stage, process.name(name), mb, t0, t1)
-        for name, stage, mb, t0, t1 in zip(*columns, *times, strict=True)
+        for name, stage, mb, t0, t1 in table.tuples(rows, *columns)
     ]
     made.sort(key=lambda span: span.t0_ns)
     running = running_action(view, rank)

@@ -126,8 +126,7 @@ def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
             if process is None:
                 counts.append(-1)
                 continue
-            table, visible = view.rows(process, name)
-            counts.append(len(table.step_rows(step, step, visible)))
+            counts.append(len(view.step_rows(process, name, step)[1]))
         counts.append(_ended_step(view, rank, step))  # without a plan, this makes it complete
     return tuple(counts)
 
@@ -387,8 +386,7 @@ def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
     for rank in layout.ranks:
         process = view.ranks.get(rank)
         if process is not None:
-            table, visible = view.rows(process, "step")
-            rows = table.step_rows(step, step, visible)
+            table, rows = view.step_rows(process, "step", step)
             if len(rows):
                 ended = max(ended, int(table.col("t1_ns")[rows].max()))
     return ended

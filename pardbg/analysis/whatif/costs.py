@@ -11,6 +11,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.pipeline.bounds import sampled_sizes
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, twin
 from pardbg.analysis.pipeline.layout import Layout
 from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
@@ -118,7 +119,7 @@ def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
         num_stages=layout.num_stages,
         num_microbatches=layout.num_microbatches,
         steps=tuple(made),
-        activations=_activations(view, layout),
+        activations={s: n for r in layout.ranks for s, n in sampled_sizes(view, r).items()},
         split=split,
         outside=outside,
     )
@@ -267,18 +268,3 @@ def _counted(view: View, layout: Layout) -> dict[int, list[tuple[int, int]]]:
         for step, t0, t1 in last_step_rows(view, process, 2 * LAST + 8) if process else ():
             found[step].append((t0, t1))
     return found
-
-
-def _activations(view: View, layout: Layout) -> dict[int, int]:
-    """stage -> newest sampled bytes of one microbatch."""
-    sizes: dict[int, int] = {}
-    for rank in layout.ranks:
-        process = view.ranks.get(rank)
-        if process is None:
-            continue
-        table, visible = view.rows(process, "action")
-        lo = max(0, visible - (1 << 14))
-        rows = (table.col("a")[lo:visible] > 0).nonzero()[0] + lo
-        columns = (table.col(c)[rows].tolist() for c in ("stage", "a"))
-        sizes.update(zip(*columns, strict=True))
-    return sizes

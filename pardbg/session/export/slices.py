@@ -119,16 +119,15 @@ def _combined(table: Table, fields: tuple[str, ...]) -> tuple[Array, list[tuple[
 
 def _bodies(table: Table, name: str) -> list[str]:
     if name == "action":
-        columns = (table.col(c).tolist() for c in ("step", "a", "flags"))
         return [
             f',"step":{step}'
             + (f',"activation_bytes":{a}' if a else "")
             + (',"recompute":true' if flags & _RECOMPUTE else "")
-            for step, a, flags in zip(*columns, strict=True)
+            for step, a, flags in table.tuples(slice(None), "step", "a", "flags")
         ]
     if name == "step":
-        columns = (table.col(c).tolist() for c in ("a", "b"))
-        return [f',"hook_ns":{a},"hook_calls":{b}' for a, b in zip(*columns, strict=True)]
+        rows = table.tuples(slice(None), "a", "b")
+        return [f',"hook_ns":{a},"hook_calls":{b}' for a, b in rows]
     if name == "wait":
         return [f',"seq":{seq}' for seq in table.col("seq").tolist()]
     if name == "fsdp":
@@ -139,10 +138,9 @@ def _bodies(table: Table, name: str) -> list[str]:
 def _ops(process: Process, table: Table, lane: int, done: bool) -> Slices:
     head_of, keys = _combined(table, ("name_id", "group_id", "peer", "microbatch", "flags"))
     heads = [_op_head(process, *key, done=done) for key in keys]
-    columns = (table.col(c).tolist() for c in ("seq", "step", "a", "b"))
     bodies = [
         f',"seq":{seq},"step":{step},"bytes_in":{a},"bytes_out":{b}'
-        for seq, step, a, b in zip(*columns, strict=True)
+        for seq, step, a, b in table.tuples(slice(None), "seq", "step", "a", "b")
     ]
     return Slices(lane, table.col("t0_ns"), table.col("t1_ns"), head_of, heads, bodies, done)
 

@@ -179,8 +179,8 @@ def _counters(view: View, process: Process, pid: int) -> list[str]:
     JSON has no word for them."""
     lines = []
     memory = process.table("memory")
-    columns = (memory.col(c).tolist() for c in ("name_id", "stage", "t1_ns", "a"))
-    for name_id, stage, t, value in zip(*columns, strict=True):
+    rows = memory.tuples(slice(None), "name_id", "stage", "t1_ns", "a")
+    for name_id, stage, t, value in rows:
         name = f"memory: {process.name(name_id)}" + (f" stage {stage}" if stage >= 0 else "")
         lines.append(_counter(name, "bytes", pid, t - view.begin_ns, value))
     metric = process.table("metric")

@@ -143,10 +143,8 @@ def _late(view: View, step: int) -> dict[int, int]:
     """rank -> ns after half of the ranks, at the collective where somebody came latest."""
     arrived: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for rank, process in view.ranks.items():
-        table, visible = view.rows(process, "issue")
-        rows = table.step_rows(step, step, visible)
-        columns = (table.col(c)[rows].tolist() for c in ("group_id", "seq", "t0_ns"))
-        for gid, seq, t0 in zip(*columns, strict=True):
+        table, rows = view.step_rows(process, "issue", step)
+        for gid, seq, t0 in table.tuples(rows, "group_id", "seq", "t0_ns"):
             if gid in process.groups:
                 arrived[process.groups[gid].key, seq][rank] = t0
     worst: dict[int, int] = {}
@@ -169,8 +167,7 @@ def _large_op(view: View, step: int, usual: Sequence[int]) -> str:
 
 def _largest(view: View, rank: int, step: int) -> tuple[str, int]:
     process = view.ranks[rank]
-    table, visible = view.rows(process, "issue")
-    rows = table.step_rows(step, step, visible)
+    table, rows = view.step_rows(process, "issue", step)
     if not len(rows):
         return "", 0
     moved = np.maximum(table.col("a")[rows], table.col("b")[rows])

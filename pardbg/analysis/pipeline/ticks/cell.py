@@ -12,7 +12,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.pipeline.dependencies import parse, producer, twin
-from pardbg.analysis.pipeline.idle import completions
+from pardbg.analysis.pipeline.hand_written import completions
 from pardbg.analysis.pipeline.layout import Layout, layouts, step_rows
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, tick_grids
@@ -143,15 +143,12 @@ def _transfers(
     label = {"F": "F", "B": "B", "I": "B"}.get(kind)
     if process is None or label is None:
         return (), ()
-    table, visible = view.rows(process, "issue_p2p")
-    rows = table.step_rows(step, step, visible)
+    table, rows = view.step_rows(process, "issue_p2p", step)
     rows = rows[(table.col("stage")[rows] == stage) & (table.col("microbatch")[rows] == mb)]
-    done = completions(view, rank, step)
+    done = completions(view, process, step)
     names = ("name_id", "flags", "peer", "a", "t0_ns", "group_id", "seq")
     made: tuple[list[Transfer], list[Transfer]] = ([], [])
-    for name, flags, peer, size, t0, group, seq in zip(
-        *(table.col(c)[rows].tolist() for c in names), strict=True
-    ):
+    for name, flags, peer, size, t0, group, seq in table.tuples(rows, *names):
         op = process.ops.get(name)
         if op is not None and op.reduce == label:
             end = done.get((group, seq))
