@@ -46,12 +46,11 @@ class AutoLevel:
         """Why everything should be recorded now; None: nothing new is wrong."""
         reasons = [*self._findings(view), *self._slow_steps(view), *self._open_ops(view)]
         fresh = [
-            text for key, text in reasons if view.t_ns - self._seen.get(key, -AGAIN_NS) >= AGAIN_NS
-        ]
-        for key, _ in reasons:
-            if view.t_ns - self._seen.get(key, -AGAIN_NS) >= AGAIN_NS:
-                self._seen[key] = view.t_ns
-        return fresh[0] if fresh else None
+            (key, text) for key, text in reasons
+            if view.t_ns - self._seen.get(key, -AGAIN_NS) >= AGAIN_NS
+        ]  # fmt: skip
+        self._seen.update((key, view.t_ns) for key, _ in fresh)
+        return fresh[0][1] if fresh else None
 
     def _findings(self, view: View) -> list[tuple[tuple[object, ...], str]]:
         return [
@@ -101,9 +100,9 @@ class Watcher:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
+    def stop(self) -> None:
         self._ended.set()
-        self._thread.join(timeout_s)
+        self._thread.join(5.0)
 
     def _run(self) -> None:
         source, control = LiveSource(self._run_dir), HubControl(self._run_dir, script=True)

@@ -25,7 +25,6 @@ Wire = tuple[bytes, bytes]
 class ProcessFacts:
     """What a process's definitions say, as far as the hub itself needs it."""
 
-    proc: str
     fields: dict[str, Any] = field(default_factory=dict)
     """Of its PROCESS definition."""
     names: dict[int, str] = field(default_factory=dict)
@@ -91,7 +90,7 @@ class Definitions:
 
     def process(self, proc: str) -> ProcessFacts:
         """Facts of a process, made when first asked for."""
-        return self.processes.setdefault(proc, ProcessFacts(proc))
+        return self.processes.setdefault(proc, ProcessFacts())
 
     def _keep(self, key: bytes, kind: str, fields: dict[str, Any], payload: bytes) -> None:
         which = _which(kind, fields, payload)

@@ -6,7 +6,6 @@ docs/session-format.md says what is in the file.
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from pardbg.events.fields import MAX_NUMBER
 from pardbg.session import pack
 from pardbg.session.container import MAGIC, read_summary, records_in
 from pardbg.store.source import Message
-from pardbg.store.store import NOTE_TRUNCATED, Limits, Store
+from pardbg.store.store import NOTE_TRUNCATED, Store
 from pardbg.words import whole
 from pardbg_agent import wire
 
@@ -74,9 +73,6 @@ class SessionSource:
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
-        self.truncated = False
-        """The file ends without its summary; known once it is finished."""
-        self.num_bytes = os.fstat(file.fileno()).st_size
         self.end_ns: int | None = None
         """When the last message came, as the summary says it; None without one."""
         self._file = file
@@ -93,13 +89,6 @@ class SessionSource:
     @property
     def finished(self) -> bool:
         return self._finished and not self._waiting
-
-    @property
-    def progress(self) -> float:
-        """Fraction of the file that has been read."""
-        if self._finished or not self.num_bytes:
-            return 1.0
-        return min(1.0, self._file.tell() / self.num_bytes)
 
     def poll(self, timeout_ms: int) -> list[Message]:
         """Messages of the next chunk; empty at the end. Never waits."""
@@ -166,7 +155,6 @@ class SessionSource:
 
     def _end(self, truncated: bool) -> list[Message]:
         self._finished = True
-        self.truncated = truncated
         if not truncated:
             return []
         note = {"k": wire.DefKind.NOTE.value, "key": NOTE_TRUNCATED, "value": True}
@@ -205,13 +193,13 @@ def open_session(path: str | Path) -> SessionSource:
     return open_checked(Path(path), partial(SessionSource, Path(path)))
 
 
-def load(path: str | Path, limits: Limits | None = None, *, growing: bool = False) -> Store:
+def load(path: str | Path, *, growing: bool = False) -> Store:
     """A whole session file in a store. Raises SessionError.
 
     ``growing``: a run is still writing the file, so that it has no end is as it should be.
     """
     source = open_session(path)
-    store = Store(limits)
+    store = Store()
     with closing(source), _reading(source.path):
         while not source.finished:
             store.apply_all(source.poll(0))

@@ -62,10 +62,6 @@ class Repaired:
         missing = (self.expected_messages or 0) > self.num_messages
         return self.ended and not (self.lost or self.unknown_channel or missing)
 
-    @property
-    def lost_bytes(self) -> int:
-        return sum(end - begin for begin, end in self.lost)
-
     def text(self) -> str:
         """Return it as one line for users."""
         kept = f"kept {self.num_messages:,} messages in {self.num_chunks:,} chunks"
@@ -75,7 +71,7 @@ class Repaired:
         if self.lost:
             times = ", ".join(duration(end - begin) for begin, end in self.lost_ns)
             places = f" ({times} of the run)" if times else ""
-            said.append(f"{size(self.lost_bytes)} of the file{places}")
+            said.append(f"{size(sum(end - at for at, end in self.lost))} of the file{places}")
         if self.unknown_channel:
             said.append(f"{self.unknown_channel:,} messages whose channel is not known any more")
         if not self.ended:

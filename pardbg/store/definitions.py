@@ -20,7 +20,6 @@ class OpDef:
     reduce: str
     root: int | None
     tag: int
-    coalesced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,6 @@ def op_def(values: Mapping[Any, Any]) -> OpDef:
         reduce=fields.text(values, "reduce"),
         root=root if root >= 0 else None,
         tag=fields.integer(values, "tag", 0),
-        coalesced=bool(values.get("coalesced")),
     )
 
 

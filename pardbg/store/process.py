@@ -158,10 +158,6 @@ class Process:
         nobody can say what it did not issue."""
         return frozenset(self._groups_used - self.groups.keys() - {wire.NO_GROUP})
 
-    @property
-    def pending(self) -> bool:
-        return bool(self._pending)
-
     # ------------------------------------------------------------------ writing
 
     def accept(self, head: Head, payload: bytes, received_ns: int) -> bool:

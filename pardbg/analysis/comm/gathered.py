@@ -249,7 +249,8 @@ class Gathered:
         self._wait_ns = np.add.reduceat(np.repeat(self._last_ns, counts) - t0, starts)
         self._one_kind = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
         self._kind = kind
-        self._first_row = _firsts(t0 == np.repeat(self.first_ns, counts), starts)
+        firsts = np.flatnonzero(t0 == np.repeat(self.first_ns, counts))
+        self._first_row = firsts[firsts.searchsorted(starts)]
         lasts = np.flatnonzero(t0 == np.repeat(self._last_ns, counts))
         last_row = lasts[lasts.searchsorted(self._ends) - 1]
         self._last_rank = self._ranks[rows["who"][last_row]]
@@ -297,9 +298,3 @@ def _name(group: GroupDef) -> tuple[int, str]:
 
 def _wide(columns: Columns) -> Columns:
     return {name: column.astype(np.int64, copy=False) for name, column in columns.items()}
-
-
-def _firsts(mask: Array, starts: Array) -> Array:
-    """The first row of each collective where ``mask`` holds."""
-    rows = np.flatnonzero(mask)
-    return rows[rows.searchsorted(starts)]

@@ -16,7 +16,7 @@ from pardbg.store.table import Array, Table
 from pardbg.words import rank_set
 from pardbg_agent import wire
 
-UNKNOWN_OP: Final = OpDef("op", "", "", None, 0, False)
+UNKNOWN_OP: Final = OpDef("op", "", "", None, 0)
 _SEND: Final = int(wire.Flag.SEND)
 _FAILED: Final = int(wire.Flag.FAILED)
 _SOURCES: Final = (
@@ -81,17 +81,14 @@ def tail_start(view: View, name: str, rows: int | None) -> int:
     return int(np.partition(times, len(times) - rows)[len(times) - rows])
 
 
-def issues(view: View, name: str, since_ns: int, until_ns: int | None = None) -> list[Issue]:
+def issues(view: View, name: str, since_ns: int) -> list[Issue]:
     """Ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
     made: list[Issue] = []
     for rank, process in view.having(name):
         table, visible = view.rows(process, name)
         lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
-        hi = visible
-        if until_ns is not None:
-            hi = int(np.searchsorted(table.when[:visible], until_ns, side="right"))
-        if hi > lo:
-            made += issues_at(view, rank, name, np.arange(lo, hi))
+        if visible > lo:
+            made += issues_at(view, rank, name, np.arange(lo, visible))
     return made
 
 

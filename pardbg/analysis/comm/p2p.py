@@ -246,8 +246,6 @@ class RingStep:
     parts: int
     moves: tuple[Move, ...]
     """What each rank sent or sends in it, by sender."""
-    behind: int
-    """That rank."""
     slowest: tuple[int, int] | None
     """The edge whose messages take longest from both sides' issue to completion (median)."""
     slowest_bps: float | None  # of that edge, while a message is on it
@@ -272,7 +270,6 @@ def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
         part=behind.part,
         parts=behind.parts,
         moves=tuple(Move(r.src, r.dst, r.chunk, r.bytes) for _, r in sorted(moves.items())),
-        behind=behind.src,
         slowest=slowest,
         slowest_bps=speed,
     )

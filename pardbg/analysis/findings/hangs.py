@@ -197,7 +197,6 @@ def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None)
         f"meant.{_stands(view, (op.rank, other.rank))}",
         advice=_ADVICE[kind],
         evidence=Evidence(op.since_ns + INTO_NS, op.rank, "timeline", op=op.text),
-        first_ns=op.since_ns,
     )
 
 
@@ -288,7 +287,6 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
         text=text,
         advice=why.advice,
         evidence=Evidence(blame.since_ns + INTO_NS, culprits[0], "timeline", op=op.text),
-        first_ns=blame.since_ns,
     )
 
 
@@ -346,7 +344,6 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
         text=text,
         advice=_deadlock_advice(kind, waits.values()),
         evidence=Evidence(since + INTO_NS, culprits[0], "timeline", op=waits[culprits[0]].op.text),
-        first_ns=since,
     )
 
 

@@ -269,7 +269,8 @@ def several_jobs(view: View) -> Iterable[Finding]:
         shown = None if rank is None else view.ranks.get(rank)
         if rank is None or shown is None or shown is process or _own(shown) != _own(process):
             continue
-        if _at_once(view, shown, process):
+        (last, begun), (other_last, other_begun) = _active(view, shown), _active(view, process)
+        if begun <= other_last and other_begun <= last:  # at the same time
             twice.add(rank)
             jobs |= {name for p in (shown, process) if (name := fields.text(p.facts, "job"))}
     if not twice:
@@ -290,11 +291,6 @@ def several_jobs(view: View) -> Iterable[Finding]:
 def _own(process: Process) -> int:
     """torchelastic's count of restarts."""
     return fields.integer(process.facts, "epoch", 0)
-
-
-def _at_once(view: View, shown: Process, other: Process) -> bool:
-    (a, begun_a), (b, begun_b) = _active(view, shown), _active(view, other)
-    return begun_a <= b and begun_b <= a
 
 
 def _active(view: View, process: Process) -> tuple[int, int]:

@@ -247,7 +247,6 @@ def _threads_finding(view: View, key: Key, seq: int, by_rank: Mapping[int, Ops])
         seq=seq,
         where=where[0] if where else None,
         t_ns=begun,
-        first_ns=begun,
         text=f"{ranks_text(ranks)} issue ops on {label} from two threads (MainThread, "
         f"{', '.join(names[:_MAX_PLACES])}), and which one comes first differs: #{seq} is "
         f"{', '.join(f'{what} on {ranks_text(who)}' for what, who in did.items())}."
@@ -344,5 +343,4 @@ def _message_finding(
         text=f"{text}{f' Where: {at}.' if at else ''}",
         advice=MESSAGE_ADVICE[kind],
         evidence=Evidence(begun, culprits[0], "collectives", op=f"{row.src}→{row.dst}"),
-        first_ns=begun,
     )  # fmt: skip

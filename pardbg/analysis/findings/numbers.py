@@ -70,7 +70,8 @@ def nan_origin(view: View) -> Iterable[Finding]:
         # itself is in the gradients or the loss by the end of the step.
         return
     parameter = f" The parameter closest to it: {names[0].name}." if names else ""
-    spread = f" Since then {_spread(begun, step)}." if later else ""
+    since = sorted({one.rank for one in begun if one.step > step})
+    spread = f" Since then {ranks_text(since)} {agreed('has', since)} it too." if later else ""
     yield Finding(
         kind="nan",
         severity="error" if lasts else "info",
@@ -105,11 +106,6 @@ def _origin(
     if len(together) == num_ranks and num_ranks > 1:
         return [], f"on all ranks at once the {where} is not finite"
     return list(together), f"{ranks_text(together)} had {what} that is not finite first,"
-
-
-def _spread(begun: Sequence[_Seen], step: int) -> str:
-    ranks = sorted({one.rank for one in begun if one.step > step})
-    return f"{ranks_text(ranks)} {agreed('has', ranks)} it too"
 
 
 def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
@@ -221,7 +217,7 @@ def _diverged(
     again = newest not in different
     odd: Counter[int] = Counter()
     for part in steps[step]:
-        odd.update(_odd(part))
+        odd.update(odd_ones({rank: checksum for rank, (checksum, _, _) in part.items()}))
     culprits = tuple(sorted(odd))
     names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
     which = f": {names[0]}" if names else ""  # a damaged record names no part
@@ -295,11 +291,6 @@ def _differs(part: Mapping[int, tuple[int, int, str]]) -> bool:
     return len({(whole, parts) for whole, parts, _ in part.values()}) > 1
 
 
-def _odd(part: Mapping[int, tuple[int, int, str]]) -> tuple[int, ...]:
-    """Ranks whose checksum is another than that of most."""
-    return odd_ones({rank: checksum for rank, (checksum, _, _) in part.items()})
-
-
 def _parts(part: Mapping[int, tuple[int, int, str]]) -> list[str]:
     """Names of the parts whose byte differs."""
     names = next(iter(part.values()))[2].split(" ")[1:]
@@ -331,17 +322,18 @@ def unaveraged(view: View) -> Iterable[Finding]:
     """Ranks that began with the same parameters, step an optimizer, and exchange nothing larger
     than a few numbers. Never of what is sharded, of a pipeline, or where messages or RPC move
     data; silent where records are missing."""
+    least = MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         model = process.model
         if model is None or model.start is None or model.rpc or model.shards > 1:
             continue
-        if _steps(view, process) >= _wanted(view) and _exchanges_nothing(view, process):
+        if view.visible(process, "step") >= least and _exchanges_nothing(view, process):
             alike[model.start, model.parameters_bytes].append(rank)
     for (_, parameters_bytes), ranks in alike.items():
         if len(ranks) < 2:
             continue
-        steps = min(_steps(view, view.ranks[rank]) for rank in ranks)
+        steps = min(view.visible(view.ranks[rank], "step") for rank in ranks)
         yield Finding(
             kind="no-gradient-exchange",
             severity="warning",
@@ -354,14 +346,6 @@ def unaveraged(view: View) -> Iterable[Finding]:
             "gradients; if the ranks are to train apart, all is well.",
             evidence=Evidence(view.t_ns, None, "collectives"),
         )
-
-
-def _wanted(view: View) -> int:
-    return MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
-
-
-def _steps(view: View, process: Process) -> int:
-    return view.rows(process, "step")[1]
 
 
 def _exchanges_nothing(view: View, process: Process) -> bool:
@@ -385,7 +369,7 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
         return False
     sizes = np.maximum(table.col("a")[since:visible], table.col("b")[since:visible])
     limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
-    a_step = int(sizes.sum()) / max(1, _steps(view, process))
+    a_step = int(sizes.sum()) / max(1, view.visible(process, "step"))
     return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * _SHARE_OF_MODEL
 
 

@@ -163,13 +163,10 @@ def _ended(view: View, rank: int, how: str) -> Reason:
     process = view.ranks[rank]
     words = "has ended"
     if how in ("killed", "lost"):
-        words = f"{killed_text(process.exit_code)}" if how == "killed" else "is lost"
+        words = killed_text(process.exit_code) if how == "killed" else "is lost"
     elif process.exit_code:
         words = f"has ended with exit code {process.exit_code}"
-    return Reason(
-        "missing-rank", "error", words, None,
-        _LEFT,
-    )  # fmt: skip
+    return Reason("missing-rank", "error", words, None, _LEFT)
 
 
 def killed_text(code: int | None) -> str:
@@ -246,11 +243,6 @@ def _finding(view: View, op: PendingOp, now: Seen, still: bool) -> Finding:
         t_ns=op.since_ns,
         text=f"{ranks_text([op.rank])} {what} for {duration(view.t_ns - op.since_ns)}{at}, and "
         f"{doing}{others(now)}.",
-        advice=_advice(op),
+        advice=STORE_ADVICE if op.at_store else _ADVICE.get(op.op.op, _ADVICE["file"]),
         evidence=Evidence(op.since_ns, op.rank, "timeline", op=op.text),
-        first_ns=op.since_ns,
     )
-
-
-def _advice(op: PendingOp) -> str:
-    return STORE_ADVICE if op.at_store else _ADVICE.get(op.op.op, _ADVICE["file"])

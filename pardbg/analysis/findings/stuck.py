@@ -74,7 +74,6 @@ def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Fi
         f"for {duration((over or view.t_ns) - since)}{for_whom}.",
         advice=_SET_UP_ADVICE if op.call else _TRANSPORT_ADVICE,
         evidence=Evidence(since, waiting[0], "collectives", op=op.text),
-        first_ns=since,
     )
 
 
@@ -103,7 +102,6 @@ def _unseen(
         f"{said}",
         advice=advice,
         evidence=Evidence(since, waiting[0], "collectives", op=op.text),
-        first_ns=since,
     )
 
 

@@ -90,7 +90,7 @@ def seen(view: View, rank: int) -> Seen:
     process = view.ranks[rank]
     said = states(view).get(process.proc, {})
     action = running_action(view, rank)
-    moved = max(_newest(view, process), _since(said, view))
+    moved = max(_newest(view, process), min(fields.integer(said, "since_ns", 0), view.t_ns))
     stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
     ready = _ready(view, process, said)
     frames: tuple[Frame, ...] = ()
@@ -126,12 +126,6 @@ def _ready(view: View, process: Process, said: Mapping[str, Any]) -> float:
     if before_ns is None or t_ns <= before_ns or len(now) != 2 or len(before) != 2:
         return 0.0
     return max(0, now[1] - before[1]) / (t_ns - before_ns)
-
-
-def _since(said: Mapping[str, Any], view: View) -> int:
-    """When its status last changed, as far as STATE says."""
-    since = fields.integer(said, "since_ns", 0)
-    return min(since, view.t_ns) if since else 0
 
 
 def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:

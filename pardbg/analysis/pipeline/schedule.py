@@ -272,9 +272,11 @@ def _rank_row(
     slots: tuple[str, ...] | None,
 ) -> PipelineRank:
     rank = evidence.rank
-    following = _next_action(layout, rank, row)
+    begun = {span.text for span in row}
+    following = next((text for text in layout.order.get(rank, ()) if text not in begun), None)
     idles = split(evidence, row, window, None if complete else following)
-    now, peak, per_stage = _in_flight(row)
+    ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
+    now, peak, per_stage = in_flight((span.stage, span.kind) for span in ended)
     return PipelineRank(
         rank=rank,
         stages=layout.stages(rank),
@@ -297,18 +299,6 @@ def _sum_idle(idles: Sequence[Idle]) -> dict[Cause, int]:
     for idle in idles:
         sums[idle.cause] += idle.t1_ns - idle.t0_ns
     return sums
-
-
-def _next_action(layout: Layout, rank: int, row: Sequence[ActionSpan]) -> str | None:
-    """First planned action that has not begun."""
-    begun = {s.text for s in row}
-    return next((text for text in layout.order.get(rank, ()) if text not in begun), None)
-
-
-def _in_flight(row: Sequence[ActionSpan]) -> tuple[int, int, dict[int, int]]:
-    """(now, peak, now per stage) of microbatches forwarded and not yet backwarded."""
-    ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
-    return in_flight((span.stage, span.kind) for span in ended)
 
 
 def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> PipelineStep | None:

@@ -45,7 +45,10 @@ def predict(name: str, table: Table, taken: Durations | Costs) -> Predicted:
     if verdict.wrong or verdict.deadlocks("buffered"):
         return Predicted(name, verdict, None, None, sends)
     if isinstance(taken, Durations):
-        step, bubble = _supposed(table, taken)
+        times = _times(len(table.rows), table.num_stages, taken)
+        order, between = ordered(table.plan(), table.num_stages), Between(hops=(taken.hop,))
+        ran = run(order, times, 1.0, between, Outside())
+        step, bubble = ran.window, ran.bubble_fraction(len(table.rows))
     else:
         one = option(taken, name, table.plan(), table.num_microbatches)
         step, bubble = one.step_ns, one.bubble_fraction
@@ -66,9 +69,8 @@ def timeline(table: Table, taken: Durations | Costs) -> dict[str, tuple[float, f
     in the middle."""
     order = ordered(table.plan(), table.num_stages)
     if isinstance(taken, Durations):
-        return spans(
-            order, _times(len(table.rows), table.num_stages, taken), 1.0, Between(hops=(taken.hop,))
-        )
+        times = _times(len(table.rows), table.num_stages, taken)
+        return spans(order, times, 1.0, Between(hops=(taken.hop,)))
     step = sorted(taken.steps, key=lambda one: one.observed_ns)[len(taken.steps) // 2]
     scale = taken.num_microbatches / table.num_microbatches
     return spans(order, step.cut(table.num_stages, taken.split), scale, step.between)
@@ -101,16 +103,3 @@ def _times(
     return {
         (stage, kind): (ns * share,) for stage in range(num_stages) for kind, ns in by_kind.items()
     }
-
-
-def _supposed(table: Table, taken: Durations) -> tuple[float, float]:
-    """(step in ns, bubble fraction)"""
-    order = ordered(table.plan(), table.num_stages)
-    ran = run(
-        order,
-        _times(len(table.rows), table.num_stages, taken),
-        1.0,
-        Between(hops=(taken.hop,)),
-        Outside(),
-    )
-    return ran.window, 1 - ran.busy / (len(table.rows) * ran.window) if ran.window else 0.0

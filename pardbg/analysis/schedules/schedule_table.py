@@ -22,7 +22,6 @@ from pardbg.errors import UserError
 MAX_RANKS: Final = 4096
 MAX_CELLS: Final = 1 << 20
 MESSAGES: Final = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
-_OTHERS: Final = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
 _ACTION: Final = re.compile(r"([0-9]{1,6})(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)([0-9]{1,6})")
 _OTHER: Final = re.compile(r"([0-9]{1,6})(UNSHARD|RESHARD|REDUCE_GRAD)([0-9]{0,6})")
 _PAIR: Final = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")

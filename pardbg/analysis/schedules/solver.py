@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pardbg.analysis.schedules.schedule_table import Op
 from pardbg.analysis.schedules.search import Found, Problem, better
+from pardbg.analysis.whatif.playout import Between, ordered, spans
 
 UNITS: Final = 20
 """Of the shortest duration: times are whole numbers to the solver."""
@@ -88,24 +89,12 @@ def _hint(
     whole: Mapping[tuple[int, str], int], hop: int,
 ) -> None:  # fmt: skip
     """The table to start from, played in whole units."""
-    rows: list[list[Op]] = [[] for _ in start.table.rows]
+    rows: dict[int, tuple[str, ...]] = dict.fromkeys(range(problem.num_ranks), ())
     for rank, _, op in start.table.ops():
-        rows[rank] += [op._replace(kind=kind) for kind in ("IW" if op.kind == "B" else op.kind)]
-    ends: dict[Op, int] = {}
-    at, clock = [0] * len(rows), [0] * len(rows)
-    moved = True
-    while moved:
-        moved = False
-        for rank, row in enumerate(rows):
-            while at[rank] < len(row):
-                op = row[at[rank]]
-                needed = problem.needs(op)
-                if needed is not None and needed not in ends:
-                    break
-                begin = clock[rank]
-                if needed is not None:
-                    far = hop if problem.rank(needed.stage) != rank else 0
-                    begin = max(begin, ends[needed] + far)
-                model.add_hint(begins[op], begin)
-                clock[rank] = ends[op] = begin + whole[op.stage, op.kind]
-                at[rank], moved = at[rank] + 1, True
+        kinds = "IW" if op.kind == "B" else op.kind
+        rows[rank] += tuple(op._replace(kind=kind).text for kind in kinds)
+    order = ordered(rows, problem.num_stages)
+    times = {key: (units,) for key, units in whole.items()}
+    played = spans(order, times, 1.0, Between(hops=(float(hop),)))
+    for op, begin in begins.items():
+        model.add_hint(begin, round(played[op.text][0]))

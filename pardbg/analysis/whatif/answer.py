@@ -166,14 +166,15 @@ def _answer(
         stages = (1,) if other in plans.ONE_STAGE else several
         for count in counts:
             for v in stages:
-                if _is(own, other, v, count):
+                if (own.schedule, own.num_virtual, own.num_microbatches) == (other, v, count):
                     continue
                 try:
                     plan = plans.plan(other, measured.num_ranks, v, count)
                     made.append(option(measured, other, plan, count))
                 except NoPlan as why:
                     left_out.append((_label(other, v, count, counts), str(why)))
-    if _uneven(measured):
+    whole = measured.stage_ns()
+    if max(whole) > (1 + IMBALANCE) * sum(whole) / len(whole):
         made += [_evened(measured, o, ran) for o in list(made)]
     made.sort(key=lambda o: (o.step_ns, o.num_microbatches))
     errors = sorted(_errors(measured, ran))
@@ -200,10 +201,6 @@ def _answer(
         best_microbatches=_winner(more, own, margin),
         left_out=tuple(left_out),
     )
-
-
-def _is(own: Option, schedule: str, virtual: int, count: int) -> bool:
-    return (own.schedule, own.num_virtual, own.num_microbatches) == (schedule, virtual, count)
 
 
 def _label(schedule: str, virtual: int, count: int, counts: Sequence[int]) -> str:
@@ -242,21 +239,11 @@ def _errors(measured: Costs, ran: Plan) -> list[float]:
     ]  # fmt: skip
 
 
-def _uneven(measured: Costs) -> bool:
-    whole = measured.stage_ns()
-    return max(whole) > (1 + IMBALANCE) * sum(whole) / len(whole)
-
-
 def _evened(measured: Costs, other: Option, ran: Plan) -> Option:
     """The same schedule with all stages cut to equal times."""
-    plan = (
-        ran
-        if other.runs_now
-        else plans.plan(
-            other.schedule, measured.num_ranks, other.num_virtual, other.num_microbatches
-        )
-    )
-    return option(measured, other.schedule, plan, other.num_microbatches, equal=True)
+    name, count = other.schedule, other.num_microbatches
+    plan = ran if other.runs_now else plans.plan(name, measured.num_ranks, other.num_virtual, count)
+    return option(measured, name, plan, count, equal=True)
 
 
 def option(
@@ -284,7 +271,7 @@ def option(
         equal=equal,
         step_ns=step_ns,
         window_ns=median(one.window for one in ran),
-        bubble_fraction=median(_bubble(one, len(plan)) for one in ran),
+        bubble_fraction=median(one.bubble_fraction(len(plan)) for one in ran),
         in_flight=max(count for count, _ in held),
         activation_bytes=None if sizes is None else scale * max(num for _, num in held),
         assumed=assumed,
@@ -300,10 +287,6 @@ def _other_splits(split: Split, rows: Sequence[Sequence[str]]) -> list[Split]:
     if not split.whole_seen and "B" in kinds and split.overhead > 1:
         return [replace(split, joined=split.overhead)]
     return []
-
-
-def _bubble(ran: Ran, num_ranks: int) -> float:
-    return 1 - ran.busy / (num_ranks * ran.window) if ran.window > 0 else 0.0
 
 
 def _run_step(

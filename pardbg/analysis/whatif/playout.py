@@ -70,6 +70,9 @@ class Ran(NamedTuple):
     period: float
     """From one step's end to the next one's."""
 
+    def bubble_fraction(self, num_ranks: int) -> float:
+        return 1 - self.busy / (num_ranks * self.window) if self.window > 0 else 0.0
+
 
 def units(row: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """A plan's row as what is sent for at once: an action, or an overlapped pair."""

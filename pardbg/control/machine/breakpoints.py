@@ -49,18 +49,13 @@ class Breakpoint:
         """``breakpoint 2`` or ``watch 3``."""
         return f"{'watch' if self.kind else 'breakpoint'} {self.number}"
 
-    @property
-    def num_hits(self) -> int:
-        """Matches on all ranks, including ignored ones."""
-        return sum(self.hits.values())
-
     def as_dict(self) -> dict[str, Any]:
         """For viewers: number, condition, ranks in words, hits, ignore, once."""
         return {
             "number": self.number, "condition": self.text,
             "ranks": "all" if self.ranks is None else rank_set(self.ranks, "-"),
-            "hits": self.num_hits, "ignore": self.ignore, "once": self.once, "by": self.by,
-            "kind": self.kind, "keep": self.keep, "lease_ns": self.lease_ns,
+            "hits": sum(self.hits.values()), "ignore": self.ignore, "once": self.once,
+            "by": self.by, "kind": self.kind, "keep": self.keep, "lease_ns": self.lease_ns,
         }  # fmt: skip
 
 

@@ -205,9 +205,9 @@ def missing(
         return _nobody_yet(view, op, views, groups)
     behind: list[View] = []
     lost: list[int] = []
-    epoch = _epoch(view.proc)
+    epoch = epoch_of(view.proc)
     for rank in _partners(view, op, views, groups):
-        peers = [v for v in views.values() if v.rank == rank and _epoch(v.proc) == epoch]
+        peers = [v for v in views.values() if v.rank == rank and epoch_of(v.proc) == epoch]
         if not peers:
             lost.append(rank)
         behind += [peer for peer in peers if not _issued(peer, op, view.rank)]
@@ -219,8 +219,8 @@ def _nobody_yet(
 ) -> tuple[list[View], list[int]]:
     """A receive from anybody: all members may yet send what it waits for. It has its message once
     as many were sent to it, under its tag, as it has asked for, of whomever."""
-    ranks, epoch = _partners(view, op, views, groups), _epoch(view.proc)
-    peers = [v for v in views.values() if v.rank in ranks and _epoch(v.proc) == epoch]
+    ranks, epoch = _partners(view, op, views, groups), epoch_of(view.proc)
+    peers = [v for v in views.values() if v.rank in ranks and epoch_of(v.proc) == epoch]
     mine = view.state.p2p if view.state is not None else {}
     asked = sum(
         number
@@ -253,7 +253,7 @@ def _issued(peer: View, op: OpenOp, rank: int) -> bool:
     return peer.state.p2p.get((op.group, rank, op.tag, not op.send), 0) > op.order
 
 
-def _epoch(proc: str) -> str:
+def epoch_of(proc: str) -> str:
     return proc.partition(".")[0]
 
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pardbg.control.machine.cut import OpenOp, Settlement
+from pardbg.control.machine.cut import OpenOp, Settlement, epoch_of
 from pardbg_agent.wire import LEASE_NS
 
 MARGIN: Final = 0.2
@@ -134,7 +134,7 @@ class UncaughtErrors:
         """Return why this one is not held; empty if it is."""
         if not self.hold_ns:
             return "exceptions are not held in this run"
-        died = self._let_die.get(_epoch(proc))
+        died = self._let_die.get(epoch_of(proc))
         if died is not None and now - died < FOLLOWS_NS:
             return "another rank was let die before"
         return ""
@@ -147,8 +147,4 @@ class UncaughtErrors:
     def let_die(self, proc: str, now: int) -> None:
         """Let it die."""
         if self.procs.pop(proc, None) is not None:
-            self._let_die[_epoch(proc)] = now
-
-
-def _epoch(proc: str) -> str:
-    return proc.partition(".")[0]
+            self._let_die[epoch_of(proc)] = now

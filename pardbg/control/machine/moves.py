@@ -5,7 +5,7 @@ the way to a cut by the rule of ``cut``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pardbg.control.machine.ahead import ahead
 from pardbg.control.machine.breakpoints import Breakpoint
@@ -85,8 +85,12 @@ class Moves:
             view for view in control.views.values()
             if view.fresh and view.state and not view.state.closed and not view.runs
         ]  # fmt: skip
-        if control.mode is Mode.RUNNING or not loose:
-            return
+        if control.mode is not Mode.RUNNING and loose:
+            self.hold_again(loose, now)
+
+    def hold_again(self, loose: Sequence[View], now: int) -> None:
+        """Hold ranks that ran on by themselves, while others are held."""
+        control = self._control
         if control.mode is Mode.HELD:
             self.enter(Mode.PAUSING, now)
         control.reason = f"{ranks_text(view.rank for view in loose)} came loose"
@@ -286,13 +290,8 @@ class Settling:
         aside = {*control.settlement.stuck, *control.settlement.waiting, *control.free}
         views = control.views.values()
         loose = [v for v in views if v.fresh and not v.held and v.proc not in aside]
-        if not loose:
-            return
-        self._moves.enter(Mode.PAUSING, now)
-        control.reason = f"{ranks_text(view.rank for view in loose)} came loose"
-        self._outbox.event("loose", now, text=f"{control.reason}: held again")
-        for view in loose:
-            self._outbox.permit(view, HOLD, now)
+        if loose:
+            self._moves.hold_again(loose, now)
 
     def _watch_pins(self, now: int) -> None:
         """Release pinned ranks before a peer's op times out."""

@@ -157,18 +157,14 @@ def _list(actions: Mapping[int, Sequence[str]], many_stages: bool, style: str) -
     same: dict[str, list[int]] = {}
     for rank, row in sorted(actions.items()):
         if row:
-            text = " ".join(short(action, many_stages) for action in _few(row))
+            few = row if len(row) <= _MOST else [row[0], "…", row[-1]]
+            text = " ".join(short(action, many_stages) for action in few)
             same.setdefault(text, []).append(rank)
     found: Words = []
     for text, ranks in same.items():
         found += [(" · ", "faint")] * bool(found)
         found += [(f"r{rank_set(ranks)} ", "dim"), (text, style)]
     return found
-
-
-def _few(row: Sequence[str]) -> Sequence[str]:
-    """Abbreviate a long row of actions."""
-    return row if len(row) <= _MOST else [row[0], "…", row[-1]]
 
 
 def grouped(texts: Mapping[int, str], before: str = "") -> str:

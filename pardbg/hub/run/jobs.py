@@ -97,11 +97,6 @@ class Killing:
         self._at = 0.0
         self._begun = False
 
-    @property
-    def under_way(self) -> bool:
-        """Somebody is still to be killed."""
-        return bool(self._victims)
-
     def tick(self) -> None:
         """Do what is due."""
         if not self._begun and ((self._dir / files.KILL_FILE).exists() or self.owner_gone):
@@ -250,11 +245,11 @@ class Successor:
             return False
         self._look_at = now + LOOK_S
         if not self.took_over:
-            if is_alive(self._launch, "pid", "start"):
+            if is_alive(self._launch, "pid", "start") or (self._dir / files.EXIT_FILE).exists():
                 return False
-            if (self._dir / files.EXIT_FILE).exists():
-                return False
-            self._take_over()
+            self.took_over = True
+            if self._sources:
+                self._copier = Copier(self._dir, self._sources)
             return True
         self._killing.tick()
         self._see_end(now)
@@ -265,11 +260,6 @@ class Successor:
         if self._copier is not None:
             self._copier.finish()
         self._killing.finish()
-
-    def _take_over(self) -> None:
-        self.took_over = True
-        if self._sources:
-            self._copier = Copier(self._dir, self._sources)
 
     def _see_end(self, now: float) -> None:
         if (self._dir / files.EXIT_FILE).exists() or job_pid(self._dir) is not None:

@@ -134,7 +134,7 @@ class Hub:
         nodes.on_looked = self._where.looked
         self._viewers = Viewers(
             self.config, self.id, self._router, self._collector, self._definitions,
-            self._recent, self._rings, self._agents, self._machine, self._where, self._signal_job,
+            self._recent, self._agents, self._machine, self._where, self._signal_job,
         )  # fmt: skip
         known = self._definitions
         self._machine.learned(known.groups, known.timeouts, known.pipelines)

@@ -17,7 +17,6 @@ from pardbg.control.machine.state import Command
 from pardbg.errors import UserError
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
-from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
@@ -42,12 +41,12 @@ class Viewers:
 
     def __init__(
         self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
-        definitions: Definitions, recent: Recent, rings: Rings, agents: Agents,
+        definitions: Definitions, recent: Recent, agents: Agents,
         machine: Machine, where: Where, signal_job: Callable[[int | None], str | None],
     ) -> None:  # fmt: skip
         self._config, self._hub_id, self._router = config, hub_id, router
         self._collector, self._definitions, self._recent = collector, definitions, recent
-        self._rings, self._agents = rings, agents
+        self._agents = agents
         self._machine, self._where, self._signal_job = machine, where, signal_job
         self._number = 0
         self._levels = Levels(router.send)

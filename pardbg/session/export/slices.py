@@ -193,10 +193,6 @@ def _action(process: Process, _kind: str, name_id: int, stage: int, mb: int) -> 
     return _head(text, process.name(name_id), {"stage": stage, "microbatch": mb})
 
 
-def _step(_process: Process, _kind: str, step: int) -> str:
-    return _head(f"step {step}", "step", {"step": step})
-
-
 def _wait(process: Process, _kind: str, group_id: int) -> str:
     group = process.groups.get(group_id)
     named = "" if group is None and group_id == NO_GROUP else f"#{group_id}"
@@ -213,7 +209,7 @@ def _head(name: str, category: str, args: dict[str, Any]) -> str:
 
 _DESCRIBE: Final[dict[str, Callable[..., str]]] = {
     "action": _action,
-    "step": _step,
+    "step": lambda _process, _kind, step: _head(f"step {step}", "step", {"step": step}),
     "wait": _wait,
 }
 

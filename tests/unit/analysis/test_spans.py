@@ -130,7 +130,7 @@ def test_where_a_ring_is() -> None:
     ring(trace, 3, {0: 3, 1: 3, 2: 2})
     found = traffic_view(view(trace, 22)).ring
     assert found is not None
-    assert (found.phase, found.part, found.parts, found.behind) == ("reduce-scatter", 2, 4, 2)
+    assert (found.phase, found.part, found.parts) == ("reduce-scatter", 2, 4)
     assert [(m.src, m.dst, m.chunk, m.bytes) for m in found.moves] == [
         (0, 1, 2, 1000), (1, 2, 0, 1000), (2, 0, 1, 1000),
     ]  # fmt: skip

@@ -67,7 +67,9 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     win, win_share = median(ns for ns, _ in wins), median(ns / whole for ns, whole in wins)
     loud_enough = share >= LOUD and cost >= LOUD_NS and win_share >= WORTH
     loud_enough &= not takes_turns(view, looked_at, ranks)
-    largest = _largest(rows[step] for step in loud)
+    steps = (row for step in loud for row in rows[step])
+    largest = max(steps, key=lambda row: row.transfer_ns or 0)
+    took = f", {duration(largest.transfer_ns)}" if largest.transfer_ns is not None else ""
     yield Finding(
         kind="exposed-communication",
         severity="warning" if loud_enough else "info",
@@ -78,23 +80,14 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
         first_ns=looked_at.begin_ns,
         text=f"for {duration(cost)} of a step ({percent(share, 0)}) ranks stand still while data "
         f"moves: communication that no compute hides. The longest is {largest.op} of "
-        f"{size(largest.bytes)} in {largest.group}"
-        f"{_transfer(largest)}. Hidden behind compute, a step would be {duration(win)} "
-        f"({percent(win_share, 0)}) shorter at best.",
+        f"{size(largest.bytes)} in {largest.group}{took}. Hidden behind compute, a step would be "
+        f"{duration(win)} ({percent(win_share, 0)}) shorter at best.",
         advice="Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), "
         "send less of it, or let more compute lie between two.",
         cost_ns_per_step=round(win),
         evidence=Evidence(first(largest), None, "collectives",
                           op=f"{largest.op} {largest.group} #{largest.seq}"),
     )  # fmt: skip
-
-
-def _transfer(row: CollectiveRow) -> str:
-    return f", {duration(row.transfer_ns)}" if row.transfer_ns is not None else ""
-
-
-def _largest(steps: Iterable[Sequence[CollectiveRow]]) -> CollectiveRow:
-    return max((row for rows in steps for row in rows), key=lambda row: row.transfer_ns or 0)
 
 
 # -- small messages
