@@ -260,7 +260,10 @@ class HubControl:
         self._closed = True
         if not self._script:
             self.leave()
-        self._put(None)
+        with self._lock:
+            if not self._ended:
+                self._out.put(None)
+                self._wake()
         self._thread.join(2.0)
 
     def _ask(self, message: dict[str, Any], timeout_s: float) -> Reply:
@@ -296,12 +299,6 @@ class HubControl:
             self._out.put({**message, "id": number})
             self._wake()
         return number
-
-    def _put(self, message: dict[str, Any] | None) -> None:
-        with self._lock:
-            if not self._ended:
-                self._out.put(message)
-                self._wake()
 
     def _wake(self) -> None:
         """With the lock held: the pipe's numbers are ours until ``_end``."""

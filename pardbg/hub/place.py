@@ -89,11 +89,7 @@ def _number(
     if said is not None:
         return said
     texts = [env[name] for name in reversed(names) if env.get(name)]
-    for at, word in enumerate(argv):
-        name, equals, value = word.partition("=")
-        if name in words:
-            texts.append(value if equals else "".join(argv[at + 1 : at + 2]))
-    for text in reversed(texts):
+    for text in reversed([*texts, *_said(argv, *words)]):
         if re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", text, re.ASCII):
             return int(text.rpartition(":")[2])
     return None
@@ -132,7 +128,8 @@ def _rendezvous(
     """Where the hub listens and its keys, by a file in a directory that all nodes see."""
     from pardbg.hub.serve.sockets import check_keys, make_keys
 
-    job = next((env[name] for name in _JOB if env.get(name)), "") or _option(argv, "rdzv")
+    known = [env[name] for name in _JOB if env.get(name)]
+    job = next(iter(known or _said(argv, "--rdzv-id", "--rdzv_id")), "")
     if not job:
         raise ConfigError(f"{ENV_SHARED}: which job is this? no {_JOB[0]} nor --rdzv-id: use --hub")
     path = folder / f"pardbg-{re.sub(r'[^A-Za-z0-9_-]+', '-', job)[:64]}.json"
@@ -150,12 +147,13 @@ def _rendezvous(
     return {"hub": str(found["hub"]), "keys": check_keys(found.get("keys"), str(path))}
 
 
-def _option(argv: Sequence[str], name: str) -> str:
-    for at, word in enumerate(argv):
-        head, equals, value = word.partition("=")
-        if head.replace("_", "-") == f"--{name}-id":
-            return value if equals else "".join(argv[at + 1 : at + 2])
-    return ""
+def _said(argv: Sequence[str], *options: str) -> list[str]:
+    """What the command says behind these options, ``--name VALUE`` or ``--name=VALUE``."""
+    parts = ((at, *word.partition("=")) for at, word in enumerate(argv))
+    return [
+        value if equals else "".join(argv[at + 1 : at + 2])
+        for at, name, equals, value in parts if name in options
+    ]  # fmt: skip
 
 
 def _wait_for(

@@ -19,13 +19,7 @@ import zmq
 from pardbg.events.decode import Malformed
 from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ctrl_messages import (
-    PIECE_BYTES,
-    VERSION,
-    Node,
-    pack,
-    unpack,
-)
+from pardbg.hub.ctrl_messages import PIECE_BYTES, VERSION, Node, pack, unpack
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rescued, Rings

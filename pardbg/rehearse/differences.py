@@ -27,8 +27,7 @@ class Call(NamedTuple):
     """A collective, or an end of a message, as one rank issues it."""
 
     what: tuple[Any, ...]
-    """Op, root or how far the peer is, size, dtype or tag: what is alike on ranks that do the
-    same."""
+    """Op, root or distance of the peer, size, dtype or tag: alike on ranks that do the same."""
     group: str
     """Key; empty: a message."""
     label: str

@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from pardbg.rehearse.rank_trace import Records, Trace
 from pardbg_agent.wire import Flag, Kind
 
 Transport = Literal["rendezvous", "buffered", "pair"]
-TRANSPORTS: Final[tuple[Transport, ...]] = get_args(Transport)
 TICK_NS: Final = 10_000
 _ISSUE, _WAIT, _DONE, _PHASE, _STEP = (
     int(Kind.OP_ISSUE), int(Kind.WAIT), int(Kind.OP_DONE), int(Kind.PHASE), int(Kind.STEP),

@@ -100,7 +100,8 @@ def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:
     for when, proc, payload in sorted(_frames(played)):
         writer.write(Key.RECORDS.value + proc, payload, when)
     number = 0
-    for line in [*notes(said, played), *_output(played)]:
+    output = played[min(played)].trace.output if played else ()
+    for line in [*notes(said, played), *output]:
         number += 1
         _say(writer, Key.OUTPUT.value, last, n=number, t_ns=last, rank=None, stream="stdout",
              text=line[:MAX_LINE])  # fmt: skip
@@ -176,11 +177,6 @@ def _places(played: Mapping[int, Played]) -> list[tuple[int, int, str]]:
         for number, when in one.odd[:MAX_ODD]:
             found.append((rank, BEGIN_NS + when, place(stacks[number]) or ""))
     return found[:MAX_PLACES]
-
-
-def _output(played: Mapping[int, Played]) -> list[str]:
-    first = min(played, default=None)
-    return [] if first is None else list(played[first].trace.output)
 
 
 def _note(writer: SessionWriter, key: str, value: Any) -> None:

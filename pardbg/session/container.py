@@ -61,8 +61,7 @@ class Summary:
 
 
 def read_summary(file: BinaryIO) -> Summary | None:
-    """The summary of an open file, which stays where it was read to; None where it has none, or
-    none that makes sense."""
+    """The summary of an open file, whose place stays; None: it has none that makes sense."""
     at = file.tell()
     try:
         return _read(file)

@@ -143,16 +143,13 @@ class _Repair:
             end = self._record(at)
             if end is None:
                 found = self._next_chunk(at + 1)
-                self._lose(at, size if found is None else found)
+                self.done.lost.append((at, size if found is None else found))
+                self.losses_before.add(len(self.chunks))
                 if found is None:
                     return
                 at = found
             else:
                 at = end
-
-    def _lose(self, begin: int, end: int) -> None:
-        self.done.lost.append((begin, end))
-        self.losses_before.add(len(self.chunks))
 
     def _record(self, at: int) -> int | None:
         """Take the record at ``at``; where it ends, or None if it makes no sense."""

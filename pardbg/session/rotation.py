@@ -55,8 +55,7 @@ class Rotation:
     """What part ``number`` begins with: definitions, and which part it is."""
 
     def turn(self, writer: SessionWriter, now: int) -> SessionWriter:
-        """Return the writer to go on with: the next part's once this one is full. Raises
-        OSError."""
+        """Return the writer to go on with: the next part's if this one is full. Raises OSError."""
         limits = self.limits
         full = limits.max_bytes and writer.num_bytes >= limits.max_bytes
         old = limits.max_ns and now - self.began_ns >= limits.max_ns

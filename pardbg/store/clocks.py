@@ -120,8 +120,7 @@ class ClockEstimate:
         self._next_ns = now + (PING_NS if len(self._samples) >= WINDOW // 2 else PING_NS // 10)
 
     def answered(self, ping: int, their_ns: int, now: int) -> Offset | None:
-        """Take the answer. Return a new estimate if the old one may no longer hold, or is much
-        wider."""
+        """Take the answer. Return a new estimate if the old one no longer holds, or is wider."""
         sent = self._sent.pop(ping, None)
         if sent is None or now < sent:
             return None

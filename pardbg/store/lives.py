@@ -83,8 +83,7 @@ def _helps(life: list[Process], main: list[Process]) -> bool:
 
 
 def parts(procs: Mapping[str, Process]) -> tuple[Part, ...]:
-    """Return the parts of a run by their begin, a life's roles behind it; empty where the run is
-    one life of one role."""
+    """Return a run's lives and roles by begin; empty where it is one life of one role."""
     ranked = [process for process in procs.values() if process.rank is not None]
     lives = sorted(_by_life(ranked).values(), key=_begin)
     names = [_programs(life) for life in lives]

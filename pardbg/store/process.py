@@ -129,8 +129,7 @@ class Process:
         return self._gaps[at - 1][1] if at else 0
 
     def unrecorded_since(self, t_ns: int, now_ns: int) -> bool:
-        """Ops of a time between the two may be missing in its records: its level was lower, or a
-        hook had failed."""
+        """Ops between the two may be missing: its level was lower, or a hook had failed."""
         shift = self.offset_ns
         return any(
             begin + shift <= now_ns and (not end or end + shift >= t_ns)
@@ -168,7 +167,8 @@ class Process:
         if head.first > self._next:
             self._note_lost(received_ns, head.first - self._next)
         skip = max(0, self._next - head.first)
-        self._note_dropped(received_ns, head.dropped)
+        if head.dropped > self.lost(None):
+            self._note_lost(received_ns, head.dropped - self.lost(None))
         if skip >= head.count:
             return False
         self._next = head.first + head.count
@@ -230,16 +230,11 @@ class Process:
         self.errors = [(t_ns + by_ns, *rest) for t_ns, *rest in self.errors]  # type: ignore[misc]
 
     def _note_lost(self, t_ns: int, count: int) -> None:
-        before = self._gaps[-1][1] if self._gaps else 0
+        before = self.lost(None)
         t_ns = max(t_ns, self._gaps[-1][0] if self._gaps else 0)
         if len(self._gaps) >= _MAX_GAPS:
             self._gaps.pop()
         self._gaps.append((t_ns, before + count))
-
-    def _note_dropped(self, t_ns: int, dropped: int) -> None:
-        known = self._gaps[-1][1] if self._gaps else 0
-        if dropped > known:
-            self._note_lost(t_ns, dropped - known)
 
     def _note_times(self, records: NDArray[Any], received_ns: int) -> None:
         newest = int(records["t1_ns"].max())

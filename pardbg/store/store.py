@@ -31,8 +31,7 @@ _MAX_DEFINITION_BYTES: Final = 512 << 20
 _MAX_GAPS: Final = 64
 _MAX_TEXT: Final = 4096
 PART: Final = "part"
-"""CONTROL event at the begin of each further file of a recording in parts, and the NOTE of which
-part this is."""
+"""CONTROL event at the begin of a recording's further parts, and NOTE of which this is."""
 NEXT_PART: Final = "next_part"
 """Key of the NOTE at a part's end: the file in which the recording goes on."""
 NOTE_TRUNCATED: Final = "session.truncated"
@@ -251,10 +250,6 @@ class Store:
             process = self.procs[proc] = Process(proc, rows)
         return process
 
-    def _seen(self, t_ns: int) -> None:
-        if t_ns > 0 and (self._first_ns is None or t_ns < self._first_ns):
-            self._first_ns = t_ns
-
     def _records(self, proc: str, message: Message) -> bool:
         head = frame_head(message.payload)
         process = self._process(proc)
@@ -270,7 +265,8 @@ class Store:
         t_ns = fields.integer(values, "t_ns", message.received_ns)
         if not history.is_new(fields.integer_or_none(values, "n"), t_ns):
             return None
-        self._seen(t_ns)
+        if t_ns > 0 and (self._first_ns is None or t_ns < self._first_ns):
+            self._first_ns = t_ns
         return t_ns, values
 
     def _output(self, _proc: str, message: Message) -> bool:

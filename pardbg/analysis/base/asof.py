@@ -109,8 +109,7 @@ class View:
         return ended[-1] if ended else None
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
-        """A store-wide cache of closed values; the older half goes where there are more than
-        ``most``."""
+        """A store-wide cache of closed values; of more than ``most`` the older half goes."""
         cache: dict[Any, Any] = self.store.memo.setdefault(kind, {})
         if len(cache) > most:
             for key in list(cache)[: len(cache) // 2]:

@@ -104,8 +104,7 @@ def _read(view: View, process: Process, name: str, lo: int, ended: bool) -> list
 def records(
     view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
 ) -> list[Record]:
-    """Return a table's records that touch a window and had ended at the cursor; of these names, or
-    all."""
+    """Return a table's records in a window that had ended at the cursor; of these names, or all."""
     found = _touching(view, process, name, window)
     if names is None:
         return found

@@ -68,8 +68,7 @@ def done_table(name: str) -> str:
 
 
 def tail_start(view: View, name: str, rows: int | None) -> int:
-    """A time from which all ranks together have about ``rows`` rows of a table of issued ops (0
-    for all)."""
+    """A time since when all ranks together have issued about ``rows`` ops of a table (0: all)."""
     if rows is None:
         return 0
     seen = view.all(name)

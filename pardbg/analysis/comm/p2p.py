@@ -60,9 +60,7 @@ def _spans(view: View, parts: Sequence[Issue]) -> dict[int, Span]:
     return found
 
 
-def _by_edge(
-    parts: Sequence[Issue],
-) -> tuple[dict[Edge, list[Issue]], dict[Edge, list[Issue]]]:
+def _by_edge(parts: Sequence[Issue]) -> tuple[dict[Edge, list[Issue]], dict[Edge, list[Issue]]]:
     sends: dict[Edge, list[Issue]] = defaultdict(list)
     receives: dict[Edge, list[Issue]] = defaultdict(list)
     for issue in parts:
@@ -75,8 +73,7 @@ def _by_edge(
 
 
 class _Before:
-    """Numbers of ops that a rank had issued before a time, by edge and side: counted once for all
-    edges of a rank."""
+    """How many ops a rank had issued before a time, by edge and side; counted once per rank."""
 
     def __init__(self, view: View, t_ns: int) -> None:
         self._view, self._t_ns = view, t_ns

@@ -117,8 +117,7 @@ def growth(steps: Array, sizes: Array) -> tuple[float, int, int] | None:
 
 
 def _steady(steps: Array, sizes: Array) -> float | None:
-    """Bytes a step, if the median of each of PARTS is above the one before by half to twice the
-    mean rise."""
+    """Bytes a step, if each of PARTS rises above the one before by half to twice the mean."""
     if len(steps) < 2 * PARTS:
         return None
     middles = [float(np.median(part)) for part in np.array_split(sizes, PARTS)]

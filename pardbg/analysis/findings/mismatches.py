@@ -74,8 +74,7 @@ def mismatches(view: View) -> Iterable[Finding]:
 
 
 def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]]) -> bool:
-    """Whether ranks are still to come that decide who differs from most, or that is known of the
-    ops before."""
+    """Whether ranks are still to come that decide who differs from most."""
     came = set(row.issued)
     if len(came) == len(row.arrivals):
         return False

@@ -186,8 +186,7 @@ def divergence(view: View) -> Iterable[Finding]:
 def _replicas(
     by_key: Mapping[tuple[str, int, int], Mapping[int, tuple[int, int, str]]],
 ) -> list[set[int]]:
-    """Ranks that nobody said to be replicas, but whose parameters were equal after a step: they
-    took the same update."""
+    """Ranks that nobody said to be replicas, but that were equal after a step."""
     first = min(step for _, step, _ in by_key)
     sums: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for (_, step, which), by_rank in sorted(by_key.items()):

@@ -70,8 +70,7 @@ _TRANSPORT: Final = re.compile(
 
 @per_view
 def bad_ends(view: View) -> list[BadEnd]:
-    """How ranks ended badly, the first one first: by an exception that nobody caught, by a kill,
-    or with an exit code."""
+    """How ranks ended badly, first to last: an uncaught exception, a kill, an exit code."""
     over = [(rank, one) for rank, one in view.ranks.items() if one.failures or one.ends]
     made = [end for rank, one in over if (end := _bad_end(view, rank, one)) is not None]
     return sorted(made, key=lambda end: (end[1], end[0]))
@@ -95,8 +94,7 @@ def is_transport(text: str) -> bool:
 
 
 def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
-    """Who waits for ranks that have ended: a launcher ends them next. Not a rank that is itself
-    waited for so."""
+    """Who waits for ranks that have ended, and is waited for by nobody: they are ended next."""
     waits: dict[int, tuple[int, ...]] = {}
     for row in collectives(view):
         gone = tuple(r for r in row.missing if ended(view, r))

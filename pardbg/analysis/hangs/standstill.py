@@ -188,8 +188,7 @@ def _threads(said: Any) -> Threads:
 
 
 def host_load(view: View, ranks: Iterable[int]) -> float:
-    """Threads per core that run or are ready to, on that of these ranks' hosts with most of them;
-    0: not known."""
+    """Threads per core that run or are ready, on the fullest of these ranks' hosts; 0: unknown."""
     of = states(view)
     rows = (of.get(view.ranks[rank].proc, {}) for rank in ranks if rank in view.ranks)
     return max((fields.integer(row, "load", 0) for row in rows), default=0) / 100

@@ -114,8 +114,7 @@ def _activations_peak(view: View, rank: int, process: Process) -> int | None:
 
 
 def _activations_least(view: View, process: Process) -> int | None:
-    """The least that any of the last sampled forwards kept; stages each have one, so they have
-    no figure."""
+    """The least that any of the last sampled forwards kept, whatever its stage."""
     table, visible = view.rows(process, "memory")
     lo = max(0, visible - _TAIL_ROWS)
     rows = np.flatnonzero(named(process, table.col("name_id")[lo:visible], "activations")) + lo

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from pardbg.analysis.pipeline.dependencies import COMPUTE, producer, twin
+from pardbg.analysis.pipeline.dependencies import COMPUTE, source
 from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
 
 Way = Literal["tensor", "host", "begin"]
@@ -108,10 +108,8 @@ def _after(
     action: ActionSpan, own: ActionSpan | None, by_text: Mapping[str, ActionSpan], num_stages: int
 ) -> tuple[ActionSpan | None, Way]:
     """What the action began after, and what lies between."""
-    needed = producer(action.text, num_stages)
-    made = None
-    if needed is not None:
-        made = by_text.get(needed) or by_text.get(twin(needed) or "")
+    needed = source(action.text, num_stages, by_text)
+    made = by_text[needed] if needed is not None else None
     if made is not None and (made.rank == action.rank or _end(made) > action.t0_ns):
         made = None  # its own rank's order says it; or clocks differ by more than the way took
     if made is None or (own is not None and _end(own) >= _end(made)):

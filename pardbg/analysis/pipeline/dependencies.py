@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -71,6 +71,14 @@ def twin(action: str) -> str | None:
     if parsed is None or parsed.kind not in ("B", "I"):
         return None
     return f"{parsed.stage}{'I' if parsed.kind == 'B' else 'B'}{parsed.microbatch}"
+
+
+def source(action: str, num_stages: int, known: Container[str]) -> str | None:
+    """The action whose output ``action`` needs, in the form in which it is known; None: it needs
+    nothing, or what it needs is not known."""
+    needed = producer(action, num_stages)
+    forms = (needed, twin(needed)) if needed is not None else ()
+    return next((form for form in forms if form is not None and form in known), None)
 
 
 def satisfied(action: str, num_stages: int, done: Collection[str]) -> bool:

@@ -148,8 +148,7 @@ def _waits(view: View, process: Process, step: int) -> dict[tuple[int, int], Int
 
 
 def completions(view: View, process: Process, step: int) -> dict[tuple[int, int], int]:
-    """(group id, seq) -> completion of a process's p2p ops of a step (a completion carries the
-    step of its issue)."""
+    """(group id, seq) -> completion of a process's p2p ops that were issued in a step."""
     table, rows = view.step_rows(process, "done_p2p", step)
     return {(group, seq): t1 for group, seq, t1 in table.tuples(rows, "group_id", "seq", "t1_ns")}
 
@@ -232,8 +231,7 @@ def _each(messages: Sequence[Interval], number: int) -> list[Sequence[Interval]]
 
 
 def chain_spans(view: View, chain: Chain, rank: int, step: int) -> list[ActionSpan]:
-    """The rank's forwards and backwards in a step that have ended, by begin; the k-th of a kind
-    is microbatch k."""
+    """The rank's ended forwards and backwards of a step, by begin; the k-th is microbatch k."""
     process = view.ranks.get(rank)
     if process is None:
         return []

@@ -39,8 +39,7 @@ class Evidence:
     receives: Mapping[tuple[str, int, int], Sequence[tuple[int, int | None]]] = field(
         default_factory=dict
     )
-    """(F, B or "", stage, microbatch) -> (issued, completed or None) of the receives so
-    labelled."""
+    """(F, B or "", stage, microbatch) -> (issued, completed or None) of receives so labelled."""
     calls: Sequence[Call] = ()
     """By begin."""
 
@@ -55,10 +54,7 @@ def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interva
 
 
 def split(
-    evidence: Evidence,
-    spans: Sequence[ActionSpan],
-    window: Interval,
-    upcoming: str | None,
+    evidence: Evidence, spans: Sequence[ActionSpan], window: Interval, upcoming: str | None
 ) -> tuple[Idle, ...]:
     """The idle stretches of one rank in the window. busy + idle == window, exactly.
 

@@ -65,17 +65,14 @@ def layouts(view: View) -> list[Layout]:
     epoch = view.epoch
     plans = [plan for (e, _), plan in view.store.plans.items() if e == epoch and plan.ranks]
     made = [_planned(view, plan) for plan in plans]
-    made = [layout for layout in made if any(_has_actions(view, r) for r in layout.ranks)] or made
+    ran = {rank for plan in plans for rank in plan.ranks
+           if rank in view.ranks and len(view.ranks[rank].table("action"))}  # fmt: skip
+    made = [layout for layout in made if not ran.isdisjoint(layout.ranks)] or made
     if not made:
         sizes = view.joined("action").sizes.tolist()
         seen = tuple(rank for rank, size in zip(view.ranks, sizes, strict=True) if size)
         made = [_observed(view, seen)] if seen else _chained(view)
     return sorted(made, key=lambda layout: min(layout.ranks))
-
-
-def _has_actions(view: View, rank: int) -> bool:
-    process = view.ranks.get(rank)
-    return process is not None and len(process.table("action")) > 0
 
 
 def _planned(view: View, plan: PlanDef) -> Layout:

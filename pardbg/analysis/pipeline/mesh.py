@@ -1,5 +1,4 @@
-"""The run's pipelines side by side: where each lies on the device mesh, and how large its bubble
-is."""
+"""The run's pipelines side by side: their places on the device mesh, and their bubbles."""
 
 from __future__ import annotations
 
@@ -51,12 +50,15 @@ def newest_steps(view: View) -> dict[int, PipelineStep]:
 
 
 def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
-    newest = newest_step(view, layout)
-    if newest is None:
-        return None
-    steps = range(newest, max(-1, newest - _LOOK_BACK), -1)
-    made = (pipeline_step(view, layout, step) for step in steps)
+    made = (pipeline_step(view, layout, step) for step in _last_steps(view, layout))
     return next((step for step in made if step is not None and step.complete), None)
+
+
+def _last_steps(view: View, layout: Layout) -> range:
+    """The newest first, _LOOK_BACK at most."""
+    newest = newest_step(view, layout)
+    last = -1 if newest is None else newest
+    return range(last, max(-1, last - _LOOK_BACK), -1)
 
 
 def place(view: View, layout: Layout) -> str:
@@ -95,11 +97,7 @@ def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
 
 
 def _bubble(view: View, layout: Layout) -> float | None:
-    newest = newest_step(view, layout)
-    if newest is None:
-        return None
-    steps = range(newest, max(-1, newest - _LOOK_BACK), -1)
-    known = (step_bubble(view, layout, step) for step in steps)
+    known = (step_bubble(view, layout, step) for step in _last_steps(view, layout))
     return next((bubble for bubble in known if bubble is not None), None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse, producer, twin
+from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse, source
 
 Plan = Mapping[int, Sequence[str]]
 """rank -> compute actions in order."""
@@ -69,7 +69,7 @@ def in_order(
         for rank, row in plan.items():
             while taken[rank] < len(row):
                 action = row[taken[rank]]
-                needed = _needed(action, num_stages, owner)
+                needed = source(action, num_stages, owner)
                 if needed is not None and sent_with and owner[needed] != rank:
                     needed = sent_with.get(needed, needed)
                 if needed is not None and needed not in done:
@@ -81,18 +81,8 @@ def in_order(
     return made if len(made) == sum(map(len, plan.values())) else None
 
 
-def _needed(action: str, num_stages: int, planned: Mapping[str, int]) -> str | None:
-    """The action it waits for, in the form the plan has it; one outside the plan is free."""
-    needed = producer(action, num_stages)
-    if needed is None or needed in planned:
-        return needed
-    other = twin(needed)
-    return other if other is not None and other in planned else None
-
-
 def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
-    """Run the plan: an action begins when its rank is free and what it needs is done. None for a
-    plan that cannot run."""
+    """Run the plan: an action begins when its rank is free and its input is there."""
     order = in_order(plan, num_stages)
     if order is None:
         return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, total, union
-from pardbg.analysis.pipeline.dependencies import COMPUTE, producer, twin
+from pardbg.analysis.pipeline.dependencies import COMPUTE, source
 from pardbg.analysis.pipeline.observed import ActionSpan
 
 Rows = Mapping[int, Sequence[ActionSpan]]
@@ -64,13 +64,8 @@ def lay_out_unheld(view: View, rows: Rows, num_stages: int, window: Interval) ->
 
 def _made(span: ActionSpan, num_stages: int, real: Mapping[str, ActionSpan]) -> str | None:
     """The action of another rank whose output this one took."""
-    needed = producer(span.text, num_stages) if span.kind in COMPUTE else None
-    if needed is None:
-        return None
-    found = needed if needed in real else twin(needed)
-    if found is None or found not in real or real[found].rank == span.rank:
-        return None
-    return found
+    found = source(span.text, num_stages, real)
+    return None if found is None or real[found].rank == span.rank else found
 
 
 def _begin(

@@ -65,8 +65,7 @@ def measured(view: View) -> Costs | str:
 
 
 def timeline(table: Table, taken: Durations | Costs) -> dict[str, tuple[float, float]]:
-    """action -> (begin, end) in ns of a table that can run; of several steps measured, by the one
-    in the middle."""
+    """action -> (begin, end) in ns of a table that can run, by the middle one of several steps."""
     order = ordered(table.plan(), table.num_stages)
     if isinstance(taken, Durations):
         times = _times(len(table.rows), table.num_stages, taken)

@@ -88,9 +88,7 @@ class Verdict:
 
 
 def lint(
-    table: Table,
-    num_microbatches: int | None = None,
-    transports: Sequence[Transport] = TRANSPORTS,
+    table: Table, num_microbatches: int | None = None, transports: Sequence[Transport] = TRANSPORTS
 ) -> Verdict:
     """Check a table; ``num_microbatches``: that many are expected, not as many as it seems to have.
     Of its problems, the first ``MAX_PROBLEMS``."""

@@ -113,8 +113,7 @@ class _Policy:
 def search(
     problem: Problem, progress: Progress = lambda _share: None, known: Iterable[Table] = ()
 ) -> Found | None:
-    """The best table by all policies and of the ``known`` ones of this placement; None: none fits
-    in the memory."""
+    """The best of all policies' tables and the ``known`` ones; None: none fits in the memory."""
     best: Found | None = None
     for table in known:
         if table.num_stages == problem.num_stages:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pardbg.analysis.pipeline.dependencies import producer, satisfied, twin
+from pardbg.analysis.pipeline.dependencies import producer, satisfied, source, twin
 from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.analysis.pipeline.ticks.grid import CellState, TickCell, TickGrid, TickRow
 from pardbg.analysis.schedules.compare import Durations, Predicted, predict, timeline
@@ -70,9 +70,8 @@ class Sheet:
 
     def needs(self, op: Op) -> Placed | None:
         """The action whose output this one takes."""
-        needed = producer(op.text, self.num_stages)
-        found = self.where.get(needed or "")
-        return found or self.where.get(twin(needed or "") or "")
+        needed = source(op.text, self.num_stages, self.where)
+        return self.where[needed] if needed is not None else None
 
     def grid(self, now: int) -> TickGrid:
         """The tick grid when ``now`` ticks have run."""

@@ -12,7 +12,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.pipeline.bounds import sampled_sizes
-from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, twin
+from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, source
 from pardbg.analysis.pipeline.layout import Layout
 from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
@@ -225,11 +225,8 @@ def _ready(
     action: ActionSpan, rank: int, ended: Mapping[str, tuple[int | None, int]], num_stages: int
 ) -> int | None:
     """When what ``action`` needs of another rank was done; None: it needs nothing of others."""
-    needed = producer(action.text, num_stages)
-    if needed is None:
-        return None
-    found = ended.get(needed) or ended.get(twin(needed) or "")
-    return None if found is None or found[1] == rank else found[0]
+    needed = source(action.text, num_stages, ended)
+    return None if needed is None or ended[needed][1] == rank else ended[needed][0]
 
 
 def _outside(

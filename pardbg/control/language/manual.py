@@ -137,6 +137,5 @@ def word_of(text: str) -> str:
 
 
 def manual(text: str) -> tuple[str, ...]:
-    """Return the help of a verb (or pdb's abbreviation of it) and examples; empty: there is
-    none."""
+    """Return a verb's help (or that of pdb's abbreviation) and examples; empty: none."""
     return MANUAL.get(word_of(text), ())

@@ -88,8 +88,7 @@ class Breakpoints:
         return made
 
     def restore(self, said: Mapping[str, Any]) -> None:
-        """Restore one from its ``as_dict`` in the recording, under its number. Raises
-        UserError."""
+        """Restore one from its ``as_dict``, under its number. Raises UserError."""
         try:
             number, words = int(said["number"]), str(said["ranks"])
             ranks = None if words == "all" else parse_rank_set(words)

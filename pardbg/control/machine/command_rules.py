@@ -137,8 +137,7 @@ class CommandRules:
             control.lease.drop()  # a script does not stay to give control back
 
     def edit(self, command: Command, now: int, keep: bool, lease_ns: int) -> str | None:
-        """Carry out a verb about breakpoints or delays at once. Return what is wrong with it, or
-        None."""
+        """Carry out a verb about breakpoints or delays. Return what is wrong with it, or None."""
         control = self._control
         try:
             text = _edit(control.breakpoints, command, keep, lease_ns)

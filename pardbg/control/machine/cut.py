@@ -116,8 +116,7 @@ class Settlement:
     stuck: dict[str, str] = field(default_factory=dict)
     """Procs inside an op for which somebody is gone: they will come to no gate. With the reason."""
     waiting: dict[str, tuple[OpenOp, str]] = field(default_factory=dict)
-    """Procs inside an op that a pinned rank has not issued (or who wait for such a one): the op,
-    and in words."""
+    """Procs inside an op that waits, in the end, for a pinned rank: the op, and in words."""
 
     @property
     def reached(self) -> bool:

@@ -18,8 +18,7 @@ from pardbg.words import duration, ranks_text
 from pardbg_agent.wire import LEASE_NS, Msg
 
 AGAIN_NS: Final = 1_000_000_000
-"""An agent's thread answers in milliseconds, whatever the rank does; not while a rank holds its
-GIL."""
+"""An agent's thread answers in milliseconds, unless its rank holds the GIL."""
 RUN_NS: Final = LEASE_NS + 2 * AGAIN_NS
 """After this long a rank has run on by itself: its lease is over."""
 _KINDS: Final = {Msg.PERMIT.value: "gate", Msg.RUN.value: "gate"}

@@ -184,7 +184,10 @@ class Machine:
             for view in self.control.views.values():
                 view.computing_since_ns = computing.get(view.proc, 0)
         if self.control.lease.lapsed(now):
-            self._lapse(now)
+            text = f"the lease of {self.control.lease.holder} lapsed: all ranks run on"
+            self.control.lease.drop()
+            if self.control.mode is not Mode.RUNNING:
+                self._moves.run_on("lapsed", text, now)
         self._commands.answer_leaving(now)
         self._moves.hold_loose(now)
         if self.control.settling:
@@ -197,12 +200,6 @@ class Machine:
         self._outbox.tell_again(now)
         self._moves.miss_silent(now)
         self._commands.expire(now)
-
-    def _lapse(self, now: int) -> None:
-        text = f"the lease of {self.control.lease.holder} lapsed: all ranks run on"
-        self.control.lease.drop()
-        if self.control.mode is not Mode.RUNNING:
-            self._moves.run_on("lapsed", text, now)
 
     def _rank_known(self, view: View, rank: int) -> None:
         """A process says which rank it is, now or anew: other breakpoints may be its."""

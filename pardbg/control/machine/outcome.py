@@ -22,8 +22,7 @@ States = Mapping[int, AgentState]
 def outcome(
     verb: Verb, before: States, after: States, pipelines: Sequence[Sequence[int]], where: str = ""
 ) -> str:
-    """Return one line. ``pipelines``: the ranks of each; ``where``: which of several verbs it was,
-    ``3 of 5``."""
+    """Return one line. ``pipelines``: ranks of each; ``where``: ``3 of 5`` of several verbs."""
     ran = {rank: actions_ran(before[rank], after[rank]) for rank in before if rank in after}
     head = f"{verb.value}{f' ({where})' if where else ''}"
     if verb is Verb.NEXT:

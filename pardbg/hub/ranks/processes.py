@@ -22,8 +22,7 @@ def exit_code(pid: int, started: str) -> int | None:
 
 
 def stat_fields(pid: int, *, ended: bool = False) -> list[str]:
-    """/proc/PID/stat from the state on; empty if the process is not there, or a zombie unless
-    ``ended``."""
+    """/proc/PID/stat from the state on; empty for no process, or a zombie unless ``ended``."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             stat = file.read()
@@ -34,8 +33,7 @@ def stat_fields(pid: int, *, ended: bool = False) -> list[str]:
 
 
 def schedule(pid: int) -> list[int]:
-    """(ns that its main thread has run, ns that it was ready to and got no core); empty where the
-    kernel does not say."""
+    """(ns that its main thread ran, ns that it was ready without a core); empty: not known."""
     try:
         with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
             return [int(word) for word in file.read().split()[:2]]

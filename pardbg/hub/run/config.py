@@ -208,7 +208,8 @@ def make(
     place: Place | None = None,
 ) -> RunConfig:
     """Make a run's directories (0700) and its run.json. Raises ConfigError."""
-    run = f"{_slug(name)}-{uuid.uuid4().hex[:8]}"
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:24] or "run"
+    run = f"{slug}-{uuid.uuid4().hex[:8]}"
     run_dir = _make_run_dir(run)
     _make_ring_dir(run, run_dir)
     config = RunConfig(
@@ -317,10 +318,6 @@ def private_dir(path: Path) -> None:
             os.fchmod(fd, 0o700)
     finally:
         os.close(fd)
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:24] or "run"
 
 
 def write_json(path: Path, value: Any) -> None:

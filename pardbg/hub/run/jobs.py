@@ -158,8 +158,7 @@ def _told(run_dir: Path) -> list[tuple[int, int]]:
 
 
 def adopt_orphans() -> None:
-    """What loses its parent below this process becomes its child: a job whose launcher was killed
-    can be waited for."""
+    """Become the parent of orphans below: a job whose launcher was killed can be waited for."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -124,9 +124,8 @@ class Launcher:
                 return f"the hub did not start: {self._last_words()}"
             if time.monotonic() > deadline:
                 self.hub.kill()
-                return (
-                    f"the hub did not start in {duration(HUB_START_S * 1e9)}: {self._last_words()}"
-                )
+                took = duration(HUB_START_S * 1e9)
+                return f"the hub did not start in {took}: {self._last_words()}"
             time.sleep(HUB_POLL_S)
         return None
 

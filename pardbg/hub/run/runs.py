@@ -128,8 +128,7 @@ def list_run_rings() -> list[RunRings]:
 
 
 def find_run(name: str | None = None) -> Run:
-    """Return a run by id, prefix of the id, name or directory; None: the newest. Raises
-    RunError."""
+    """Return a run by id, its prefix, name or directory; None: the newest. Raises RunError."""
     if name is not None and (Path(name) / RUN_FILE).is_file():
         if not marked(Path(name)):
             raise RunError(
@@ -153,8 +152,7 @@ def find_run(name: str | None = None) -> Run:
 
 
 def find_run_rings(name: str) -> RunRings:
-    """Return a dead run by id, prefix of the id, name or directory; or a directory of rings.
-    Raises UserError."""
+    """Return a dead run by id, its prefix, name or directory (of rings). Raises UserError."""
     path = Path(name)
     if path.is_dir():
         return _box_in(path)

@@ -69,12 +69,9 @@ class Passing:
 
     def catch(self) -> None:
         """From now on; once."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._got.append(number)
-
         for number in passed_on():
-            self._before[number] = signal.signal(number, note)
+            handler = signal.signal(number, lambda number, frame: self._got.append(number))
+            self._before[number] = handler
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def __enter__(self) -> Passing:

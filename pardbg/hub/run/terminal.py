@@ -62,8 +62,7 @@ class Streams:
 
     @contextmanager
     def passed_through(self, run_dir: Path, out: int = STDOUT) -> Iterator[Callable[[], None]]:
-        """While the job runs: its output goes to ``out`` and our stderr, what is typed to it.
-        Gives what suspends us."""
+        """While the job runs: passes its output and what is typed. Gives what suspends us."""
         through = dict(zip((files.OUT_FILE, files.ERR_FILE), (out, STDERR), strict=True))
         streams = [Stream(one.source, one.file, through[one.file]) for one in self.ours]
         sys.stdout.flush()
@@ -193,8 +192,7 @@ class Typing:
 
 
 class TerminalModes:
-    """Our terminal's settings, for who survives an owner that was killed and did not set them
-    back."""
+    """Our terminal's settings, for who survives an owner that could not set them back."""
 
     def __init__(self) -> None:
         self._fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)

@@ -38,8 +38,8 @@ class Tail:
 
     def __init__(self, path: Path, stream: str, offset: int = 0) -> None:
         self._path, self._stream = path, stream
-        self._at = offset
-        """Offset of the first byte not yet given out."""
+        self.offset = offset
+        """Of the first byte not yet given out."""
         self._rest = b""
         self._rest_ns = 0
         self._fd = -1
@@ -62,18 +62,13 @@ class Tail:
     def _lost(self) -> list[Line]:
         lost, self._num_told = self.num_lost - self._num_told, self.num_lost
         text = f"pardbg: {lost} bytes of output are missing here"
-        return [Line(self._stream, text, None, self._at)] if lost else []
-
-    @property
-    def offset(self) -> int:
-        """Offset of the first byte not yet returned."""
-        return self._at
+        return [Line(self._stream, text, None, self.offset)] if lost else []
 
     @property
     def at_end(self) -> bool:
         """Whether the whole file has been returned."""
         try:
-            return not self._rest and self._at >= os.stat(self._path).st_size
+            return not self._rest and self.offset >= os.stat(self._path).st_size
         except OSError:
             return True
 
@@ -86,20 +81,15 @@ class Tail:
         try:
             if self._fd < 0:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            at = self._at + len(self._rest)
+            at = self.offset + len(self._rest)
             begin = os.lseek(self._fd, at, os.SEEK_DATA)
-            if begin > at:
-                self._skip(begin - at)
+            if begin > at:  # a hole: output that was given up before it could be read
+                self.offset, self._rest = begin, b""
+                self.num_lost += begin - at
             size = min(READ_BYTES, os.lseek(self._fd, begin, os.SEEK_HOLE) - begin)
             return os.pread(self._fd, size, begin)
         except OSError:
             return b""  # nothing there (yet)
-
-    def _skip(self, size: int) -> None:
-        """Output that was given up before it could be read: a hole in the file."""
-        self._at += len(self._rest) + size
-        self._rest = b""
-        self.num_lost += size
 
     def _whole_lines(self) -> list[Line]:
         lines, start, data = [], 0, self._rest
@@ -124,9 +114,9 @@ class Tail:
         return lines
 
     def _line(self, raw: bytes, size: int) -> Line:
-        self._at += size
+        self.offset += size
         text, rank = split_rank(raw.decode("utf-8", "replace").strip("\0"))
-        return Line(self._stream, text, rank, self._at)
+        return Line(self._stream, text, rank, self.offset)
 
 
 class JobOutput:

@@ -43,8 +43,7 @@ _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open",
 
 
 class RowNews:
-    """Whether status rows are to be said: when they changed, at a bounded rate, or after a while
-    anyway."""
+    """Whether status rows are to be said: changed, at a bounded rate, or after a while."""
 
     def __init__(self) -> None:
         self.told_ns = 0

@@ -174,27 +174,20 @@ class Viewers:
             self._machine.command(command, now, keep=keep, lease_ns=lease_ns)
 
     def _end_job(self, viewer: str, number: int, word: str, args: dict[str, Any], now: int) -> None:
-        owner = self._config.owner_pid
+        owner, refusal = self._config.owner_pid, ""
+        chosen: int | None = None
         if word == "signal":
-            chosen: int | None = SIGNALS.get(str(args.get("signal")))
+            chosen = SIGNALS.get(str(args.get("signal")))
             if owner is None or args.get("pid") != owner:
-                self._refuse(viewer, number, "only the job's owner can send signals: use kill")
-                return
-            if chosen is None:
-                self._refuse(viewer, number, "signal is INT or TERM")
-                return
-        else:
-            chosen = None
-            if args.get("confirm") is not True:
-                self._refuse(viewer, number, "kill ends the job: it needs confirmation")
-                return
-        self._collector.say(
-            Key.CONTROL,
-            event=word,
-            by=viewer,
-            text=f"{word} the job",
-            **self._machine.control.status(now),
-        )
+                refusal = "only the job's owner can send signals: use kill"
+            elif chosen is None:
+                refusal = "signal is INT or TERM"
+        elif args.get("confirm") is not True:
+            refusal = "kill ends the job: it needs confirmation"
+        if refusal:
+            self._refuse(viewer, number, refusal)
+            return
+        self._said(word, viewer, f"{word} the job", now)
         self._router.ack(viewer, number, self._signal_job(chosen))
 
     # -- about the recording
@@ -225,12 +218,8 @@ class Viewers:
         while_ = f" for {duration(for_ns)}" if for_ns else ""
         why = f": {str(args['why'])[:MAX_TEXT]}" if args.get("why") else ""
         if asked:
-            self._said(
-                "level",
-                viewer,
-                f"{LEVELS[level]}{while_} on {plural(len(asked), 'rank')}{why}",
-                now,
-            )
+            text = f"{LEVELS[level]}{while_} on {plural(len(asked), 'rank')}{why}"
+            self._said("level", viewer, text, now)
         self._router.ack(viewer, number, None, {"level": LEVELS[level], "asked": len(asked)})
 
     def _said(self, event: str, by: str, text: str, now: int) -> None:

@@ -253,8 +253,7 @@ GROUP_ROWS: Final = 1 << 17
 
 
 def _blocks(sheet: Sheet) -> Iterable[tuple[str, Array]]:
-    """(name, its rows in order of time): ``ranks-0-63``, ``ranks-0-63.1`` …; ``all`` of a table
-    without ranks."""
+    """(name, rows in order of time): ``ranks-0-63``, ``ranks-0-63.1`` …; ``all`` without ranks."""
     by_name = {values.column.name: values.data for values in sheet.columns}
     ranks = by_name.get("rank", np.zeros(sheet.num_rows, np.int64))
     times = next((by_name[name] for name in ("t1_ns", "t_ns", "t0_ns") if name in by_name), ranks)

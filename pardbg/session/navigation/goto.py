@@ -43,8 +43,10 @@ def parse(text: str) -> Target:
     if word in ("step", "finding"):
         return Target("step" if word == "step" else "finding", _whole(rest, word))
     if word in ("mark", "bookmark"):
+        if not rest:
+            raise UserError("which bookmark? write `goto mark 1` (`:marks` lists them)")
         number = whole(rest)
-        return _named_mark(rest) if number is None else Target("bookmark", number)
+        return Target("bookmark", text=rest) if number is None else Target("bookmark", number)
     if text.endswith("%"):
         return Target("share", share=_share(text[:-1]))
     if text[:1] in ("+", "-", "−"):
@@ -97,12 +99,6 @@ def _whole(text: str, what: str) -> int:
     if number is None:
         raise UserError(f"which {what}? write `goto {what} 3`")
     return number
-
-
-def _named_mark(text: str) -> Target:
-    if not text:
-        raise UserError("which bookmark? write `goto mark 1` (`:marks` lists them)")
-    return Target("bookmark", text=text)
 
 
 def _share(text: str) -> float:

@@ -116,8 +116,7 @@ class Aligned:
 
 
 def aligned(first: Store, t_ns: int, second: Store) -> Aligned:
-    """As far into the same training step as the first run is; as far from the begin where a run
-    has no steps."""
+    """As far into the same step as the first run is; as far from the begin without steps."""
     here = _step_at(first, t_ns)
     process = _counting(second)
     if here is None or process is None:

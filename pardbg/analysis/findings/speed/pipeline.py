@@ -9,12 +9,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.windows import (
-    Window,
-    often,
-    per_window,
-    takes_turns,
-)
+from pardbg.analysis.findings.speed.windows import Window, often, per_window, takes_turns
 from pardbg.analysis.pipeline.bounds import bound_fraction
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import Cause, PipelineStep

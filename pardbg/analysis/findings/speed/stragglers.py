@@ -92,8 +92,7 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
 
 
 def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
-    """Lateness at the collective of the step where it was largest: who is late once is late in
-    all that follows."""
+    """Lateness at the step's collective where it was largest: all that follow are late, too."""
     best: _Late | None = None
     for row in rows:
         arrived = row.issued
@@ -227,8 +226,7 @@ def _stood(
 def _no_core(
     looked_at: Window, culprits: Sequence[int], by: float, more: float, stood: float
 ) -> tuple[str, str] | None:
-    """(cause, in words) where they stand ready without a core for most of what they are late by:
-    the host's doing."""
+    """(cause, in words) if it is the host: they are late because they stand without a core."""
     if not more or more < CAUSE_SHARE * by:
         return None
     gets = agreed("gets", culprits)
