@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.matching import busbw_factor, collectives
+from pardbg.analysis.comm.ops import UNKNOWN_OP
 from pardbg.analysis.comm.p2p import RingStep, p2p_rows, ring_step
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
@@ -67,11 +68,10 @@ WINDOW_NS: Final = 2_000_000_000
 BINS: Final = 24
 _MOST_DRAWN: Final = 64
 """Ranks of a group whose edges have a course."""
-_RING_TWICE: Final = ("all_reduce",)
 _FROM_ROOT: Final = ("broadcast", "scatter")
 _TO_ROOT: Final = ("reduce", "gather")
 _SHARED: Final = ("scatter", "gather")
-_RING_ONCE: Final = ("all_gather", "reduce_scatter")
+_RINGS: Final = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclass(slots=True)
@@ -129,12 +129,8 @@ def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> Tra
 def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
     """Bytes per ring link: 2(n-1)/n · S for all_reduce, (n-1)/n · S for all_gather and
     reduce_scatter; 0 for ops that are not modelled. S: the larger of input and output."""
-    if num_ranks < 2:
-        return 0.0
-    share = (num_ranks - 1) / num_ranks
-    if op in _RING_TWICE:
-        return 2 * share * num_bytes
-    return share * num_bytes if op in _RING_ONCE else 0.0
+    factor = busbw_factor(op, num_ranks) if op in _RINGS else None
+    return (factor or 0.0) * num_bytes
 
 
 def _courses(
@@ -199,7 +195,7 @@ def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
             group = process.groups.get(gid)
             if group is not None and send:
                 op = process.ops.get(name_id)
-                name = op.op if op is not None else "send"
+                name = "send" if op is None else op.op
                 parts.append(sums.ops[group.key, group.axis or group.name, name])
             for part in parts:
                 part.add(number, size, recent)
@@ -226,12 +222,12 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
         for name_id, gid, _, _, number, size, recent in _as_of(view, process, "issue", since_ns):
             if gid not in ids:
                 continue
-            op = process.ops.get(name_id)
-            name = op.op if op is not None else "op"
-            sums.ops[group.key, group.axis or group.name, name].add(number, size, recent)
-            _add_ring(sums, group.ranks, name, number, size, recent)
-            if op is not None and op.root in group.ranks:
-                _add_star(sums, group.ranks, name, op.root, member == op.root, number, size, recent)
+            op = process.ops.get(name_id, UNKNOWN_OP)
+            sums.ops[group.key, group.axis or group.name, op.op].add(number, size, recent)
+            _add_ring(sums, group.ranks, op.op, number, size, recent)
+            if op.root is not None and op.root in group.ranks:
+                at_root = member == op.root
+                _add_star(sums, group.ranks, op.op, op.root, at_root, number, size, recent)
 
 
 def _add_other(view: View, sums: _Sums) -> None:
@@ -253,8 +249,7 @@ def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
         for name_id, gid, send, _, number, size, recent in _as_of(
             view, process, "op_sum", since_ns
         ):
-            group, op = process.groups.get(gid), process.ops.get(name_id)
-            name = op.op if op is not None else "op"
+            group, name = process.groups.get(gid), process.ops.get(name_id, UNKNOWN_OP).op
             if group is None or (not send and (name == "recv" or _witness(view, group) != rank)):
                 continue
             sums.ops[group.key, group.axis or group.name, name].add(number, size, recent)
@@ -313,20 +308,11 @@ def _mark_active(view: View, sums: _Sums) -> None:
 def _groups(view: View, sums: _Sums) -> tuple[GroupView, ...]:
     made = []
     for (epoch, key), group in view.store.groups.items():
-        if epoch != view.epoch:
-            continue
-        parts = [s for (k, _, _), s in sums.ops.items() if k == key]
-        made.append(
-            GroupView(
-                key,
-                group.axis or group.name,
-                group.axis,
-                group.ranks,
-                group.backend,
-                sum(s.num_ops for s in parts),
-                round(sum(s.num_bytes for s in parts)),
-            )
-        )
+        if epoch == view.epoch:
+            parts = [s for (k, _, _), s in sums.ops.items() if k == key]
+            number, size = sum(s.num_ops for s in parts), round(sum(s.num_bytes for s in parts))
+            name = group.axis or group.name
+            made.append(GroupView(key, name, group.axis, group.ranks, group.backend, number, size))
     return tuple(made)
 
 

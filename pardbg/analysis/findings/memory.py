@@ -13,7 +13,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.findings.speed.windows import Window, per_window
-from pardbg.analysis.memory.breakdown import latest_bytes, named
+from pardbg.analysis.memory.breakdown import latest_bytes, rows_named
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 from pardbg.words import binary_size, duration, percent, ranks_text
@@ -60,9 +60,7 @@ def _total(view: View, process: Process) -> tuple[str, int] | None:
 
 def _series(view: View, process: Process, kind: str, since: int) -> tuple[Array, Array]:
     """(steps, bytes) of the last totals."""
-    table, visible = view.rows(process, "memory")
-    lo = max(0, visible - _ROWS)
-    rows = np.flatnonzero(named(process, table.col("name_id")[lo:visible], kind)) + lo
+    table, rows = rows_named(view, process, kind, _ROWS)
     steps = table.col("step")[rows].astype(np.int64)
     keep = steps >= since
     return steps[keep], table.col("a")[rows][keep]

@@ -115,9 +115,7 @@ def _activations_peak(view: View, rank: int, process: Process) -> int | None:
 
 def _activations_least(view: View, process: Process) -> int | None:
     """The least that any of the last sampled forwards kept, whatever its stage."""
-    table, visible = view.rows(process, "memory")
-    lo = max(0, visible - _TAIL_ROWS)
-    rows = np.flatnonzero(named(process, table.col("name_id")[lo:visible], "activations")) + lo
+    table, rows = rows_named(view, process, "activations", _TAIL_ROWS)
     rows = rows[table.col("stage")[rows] < 0]
     return int(table.col("a")[rows].min()) if len(rows) else None
 
@@ -172,13 +170,17 @@ def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
 
 def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], ...]:
     """(t, bytes) of the total, thinned to HISTORY points."""
-    table, visible = view.rows(process, "memory")
-    lo = max(0, visible - _TAIL_ROWS)
-    rows = np.flatnonzero(named(process, table.col("name_id")[lo:visible], kind)) + lo
+    table, rows = rows_named(view, process, kind, _TAIL_ROWS)
     if len(rows) > HISTORY:
         rows = rows[np.linspace(0, len(rows) - 1, HISTORY).astype(np.int64)]
-    times, values = table.col("t1_ns")[rows].tolist(), table.col("a")[rows].tolist()
-    return tuple(zip(times, values, strict=True))
+    return tuple(table.tuples(rows, "t1_ns", "a"))
+
+
+def rows_named(view: View, process: Process, name: str, most: int) -> tuple[Table, Array]:
+    """The memory table, and which of the last ``most`` rows have this name."""
+    table, visible = view.rows(process, "memory")
+    lo = max(0, visible - most)
+    return table, np.flatnonzero(named(process, table.col("name_id")[lo:visible], name)) + lo
 
 
 def _course(
