@@ -86,7 +86,8 @@ def parts(procs: Mapping[str, Process]) -> tuple[Part, ...]:
     """Return a run's lives and roles by begin; empty where it is one life of one role."""
     ranked = [process for process in procs.values() if process.rank is not None]
     lives = sorted(_by_life(ranked).values(), key=_begin)
-    names = [_programs(life) for life in lives]
+    programs = ({fields.text(process.facts, "program") for process in life} for life in lives)
+    names = [", ".join(sorted(of - {""})) for of in programs]
     found: list[tuple[str, list[Process]]] = []
     for number, life in enumerate(lives, 1):
         own = names[number - 1] if len(set(names)) > 1 else ""
@@ -132,10 +133,6 @@ def _roles(life: list[Process]) -> dict[str, list[Process]]:
         who = ranks_text(tuple(process.rank or 0 for process in members))
         names[f"{who}: {program if several else what}"] = members
     return names
-
-
-def _programs(life: list[Process]) -> str:
-    return ", ".join(sorted({fields.text(process.facts, "program") for process in life} - {""}))
 
 
 def _steps(processes: Iterable[Process]) -> int:

@@ -18,7 +18,7 @@ from pardbg.analysis.findings.mismatches import (
     mispaired,
     thread_order,
 )
-from pardbg.analysis.findings.reasons import killed_text
+from pardbg.analysis.findings.reasons import killed_text, signal_name
 from pardbg.analysis.findings.shared import (
     BadEnd,
     Evidence,
@@ -442,12 +442,7 @@ def _by_launcher(view: View) -> list[Told]:
 def _signal(word: str) -> str:
     """``SIGTERM`` of ``15``, ``SIGTERM`` or ``Signals.SIGTERM``."""
     number = whole(word)
-    if number is None:
-        return word.rpartition(".")[2]
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {word}"
+    return word.rpartition(".")[2] if number is None else signal_name(-number)
 
 
 def note(view: View, asked: Told, bad: Sequence[BadEnd]) -> Finding:

@@ -174,7 +174,8 @@ class _Parser:
             raise UserError("2B5 goes after action==, nowhere else")
         left_kind, right_kind = _kind(left), _kind(right)
         if {left_kind, right_kind} - {"number", "words"} or left_kind != right_kind:
-            raise UserError(f"{_show(left)} {token.value} {_show(right)}: {_mismatch(left, right)}")
+            why = _no_field(left, right, "one is text, the other a number")
+            raise UserError(f"{_show(left)} {token.value} {_show(right)}: {why}")
         if left_kind == "words" and token.value not in ("==", "!="):
             raise UserError(f"{_show(left)} is text: compare it with == or !=, or use in (…)")
         if not {left[0], right[0]} - {"text", "num"}:
@@ -272,21 +273,13 @@ def _truth(tree: Tree, word: str) -> Tree:
     return tree
 
 
-def _mismatch(left: Tree, right: Tree) -> str:
-    for side in (left, right):
-        if side[0] == "text":
-            return _unknown(str(side[1]))
-    return "one is text, the other a number"
-
-
-def _no_field(left: Tree, right: Tree) -> str:
-    words = [str(side[1]) for side in (left, right) if side[0] == "text"]
-    return _unknown(words[0]) if words else "compare a field, as in step==100"
-
-
-def _unknown(word: str) -> str:
+def _no_field(left: Tree, right: Tree, otherwise: str = "compare a field, as in step==100") -> str:
+    """Text on one side may be meant for a field."""
     from difflib import get_close_matches
 
+    word = next((str(side[1]) for side in (left, right) if side[0] == "text"), None)
+    if word is None:
+        return otherwise
     near = get_close_matches(word, sorted(FIELDS), 1)
     hint = f"did you mean {near[0]!r}?" if near else f"fields: {', '.join(sorted(FIELDS))}"
     return f"no field {word!r}: {hint}"

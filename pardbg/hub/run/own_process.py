@@ -12,12 +12,9 @@ import sys
 def argv(module: str, *args: str) -> list[str]:
     """Return the command line that runs ``main`` of one of our modules in its own process."""
     names = ("pardbg", "pardbg_agent", "msgpack")  # the last: where what we depend on lies
-    roots = [os.path.dirname(os.path.dirname(_file(name))) for name in names]
+    found = [os.path.abspath(str(importlib.import_module(name).__file__)) for name in names]
+    roots = [os.path.dirname(os.path.dirname(file)) for file in found]
     return [sys.executable, "-I", os.path.abspath(__file__), os.pathsep.join(roots), module, *args]
-
-
-def _file(name: str) -> str:
-    return os.path.abspath(str(importlib.import_module(name).__file__))
 
 
 def _main() -> None:

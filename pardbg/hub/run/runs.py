@@ -240,17 +240,11 @@ def _clean(run_dir: Path) -> None:
     """Remove what a dead run left, unless it died only just now or its rings are there."""
     with contextlib.suppress(OSError):
         newest = max(path.lstat().st_mtime for path in (run_dir, *run_dir.iterdir()))
-        if time.time() - newest > KEEP_S and not any(map(_has_rings, _ring_dirs(run_dir))):
+        # Where rings may lie is derived from the run's name, not read from its files.
+        places = run_dir / RINGS_DIR, files.shm_root() / run_dir.name
+        rings = any(True for place in places for _ in place.glob(f"*{RING}"))
+        if time.time() - newest > KEEP_S and not rings:
             _remove(run_dir)
-
-
-def _ring_dirs(run_dir: Path) -> tuple[Path, Path]:
-    """Where the rings of a run may lie: derived from its name, not read from its files."""
-    return run_dir / RINGS_DIR, files.shm_root() / run_dir.name
-
-
-def _has_rings(ring_dir: Path) -> bool:
-    return next(ring_dir.glob(f"*{RING}"), None) is not None
 
 
 def _clean_rings(dead: list[RunRings]) -> None:

@@ -278,7 +278,10 @@ class Hub:
     def _is_over(self, now: int) -> bool:
         """The job has ended and nothing more comes."""
         if not self._exit_ns:
-            found = files.read_json(self.config.dir / files.EXIT_FILE) if self._look(now) else None
+            if now - self._looked_ns < 100 * MS:
+                return False
+            self._looked_ns = now
+            found = files.read_json(self.config.dir / files.EXIT_FILE)
             if found is None:
                 return False
             code, self._told = found.get("code"), found.get("told") or []
@@ -292,12 +295,6 @@ class Hub:
         return quiet and not self._agents.known() and self._output.at_end
 
     _looked_ns = 0
-
-    def _look(self, now: int) -> bool:
-        if now - self._looked_ns < 100 * MS:
-            return False
-        self._looked_ns = now
-        return True
 
     def _close_session(self) -> None:
         """The rest of everything, the run's end, the file's summary. Once."""

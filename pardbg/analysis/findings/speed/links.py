@@ -67,12 +67,16 @@ def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
             if len(siblings) < SIBLINGS or own < max(SLOW_NS, SLOW * median(siblings)):
                 continue
             found = _finding(view, looked_at, groups[ranks], own, median(siblings), len(siblings))
-            cost = found.cost_ns_per_step or 0
-            if cost < SLOW_OF_STEP * looked_at.step_ns:
-                continue
-            if ranks not in worst or cost > (worst[ranks].cost_ns_per_step or 0):
-                worst[ranks] = found
+            _keep_worst(looked_at, worst, ranks, found)
     yield from worst.values()
+
+
+def _keep_worst(looked_at: Window, worst: dict[Ranks, Finding], at: Ranks, found: Finding) -> None:
+    """Per group or link the finding that costs most, if it is worth telling."""
+    cost = found.cost_ns_per_step or 0
+    known = worst[at].cost_ns_per_step or 0 if at in worst else -1
+    if cost >= SLOW_OF_STEP * looked_at.step_ns and cost > known:
+        worst[at] = found
 
 
 def _by_kind(
@@ -134,7 +138,7 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
     for row in p2p_rows(view, min(issued // 2 + 1, MAX_MESSAGES)):
         if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):
             by_size[row.bytes.bit_length()][row.src, row.dst].append(row)
-    worst: dict[tuple[int, int], Finding] = {}
+    worst: dict[Ranks, Finding] = {}
     for links in by_size.values():
         taken = {
             link: median(_moving(row) for row in rows)
@@ -147,12 +151,7 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
             if not _clearly(links, link, taken):
                 continue
             found = _link(view, looked_at, link, links[link], own, median(others))
-            if (found.cost_ns_per_step or 0) < SLOW_OF_STEP * looked_at.step_ns:
-                continue
-            if link not in worst or (found.cost_ns_per_step or 0) > (
-                worst[link].cost_ns_per_step or 0
-            ):
-                worst[link] = found
+            _keep_worst(looked_at, worst, link, found)
     yield from worst.values()
 
 
