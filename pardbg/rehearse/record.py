@@ -70,11 +70,8 @@ def notes(said: Rehearsal, played: Mapping[int, Played]) -> list[str]:
 def also_run(wanted: Sequence[int], ran: Iterable[int]) -> str:
     """A line about ranks that nobody asked for; empty: there are none."""
     more = sorted(set(ran) - set(wanted))
-    return (
-        f"{ranks_text(more)} ran too: others wait for their integers (shapes, objects)"
-        if more
-        else ""
-    )
+    why = "others wait for their integers (shapes, objects)"
+    return f"{ranks_text(more)} ran too: {why}" if more else ""
 
 
 def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:

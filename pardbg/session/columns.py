@@ -15,10 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg_agent import wire
+from pardbg.events.decode import RECORD_DTYPE
 from pardbg_agent.wire import Flag, Kind
 
-DTYPE: Final = np.dtype([(name, code) for name, code in wire.RECORD_FIELDS])
 PLAIN: Final = (
     "name_id", "lane", "flags", "group_id", "stage", "microbatch", "peer", "step", "seq", "a", "b",
 )  # fmt: skip
@@ -91,7 +90,7 @@ class _Pairs:
 
 
 def pack(records: NDArray[Any], procs: NDArray[Any]) -> bytes:
-    """Records (DTYPE), those of each process together; ``procs``: its number, per record."""
+    """Records (RECORD_DTYPE), those of each process together; ``procs``: its number, per record."""
     kinds = records["kind"]
     order = _by_kind(kinds, procs)
     rows = {name: records[name][order] for name in ("t0_ns", "t1_ns", *PLAIN)}
@@ -109,14 +108,14 @@ def unpack(data: Bytes, procs: NDArray[Any]) -> NDArray[Any]:
     """Undo ``pack``. Raises ValueError."""
     count = len(procs)
     kinds = np.frombuffer(data.take(count), np.uint8)
-    records = np.empty(count, DTYPE)
+    records = np.empty(count, RECORD_DTYPE)
     records["kind"] = kinds
     records["mark"] = summed(data.column(count) + 1).view(np.uint64)
     records["t1_ns"] = summed(data.column(count))
     order = _by_kind(kinds, procs)
     rows: dict[str, NDArray[Any]] = {}
     for name in PLAIN:
-        rows[name] = summed(data.column(count)).astype(DTYPE[name])
+        rows[name] = summed(data.column(count)).astype(RECORD_DTYPE[name])
         records[name][order] = rows[name]
     spans = data.column(count)
     begins = records["t1_ns"][order] - spans

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pardbg.events.decode import RECORD_DTYPE
 from pardbg.session import columns
 from pardbg.session.columns import Bytes, Ints, changes, planes, summed
 from pardbg.store.source import Message
@@ -40,11 +41,12 @@ def pack(messages: Sequence[Message]) -> bytes:
     which = np.fromiter((number[m.key] for m in messages), "<u2", len(messages))
     received = np.fromiter((m.received_ns for m in messages), np.int64, len(messages))
     framed = np.fromiter((_is_frame(m) for m in messages), np.bool_, len(messages))
-    frames = _by_key([m for m, is_frame in zip(messages, framed, strict=True) if is_frame])
+    frames = [m for m, is_frame in zip(messages, framed, strict=True) if is_frame]
+    frames.sort(key=lambda message: message.key)
     others = [m.payload for m, is_frame in zip(messages, framed, strict=True) if not is_frame]
     heads = np.frombuffer(b"".join(m.payload[:_FRAME] for m in frames), _FRAME_DTYPE)
     body = b"".join([memoryview(m.payload)[_FRAME:] for m in frames])
-    records = np.frombuffer(body, columns.DTYPE)
+    records = np.frombuffer(body, RECORD_DTYPE)
     order = _frame_order(which[framed])
     table = b"".join(len(key).to_bytes(2, "little") + key for key in keys)
     return b"".join((
@@ -93,10 +95,6 @@ def _is_frame(message: Message) -> bool:
         return False
     count: int = wire.FRAME.unpack_from(payload)[2]
     return len(payload) == _FRAME + count * _RECORD
-
-
-def _by_key(frames: list[Message]) -> list[Message]:
-    return sorted(frames, key=lambda message: message.key)
 
 
 def _frame_order(which: NDArray[Any]) -> NDArray[np.intp]:

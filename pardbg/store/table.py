@@ -15,19 +15,8 @@ from pardbg_agent import wire
 
 Array = NDArray[Any]
 
-COLUMNS: Final[tuple[tuple[str, str], ...]] = (
-    ("name_id", "<u4"),
-    ("t0_ns", "<i8"),
-    ("t1_ns", "<i8"),
-    ("step", "<u4"),
-    ("seq", "<u4"),
-    ("group_id", "<u2"),
-    ("flags", "<u2"),
-    ("stage", "<i2"),
-    ("microbatch", "<i2"),
-    ("peer", "<i2"),
-    ("a", "<i8"),
-    ("b", "<i8"),
+COLUMNS: Final = tuple(
+    field for field in wire.RECORD_FIELDS if field[0] not in ("kind", "lane", "mark")
 )
 _EMPTY: Final[dict[str, Array]] = {name: np.empty(0, dtype=code) for name, code in COLUMNS}
 _MIN_ROWS: Final = 32

@@ -18,7 +18,6 @@ from pardbg.analysis.base.rank_columns import Columns
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
-from pardbg.store.table import Array
 from pardbg_agent import wire
 
 MAX_MEMBERS: Final = 4096

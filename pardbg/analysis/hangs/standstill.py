@@ -21,17 +21,9 @@ READY_NS: Final = 1_500_000_000
 _STALLS: Final = 64
 """Stall messages looked at."""
 _TABLES: Final = (
-    "action",
-    "step",
-    "phase",
-    "issue",
-    "issue_p2p",
-    "done",
-    "done_p2p",
-    "span",
-    "call_begin",
+    "action", "step", "phase", "issue", "issue_p2p", "done", "done_p2p", "span", "call_begin",
     "call",
-)
+)  # fmt: skip
 TURNS: Final = 1.5
 """Threads per core that run or are ready to: they take turns."""
 CROWDED: Final = 3.0

@@ -123,11 +123,8 @@ class Blame:
 
     @property
     def since_ns(self) -> int:
-        return (
-            max(wait.op.since_ns for wait in self.waits)
-            if self.cycle
-            else (min(wait.op.since_ns for wait in self.waits))
-        )
+        since = [wait.op.since_ns for wait in self.waits]
+        return max(since) if self.cycle else min(since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,11 +176,8 @@ def _receiving(evidence: Evidence, action: str | None, end: int) -> list[Interva
     if parsed is None:
         return []
     label = "F" if parsed.kind == "F" else "B"
-    posted = [
-        *evidence.receives.get((label, parsed.stage, parsed.microbatch), ()),
-        *evidence.receives.get(("", parsed.stage, parsed.microbatch), ()),
-    ]
-    fitting = [r for r in posted if r[0] <= end]
+    keys = ((of, parsed.stage, parsed.microbatch) for of in (label, ""))
+    fitting = [r for key in keys for r in evidence.receives.get(key, ()) if r[0] <= end]
     if not fitting:
         return []
     issued, done = max(fitting, key=lambda r: r[0])  # unlabelled: a B's is posted after its F's

@@ -83,16 +83,9 @@ def _planned(view: View, plan: PlanDef) -> Layout:
             action = parse(text)
             if action is not None:
                 stage_rank[action.stage] = rank
-    return Layout(
-        plan=plan,
-        group=plan.group,
-        ranks=plan.ranks,
-        order=order,
-        stage_rank=stage_rank,
-        num_stages=plan.num_stages or len(stage_rank),
-        num_microbatches=plan.num_microbatches,
-        epoch=view.epoch,
-    )
+    num_stages = plan.num_stages or len(stage_rank)
+    return Layout(plan, plan.group, plan.ranks, order, stage_rank, num_stages,
+                  plan.num_microbatches, view.epoch)  # fmt: skip
 
 
 def _observed(view: View, ranks: tuple[int, ...]) -> Layout:

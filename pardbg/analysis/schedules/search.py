@@ -194,12 +194,9 @@ class _Run:
             [s for s in range(problem.num_stages) if problem.rank(s) == rank] for rank in ranks
         ]
         per_rank = problem.num_stages // problem.num_ranks
-        self.most = [
-            min(problem.most, (problem.num_ranks - rank) * per_rank + policy.ahead)
-            if problem.placement == "one"
-            else min(problem.most, problem.num_ranks * per_rank + policy.ahead)
-            for rank in ranks
-        ]
+        before = ranks if problem.placement == "one" else [0] * problem.num_ranks
+        warm_up = [(problem.num_ranks - number) * per_rank for number in before]
+        self.most = [min(problem.most, number + policy.ahead) for number in warm_up]
         self.next = {(s, k): 0 for s in range(problem.num_stages) for k in "FIW"}
         self.ends: dict[Op, float] = {}
         self.clock = [0.0 for _ in ranks]

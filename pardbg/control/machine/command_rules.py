@@ -94,8 +94,7 @@ class CommandRules:
         control = self._control
         chosen = [v for v in control.of_ranks(command.ranks) if v.held and not control.dying([v])]
         if not chosen:
-            error = f"{ranks_text(command.ranks)} not held"
-            self._outbox.ack(command, error)
+            self._outbox.ack(command, f"{ranks_text(command.ranks)} not held")
             return
         states = [view.state for view in chosen if view.state is not None]
         granted = permits(command.verb, states, control.by_pipeline())
@@ -144,11 +143,8 @@ class CommandRules:
         except UserError as error:
             return str(error)
         if command.verb is Verb.DELAY:
-            delay = {
-                "t": Msg.DELAY.value,
-                "id": self._outbox.next_id(),
-                "ns": int(command.args.get("ns", 0)),
-            }
+            ns = int(command.args.get("ns", 0))
+            delay = {"t": Msg.DELAY.value, "id": self._outbox.next_id(), "ns": ns}
             for view in control.of_ranks(command.ranks):
                 self._outbox.tell(view, delay)
         elif command.verb is not Verb.BREAKS:
@@ -159,8 +155,7 @@ class CommandRules:
             control.until.append(command)
             self.continue_(command, now)
         else:
-            data = {**control.status(now), "text": text}
-            self._outbox.ack(command, **data)
+            self._outbox.ack(command, **{**control.status(now), "text": text})
         return None
 
     def answer_leaving(self, now: int) -> None:

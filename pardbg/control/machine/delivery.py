@@ -142,11 +142,9 @@ class Outbox:
             if first and again.proc in self._control.views:
                 silent.append((self._control.views[again.proc].rank, str(again.message["t"])))
         if silent:
-            ranks, kinds = (
-                ranks_text(rank for rank, _ in silent),
-                sorted({kind for _, kind in silent}),
-            )
-            text = f"{ranks} did not answer {', '.join(kinds)} in {duration(AGAIN_NS)}"
+            ranks = ranks_text(rank for rank, _ in silent)
+            kinds = ", ".join(sorted({kind for _, kind in silent}))
+            text = f"{ranks} did not answer {kinds} in {duration(AGAIN_NS)}"
             self.event("resend", now, text=f"{text}: said again")
 
     def pass_lease_on(self, now: int) -> None:
@@ -163,6 +161,5 @@ class Outbox:
 
     def event(self, event: str, now: int, *, by: str = "", text: str = "") -> None:
         """Say for viewers and the recording what happened, with the state of control."""
-        self._out.append(
-            Event({"event": event, **self._control.status(now), "by": by, "text": text})
-        )
+        said = {"event": event, **self._control.status(now), "by": by, "text": text}
+        self._out.append(Event(said))

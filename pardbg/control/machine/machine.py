@@ -62,9 +62,8 @@ class Machine:
             return
         self.control.views[proc] = View(proc, rank)
         self.control.departed.discard(rank)
-        if (
-            self.control.breakpoints or self.control.restored
-        ):  # a hub before this one may have told it others
+        # A hub before this one may have told it others.
+        if self.control.breakpoints or self.control.restored:
             self._outbox.tell_breaks([self.control.views[proc]])
         if self.control.mode is Mode.RUNNING:
             return
@@ -76,9 +75,8 @@ class Machine:
         if self.control.mode is Mode.HELD:
             self._moves.enter(Mode.PAUSING, now)
         self.control.reason = f"rank {rank} joined"
-        self._outbox.event(
-            "attach", now, text=f"{self.control.reason} while held: it stops at its next gate"
-        )
+        text = f"{self.control.reason} while held: it stops at its next gate"
+        self._outbox.event("attach", now, text=text)
 
     def gone(self, proc: str, now: int, why: str = "ended") -> None:
         """Remove a process that ended, was lost or killed."""
@@ -127,9 +125,8 @@ class Machine:
                 return
         if refusal is not None:
             self._outbox.ack(command, refusal)
-            self._outbox.event(
-                "refused", now, by=command.by, text=f"{command.verb.value}: {refusal}"
-            )
+            text = f"{command.verb.value}: {refusal}"
+            self._outbox.event("refused", now, by=command.by, text=text)
             return
         self.control.lease.grant(command.by, now, keep=keep, period_ns=lease_ns)
         self._outbox.pass_lease_on(now)
@@ -164,10 +161,8 @@ class Machine:
         gone = self.control.breakpoints.forget(viewer)
         if gone:
             self._outbox.tell_breaks(self.control.views.values())
-            numbers = ", ".join(map(str, gone))
-            self._outbox.event(
-                "delete", now, by=viewer, text=f"breakpoint {numbers}: {viewer} is gone"
-            )
+            text = f"breakpoint {', '.join(map(str, gone))}: {viewer} is gone"
+            self._outbox.event("delete", now, by=viewer, text=text)
 
     def renew(self, viewer: str, now: int) -> bool:
         """Renew the lease for its holder; or for any viewer, while the run itself holds a rank."""

@@ -190,13 +190,9 @@ class Settling:
     def _apply_rule(self, now: int) -> Settlement:
         control = self._control
         self._ripe = ripe = control.grace_period.update(control.views, now)
+        pinned, free = control.pinned.procs, control.free
         control.settlement = settle(
-            control.views,
-            control.groups,
-            ripe,
-            control.departed,
-            control.pinned.procs,
-            control.free,
+            control.views, control.groups, ripe, control.departed, pinned, free
         )
         return control.settlement
 
@@ -224,11 +220,9 @@ class Settling:
         if self._pursue(now):
             return
         self._moves.enter(Mode.HELD, now)
-        control.reason = "; ".join(
-            filter(None, [control.stopped_by, *control.settlement.stuck.values()])
-        )
-        did = self._did()
-        text = "; ".join(filter(None, [control.reason, did]))
+        why = [control.stopped_by, *control.settlement.stuck.values()]
+        control.reason = "; ".join(filter(None, why))
+        text = "; ".join(filter(None, [control.reason, self._did()]))
         self._outbox.event("cut", now, text=text)
         if self._once_more(now):
             return

@@ -95,7 +95,9 @@ class Agents:
         """Handle one CTRL message of an agent. Raises Malformed."""
         handlers: dict[str, Callable[[str, dict[str, Any], int], None]] = {
             Msg.HELLO.value: self._on_hello,
-            Msg.STATE.value: self._on_state,
+            Msg.STATE.value: lambda proc, said, now: self._machine.state(
+                agent_state(proc, said), now
+            ),
             Msg.PONG.value: self._on_pong,
             Msg.ACK.value: self._on_ack,
             Msg.BYE.value: self._on_bye,
@@ -196,9 +198,6 @@ class Agents:
                 self._define_clock(proc, clock.offset, now)
         self._machine.joined(proc, self._rank(proc), now)
 
-    def _on_state(self, proc: str, message: dict[str, Any], now: int) -> None:
-        self._machine.state(agent_state(proc, message), now)
-
     def _on_pong(self, proc: str, message: dict[str, Any], now: int) -> None:
         clock, ping, theirs = self._clocks.get(proc), message.get("re"), message.get("t_ns")
         if clock is None or not isinstance(ping, int) or not isinstance(theirs, int):
@@ -296,9 +295,7 @@ class Agents:
             if proc not in self.ended and clock.due(now):  # the first of a node: then it is not due
                 self._ping += 1
                 clock.sent(self._ping, now)
-                self._router.send(
-                    proc, {"t": Msg.PING.value, "id": self._ping, "t_ns": now}
-                )  # fmt: skip
+                self._router.send(proc, {"t": Msg.PING.value, "id": self._ping, "t_ns": now})
 
     def _define_clock(self, proc: str, offset: Offset, now: int) -> None:
         self._collector.define(

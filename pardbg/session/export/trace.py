@@ -110,10 +110,8 @@ def _places(view: View) -> Iterator[tuple[Process, _Place]]:
     """A pid per process: its rank, where no newer process has that."""
     for at, process in enumerate(view.store.of_part()):
         shown = process.rank is not None and view.ranks.get(process.rank) is process
-        yield (
-            process,
-            _Place(process.rank if shown and process.rank is not None else 1_000_000 + at),
-        )
+        pid = process.rank if shown and process.rank is not None else 1_000_000 + at
+        yield process, _Place(pid)
 
 
 def _process(view: View, process: Process, place: _Place, counts: Counts) -> Iterator[list[str]]:

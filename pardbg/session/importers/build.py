@@ -64,13 +64,13 @@ class RankBuild:
             self._define(DefKind.NAME, id=self._ids[text], s=text[:500])
         return self._ids[text]
 
-    def op(self, op: str, dtype: str, root: int = NONE) -> int:
+    def op(self, op: str, dtype: str) -> int:
         """Id of an op's signature."""
-        key = (op, dtype, root)
+        key = (op, dtype)
         if key not in self._ids:
             self._ids[key] = len(self._ids) + 1
             self._define(
-                DefKind.OP, id=self._ids[key], op=op, dtype=dtype, reduce="", root=root, tag=0,
+                DefKind.OP, id=self._ids[key], op=op, dtype=dtype, reduce="", root=NONE, tag=0,
                 coalesced=False,
             )  # fmt: skip
         return self._ids[key]

@@ -110,21 +110,11 @@ def _add(built: RankBuild, entry: Mapping[str, Any], groups: Mapping[str, Sequen
     common: dict[str, Any] = {"peer": peer, "sizes": sizes}
     built.op_at(Kind.OP_ISSUE, op_id, group_id, seq, created, created, flags=flags, **common)
     ended = fields.integer(entry, "time_discovered_completed_ns", 0)
-    if ended >= created:
-        built.op_at(
-            Kind.OP_DONE,
-            op_id,
-            group_id,
-            seq,
-            created,
-            ended,
-            flags=flags | Flag.DONE_POLLED,
-            **common,
-        )
-        return True
-    if entry.get("state") == "completed" or entry.get("retired") is True:
-        built.op_at(Kind.OP_DONE, op_id, group_id, seq, created, created, flags=flags, **common)
-    return False
+    timed = ended >= created
+    if timed or entry.get("state") == "completed" or entry.get("retired") is True:
+        ended, flags = (ended, flags | Flag.DONE_POLLED) if timed else (created, flags)
+        built.op_at(Kind.OP_DONE, op_id, group_id, seq, created, ended, flags=flags, **common)
+    return timed
 
 
 def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
@@ -147,9 +137,8 @@ def _bytes(entry: Mapping[str, Any], side: str) -> int:
     total = 0
     for shape, dtype in zip(sizes[:10_000], dtypes, strict=False):
         if isinstance(shape, (list, tuple)) and all(isinstance(n, int) for n in shape[:16]):
-            total += math.prod(min(max(n, 0), 1 << 40) for n in shape[:16]) * _ITEM_BYTES.get(
-                dtype, 0
-            )
+            number = math.prod(min(max(n, 0), 1 << 40) for n in shape[:16])
+            total += number * _ITEM_BYTES.get(dtype, 0)
     return min(total, 1 << 60)
 
 

@@ -46,21 +46,20 @@ def build(traces: Mapping[int, tuple[Path, Any]]) -> tuple[Imported, list[RankBu
     """rank -> (file, content) to records."""
     made = Imported("profiler traces", sorted(traces))
     builds = []
-    seen = {"steps": False, "ops": False, "unnamed": False}
+    seen: set[str] = set()
     for rank, (_, content) in sorted(traces.items()):
         one = _Trace(rank, max(traces) + 1, content)
         one.add_all()
         builds.append(one.built)
-        for key, value in one.seen.items():
-            seen[key] |= value
+        seen |= one.seen
     made.lacks.append("memory and loss: not taken from a profiler trace")
-    if not seen["steps"]:
+    if "steps" not in seen:
         made.lacks.append("steps: no ProfilerStep in it; call prof.step() once per step")
-    if seen["unnamed"]:
+    if "unnamed" in seen:
         made.lacks.append(
             "groups of its collectives: shown in the timeline, not matched over ranks"
         )
-    elif not seen["ops"]:
+    elif "ops" not in seen:
         made.lacks.append("collectives: none in it")
     return made, builds
 
@@ -78,14 +77,14 @@ class _Trace:
             next((pid for pid in pids if 0 < pid < 1 << 40), rank + 1),
             fields.text(info, "backend"),
         )  # fmt: skip
+        config = info.get("pg_config")
         self.config = {
             fields.text(g, "pg_name"): (fields.text(g, "pg_desc"), fields.integers(g, "ranks"))
-            for g in (
-                info.get("pg_config") or [] if isinstance(info.get("pg_config"), list) else []
-            )
+            for g in (config if isinstance(config, list) else ())
             if isinstance(g, dict)
         }
-        self.seen = {"steps": False, "ops": False, "unnamed": False}
+        self.seen: set[str] = set()
+        """Of ``steps``, ``ops`` with their group, and ops that are ``unnamed``."""
         self.steps: list[tuple[Span, int]] = []
 
     def add_all(self) -> None:
@@ -119,7 +118,7 @@ class _Trace:
             span = self._span(event)
             if found is None or span is None or event.get("cat") != "user_annotation":
                 continue
-            self.seen["steps"] = True
+            self.seen.add("steps")
             self.steps.append((span, int(found[1])))
         self.steps.sort()
         for span, step in self.steps:
@@ -136,7 +135,8 @@ class _Trace:
             if name.startswith(start):
                 self.built.span(Kind.PHASE, phase, *span, step)
                 return
-        self.seen["unnamed"] |= name.startswith(("gloo:", "nccl:", "mpi:", "ucc:"))
+        if name.startswith(("gloo:", "nccl:", "mpi:", "ucc:")):
+            self.seen.add("unnamed")
         self.built.span(Kind.SPAN, name, *span, step)
 
     def _op(self, event: Event, span: Span, kernels: Mapping[int, Span]) -> bool:
@@ -147,7 +147,7 @@ class _Trace:
         raw = fields.text(args, "Collective name")
         if not group or seq is None or not raw:
             return False
-        self.seen["ops"] = True
+        self.seen.add("ops")
         desc, ranks = self.config.get(group, ("", ()))
         group_id = self.built.group(group, desc or group, ranks)
         op = _OPS.get(raw, raw)

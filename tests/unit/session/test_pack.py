@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pardbg.events.decode import RECORD_DTYPE
 from pardbg.session import columns, pack
 from pardbg.session.columns import Bytes
 from pardbg.session.reader import load
@@ -32,7 +33,7 @@ def frame(num: int, body: bytes, rng: random.Random) -> bytes:
 
 def odd_records(num: int, rng: random.Random) -> bytes:
     """Of every kind, also unknown ones; times that go back, marks of nothing, noise."""
-    made = np.zeros(num, columns.DTYPE)
+    made = np.zeros(num, RECORD_DTYPE)
     for name in made.dtype.names or ():
         bits = rng.choice((0, 1, 7, 8 * made.dtype[name].itemsize))
         values = [rng.getrandbits(bits) if bits else 0 for _ in range(num)]
@@ -65,7 +66,7 @@ def test_an_op_begins_once() -> None:
     known from OP_ISSUE as for begins that are all the same."""
     num = 200
     rng = np.random.default_rng(1)
-    records = np.zeros(2 * num, columns.DTYPE)
+    records = np.zeros(2 * num, RECORD_DTYPE)
     records["kind"] = np.repeat([wire.Kind.OP_ISSUE, wire.Kind.OP_DONE], num)
     records["seq"] = np.tile(np.arange(num), 2)
     records["t1_ns"] = np.arange(2 * num)
