@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core, hooks
-from pardbg_agent.hooks.comm import collectives
+from pardbg_agent.hooks.comm import collectives, works
 from pardbg_agent.settings import FULL, OFF, SUMMARY
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import make_run
@@ -136,6 +138,25 @@ def test_a_group_made_again_is_another_group(watched: Path) -> None:
     keys = [d["key"] for d in rank(watched).defined("group")]
     assert len(set(keys)) == 2
     assert [r.seq for r in rank(watched).of(Kind.OP_ISSUE)] == [0, 0]
+
+
+def test_a_group_is_destroyed_once_callbacks_of_its_ops_have_run(way: str, watched: Path) -> None:
+    """One waits for the GIL, as gloo's thread does; one is of an op that is never complete."""
+    c = core.CURRENT
+    assert c is not None and c.context is not None
+    dist.all_reduce(torch.zeros(2))
+    followed, calling = c.context.works.followed, threading.Timer(0.03, lambda: followed.discard(1))
+    followed.add(1)
+    calling.start()
+    dist.destroy_process_group()
+    assert (1 in followed) == (way == "native")  # which has no callbacks
+    calling.join()
+    followed.add(2)
+    begun = time.monotonic()
+    works.let_callbacks_run()
+    assert time.monotonic() - begun < 5
+    followed.clear()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
 
 
 def test_the_backends_exception_reaches_the_program_and_closes_the_op(

@@ -22,6 +22,7 @@ from torch.distributed import device_mesh
 from pardbg_agent import core as _core
 from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import patching
+from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.identity import env_int
 from pardbg_agent.life import calls
@@ -208,6 +209,7 @@ def _mesh(device_type: Any = "", mesh_shape: Any = (), *_: Any, **kwargs: Any) -
 
 
 def _destroy(group: Any = None) -> About:
+    works.let_callbacks_run()
     return About("" if group is None else _ranks(dist.get_process_group_ranks(group)), None)
 
 

@@ -16,6 +16,7 @@ Work's Python object leads to the op's numbers."""
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from functools import partial
 from typing import Any, Final
@@ -32,6 +33,9 @@ from pardbg_agent.wire import Flag, Kind, Lane
 
 MAX_POLLED: Final = 256
 MAX_TENSORS: Final = 1024
+CALLBACKS_NS: Final = 50_000_000
+"""A group is destroyed so much later at most, where ops are left under way."""
+DROPPED_S: Final = 0.002
 SHORT_NS: Final = 2_000
 """A wait below this found the op complete: no WAIT record."""
 
@@ -138,6 +142,20 @@ def backward_ended(c: _core.Core, t1: int) -> None:
     for op, future in futures:
         if future.done():
             done(c, op, t1, WAITED)
+
+
+def let_callbacks_run() -> None:
+    """Before a group is destroyed: what completed has callbacks that want the GIL, and to drop them
+    wants it once more. A program whose model is in a local of ``main()`` takes the group's last
+    reference with it as that returns; ``~ProcessGroupGloo`` then joins the thread of the callbacks,
+    the GIL held. C++ sees completion without the GIL: nothing to wait for."""
+    c = _core.CURRENT
+    if c is None or c.native is not None or c.context is None or not c.ops.num_ever:
+        return
+    followed, until = c.context.works.followed, now_ns() + CALLBACKS_NS
+    while followed and now_ns() < until:
+        time.sleep(0.0005)
+    time.sleep(DROPPED_S)
 
 
 def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
