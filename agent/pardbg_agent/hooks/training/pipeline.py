@@ -171,7 +171,7 @@ def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
     but where there are replicas, by whose number it may have divided them, too."""
     losses = schedule._internal_losses
     if (
-        not schedule._has_backward
+        not getattr(schedule, "_has_backward", True)
         or not losses
         or not all(step_phases.is_plain_scalar(loss) for loss in losses)
     ):
