@@ -65,6 +65,8 @@ class ModelDef:
     """Of the copy of all parameters that the optimizer steps, where it has its own."""
     rpc: bool = False
     """torch.distributed.rpc moves data too, which is not seen."""
+    idle: bool = False
+    """What it steps never had a gradient, and it keeps no state."""
 
 
 _NUMBERED: Final = re.compile(r"\d+|[0-9a-f]{40}|undefined")
@@ -184,5 +186,6 @@ def model_def(values: Mapping[Any, Any]) -> ModelDef:
         parameters_sharded=bool(values.get("parameters_sharded")),
         start=fields.integer_or_none(values, "start"),
         rpc=bool(values.get("rpc")),
+        idle=bool(values.get("idle")),
         master_bytes=fields.integer(values, "master_bytes", 0),
     )

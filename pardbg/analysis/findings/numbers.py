@@ -24,6 +24,8 @@ MIN_STEPS: Final = 3
 MIN_LIVE_STEPS: Final = 1000
 SMALL_BYTES: Final = 1024
 """Losses, counts and flags are smaller, gradients and activations larger."""
+_IDLE: Final = 3
+"""Steps without a gradient; a program may step once for the sake of its scheduler."""
 _SHARE_OF_MODEL: Final = 1 / 8
 """A step that moves so much of a model averages it: sparse gradients have the rows in use alone."""
 _OWN: Final = "checksum-own "
@@ -344,6 +346,30 @@ def unaveraged(view: View) -> Iterable[Finding]:
             advice="Wrap the model (DistributedDataParallel, fully_shard) or average the "
             "gradients; if the ranks are to train apart, all is well.",
             evidence=Evidence(view.t_ns, None, "collectives"),
+        )
+
+
+def ungraded(view: View) -> Iterable[Finding]:
+    """Ranks whose optimizer steps parameters that never had a gradient."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank, process in view.ranks.items():
+        if (
+            process.model is not None
+            and process.model.idle
+            and view.rows(process, "step")[1] >= _IDLE
+        ):
+            found[process.model.optimizer].append(rank)
+    for optimizer, ranks in found.items():
+        yield Finding(
+            kind="no-gradient",
+            severity="warning",
+            ranks=tuple(ranks),
+            t_ns=view.t_ns,
+            text=f"{ranks_text(ranks)} step {optimizer}, but no parameter that it has ever had a "
+            "gradient: it changes nothing.",
+            advice="Give it the parameters that backward fills: made before the model was wrapped "
+            "or moved, it has others; a wrapper may keep gradients elsewhere (main_grad).",
+            evidence=Evidence(view.t_ns, None, "memory"),
         )
 
 

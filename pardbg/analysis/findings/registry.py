@@ -50,6 +50,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.nan_origin,
     numbers.divergence,
     numbers.unaveraged,
+    numbers.ungraded,
     health.dropped,
     health.begun_late,
     health.unseen_ranks,

@@ -105,3 +105,26 @@ def _lost(trace: Trace) -> None:
 def test_what_may_move_gradients_unseen(change: Callable[[Trace], None]) -> None:
     """A parameter server's messages, shards, RPC, records that are missing."""
     assert run(change=change) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "idle", "found"), [(3, True, True), (2, True, False), (3, False, False)]
+)
+def test_an_optimizer_whose_parameters_never_have_a_gradient(
+    steps: int, idle: bool, found: bool
+) -> None:
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.define(
+            wire.DefKind.MODEL,
+            zero=0,
+            shards=1,
+            parameters_bytes=BYTES,
+            optimizer="Adam",
+            idle=idle,
+        )
+        for step in range(steps):
+            proc.step(step, 10 * step, 10 * step + 9)
+    said = [f for f in snapshot(trace.store(), None).findings if f.kind == "no-gradient"]
+    assert [f.ranks for f in said] == [(0, 1)] * found
+    assert all(f.text.startswith("ranks 0,1 step Adam, but no parameter") for f in said)

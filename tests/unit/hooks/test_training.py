@@ -201,6 +201,19 @@ def test_the_first_round_ends_when_all_optimizers_have_stepped(c: core.Core) -> 
     assert [s.step for s in rank(c).of(Kind.STEP)] == [0, 1]
 
 
+@pytest.mark.parametrize("idle", [True, False])
+def test_an_optimizer_that_never_has_a_gradient_is_told(c: core.Core, idle: bool) -> None:
+    """As one made of parameters whose gradients a wrapper keeps elsewhere (Megatron's main_grad);
+    a first step without any, for a scheduler's sake, is none of that."""
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.Adam([weight])
+    for step in range(3):
+        if step and not idle:
+            weight.sum().backward()
+        optimizer.step()
+    assert [model["idle"] for model in rank(c).defined("model")] == [True, False][: 2 - idle]
+
+
 def test_an_outer_optimizer_that_steps_now_and_then_costs_no_step(c: core.Core) -> None:
     """DiLoCo: an outer one over the same parameters, every 4 steps of the inner one."""
     weight = torch.nn.Parameter(torch.ones(1))

@@ -48,6 +48,8 @@ class Usage:
     """The fields of MODEL as they were sent."""
     start: int | None = None
     """What the parameters were before the first step; None: not looked at."""
+    graded: bool = False
+    """Some parameter that an optimizer stepped had a gradient."""
 
 
 def _of(c: _core.Core) -> Usage:
@@ -184,7 +186,9 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
     for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
         memory_limit.record(c, name, part, part, t)
         x.part(Usage).parts[name] = part
-    _define_model(c, x, held, whole, master)
+    idle = not x.part(Usage).graded and not state and any(
+        p.requires_grad and p.numel() for o in x.optimizers for p in parameters_of(o))  # fmt: skip
+    _define_model(c, x, held, whole, master, idle)
 
 
 def _whole(p: Any, shards: int) -> int:
@@ -197,10 +201,11 @@ def _whole(p: Any, shards: int) -> int:
 
 
 def _define_model(
-    c: _core.Core, x: Context, held: Sequence[wrappers.Held], parameters_bytes: int, master: int
-) -> None:
+    c: _core.Core, x: Context, held: Sequence[wrappers.Held], parameters_bytes: int, master: int,
+    idle: bool,
+) -> None:  # fmt: skip
     """MODEL, when what it says changed. ``master``: bytes of this rank's copy of the parameters
-    that its optimizer steps, where that has one."""
+    that its optimizer steps, where that has one. ``idle``: it never had a gradient to step by."""
     known = x.part(Usage)
     zero, shards = _sharding(x, held)
     inner = [each for optimizer in x.optimizers for each in _inner(optimizer)]
@@ -213,6 +218,7 @@ def _define_model(
         "start": known.start,
         "rpc": "torch.distributed.rpc.api" in sys.modules
         and bool(torch._C._distributed_rpc._is_current_rpc_agent_set()),
+        "idle": idle,
     }  # fmt: skip
     if fields != known.model:
         known.model = fields
@@ -220,9 +226,12 @@ def _define_model(
 
 
 def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
-    """Before the first step of all: what the parameters are, for those who ask later whether
-    ranks that share nothing began as replicas. Host memory only: nothing waits for a device."""
+    """Before a step: whether there are gradients. Before the first one of all: what the parameters
+    are, for those who ask later whether ranks that share nothing began as replicas. Host memory
+    only: nothing waits for a device."""
     known = x.part(Usage)
+    if not known.graded:  # mostly the first one has
+        known.graded = any(p.grad is not None for p in parameters_of(optimizer))
     if known.start is not None or x.optimizers or c.step:
         return
     parameters = parameters_of(optimizer)[:MAX_START]

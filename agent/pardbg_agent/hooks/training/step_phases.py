@@ -2,10 +2,11 @@
 
 A step ends with an optimizer's step. Programs with several optimizers (GANs, one per model part)
 call them in a fixed order: the one that comes last before the first-seen one comes again ends the
-step; in the first round, the one after which none is left that has not stepped. One that comes
-again and again without the first-seen one begins a round of its own (a second stage). Without any
-optimizer a pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes
-over from all of this.
+step; in the first round, the one after which none is left that has not stepped. One that is last
+only now and then (DiLoCo's outer one, a WGAN's generator) ends none. One that comes again and again
+without the first-seen one begins a round of its own (a second stage). Without any optimizer a
+pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes over from all
+of this.
 """
 
 from __future__ import annotations
