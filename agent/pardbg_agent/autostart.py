@@ -31,6 +31,8 @@ _children: list[Children] = []
 def start() -> None:
     """Watch for ``import torch``. Does nothing without PARDBG, or a second time."""
     if not _hooked and os.environ.get("PARDBG"):
+        if os.environ.get("PARDBG_LINES") and hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(line_buffering=True, write_through=False)
         _late.when_imported("torch", lambda _: install_hooks())
         _late.when_imported("multiprocessing.process", _watch_children)
         if "RANK" not in os.environ:

@@ -57,6 +57,21 @@ def python(body: str, *paths: Path, watched: bool = True, flags: tuple[str, ...]
     return done.stdout.strip()
 
 
+@pytest.mark.parametrize("flags", [(), ("-u",)])
+def test_a_job_prints_whole_lines_at_once(flags: tuple[str, ...]) -> None:
+    """As on a terminal. Unbuffered, a line and its end are two writes, and ranks that share a pipe
+    tear each other's lines (torchrun's -u); buffered, they come when the rank ends."""
+    env = {**os.environ, "PARDBG": "/nonexistent", "PYTHONPATH": str(BOOT), "PARDBG_LINES": "1"}
+    env.pop("PYTHONUNBUFFERED", None)
+    code = "import time; print('a line'); print('no end', end=''); time.sleep(20)"
+    done = subprocess.Popen([sys.executable, *flags, "-c", code], env=env, stdout=subprocess.PIPE)
+    try:
+        assert done.stdout is not None and os.read(done.stdout.fileno(), 100) == b"a line\n"
+    finally:
+        done.kill()
+        done.communicate(timeout=30)
+
+
 def test_hooks_are_installed_when_import_torch_has_ended(site: Path) -> None:
     body = "assert hooks.calls == []\nimport torch\nprint(hooks.calls)"
     assert python(body, BOOT, site) == "[True]"
