@@ -44,20 +44,17 @@ class AutoLevel:
 
     def check(self, view: View) -> str | None:
         """Why everything should be recorded now; None: nothing new is wrong."""
-        reasons = [*self._findings(view), *self._slow_steps(view), *self._open_ops(view)]
+        loud = (found for found in findings(view) if found.severity != "info")
+        reasons: list[tuple[tuple[object, ...], str]] = [
+            *(((one.kind, one.culprits or one.ranks), one.text) for one in loud),
+            *self._slow_steps(view), *self._open_ops(view),
+        ]  # fmt: skip
         fresh = [
             (key, text) for key, text in reasons
             if view.t_ns - self._seen.get(key, -AGAIN_NS) >= AGAIN_NS
         ]  # fmt: skip
         self._seen.update((key, view.t_ns) for key, _ in fresh)
         return fresh[0][1] if fresh else None
-
-    def _findings(self, view: View) -> list[tuple[tuple[object, ...], str]]:
-        return [
-            ((found.kind, found.culprits or found.ranks), found.text)
-            for found in findings(view)
-            if found.severity != "info"
-        ]
 
     def _slow_steps(self, view: View) -> list[tuple[tuple[object, ...], str]]:
         made: list[tuple[tuple[object, ...], str]] = []

@@ -153,11 +153,8 @@ def _left_early(view: View, bad: Sequence[BadEnd]) -> list[int]:
         return []  # told to end, or interrupted: who left in good order did as it was told
     until = lost[0][1] + SEEN_LATE_NS
     names = {end[0] for end in bad}
-    return [
-        rank
-        for rank in view.ranks
-        if rank not in names and (t_ns := left_ns(view, rank)) is not None and t_ns <= until
-    ]
+    left = {rank: left_ns(view, rank) for rank in view.ranks if rank not in names}
+    return [rank for rank, t_ns in left.items() if t_ns is not None and t_ns <= until]
 
 
 def _went_early(view: View, left: Sequence[int], bad: Sequence[BadEnd]) -> Finding:
@@ -228,10 +225,8 @@ def _disagrees(view: View, rank: int) -> bool:
 
 def _told_before(view: View, t_ns: int) -> bool:
     """Another rank ended by SIGTERM, long before."""
-    return any(
-        end[1] < t_ns - FIRM_NS and view.ranks[end[0]].exit_code == _SIGTERM
-        for end in bad_ends(view)
-    )
+    told = (end[1] for end in bad_ends(view) if view.ranks[end[0]].exit_code == _SIGTERM)
+    return any(end_ns < t_ns - FIRM_NS for end_ns in told)
 
 
 def _failure(view: View, rank: int) -> Failure:

@@ -30,10 +30,8 @@ def dropped(view: View) -> Iterable[Finding]:
             )
             yield Finding("records-dropped", "warning", view.t_ns, text, ranks=(rank,))
     if view.store.over_limit:
-        text = (
-            f"{plural(view.store.over_limit, 'record')} beyond what is kept in memory were "
-            f"left out."
-        )
+        over = plural(view.store.over_limit, "record")
+        text = f"{over} beyond what is kept in memory were left out."
         yield Finding("records-dropped", "warning", view.t_ns, text)
 
 
@@ -54,11 +52,8 @@ def unseen_ranks(view: View) -> Iterable[Finding]:
     group of several jobs' ranks (torchft's) has more than this job: those are none of its own."""
     members = {r for (e, _), g in view.store.groups.items() if e == view.epoch for r in g.ranks}
     size = max((process.world_size or 0 for process in view.ranks.values()), default=0)
-    unseen = tuple(
-        rank
-        for rank in sorted(members - view.ranks.keys() - view.elsewhere)
-        if not size or rank < size
-    )
+    others = sorted(members - view.ranks.keys() - view.elsewhere)
+    unseen = tuple(rank for rank in others if not size or rank < size)
     if not unseen or not view.ranks:
         return
     if view.run_end is None and not any(_passed(row, unseen) for row in collectives(view)):
@@ -173,13 +168,9 @@ _LOST: Final = {"hub_restart": "the hub", "launcher_lost": "the launcher"}
 
 def recorder_lost(view: View) -> Iterable[Finding]:
     """A process of pardbg was killed meanwhile: the job did not notice, the recording may."""
-    seen: list[tuple[int, str]] = []
-    controls = view.store.controls
-    for index in range(controls.count(view.t_ns)):
-        t_ns, event = controls.at(index)
-        who = _LOST.get(fields.text(event, "event"))
-        if who is not None:
-            seen.append((t_ns, who))
+    controls = view.store.controls.last(view.t_ns, len(view.store.controls))
+    told = ((t_ns, _LOST.get(fields.text(event, "event"))) for t_ns, event in controls)
+    seen = [(t_ns, who) for t_ns, who in told if who is not None]
     if seen:
         counts = {who: [w for _, w in seen].count(who) for _, who in seen}
         times = ", ".join(who if n == 1 else f"{who} {n} times" for who, n in counts.items())
@@ -193,9 +184,7 @@ def recorder_lost(view: View) -> Iterable[Finding]:
 def nodes_lost(view: View) -> Iterable[Finding]:
     """Nodes of the job that the hub hears nothing of, until they are back."""
     silent: dict[int, tuple[int, dict[str, Any]]] = {}
-    controls = view.store.controls
-    for index in range(controls.count(view.t_ns)):
-        t_ns, event = controls.at(index)
+    for t_ns, event in view.store.controls.last(view.t_ns, len(view.store.controls)):
         word = fields.text(event, "event")
         if word in ("node_lost", "node_back", "node"):
             node = fields.integer(event, "node", -1)

@@ -7,7 +7,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.reasons import IDLE_CORES, START_LOAD, more_time, reason
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.shared import Evidence, Finding, ended
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PendingOp
@@ -52,12 +52,7 @@ def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Fi
     if unseen:
         yield _unseen(view, op, tuple(sorted(o.rank for o in ops)), unseen, since)
         return
-    broken = tuple(
-        rank
-        for rank in op.group.ranks
-        if rank in view.ranks
-        and (view.proc_end(view.ranks[rank]) is not None or seen(view, rank).stopped)
-    )
+    broken = tuple(r for r in op.group.ranks if ended(view, r) or seen(view, r).stopped)
     waiting = tuple(sorted(op.rank for op in ops))
     why = reason(view, broken[0]).text if broken else ""
     for_whom = f"; {ranks_text(broken)} {agreed(why, broken)}" if broken else ""

@@ -71,12 +71,11 @@ def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
     if not step.complete:
         return None
     rows = {
-        row.rank: sorted(
-            (a for a in row.actions if a.kind in COMPUTE and a.t1_ns is not None),
-            key=lambda a: a.t0_ns,
-        )
+        row.rank: [a for a in row.actions if a.kind in COMPUTE and a.t1_ns is not None]
         for row in step.ranks
     }
+    for compute in rows.values():
+        compute.sort(key=lambda a: a.t0_ns)
     by_text = {a.text: a for row in rows.values() for a in row}
     before = {
         (rank, following.text): action

@@ -106,12 +106,9 @@ class Nodes:
         for node in self:
             if not node.silent and not node.ended and now - node.heard_ns >= SILENT_NS:
                 node.silent = True
-                self.on_event(
-                    "node_lost",
-                    node,
-                    f"{node} is silent for {duration(now - node.heard_ns)}: the network, its relay "
-                    "or the node; its ranks are shown as they were",
-                )
+                silent = duration(now - node.heard_ns)
+                why = "the network, its relay or the node; its ranks are shown as they were"
+                self.on_event("node_lost", node, f"{node} is silent for {silent}: {why}")
 
     def rescue(self, proc: str, start: int, now: int) -> None:
         """Ask for what an ended process left."""

@@ -83,12 +83,9 @@ def sheets(store: Store) -> Iterable[Sheet]:
 
 def _records(store: Store, kind: str) -> Sheet:
     columns = RECORDS.get(kind, OTHER_RECORD)
-    parts = [
-        (process, process.table(name))
-        for process in store.of_part()
-        for name in SPLIT.get(kind, (kind,))
-        if len(process.table(name))
-    ]
+    names = SPLIT.get(kind, (kind,))
+    tables = ((process, process.table(name)) for process in store.of_part() for name in names)
+    parts = [(process, table) for process, table in tables if len(table)]
     return Sheet(kind, tuple(_values(column, parts) for column in columns))
 
 

@@ -50,20 +50,12 @@ def beside(
         places: Iterable[Found] = (Found(since_ns(f), _finding_text(f)) for f in findings)
     elif unit == "bookmark":
         places = (Found(mark.t_ns, mark.text) for mark in store.bookmarks.all())
-    elif unit == "step":
-        places = _steps_near(store, t_ns, rank)
-    elif unit == "tick":
-        places = _ticks_near(store, t_ns, rank)
-    elif unit == "op":
-        places = _ops_near(store, t_ns, rank)
     else:
-        places = _actions_near(store, t_ns, rank)
-    if by > 0:
-        after = [place for place in places if place.t_ns > t_ns]
-        found = min(after, key=lambda place: place.t_ns, default=None)
-    else:
-        before = [place for place in places if place.t_ns < t_ns]
-        found = max(before, key=lambda place: place.t_ns, default=None)
+        near = {"step": _steps_near, "tick": _ticks_near, "op": _ops_near}.get(unit, _actions_near)
+        places = near(store, t_ns, rank)
+    way = 1 if by > 0 else -1
+    there = [place for place in places if way * (place.t_ns - t_ns) > 0]
+    found = min(there, key=lambda place: way * place.t_ns, default=None)
     if found is None:
         whose = f" of rank {rank}" if unit in ("action", "op", "tick") else ""
         raise UserError(f"no {unit}{whose} {'after' if by > 0 else 'before'} this moment")
