@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class UserError(Exception):
     """What is wrong and what to do, in one line; the command line ends with exit code 2."""
+
+
+NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""What fields of a wrong type or size, from outside, lead to."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
 from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
@@ -66,7 +67,7 @@ class Definitions:
             kind = str(fields.get("k"))
             self._keep(key, kind, fields, payload)
             self._learn(key[1:].decode("ascii"), kind, fields)
-        except (Malformed, ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        except NONSENSE:
             self.malformed += 1
             return None
         return fields

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgpack
 
 from pardbg.control.machine.cut import AgentState, OpenOp
+from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.words import countdown
@@ -71,7 +72,7 @@ def agent_state(proc: str, message: dict[str, Any]) -> AgentState:
             hit_text=str(message["hit"][1])[:_MAX_HIT] if message.get("hit") else "",
             hits={int(n): int(count) for n, count in (message.get("hits") or {}).items()},
         )
-    except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+    except NONSENSE as error:
         raise Malformed(f"state: {error!r}") from error
 
 

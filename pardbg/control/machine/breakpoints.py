@@ -9,7 +9,7 @@ from typing import Any, Final
 from pardbg.control.language.arguments import parse_watch
 from pardbg.control.language.expr import Tree, gates, parse
 from pardbg.control.language.verbs import Verb
-from pardbg.errors import UserError
+from pardbg.errors import NONSENSE, UserError
 from pardbg.words import parse_rank_set, rank_set
 from pardbg_agent.wire import MAX_BREAKS
 
@@ -93,7 +93,7 @@ class Breakpoints:
             number, words = int(said["number"]), str(said["ranks"])
             ranks = None if words == "all" else parse_rank_set(words)
             lease_ns, ignore = int(said["lease_ns"]), int(said["ignore"])
-        except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        except NONSENSE as error:
             raise UserError(f"not as a hub says it: {error!r}") from None
         highest, self._number = self._number, number - 1
         try:
@@ -145,25 +145,20 @@ class Breakpoints:
             if number in self._known:
                 self._known[number].hits[proc] = matches
 
-    def for_rank(self, rank: int) -> list[dict[str, Any]]:
-        """``breaks`` of the BREAKS message to this rank."""
-        return [
-            {"n": one.number, "gates": gates(one.tree), "tree": one.tree, "ignore": one.ignore,
-             "once": one.once}
-            for one in self._on(rank)
-            if not one.kind
-        ]  # fmt: skip
-
-    def watches_for_rank(self, rank: int) -> list[dict[str, Any]]:
-        """``watches`` of the BREAKS message to this rank."""
-        return [
-            {"n": one.number, "kind": one.kind, "limit": one.limit, "ignore": one.ignore}
-            for one in self._on(rank)
-            if one.kind
-        ]
-
-    def _on(self, rank: int) -> list[Breakpoint]:
-        return [one for one in self._known.values() if one.ranks is None or rank in one.ranks]
+    def for_rank(self, rank: int) -> dict[str, list[dict[str, Any]]]:
+        """``breaks`` and ``watches`` of the BREAKS message to this rank."""
+        breaks: list[dict[str, Any]] = []
+        watches: list[dict[str, Any]] = []
+        for one in self._known.values():
+            said = {"n": one.number, "ignore": one.ignore}
+            if one.ranks is not None and rank not in one.ranks:
+                continue
+            if one.kind:
+                watches.append({**said, "kind": one.kind, "limit": one.limit})
+            else:
+                tree = one.tree
+                breaks.append({**said, "gates": gates(tree), "tree": tree, "once": one.once})
+        return {"breaks": breaks, "watches": watches}
 
     def as_dicts(self) -> list[dict[str, Any]]:
         return [one.as_dict() for one in self._known.values()]

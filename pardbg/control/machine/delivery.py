@@ -128,9 +128,7 @@ class Outbox:
         """Send these ranks all their breakpoints and watches."""
         for view in views:
             breaks = self._control.breakpoints.for_rank(view.rank)
-            watches = self._control.breakpoints.watches_for_rank(view.rank)
-            message = {"t": Msg.BREAKS.value, "id": self.next_id()}
-            self.tell(view, {**message, "breaks": breaks, "watches": watches})
+            self.tell(view, {"t": Msg.BREAKS.value, "id": self.next_id(), **breaks})
 
     def tell_again(self, now: int) -> None:
         """Messages that nobody answered may be lost."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pardbg.events.decode import Malformed, decode_map, frame_head
+from pardbg.errors import NONSENSE
+from pardbg.events.decode import decode_map, frame_head
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
@@ -57,7 +58,7 @@ class Resumed:
                 fields = decode_map(message.payload)
                 if fields.get("k") == DefKind.END and fields.get("proc"):
                     self.ended[str(fields["proc"])] = str(fields.get("reason"))
-        except (Malformed, ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        except NONSENSE:
             return
 
     def _numbered(self, kind: bytes, payload: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import zmq
 
-from pardbg.errors import UserError
+from pardbg.errors import NONSENSE, UserError
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Wire
 from pardbg.hub.ctrl_messages import RELAY, pack, unpack
@@ -23,11 +23,7 @@ MAX_LOGGED: Final = 20
 PROBE_NS: Final = 200_000_000
 
 Handler = Callable[[str, dict[str, Any], int], None]
-"""(who, message, when). Errors of _NONSENSE say that the message makes no sense."""
-_NONSENSE: Final = (
-    UserError, ValueError, TypeError, LookupError, AttributeError, OverflowError,
-)  # fmt: skip
-"""Malformed is one; the others are caused by fields of a wrong type or size."""
+"""(who, message, when). UserError and NONSENSE say that the message makes no sense."""
 
 
 @dataclass(slots=True)
@@ -136,7 +132,7 @@ class Router:
                 self.on_agent(proc, message, now)
             else:
                 self.on_relay(name, message, now)
-        except _NONSENSE as error:
+        except (UserError, *NONSENSE) as error:
             self.malformed += 1
             if self.malformed <= MAX_LOGGED:
                 print(f"dropped a message on CTRL of {identity!r}: {error!r}", flush=True)

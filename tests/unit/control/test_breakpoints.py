@@ -141,10 +141,10 @@ def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
     )
     assert [event["event"] for event in world.events if event["event"] == "watch"]
     world.command("condition", number=2, expr="memory>1KiB")
-    assert world.machine.control.breakpoints.watches_for_rank(1) == [
+    assert world.machine.control.breakpoints.for_rank(1)["watches"] == [
         {"n": 2, "kind": "memory", "limit": 1024.0, "ignore": 0}
     ]
-    assert world.machine.control.breakpoints.watches_for_rank(0) == []
+    assert world.machine.control.breakpoints.for_rank(0)["watches"] == []
     for verb, args, says in [
         ("watch", {"expr": "memory>2"}, "a unit is missing"),
         ("watch", {"expr": "nan>3"}, "nan has no limit"),
