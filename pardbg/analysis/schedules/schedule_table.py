@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.analysis.pipeline.dependencies import COMPUTE, Action
 from pardbg.errors import UserError
 
 MAX_RANKS: Final = 4096
@@ -27,17 +27,10 @@ _OTHER: Final = re.compile(r"([0-9]{1,6})(UNSHARD|RESHARD|REDUCE_GRAD)([0-9]{0,6
 _PAIR: Final = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
 
-class Op(NamedTuple):
+class Op(Action):
     """One action: a stage's compute on a microbatch, or a message of it."""
 
-    stage: int
-    kind: str
-    microbatch: int
-
-    @property
-    def text(self) -> str:
-        """As torch writes it."""
-        return f"{self.stage}{self.kind}{self.microbatch if self.microbatch >= 0 else ''}"
+    __slots__ = ()
 
     @property
     def is_compute(self) -> bool:
