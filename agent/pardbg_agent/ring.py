@@ -56,20 +56,17 @@ class Status:
     """Writers of the status blocks: where the rank is now. Each is one ``pack_into``."""
 
     def __init__(self, buffer: mmap.mmap) -> None:
-        block = functools.partial
-        self.now: Callable[..., None] = block(_NOW.pack_into, buffer, wire.STATUS_NOW_OFFSET)
+
+        def block(layout: struct.Struct, offset: int) -> Callable[..., None]:
+            return functools.partial(layout.pack_into, buffer, offset)
+
+        self.now = block(_NOW, wire.STATUS_NOW_OFFSET)
         """(step, phase_id, action_id, stage, mb, since_ns)"""
-        self.op: Callable[..., None] = block(
-            wire.STATUS_OP.pack_into, buffer, wire.STATUS_OP_OFFSET
-        )
+        self.op = block(wire.STATUS_OP, wire.STATUS_OP_OFFSET)
         """(name_id, seq, group_id, peer, flags, since_ns, open, bytes in, bytes out)"""
-        self.gate: Callable[..., None] = block(
-            wire.STATUS_GATE.pack_into, buffer, wire.STATUS_GATE_OFFSET
-        )
+        self.gate = block(wire.STATUS_GATE, wire.STATUS_GATE_OFFSET)
         """(gate class, name_id, since_ns)"""
-        self.health: Callable[..., None] = block(
-            wire.STATUS_HEALTH.pack_into, buffer, wire.STATUS_HEALTH_OFFSET
-        )
+        self.health = block(wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
         """(heartbeat_ns, sent, dropped, errors, level, hook_ns)"""
 
 

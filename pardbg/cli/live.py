@@ -166,8 +166,7 @@ def _start(
     from pardbg.hub.run.runs import tidy
     from pardbg.hub.run.start import start_run
 
-    said = how.nodes
-    place = find_place(said.hub, said.key, said.node_rank, said.nnodes, argv, os.environ, talk)
+    place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
     session = _session_target(None if elsewhere else output, name, how.force)
     tidy()
@@ -175,7 +174,7 @@ def _start(
     return start_run(
         argv, name=name, session=session, recipe=recipe, owner=owner or streams is not None,
         env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
-        on_exception_s=how.on_exception_s, loss_pattern=how.loss_pattern, streams=streams,
+        on_exception_s=how.on_exception, loss_pattern=how.loss_pattern or "", streams=streams,
         place=place,
     )  # fmt: skip
 

@@ -37,29 +37,20 @@ MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """``--hub``, ``--key``, ``--node-rank`` and ``--nnodes``."""
-
-    hub: str | None
-    key: Path | None
-    node_rank: int | None
-    nnodes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Recording:
-    """What the options said."""
+    """What ``recording_options`` and ``node_options`` said, by the options' names."""
 
     limits: PartLimits
-    nodes: Nodes
     level: str | None
-    allow_eval: bool = False
-    on_exception_s: float = 0.0
-    """How long a rank that raised waits for somebody; 0: it dies at once."""
-    loss_pattern: str = ""
-    """Finds the loss in a line that the job prints."""
-    force: bool = False
-    """Replace a session file that is there."""
+    allow_eval: bool
+    on_exception: float
+    """How long a rank that raised waits for somebody, s; 0: it dies at once."""
+    loss_pattern: str | None
+    force: bool
+    hub: str | None = None
+    key: Path | None = None
+    node_rank: int | None = None
+    nnodes: int | None = None
 
     @property
     def attentive(self) -> bool:
@@ -160,19 +151,14 @@ node_options: Final = all_of(
 
 
 def recording(
-    level: str | None, max_size: int | None, max_time: int | None, rotate: int | None,
-    allow_eval: bool, on_exception: float, loss_pattern: str | None, force: bool,
-    hub: str | None = None, key: Path | None = None, node_rank: int | None = None,
-    nnodes: int | None = None,
-) -> Recording:  # fmt: skip
+    max_size: int | None, max_time: int | None, rotate: int | None, **others: Any
+) -> Recording:
     """Return the options' values together. Raises UsageError."""
     from pardbg.session.rotation import PartLimits
 
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")
-    limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
-    nodes = Nodes(hub, key, node_rank, nnodes)
-    return Recording(limits, nodes, level, allow_eval, on_exception, loss_pattern or "", force)
+    return Recording(PartLimits(max_size or 0, max_time or 0, rotate or 0), **others)
 
 
 RC_NAME: Final = ".pardbgrc"

@@ -227,14 +227,14 @@ def search(
     A heuristic, and where ortools is installed (pardbg[search]) its solver, which also proves how
     much better any could be. Exit code 1 if none was found that beats the built-ins.
     """
-    from pardbg.cli.schedule.schedule_search import Limits, look
+    from pardbg.cli.schedule.schedule_search import look
 
     taken = _taken(costs_, session)
     ranks = pp or getattr(taken, "num_ranks", None)
     count = mb or getattr(taken, "num_microbatches", None)
     if ranks is None or count is None:
         raise UserError("search needs --pp and --mb (or --from a run to take them from)")
-    words, text = look(Limits(ranks, count, memory, placement, seconds), taken)
+    words, text = look(ranks, count, taken, memory, placement, seconds)
     click.echo(words, err=text is not None and output is None)
     if text is None:
         sys.exit(1)

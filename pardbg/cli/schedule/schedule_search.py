@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -20,38 +20,29 @@ if TYPE_CHECKING:
     from pardbg.analysis.whatif.costs import Costs
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What is asked for."""
-
-    num_ranks: int
-    num_microbatches: int
-    memory: float | None
-    placement: str
-    seconds: float
-    """For the solver, over all placements."""
-
-
-def look(limits: Limits, taken: Durations | Costs) -> tuple[str, str | None]:
-    """(what is said, the table found as CSV, or None if no built-in is beaten)"""
+def look(
+    num_ranks: int, num_microbatches: int, taken: Durations | Costs, memory: float | None,
+    placement: str, seconds: float,
+) -> tuple[str, str | None]:  # fmt: skip
+    """(what is said, the table found as CSV, or None if no built-in is beaten). ``seconds``: for
+    the solver, over all placements."""
     from pardbg.analysis.schedules.compare import predict
     from pardbg.analysis.schedules.schedule_table import dump
     from pardbg.analysis.schedules.search import PLACEMENTS, Problem
     from pardbg.render.reports.verdicts import compared
 
-    chosen = [one for one in PLACEMENTS if limits.placement in ("any", one)]
-    problems = [Problem(limits.num_ranks, limits.num_microbatches, one, taken, limits.memory)
-                for one in chosen]  # fmt: skip
+    chosen = [one for one in PLACEMENTS if placement in ("any", one)]
+    problems = [Problem(num_ranks, num_microbatches, one, taken, memory) for one in chosen]
     tables = _built_in(problems)
     there = [predict(name, table, taken) for name, table in tables.items()]
     fits = [one for one in there if _fits(one, problems[0])]
     rival = min(fits, key=lambda one: one.step_ns or 0, default=None)
     shortest = min(one.bound_ns() for one in problems)
     done = rival is not None and _step(rival) <= shortest * 1.005
-    best = _best(problems, tables, 0.0 if done else limits.seconds)
+    best = _best(problems, tables, 0.0 if done else seconds)
     if best is None and rival is None:
-        least = 1 if limits.memory is not None and limits.memory < 1 else limits.memory
-        raise UserError(f"nothing runs with --memory {limits.memory:g}: give at least {least}")
+        least = 1 if memory is not None and memory < 1 else memory
+        raise UserError(f"nothing runs with --memory {memory:g}: give at least {least}")
     over = [replace(one, name=f"{one.name} (over the limit)") for one in there if one not in fits]
     lines = [compared([*([best.predicted] if best else []), *fits, *over])]
     wins = best is not None and (rival is None or _step(best.predicted) < _step(rival) * 0.9999)
@@ -95,11 +86,11 @@ def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: floa
     bar = click.progressbar(length=1000 * len(problems), label="heuristic", file=sys.stderr)
     with bar:
         for number, problem in enumerate(problems):
-            made = search(
-                problem,
-                lambda share, n=number: _show(bar, n + share),  # type: ignore[misc]
-                there.values(),
-            )
+
+            def show(share: float, number: int = number) -> None:
+                bar.update(round(1000 * (number + share)) - bar.pos)
+
+            made = search(problem, show, there.values())
             found += [(problem, made)] if made is not None else []
     best = min((made for _, made in found), key=lambda one: _step(one.predicted), default=None)
     if seconds and not solver_there():
@@ -114,11 +105,6 @@ def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: floa
         made = improve(problem, made, seconds / len(open_), min(8, os.cpu_count() or 1))
         best = min(best or made, made, key=lambda one: (_step(one.predicted), -one.bound_ns))
     return best
-
-
-def _show(bar: object, share: float) -> None:
-    at = round(1000 * share)
-    bar.update(at - bar.pos)  # type: ignore[attr-defined]
 
 
 def _fits(one: Predicted, problem: Problem) -> bool:

@@ -40,17 +40,10 @@ class _Node:
 
 def stacks_of(data: Mapping[str, Any]) -> dict[int, Stack]:
     """The main thread's stack per rank, from the reply to ``where``; odd entries are left out."""
-    per_rank = data.get("stacks", data.get("ranks", {}))
-    found: dict[int, Stack] = {}
-    if not isinstance(per_rank, Mapping):
-        return found
-    for rank, value in per_rank.items():
-        threads = value.get("stacks", []) if isinstance(value, Mapping) else value
-        stack = _main_thread(threads)
-        number = whole(str(rank))
-        if stack and number is not None:
-            found[number] = stack
-    return found
+    stacks = data.get("stacks")
+    found = stacks.items() if isinstance(stacks, Mapping) else ()
+    known = ((whole(str(rank)), _main_thread(threads)) for rank, threads in found)
+    return {rank: stack for rank, stack in known if stack and rank is not None}
 
 
 def _main_thread(threads: Any) -> Stack:

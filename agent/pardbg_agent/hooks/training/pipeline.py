@@ -57,7 +57,8 @@ def _hook_stages(patches: Patches, module: ModuleType) -> None:
 
 def _hook_schedules(patches: Patches, module: ModuleType) -> None:
     for owner in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
-        patches.around(owner, "step", "pipeline.step", _before_step, _after_step)
+        patches.around(owner, "step", "pipeline.step", _before_step,
+                       lambda c, made, t1, failed: made.run_ended(t1, failed))  # fmt: skip
     base = module._PipelineSchedule
     original = base._maybe_compute_loss
     patches.around(base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss)
@@ -144,10 +145,6 @@ def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
         planned = _define(c, x, schedule)
     made.run_begins(planned)
     return made
-
-
-def _after_step(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
-    made.run_ended(t1, failed)
 
 
 def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:

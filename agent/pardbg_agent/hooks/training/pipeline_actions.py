@@ -8,6 +8,7 @@ shown of one is shown of all.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -30,18 +31,19 @@ _PHASES: Final = {"F": "forward", "B": "backward", "I": "backward", "W": "backwa
 _ACTION, _COMPUTE, _FAILED = int(Kind.ACTION), int(Lane.COMPUTE), int(Flag.FAILED)
 
 
+@dataclass(slots=True, eq=False)
 class Action:
     """One action between its begin and its end."""
 
-    __slots__ = ("count", "mb", "name", "phase", "stage", "t0", "verb")
-
-    def __init__(self, verb: str, name: int, stage: int, mb: int, t0: int, count: Any) -> None:
-        self.verb, self.name, self.stage, self.mb = verb, name, stage, mb
-        self.t0 = t0
-        self.phase = ""
-        """The phase that it is, where no schedule's run encloses it."""
-        self.count = count
-        """A sampled forward: what it saves for backward."""
+    verb: str
+    name: int
+    stage: int
+    mb: int
+    t0: int
+    count: Any
+    """A sampled forward: what it saves for backward."""
+    phase: str = ""
+    """The phase that it is, where no schedule's run encloses it."""
 
 
 class Actions:

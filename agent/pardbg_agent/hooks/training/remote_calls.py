@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-from types import ModuleType
 from typing import Any
 
 import torch.distributed.autograd as dist_autograd
@@ -39,12 +38,13 @@ def install(patches: Patches, late: LateImports) -> None:
     patches.around(
         dist_autograd, "backward", "rpc.backward", _before_backward, step_phases.after_backward
     )
-    late.when_imported("torch.distributed.optim.optimizer", functools.partial(_steps, patches))
-
-
-def _steps(patches: Patches, module: ModuleType) -> None:
-    owner = getattr(module, "DistributedOptimizer", None)
-    patches.around(owner, "step", "rpc.optimizer", _before_step, _after_step)
+    late.when_imported(
+        "torch.distributed.optim.optimizer",
+        lambda module: patches.around(
+            getattr(module, "DistributedOptimizer", None), "step", "rpc.optimizer", _before_step,
+            _after_step,
+        ),
+    )  # fmt: skip
 
 
 def _joined(original: Any) -> Any:

@@ -14,13 +14,11 @@ Only tensors in host memory, and at most SHARE of the time; ``PARDBG_PROBES=off`
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -94,7 +92,12 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
-    late.when_imported("torch.nn.parallel.distributed", functools.partial(_hook_ddp, patches))
+    late.when_imported(
+        "torch.nn.parallel.distributed",
+        lambda m: patches.around(
+            m.DistributedDataParallel, "__init__", "probe.ddp", _made, _is_made
+        ),
+    )
     if wanted == "off":
         return []
     return [optimizers.register_optimizer_step_post_hook(_optimizer_ended)]
@@ -178,10 +181,6 @@ def _tell_gradients(c: _core.Core, optimizer: Any) -> None:
 
 
 # -- replicas
-
-
-def _hook_ddp(patches: Patches, module: ModuleType) -> None:
-    patches.around(module.DistributedDataParallel, "__init__", "probe.ddp", _made, _is_made)
 
 
 def _made(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
