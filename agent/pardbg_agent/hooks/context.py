@@ -107,6 +107,8 @@ class State:
     """A count of activations that began behind a step and ends with the next backward."""
     optimizer: Any = None
     """Outermost optimizer whose step() runs, and since when."""
+    inside: dict[Any, list[Any]] | None = None
+    """In a wrapper's step(): the optimizers that it stepped, and which parameters of each."""
     own_ns: int = 0
     """Under ``watch slow``: since when this thread has waited for nobody."""
     own_step: int = NONE

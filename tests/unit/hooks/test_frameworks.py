@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from pardbg_agent import core
-from pardbg_agent.hooks import frameworks
+from pardbg_agent.hooks import context, frameworks
+from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.frameworks import colossalai, deepspeed, megatron, seam
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.training import step_phases
@@ -158,6 +159,22 @@ def test_every_adapter_is_there(hook: str) -> None:
     assert callable(getattr(importlib.import_module(f"{frameworks.__name__}.{name}"), function))
 
 
+def test_groups_that_a_module_keeps_in_a_dict_are_named(ring: Path) -> None:
+    """As deepspeed.utils.groups does for experts."""
+    module: Any = ModuleType("groups_of_experts")
+    module.EXPERTS = {}
+
+    def create(size: int) -> None:
+        module.EXPERTS[f"ep_size_{size}"] = dist.new_group([0, 1])
+
+    module.create, patches = create, Patches()
+    frameworks._name_groups(patches, "", "create", {"EXPERTS": "ep"}, module)
+    module.create(2)
+    patches.undo()
+    known = groups.group_of(context.of(core.ensure()), module.EXPERTS["ep_size_2"])
+    assert (known.axis, known.ranks) == ("ep", (0, 1))
+
+
 class ZeroBubbleVPipeScheduler:
     """ColossalAI's, as far as it is called: its nodes come by keyword."""
 
@@ -222,3 +239,42 @@ def test_deepspeeds_loss_is_the_one_that_is_given(ring: Path, by_name: bool) -> 
     patches.undo()
     assert c.guard.disabled == set()
     assert [r.a for r in read_rank(ring).of(Kind.METRIC, "loss")] == [3.0]
+
+
+class DeepSpeedZeroOptimizer:
+    """DeepSpeed's, as far as it is called: it steps its optimizer once for each group."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.overflow, self.groups = optimizer, False, optimizer.param_groups
+
+    def step(self) -> None:
+        if self.overflow:
+            return
+        for group in self.groups:
+            self.optimizer.param_groups = [group]
+            self.optimizer.step()
+        self.optimizer.param_groups = []
+
+
+def test_groups_of_parameters_stepped_one_after_the_other_are_one_step(ring: Path) -> None:
+    """With and without weight decay, as Transformers' Trainer has them: 3 steps, of which one
+    overflows."""
+    module: Any = ModuleType("deepspeed.runtime.zero.stage_1_and_2")
+    kind = type("DeepSpeedZeroOptimizer", (), dict(vars(DeepSpeedZeroOptimizer)))
+    module.DeepSpeedZeroOptimizer, patches, c = kind, Patches(), core.ensure()
+    deepspeed.hook_zero(patches, module)
+    decayed, bias = torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(2))
+    adam = torch.optim.Adam([{"params": [decayed], "weight_decay": 0.1}, {"params": [bias]}])
+    zero = kind(adam)
+    for overflow in (False, True, False):
+        (decayed.sum() + bias.sum()).backward()
+        zero.overflow = overflow
+        zero.step()
+    patches.undo()
+    assert c.guard.disabled == set()
+    rank = read_rank(ring)
+    assert [r.name for r in rank.of(Kind.PHASE)].count("optimizer") == 3
+    assert len(rank.of(Kind.STEP)) == 2
+    # Adam's two states of both groups and 4 bytes of each step count, 56, for 24 of parameters.
+    for name, num_bytes in (("optimizer", 56), ("parameters", 24)):
+        assert rank.of(Kind.MEMORY, name)[-1].a == num_bytes

@@ -9,7 +9,7 @@ import torch
 from pardbg.analysis.memory.breakdown import expected_bytes
 from pardbg.store.definitions import ModelDef
 from pardbg_agent.hooks.comm import groups
-from pardbg_agent.hooks.memory.wrappers import Tally, _megatron_buffer, _zero_1_2
+from pardbg_agent.hooks.memory.wrappers import Tally, _megatron_buffer, _zero_1_2, _zero_3
 
 
 def test_a_part_of_a_storage_counts_once() -> None:
@@ -45,6 +45,24 @@ def test_zero_keeps_the_gradients_of_its_partition() -> None:
     ))  # fmt: skip
     assert (held.level, held.shards, held.whole_bytes) == (2, 2, 32)
     assert Tally().add(held.gradients or ()) == 16
+
+
+def test_experts_that_are_sharded_over_fewer_ranks_have_no_level() -> None:
+    flat = [torch.zeros(4), torch.zeros(4)]
+    held = _zero_1_2(Made(
+        bit16_groups=[[], []], bit16_groups_flat=flat, averaged_gradients={},
+        partition_gradients=False, partition_count=[2, 1],
+    ))  # fmt: skip
+    assert (held.level, held.whole_bytes) == (None, 32)
+
+
+def test_zero_3_keeps_small_parameters_whole_beside_their_shards() -> None:
+    """Of 8 + 100 parameters in float32 the 8 stay gathered: shards of 16 and 200 bytes, and 32."""
+    small, large = torch.zeros(8), torch.zeros(0)
+    for p, number in ((small, 8), (large, 100)):
+        p.ds_tensor, p.ds_numel, p.ds_persist = torch.zeros(number // 2), number, number == 8  # type: ignore[attr-defined]
+    held = _zero_3(Made(fp16_groups=[[small, large]], averaged_gradients={}, partition_count=2))
+    assert (held.level, held.whole_bytes, Tally().add(held.parameters)) == (3, 432, 248)
 
 
 def test_a_copy_that_the_optimizer_steps_is_expected_beside_its_states() -> None:

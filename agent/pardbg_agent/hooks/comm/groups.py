@@ -68,15 +68,16 @@ def mesh_made(mesh: Any) -> None:
 
 
 def name_axes(holder: Any, axes: Mapping[str, str]) -> None:
-    """Note the groups that a framework keeps in attributes of ``holder``: attribute -> axis. A
-    group that says itself what it is keeps its name."""
+    """Note the groups that a framework keeps in attributes of ``holder``, or in dicts there:
+    attribute -> axis. A group that says itself what it is keeps its name."""
     for attribute, axis in axes.items():
-        pg = getattr(holder, attribute, None)
-        if not isinstance(pg, c10d.ProcessGroup) or pg.size() < 2:
-            continue
-        name = c10d._world.pg_names.get(pg)
-        if name and name not in PROCESS.axes and _described(pg, name) == name:
-            _note(name, axis)
+        value = getattr(holder, attribute, None)
+        for pg in value.values() if isinstance(value, dict) else (value,):
+            if not isinstance(pg, c10d.ProcessGroup) or pg.size() < 2:
+                continue
+            name = c10d._world.pg_names.get(pg)
+            if name and name not in PROCESS.axes and _described(pg, name) == name:
+                _note(name, axis)
 
 
 def _note(name: str, axis: str) -> None:

@@ -21,6 +21,8 @@ ADAPTERS: Final = {
     "deepspeed.runtime.engine": "deepspeed.hook_backward",
     "deepspeed.runtime.pipe.dualpipev": "deepspeed.hook_dualpipev",
     "deepspeed.runtime.pipe.engine": "deepspeed.hook_engine",
+    "deepspeed.runtime.zero.stage3": "deepspeed.hook_zero",
+    "deepspeed.runtime.zero.stage_1_and_2": "deepspeed.hook_zero",
     "megatron.core.pipeline_parallel.combined_1f1b": "megatron.hook_combined",
     "megatron.core.pipeline_parallel.schedules": "megatron.hook_schedules",
     "nanotron.parallel.pipeline_parallel.engine": "nanotron.hook_engines",
@@ -28,10 +30,22 @@ ADAPTERS: Final = {
     "picotron.pipeline_parallel.pipeline_parallel": "picotron.hook_schedules",
 }
 """Module of a framework -> adapter and its function that hooks it."""
+_COLOSSAL: Final = {f"{axis}_group": axis for axis in ("pp", "tp", "dp", "sp", "ep", "moe_dp")}
 GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
+    "colossalai.booster.plugin.hybrid_parallel_plugin": (
+        "HybridParallelPlugin", "__init__", _COLOSSAL,
+    ),
+    "colossalai.booster.plugin.moe_hybrid_parallel_plugin": (
+        "MoeHybridParallelPlugin", "__init__", _COLOSSAL,
+    ),
     "deepspeed.runtime.pipe.topology": (
         "PipelineParallelGrid", "__init__",
-        {"pp_proc_group": "pp", "dp_proc_group": "dp", "slice_proc_group": "tp"},
+        {"pp_proc_group": "pp", "dp_proc_group": "dp", "slice_proc_group": "tp",
+         "ds_model_proc_group": "mp"},
+    ),
+    "deepspeed.utils.groups": (
+        "", "_create_expert_and_data_parallel",
+        {"_EXPERT_PARALLEL_GROUP": "ep", "_EXPERT_DATA_PARALLEL_GROUP": "expert_dp"},
     ),
     "nanotron.parallel.context": (
         "ParallelContext", "_init_parallel_groups",
@@ -42,7 +56,8 @@ GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         {"tp_group": "tp", "cp_group": "cp", "dp_group": "dp", "pp_group": "pp"},
     ),
 }  # fmt: skip
-"""Module -> (class, the method that makes its groups, attribute -> axis)."""
+"""Module -> (class, the method that makes its groups, attribute -> axis). Without a class they are
+the module's function and variables."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -62,10 +77,11 @@ def _adapt(patches: Patches, hook: str, module: ModuleType) -> None:
 def _name_groups(
     patches: Patches, owner: str, method: str, axes: dict[str, str], module: ModuleType
 ) -> None:
-    def before(c: _core.Core, holder: Any, *_: Any, **__: Any) -> Any:
-        return holder
+    def before(c: _core.Core, *args: Any, **_: Any) -> Any:
+        return args[0] if owner else module
 
     def after(c: _core.Core, holder: Any, t1: int, failed: bool) -> None:
         groups.name_axes(holder, axes)
 
-    patches.around(getattr(module, owner, None), method, "groups of a framework", before, after)
+    made_by = getattr(module, owner, None) if owner else module
+    patches.around(made_by, method, "groups of a framework", before, after)

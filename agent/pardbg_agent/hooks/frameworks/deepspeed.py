@@ -37,6 +37,15 @@ def hook_backward(patches: Patches, module: ModuleType) -> None:
     patches.around(module.DeepSpeedEngine, "backward", "deepspeed.backward", before)
 
 
+def hook_zero(patches: Patches, module: ModuleType) -> None:
+    """ZeRO 1, 2 and 3 step the groups of parameters one after the other."""
+    for name in ("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"):
+        patches.around(
+            getattr(module, name, None), "step", "deepspeed.step", step_phases.before_wrapper,
+            step_phases.after_wrapper,
+        )  # fmt: skip
+
+
 def hook_dualpipev(patches: Patches, module: ModuleType) -> None:
     _hook_table(patches, module.DualPipeVEngine)
 

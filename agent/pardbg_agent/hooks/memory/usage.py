@@ -12,7 +12,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent import identity
-from pardbg_agent.hooks.context import Context, of
+from pardbg_agent.hooks.context import Context, local, of
 from pardbg_agent.hooks.memory import memory_limit, wrappers
 from pardbg_agent.hooks.tensors import bits_sum, bytes_of, parameters_of
 from pardbg_agent.hooks.watch.probes import window
@@ -165,8 +165,9 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
     known.gradients_bytes = 0
     state = master = 0
     _, shards = _sharding(x, held)
+    inside = local().inside or {}  # DeepSpeed shows its optimizer one group at a time
     for optimizer in x.optimizers:
-        for p in parameters_of(optimizer):
+        for p in inside.get(optimizer) or parameters_of(optimizer):
             if id(p) in seen:
                 continue
             seen.add(id(p))

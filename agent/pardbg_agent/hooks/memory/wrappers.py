@@ -22,8 +22,8 @@ from pardbg_agent.life.late_imports import LateImports
 class Held:
     """What one wrapper keeps on this rank."""
 
-    level: int
-    """ZeRO's: 0 to 3."""
+    level: int | None
+    """ZeRO's: 0 to 3. None: not all parameters are over the same number of ranks (experts)."""
     shards: int
     parameters: list[Any]
     whole_bytes: int
@@ -118,20 +118,23 @@ def _zero_1_2(wrapper: Any) -> Held:
     trained = [p for group in wrapper.bit16_groups for p in group]
     gradients = [g for p in trained for g in (p.grad, getattr(p, "grad_accum", None))]
     gradients += _nested(wrapper.averaged_gradients)
+    level = 2 if wrapper.partition_gradients else 1
+    counts = set(wrapper.partition_count)
     return Held(
-        2 if wrapper.partition_gradients else 1, max(wrapper.partition_count, default=1), flat,
+        level if len(counts) < 2 else None, max(counts, default=1), flat,
         sum(t.nbytes for t in flat), gradients,
     )  # fmt: skip
 
 
 def _zero_3(wrapper: Any) -> Held:
-    """A shard of each parameter; the optimizer's copy where it is of another type."""
+    """A shard of each parameter, and the small ones whole (stage3_param_persistence_threshold)."""
     parameters = [p for group in wrapper.fp16_groups for p in group]
+    whole_ones = [p.data for p in parameters if getattr(p, "ds_persist", False)]
     gradients = list(_nested(getattr(wrapper, "grad_partitions_flat_buffer", None)))
     gradients = gradients or list(_nested(wrapper.averaged_gradients))
     whole = sum(p.ds_numel * p.ds_tensor.element_size() for p in parameters)
     shards = int(wrapper.partition_count)
-    return Held(3, shards, [p.ds_tensor for p in parameters], whole, gradients)
+    return Held(3, shards, [p.ds_tensor for p in parameters] + whole_ones, whole, gradients)
 
 
 def _flat_handle(handle: Any) -> Held:

@@ -367,8 +367,14 @@ def _enter(c: _core.Core, optimizer: Any) -> None:
     x = context.of(c)
     c.guard.call("start", usage.look_at_start, c, x, optimizer)
     t0 = now_ns()
-    _take_off(c, x, 0)
     local().optimizer = (weakref.ref(optimizer), t0)
+    if local().inside is None:
+        _phase_begins(c, x, t0)
+
+
+def _phase_begins(c: _core.Core, x: Context, t0: int) -> None:
+    """No forward is under way."""
+    _take_off(c, x, 0)
     if x.actions is not None:
         x.actions.phase_pauses(t0)
     phase_begins(c, x, "optimizer", t0)
@@ -387,9 +393,39 @@ def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
     """The end of its phase, and of the training step if it is the one that ends it."""
     x = context.of(c)
-    phase_ends(c, x, "optimizer", t0, t1)
     x.optimizers.add(optimizer)
+    inside = local().inside
+    if inside is not None:
+        inside.setdefault(optimizer, []).extend(parameters_of(optimizer))
+        return
+    phase_ends(c, x, "optimizer", t0, t1)
     round_ended(c, x, optimizer, t1)
+
+
+def before_wrapper(c: _core.Core, *_: Any, **__: Any) -> Any:
+    """A wrapper's step(), which steps its optimizer once for each group of parameters: one phase
+    and one round, with what it gathers and copies."""
+    if local().inside is not None:
+        return None
+    t0 = now_ns()
+    local().inside = {}
+    _phase_begins(c, context.of(c), t0)
+    return t0
+
+
+def after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
+    """It returned; where it stepped none (an overflow), the round goes on."""
+    x, inside = context.of(c), local().inside
+    phase_ends(c, x, "optimizer", t0, t1, failed)
+    try:
+        if inside and not failed:
+            round_ended(c, x, next(reversed(inside)), t1)
+            return
+    finally:
+        local().inside = None
+    _anchor(c, x, t1)
+    if x.actions is not None:
+        x.actions.phase_resumes(t1)
 
 
 def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
