@@ -253,14 +253,28 @@ def test_the_last_of_several_optimizers_ends_the_step() -> None:
 
 
 def test_a_second_stage_with_an_optimizer_of_its_own_has_steps() -> None:
-    """A A A, then B B B with A still there: that A comes no more shows when B comes again. A round
-    in which B comes twice after A is none of that: C ends it."""
-    a, b, c = (object.__new__(torch.optim.SGD) for _ in range(3))
+    """A A B B C C, twice, all of them still there (folds): each is a step. A round in which B comes
+    twice after A is none of that: C ends it."""
+    a, b, c = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]) for _ in range(3))
     cycle = step_phases.Cycle()
-    assert [cycle.stepped(o) for o in (a, a, a, b, b, b)] == [True] * 3 + [False, True, True]
+    assert [cycle.stepped(o) for o in (a, a, b, b, c, c) * 2] == [True] * 12
     cycle = step_phases.Cycle()
     cycle.to_come.update((a, b, c))
     assert [cycle.stepped(o) for o in (a, b, b, c) * 3] == [False, False, False, True] * 3
+
+
+def test_an_optimizer_that_joins_later_ends_the_round() -> None:
+    """D D, then D G D G …: one step too many when G comes for the first time. Of A B C, whose A is
+    skipped once (an overflow), C ends the round all the same."""
+    d, g, c = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]) for _ in range(3))
+    cycle = step_phases.Cycle()
+    ends = [cycle.stepped(o) for o in (d, d, d, g, d, g, d, g)]
+    assert ends == [True, True, True, True, False, True, False, True]
+    cycle = step_phases.Cycle()
+    cycle.to_come.update((d, g, c))
+    assert [cycle.stepped(o) for o in (d, g, c, d, g, c, g, c)] == [False, False, True] * 2 + [
+        False, True,
+    ]  # fmt: skip
 
 
 def test_one_optimizer_ends_each_step() -> None:

@@ -3,10 +3,10 @@
 A step ends with an optimizer's step. Programs with several optimizers (GANs, one per model part)
 call them in a fixed order: the one that comes last before the first-seen one comes again ends the
 step; in the first round, the one after which none is left that has not stepped. One that is last
-only now and then (DiLoCo's outer one, a WGAN's generator) ends none. One that comes again and again
-without the first-seen one begins a round of its own (a second stage). Without any optimizer a
-pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes over from all
-of this.
+only now and then (DiLoCo's outer one, a WGAN's generator) ends none. One that is new between two
+rounds, or comes again and again without the first-seen one, makes rounds of its own (a second
+stage, another fold) until they take turns. Without any optimizer a pipeline schedule's step() is
+the step. ``pardbg_agent.step()`` from the program takes over from all of this.
 """
 
 from __future__ import annotations
@@ -56,15 +56,20 @@ class Cycle:
         """A whole round of optimizers was seen."""
         self._round: Any = weakref.WeakSet()
         """Optimizers that stepped since a step ended."""
+        self._members: Any = weakref.WeakSet()
+        """Those that rounds are made of."""
+        self._left: Any = None
+        """The first-seen one of the rounds before, when one optimizer has stepped since."""
         self.to_come: Any = weakref.WeakSet()
         """Optimizers made that have not stepped."""
 
     def stepped(self, optimizer: Any) -> bool:
         """Note an optimizer's step. Return whether it ends the training step."""
         first = self._first() if self._first is not None else None
+        left, self._left = self._left() if self._left is not None else None, None
         self.to_come.discard(optimizer)
         if first is None:
-            self._first = self._last = self._closer = weakref.ref(optimizer)
+            self._alone(optimizer)
             self._known = False
             return not self.to_come
         if optimizer is first:
@@ -72,21 +77,44 @@ class Cycle:
             if not self._known or left_out or self._last is self._tail:
                 self._closer = self._last  # the one before it closed the round
             self._tail, self._known = self._last, True
+        elif optimizer is left:  # it only had not come for the first time until now
+            self._first = weakref.ref(optimizer)
         elif not self._known:
             self._closer = weakref.ref(optimizer)
+        elif self._is_new(optimizer):
+            self._members.clear()
+            self._left = self._first
+            self._alone(optimizer)
         elif optimizer in self._round and first not in self._round:
             self._first = self._closer = weakref.ref(optimizer)
         self._last = weakref.ref(optimizer)
         self._round.add(optimizer)
+        self._members.add(optimizer)
         if (not self._known and self.to_come) or self._closer() is not optimizer:
             return False
         self._round.clear()
         return True
 
+    def _is_new(self, optimizer: Any) -> bool:
+        """Between two rounds, and no outer one over the same parameters."""
+        members = self._members
+        return not (self._round or optimizer in members or _is_outer(optimizer, members))
+
+    def _alone(self, optimizer: Any) -> None:
+        """It makes a round, as far as is known."""
+        self._first = self._last = self._closer = weakref.ref(optimizer)
+        self._members.add(optimizer)
+
     @property
     def used(self) -> bool:
         """Any optimizer was seen."""
         return self._first is not None
+
+
+def _is_outer(optimizer: Any, others: Any) -> bool:
+    """It steps parameters of one of ``others``, now and then (DiLoCo)."""
+    mine = parameters_of(optimizer)[:1]
+    return any(p is one for one in mine for other in others for p in parameters_of(other))
 
 
 class Steps:
@@ -324,9 +352,9 @@ def _made(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # one that cannot be hashed
-            to_come, mine = context.current().part(Steps).cycle.to_come, parameters_of(self)[0]
-            if not any(mine is p for other in to_come for p in parameters_of(other)):
-                to_come.add(self)  # else an outer one, which steps now and then (DiLoCo)
+            to_come = context.current().part(Steps).cycle.to_come
+            if not _is_outer(self, to_come):
+                to_come.add(self)
 
     return init
 
