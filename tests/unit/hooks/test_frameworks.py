@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import core
 from pardbg_agent.hooks import context, frameworks
@@ -173,6 +174,14 @@ def test_groups_that_a_module_keeps_in_a_dict_are_named(ring: Path) -> None:
     patches.undo()
     known = groups.group_of(context.of(core.ensure()), module.EXPERTS["ep_size_2"])
     assert (known.axis, known.ranks) == ("ep", (0, 1))
+
+
+def test_a_new_default_group_makes_names_mean_nothing(ring: Path) -> None:
+    """torch numbers groups from the start again: the new one of that number is no tp."""
+    groups.name_axes(SimpleNamespace(tp_group=dist.new_group([0, 1])), {"tp_group": "tp"})
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    assert groups.group_of(context.of(core.ensure()), dist.new_group([0, 1])).axis is None
 
 
 class ZeroBubbleVPipeScheduler:

@@ -9,7 +9,13 @@ import torch
 from pardbg.analysis.memory.breakdown import expected_bytes
 from pardbg.store.definitions import ModelDef
 from pardbg_agent.hooks.comm import groups
-from pardbg_agent.hooks.memory.wrappers import Tally, _megatron_buffer, _zero_1_2, _zero_3
+from pardbg_agent.hooks.memory.wrappers import (
+    Tally,
+    _low_level_zero,
+    _megatron_buffer,
+    _zero_1_2,
+    _zero_3,
+)
 
 
 def test_a_part_of_a_storage_counts_once() -> None:
@@ -54,6 +60,21 @@ def test_experts_that_are_sharded_over_fewer_ranks_have_no_level() -> None:
         partition_gradients=False, partition_count=[2, 1],
     ))  # fmt: skip
     assert (held.level, held.whole_bytes) == (None, 32)
+
+
+def test_colossalais_zero_keeps_what_the_model_computes_with() -> None:
+    """Two parameters of 4 in bfloat16 (16 bytes) over 2 ranks; level 1 keeps both halves of their
+    gradients, in float32 here."""
+    working = [torch.zeros(4, dtype=torch.bfloat16) for _ in range(2)]
+    store = Made(
+        world_size=2,
+        _grads_of_params={0: {id(p): [torch.zeros(2), torch.zeros(2)] for p in working}},
+    )
+    held = _low_level_zero(Made(
+        _working_param_groups={0: working}, pg_to_grad_store={"dp": store}, _partition_grads=False,
+    ))  # fmt: skip
+    assert (held.level, held.shards, held.whole_bytes) == (1, 2, 16)
+    assert (Tally().add(held.parameters), Tally().add(held.gradients or ())) == (16, 32)
 
 
 def test_zero_3_keeps_small_parameters_whole_beside_their_shards() -> None:

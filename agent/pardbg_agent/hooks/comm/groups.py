@@ -48,6 +48,8 @@ def default_made(pg: Any) -> None:
     if pg is None:
         return
     if PROCESS.default is None or PROCESS.default() is not pg:
+        if PROCESS.default is not None:
+            PROCESS.axes.clear()  # of groups that are gone: the new ones have the same names
         PROCESS.generation, PROCESS.default = PROCESS.generation + 1, weakref.ref(pg)
     c = _core.ensure()
     if calls.group_formed(c):  # the program may have set its own hooks meanwhile

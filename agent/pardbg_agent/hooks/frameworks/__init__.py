@@ -18,6 +18,7 @@ ADAPTERS: Final = {
     "colossalai.pipeline.schedule.interleaved_pp": "colossalai.hook_interleaved",
     "colossalai.pipeline.schedule.one_f_one_b": "colossalai.hook_plain",
     "colossalai.pipeline.schedule.zero_bubble_pp": "colossalai.hook_zero_bubble",
+    "colossalai.zero.low_level.low_level_optim": "colossalai.hook_zero",
     "deepspeed.runtime.engine": "deepspeed.hook_backward",
     "deepspeed.runtime.pipe.dualpipev": "deepspeed.hook_dualpipev",
     "deepspeed.runtime.pipe.engine": "deepspeed.hook_engine",

@@ -1,4 +1,4 @@
-"""ColossalAI's pipeline schedules: 1F1B, interleaved, zero bubble V.
+"""ColossalAI's pipeline schedules (1F1B, interleaved, zero bubble V) and its ZeRO 1 and 2.
 
 The zero-bubble scheduler's nodes say chunk and microbatch, but wait for their input before they
 compute: the action is the compute inside. The others' are counted.
@@ -13,7 +13,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks.frameworks import seam
 from pardbg_agent.hooks.frameworks.seam import Given, What, hook_action, hook_run
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.training import pipeline_actions
+from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.schedule_orders import Plan, interleaved, one_f_one_b
 
@@ -35,6 +35,11 @@ def hook_zero_bubble(patches: Patches, module: ModuleType) -> None:
     for name in ("schedule_f", "schedule_b"):
         patches.around(schedule, name, "colossalai.node", _before_node)
     hook_action(patches, schedule, "schedule_w", "colossalai.weight", _weight)
+
+
+def hook_zero(patches: Patches, module: ModuleType) -> None:
+    """LowLevelZeroPlugin's optimizer gathers the parameters in its own step()."""
+    step_phases.hook_wrapper(patches, module.LowLevelZeroOptimizer)
 
 
 def _hook(patches: Patches, schedule: Any, begins: Any, backward: str) -> None:

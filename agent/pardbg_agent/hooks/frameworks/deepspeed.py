@@ -40,10 +40,7 @@ def hook_backward(patches: Patches, module: ModuleType) -> None:
 def hook_zero(patches: Patches, module: ModuleType) -> None:
     """ZeRO 1, 2 and 3 step the groups of parameters one after the other."""
     for name in ("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"):
-        patches.around(
-            getattr(module, name, None), "step", "deepspeed.step", step_phases.before_wrapper,
-            step_phases.after_wrapper,
-        )  # fmt: skip
+        step_phases.hook_wrapper(patches, getattr(module, name, None))
 
 
 def hook_dualpipev(patches: Patches, module: ModuleType) -> None:

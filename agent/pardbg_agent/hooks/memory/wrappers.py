@@ -1,5 +1,5 @@
-"""What wrappers keep in flat buffers, where no optimizer shows it: DeepSpeed's ZeRO optimizers,
-FSDP1's flat parameters, Megatron's parameter and gradient buffers."""
+"""What wrappers keep in flat buffers, where no optimizer shows it: ZeRO optimizers of DeepSpeed and
+ColossalAI, FSDP1's flat parameters, Megatron's parameter and gradient buffers."""
 
 from __future__ import annotations
 
@@ -137,6 +137,20 @@ def _zero_3(wrapper: Any) -> Held:
     return Held(3, shards, [p.ds_tensor for p in parameters] + whole_ones, whole, gradients)
 
 
+def _low_level_zero(wrapper: Any) -> Held:
+    """ColossalAI: the parameters that the model computes with, and of each gradient the parts that
+    are kept; the optimizer steps a copy of this rank's part."""
+    working = [p for group in wrapper._working_param_groups.values() for p in group]
+    stores = wrapper.pg_to_grad_store.values()
+    shards = {int(store.world_size) for store in stores}
+    level = 2 if wrapper._partition_grads else 1
+    return Held(
+        level if len(shards) < 2 else None, max(shards, default=1), working,
+        sum(p.nbytes for p in working),
+        [p.grad for p in working] + list(_nested([store._grads_of_params for store in stores])),
+    )  # fmt: skip
+
+
 def _flat_handle(handle: Any) -> Held:
     """FSDP1: the shard; gradients are the sharded parameter's, or of its views."""
     flat, strategy = handle.flat_param, handle._sharding_strategy.name
@@ -157,6 +171,7 @@ def _megatron_buffer(buffer: Any) -> Held:
 
 
 _READ: Final[dict[str, tuple[str, Callable[[Any], Held]]]] = {
+    "colossalai.zero.low_level.low_level_optim": ("LowLevelZeroOptimizer", _low_level_zero),
     "deepspeed.runtime.zero.stage_1_and_2": ("DeepSpeedZeroOptimizer", _zero_1_2),
     "deepspeed.runtime.zero.stage3": ("DeepSpeedZeroOptimizer_Stage3", _zero_3),
     "torch.distributed.fsdp._flat_param": ("FlatParamHandle", _flat_handle),

@@ -430,7 +430,12 @@ def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
     round_ended(c, x, optimizer, t1)
 
 
-def before_wrapper(c: _core.Core, *_: Any, **__: Any) -> Any:
+def hook_wrapper(patches: Patches, owner: Any) -> None:
+    """Hook the step() of what wraps an optimizer."""
+    patches.around(owner, "step", "optimizer wrapper", _before_wrapper, _after_wrapper)
+
+
+def _before_wrapper(c: _core.Core, *_: Any, **__: Any) -> Any:
     """A wrapper's step(), which steps its optimizer once for each group of parameters: one phase
     and one round, with what it gathers and copies."""
     if local().inside is not None:
@@ -441,7 +446,7 @@ def before_wrapper(c: _core.Core, *_: Any, **__: Any) -> Any:
     return t0
 
 
-def after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
+def _after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     """It returned; where it stepped none (an overflow), the round goes on."""
     x, inside = context.of(c), local().inside
     phase_ends(c, x, "optimizer", t0, t1, failed)
