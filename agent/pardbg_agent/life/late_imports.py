@@ -25,16 +25,16 @@ class LateImports(MetaPathFinder):
 
     def __init__(self, complain: Callable[[str], None]) -> None:
         self._complain = complain
-        self._wanted: dict[str, Then] = {}
+        self._wanted: dict[str, list[Then]] = {}
         self._busy: set[str] = set()
 
     def when_imported(self, module: str, then: Then) -> None:
-        """``then(module)``, once."""
+        """``then(module)``, once; after those that were asked for before."""
         loaded = sys.modules.get(module)
         if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
             self._run(module, then, loaded)
             return
-        self._wanted[module] = then
+        self._wanted.setdefault(module, []).append(then)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -76,9 +76,9 @@ class LateImports(MetaPathFinder):
 
                 hide_own(error)
                 raise
-            then = self._wanted.get(name)  # None: forgotten meanwhile
+            wanted = self._wanted.get(name, ())  # none: forgotten meanwhile
             self.forget(name)
-            if then is not None:
+            for then in wanted:
                 self._run(name, then, module)
 
         try:
