@@ -138,7 +138,11 @@ def read_text(path: str) -> str:
 
 def resident_bytes() -> int:
     """Resident set size of this process."""
-    return int(read_text("/proc/self/statm").split()[1]) * _PAGE
+    fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # a third of what open() takes
+    try:
+        return int(os.read(fd, 256).split()[1]) * _PAGE
+    finally:
+        os.close(fd)
 
 
 def started(pid: int) -> str:

@@ -294,7 +294,7 @@ class RingReader:
         """Is one of the next records there although this one is not?"""
         first = (self.next + 1) & (self._capacity - 1)
         found = self._marks[first : first + ahead].tolist()  # at the ring's end: fewer
-        return any(mark >= wanted for wanted, mark in enumerate(found, self.next + 2))
+        return max(found, default=0) > self.next + 1
 
     def _skip_lapped(self, start: int, final: bool) -> None:
         """Move to the oldest record that is there, and count those that are not.

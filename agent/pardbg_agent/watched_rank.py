@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, SupportsIndex
 
 from pardbg_agent import clock, identity, wire
@@ -33,12 +32,26 @@ MAX_REFUSED: Final = 64
 """Arguments that are complained about."""
 
 
-@dataclass(slots=True)
+def _none(done: list[str]) -> None:
+    """Nothing ran without Python."""
+
+
 class Progress:
     """A schedule's step, for STATE: planned and finished compute actions, text form."""
 
-    done: list[str] = field(default_factory=list)
-    plan: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.begin([])
+
+    def begin(self, plan: list[str]) -> None:
+        """Nothing of it is done yet."""
+        self.pull: Callable[[list[str]], None] = _none
+        """Adds what ran without Python to those done."""
+        self.plan, self._done = plan, list[str]()
+
+    @property
+    def done(self) -> list[str]:
+        self.pull(self._done)
+        return self._done
 
 
 class Core:

@@ -93,6 +93,8 @@ class GateControl:
         """Permits and holds are in force."""
         self.inside = 0
         """How many pipeline actions have begun and not ended: ops are part of them."""
+        self.inside_native: Callable[[], int] = int
+        """The same of those that are seen in C++."""
         self.opened_ns = 0
         """When they last ended: what was measured before that is no measure of the training."""
         self.breaks = _NO_BREAKS
@@ -188,7 +190,7 @@ class GateControl:
         self._pass(_EXCEPTION, text, trace)
 
     def _pass(self, gate: int, describe: Describe, trace: TracebackType | None = None) -> int:
-        if self.inside and gate & _OPS:
+        if gate & _OPS and (self.inside or self.inside_native()):
             gate |= _INSIDE
         with self._changed:
             if self._passes(gate):

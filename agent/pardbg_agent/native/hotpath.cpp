@@ -189,8 +189,8 @@ void begin(int n, const Seen& op, Boxed&& boxed, Coming& c) {
       in.first != nullptr) {
     data = in.first->data_ptr();
     std::lock_guard<std::mutex> guard(s->lock);
-    const auto at = s->labels.find({data, spec.send});
-    if (at != s->labels.end()) label = at->second, key.reduce = label.letter;
+    label = s->label_of(data, spec.send);
+    if (label.letter) key.reduce = label.letter;
   }
   Signature known;
   const bool simple = s != nullptr && plain && (thread_known || level == 0);
@@ -209,7 +209,7 @@ void begin(int n, const Seen& op, Boxed&& boxed, Coming& c) {
   }
   if (label.letter) {
     std::lock_guard<std::mutex> guard(s->lock);
-    s->num_labels -= s->labels.erase({data, spec.send});
+    s->label_of(data, spec.send, true);
   }
   c.follow = std::make_shared<Follow>(*s);
   Record& r = c.follow->r;

@@ -24,6 +24,8 @@ struct Owner {  // of one Core's state; both live until the process ends
   }
   State* state;
   char* status_now;
+  int inside = 0;  // pipeline actions that run; like what follows, under the GIL
+  std::vector<std::tuple<int, int, int>> noted;  // (verb, stage, microbatch) that ran
   uint32_t verbs[5] = {};  // name ids of pipeline.hpp's; 0: not defined yet
   py::buffer_info* kept;
   py::object fallback;  // ring.Ring.record, for values that fit no record
@@ -146,22 +148,16 @@ PYBIND11_MODULE(_hotpath, m) {
       .def("__setitem__", [](Labels& l, std::pair<uintptr_t, bool> key,
                              const std::tuple<char, int16_t, int16_t>& known) {
         const auto& [letter, stage, mb] = known;
-        std::lock_guard<std::mutex> guard(l.state->lock);
-        l.state->labels[{reinterpret_cast<const void*>(key.first), key.second}] =
-            Label{letter, stage, mb};
-        l.state->num_labels = l.state->labels.size();
+        l.state->prepared(reinterpret_cast<const void*>(key.first), key.second,
+                          Label{letter, stage, mb});
       })
       .def("pop", [](Labels& l, std::pair<uintptr_t, bool> key, py::object otherwise) -> py::object {
         Label found;
         {
           std::lock_guard<std::mutex> guard(l.state->lock);
-          const auto at =
-              l.state->labels.find({reinterpret_cast<const void*>(key.first), key.second});
-          if (at == l.state->labels.end()) return otherwise;
-          found = at->second;
-          l.state->labels.erase(at);
-          l.state->num_labels = l.state->labels.size();
+          found = l.state->label_of(reinterpret_cast<const void*>(key.first), key.second, true);
         }
+        if (!found.letter) return otherwise;
         return py::make_tuple(std::string(1, found.letter), found.stage, found.mb);
       })
       .def("clear", [](Labels& l) {
@@ -196,6 +192,8 @@ PYBIND11_MODULE(_hotpath, m) {
       })
       .def("run_begins", &run_begins)
       .def("run_ended", &run_ended)
+      .def("pull", &pull)
+      .def("inside", [](Owner& o) { return o.inside; })
       .def("forget", [](Owner& o, uintptr_t group) {
         o.state->forget(reinterpret_cast<const void*>(group));
       })

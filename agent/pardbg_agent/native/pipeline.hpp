@@ -16,10 +16,17 @@ struct Quick {  // a method, and its hook in Python
   bool send;
 };
 
+struct Stage {
+  const PyObject* object;
+  int16_t index;
+  bool last, has_backward;
+};
+
 struct Run {  // of this thread: a schedule's step
   Owner* owner = nullptr;
-  PyObject *core = nullptr, *mine = nullptr;  // watched_rank.Core, context.State
+  PyObject* core = nullptr;  // watched_rank.Core
   int depth = 0;
+  std::vector<Stage> stages;  // met in this run
   const PyObject* pending = nullptr;  // the stage of a forward whose loss is still to be computed
   Record forward{};                   // and its record
   uint32_t phase = 0;
@@ -32,16 +39,7 @@ struct Words {  // names of attributes
   PARDBG_WORD(num_stages);
   PARDBG_WORD(has_backward);
   PARDBG_WORD(tensor);
-  PARDBG_WORD(action);
-  PARDBG_WORD(inside);
-  PARDBG_WORD(gate);
   PARDBG_WORD(defs);
-  PARDBG_WORD(context);
-  PARDBG_WORD(phase);
-  PARDBG_WORD(actions);
-  PARDBG_WORD(counts);
-  PARDBG_WORD(pipeline);
-  PARDBG_WORD(done);
 #undef PARDBG_WORD
 };
 const Words& words() {
@@ -63,10 +61,16 @@ int64_t whole(PyObject* number, int64_t high) {
 int64_t number(PyObject* of, PyObject* word, int64_t high = INT16_MAX) {
   return whole(get(of, word).ptr(), high);
 }
-void add(PyObject* of, PyObject* word, int more) {
-  const auto sum = py::reinterpret_steal<py::object>(
-      PyLong_FromLongLong(PyLong_AsLongLong(get(of, word).ptr()) + more));
-  if (!sum || PyObject_SetAttr(of, word, sum.ptr()) != 0) throw py::error_already_set();
+// Read once a run: attributes looked up anew cost ten times as much where the caches are cold.
+Stage stage_of(PyObject* object) {
+  for (const Stage& known : run.stages)
+    if (known.object == object) return known;
+  const int64_t index = number(object, words().stage_index);
+  const Stage s{object, static_cast<int16_t>(index),
+                index + 1 == number(object, words().num_stages, INT16_MAX + 1),
+                number(object, words().has_backward) != 0};
+  if (run.owner != nullptr) run.stages.push_back(s);
+  return s;
 }
 
 // Whatever of ours goes wrong is counted and dropped, and an exception of the program's is kept.
@@ -104,9 +108,9 @@ constexpr const char* kVerbs[] = {"F", "B", "I", "W", "REDUCE_GRAD"};
 
 struct Act {
   int verb = -1;  // -1: not an action
-  int64_t stage = 0, mb = -1;
+  int16_t mb = -1;
+  Stage stage{};
   uint32_t name_id = 0;
-  bool has_backward = true;
 };
 
 // backward_one_chunk(bwd_chunk_id, loss=None, full_backward=True, last_backward=False)
@@ -119,12 +123,11 @@ bool full_backward(PyObject* const* args, Py_ssize_t num, PyObject* names) {
 
 Act act_of(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* names) {
   Act a;
-  a.stage = number(args[0], words().stage_index);
-  if (q.letter != 'R') a.mb = whole(args[1], INT16_MAX);
-  if (q.letter != 'R') a.has_backward = number(args[0], words().has_backward) != 0;
+  a.stage = stage_of(args[0]);
+  if (q.letter != 'R') a.mb = static_cast<int16_t>(whole(args[1], INT16_MAX));
   if (q.letter == 'F' || q.letter == 'R')
     a.verb = q.letter == 'F' ? 0 : 4;
-  else if (a.has_backward)
+  else if (a.stage.has_backward)
     a.verb = q.letter == 'W' ? 3 : full_backward(args, num, names) ? 1 : 2;
   if (a.verb < 0) return a;
   uint32_t& id = run.owner->verbs[a.verb];
@@ -134,28 +137,17 @@ Act act_of(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* name
   return a;
 }
 
-uint32_t phase() {
-  const py::object x = get(run.core, words().context);
-  return x.is_none() ? 0 : number(x.ptr(), words().phase, UINT32_MAX);
-}
-
-// What pipeline_actions.Actions keeps of those that ran.
-void note(const Act& a) {
-  const py::object actions = get(get(run.core, words().context).ptr(), words().actions);
-  const py::object counts = get(actions.ptr(), words().counts);
-  const py::tuple key = py::make_tuple(kVerbs[a.verb], a.stage);
-  PyObject* before = PyDict_GetItemWithError(counts.ptr(), key.ptr());
-  counts[key] = (before == nullptr ? 0 : PyLong_AsLongLong(before)) + 1;
-  if (a.verb == 4) return;
-  const auto said = py::reinterpret_steal<py::object>(PyUnicode_FromFormat(
-      "%lld%s%lld", (long long)a.stage, kVerbs[a.verb], (long long)a.mb));
-  const py::object done = get(get(run.core, words().pipeline).ptr(), words().done);
-  if (!said || PyList_Append(done.ptr(), said.ptr()) != 0) throw py::error_already_set();
-}
-
-void inside(int more) {
-  add(run.mine, words().action, more);
-  add(get(run.core, words().gate).ptr(), words().inside, more);
+// What pipeline_actions.Actions keeps of those that ran: for Python, when it asks.
+void pull(Owner& o, py::dict counts, py::list done) {
+  for (const auto& [verb, stage, mb] : std::exchange(o.noted, {})) {
+    const py::tuple key = py::make_tuple(kVerbs[verb], stage);
+    PyObject* before = PyDict_GetItemWithError(counts.ptr(), key.ptr());
+    counts[key] = (before == nullptr ? 0 : PyLong_AsLongLong(before)) + 1;
+    if (verb == 4) continue;
+    const auto said =
+        py::reinterpret_steal<py::object>(PyUnicode_FromFormat("%d%s%d", stage, kVerbs[verb], mb));
+    if (!said || PyList_Append(done.ptr(), said.ptr()) != 0) throw py::error_already_set();
+  }
 }
 
 PyObject* act(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* names) {
@@ -169,26 +161,21 @@ PyObject* act(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* n
   if (a.verb < 0) return PyObject_Vectorcall(q.original, args, num, names);
   Owner& owner = *run.owner;
   const int64_t t0 = now_ns();
-  guarded(*s, [&] {
-    inside(1);
-    owner.show(s->step, phase(), a.name_id, a.stage, a.mb, t0);
-  });
+  owner.inside += 1;
+  owner.show(s->step, run.phase, a.name_id, a.stage.index, a.mb, t0);
   PyObject* result = PyObject_Vectorcall(q.original, args, num, names);
   const int64_t t1 = now_ns();
-  guarded(*s, [&] {
-    inside(-1);
-    Record r{};
-    r.kind = kAction, r.lane = kLaneCompute, r.flags = result == nullptr ? kFailed : 0;
-    r.name_id = a.name_id, r.t0 = t0, r.t1 = t1, r.step = s->step, r.group_id = kNoGroup;
-    r.stage = a.stage, r.mb = a.mb, r.peer = -1;
-    run.forward = r, run.phase = phase(), run.pending = args[0];
-    if (result == nullptr) return flush();
-    if (a.verb == 0 && a.has_backward && a.stage + 1 == number(args[0], words().num_stages))
-      owner.show(r.step, run.phase, 0, -1, -1, t1);  // its loss comes next
-    else
-      flush();
-    note(a);
-  });
+  owner.inside -= 1;
+  Record r{};
+  r.kind = kAction, r.lane = kLaneCompute, r.flags = result == nullptr ? kFailed : 0;
+  r.name_id = a.name_id, r.t0 = t0, r.t1 = t1, r.step = s->step, r.group_id = kNoGroup;
+  r.stage = a.stage.index, r.mb = a.mb, r.peer = -1;
+  run.forward = r, run.pending = args[0];
+  if (result != nullptr && a.verb == 0 && a.stage.has_backward && a.stage.last)
+    owner.show(r.step, run.phase, 0, -1, -1, t1);  // its loss comes next
+  else
+    flush();
+  if (result != nullptr) guarded(*s, [&] { owner.noted.emplace_back(a.verb, a.stage.index, a.mb); });
   s->own_ns += t0 - entered + now_ns() - t1, s->own_calls += 2;
   return result;
 }
@@ -203,10 +190,7 @@ PyObject* loss(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* 
     return result;
   }
   if (num > 1 && quiet(s))
-    guarded(*s, [&] {
-      const auto at = number(args[1], words().stage_index);
-      last = at + 1 == number(args[1], words().num_stages);
-    });
+    guarded(*s, [&] { last = stage_of(args[1]).last; });
   return PyObject_Vectorcall(last ? q.python : q.original, args, num, names);
 }
 
@@ -219,14 +203,13 @@ PyObject* messages(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObje
   if (ops == nullptr || !PyList_Check(ops) || PyList_GET_SIZE(ops) == 0) return ops;
   const int64_t t0 = now_ns();
   guarded(*s, [&] {
-    const Label label{q.letter, static_cast<int16_t>(number(args[0], words().stage_index)),
+    const Label label{q.letter, stage_of(args[0]).index,
                       static_cast<int16_t>(whole(args[1], INT16_MAX))};
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(ops); i++) {
       const py::object tensor = get(PyList_GET_ITEM(ops, i), words().tensor);
       if (!THPVariable_Check(tensor.ptr())) continue;
       const void* data = THPVariable_Unpack(tensor.ptr()).data_ptr();
-      std::lock_guard<std::mutex> guard(s->lock);
-      s->labels[{data, q.send}] = label, s->num_labels = s->labels.size();
+      s->prepared(data, q.send, label);
     }
   });
   s->own_ns += now_ns() - t0, s->own_calls += 1;
@@ -253,9 +236,10 @@ py::object quick_of(py::object original, py::object python, char kind, char lett
   return py::reinterpret_steal<py::object>(PyInstanceMethod_New(f.ptr()));
 }
 
-void run_begins(Owner& o, const py::object& core, const py::object& mine) {
+void run_begins(Owner& o, const py::object& core, uint32_t phase) {
   if (run.depth++ == 0)
-    run.owner = &o, run.core = core.inc_ref().ptr(), run.mine = mine.inc_ref().ptr();
+    run.owner = &o, run.core = core.inc_ref().ptr(), run.phase = phase, run.stages.clear();
+  o.noted.clear();
 }
 
 void run_ended(Owner&) {
@@ -263,7 +247,6 @@ void run_ended(Owner&) {
   if (run.depth == 0 || --run.depth > 0) return;
   run.owner = nullptr;
   Py_CLEAR(run.core);
-  Py_CLEAR(run.mine);
 }
 
 }  // namespace

@@ -49,6 +49,12 @@ struct Label {  // of a message that a pipeline's stage prepared
   int16_t stage = -1, mb = -1;
 };
 
+struct Prepared {
+  const void* data;
+  bool send;
+  Label label;
+};
+
 struct Follow;
 
 struct State {
@@ -72,12 +78,28 @@ struct State {
   std::atomic<uint64_t> signatures_change{0};
 
   std::mutex lock;  // of what follows
-  std::map<std::pair<const void*, bool>, Label> labels;  // (data_ptr, send)
+  std::vector<Prepared> labels;  // few at a time
   std::atomic<size_t> num_labels{0};
   std::unordered_map<const void*, std::weak_ptr<Follow>> tensors;  // for wait_tensor, by data_ptr
   std::deque<const void*> tensors_by_age;
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> polled;
   std::deque<std::pair<Record, int64_t>> slow_ended;  // for watch slow: op and when it ended
+
+  // With the lock: the label of a message; letter 0: it has none.
+  Label label_of(const void* data, bool send, bool take = false) {
+    for (Prepared& p : labels) {
+      if (p.data != data || p.send != send) continue;
+      const Label found = p.label;
+      if (take) p = labels.back(), labels.pop_back(), num_labels = labels.size();
+      return found;
+    }
+    return Label{};
+  }
+  void prepared(const void* data, bool send, Label label) {
+    std::lock_guard<std::mutex> guard(lock);
+    label_of(data, send, true);
+    labels.push_back({data, send, label}), num_labels = labels.size();
+  }
 
   // Each thread keeps its latest ones at hand, good as long as none has changed.
   bool find(const Key& key, Signature& out) {

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 DATA_HWM: Final = 16
 CTRL_HWM: Final = 1024
 CTRL_MAX_BYTES: Final = 1 << 20
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums, each use makes a new one
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
 
 class Link:
@@ -110,7 +112,8 @@ class Link:
     def data(self, key: bytes, payload: bytes) -> bool:
         """Queue one DATA message; False if the hub takes no more now."""
         try:
-            self._data.send_multipart((key + self._proc, payload), zmq.NOBLOCK)
+            self._data.send(key + self._proc, _NOBLOCK | _SNDMORE)
+            self._data.send(payload, _NOBLOCK)  # where the first part was taken, all are
         except zmq.Again:
             return False
         return True
@@ -127,4 +130,4 @@ class Link:
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(socket.getsockopt(_EVENTS)) & _POLLIN)

@@ -121,6 +121,7 @@ def _adopt(c: _core.Core) -> None:
         c.ops = cast(Any, ops)
         ops.idle()
         c.sums.more = table.sums
+        c.gate.inside_native = table.inside
     if c.native is not None:
         x = context.of(c)
         x.labels = c.native.table.labels

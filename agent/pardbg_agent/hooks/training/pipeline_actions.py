@@ -98,7 +98,8 @@ class Actions:
         step_phases.phase_begins(c, x, "pipeline", t0)
         local().pipeline += 1
         if c.native is not None:
-            c.native.run_begins(c, local())
+            c.native.run_begins(c, x.phase)
+            c.pipeline.pull = functools.partial(c.native.pull, self.counts)
 
     def run_ended(self, t1: int, failed: bool) -> None:
         """End the schedule's run."""
@@ -125,7 +126,7 @@ class Actions:
         """Nothing of the plan is done yet."""
         usage.schedule_begins(self._c)
         self.counts.clear()
-        self._c.pipeline.plan, self._c.pipeline.done = planned, []
+        self._c.pipeline.begin(planned)
 
     # -- actions
 

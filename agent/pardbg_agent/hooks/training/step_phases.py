@@ -226,9 +226,8 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 
 def _in_a_run() -> bool:
-    """Return whether an action of a schedule's run is under way, whose backward it is."""
-    state = LOCAL.state
-    return bool(state.action and state.pipeline)
+    """Return whether a schedule's run is under way, one of whose actions it is."""
+    return bool(LOCAL.state.pipeline)
 
 
 def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
