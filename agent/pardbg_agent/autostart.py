@@ -31,8 +31,9 @@ _children: list[Children] = []
 def start() -> None:
     """Watch for ``import torch``. Does nothing without PARDBG, or a second time."""
     if not _hooked and os.environ.get("PARDBG"):
-        if os.environ.get("PARDBG_LINES") and hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(line_buffering=True, write_through=False)
+        if os.environ.get("PARDBG_LINES") and not getattr(sys.stdout, "write_through", True):
+            # Who asked for no buffer (-u, as torchrun does) is to lose no dot at an os._exit.
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         _late.when_imported("torch", lambda _: install_hooks())
         _late.when_imported("multiprocessing.process", _watch_children)
         if "RANK" not in os.environ:

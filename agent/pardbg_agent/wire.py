@@ -18,7 +18,8 @@ PROTOCOL_VERSION: Final = 1
 ENV_RUN: Final = "PARDBG"
 """Run directory. The agent does nothing at all unless this variable is set."""
 ENV_LINES: Final = "PARDBG_LINES"
-"""Set where pardbg passes on what the job prints: Python writes it line by line, each whole."""
+"""Set where pardbg passes on what the job prints: Python writes it by lines, where it would only
+write full blocks."""
 ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
 LEVELS: Final = ("off", "summary", "full")

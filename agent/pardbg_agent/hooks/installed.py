@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -34,6 +34,18 @@ _HOOKS: Final[tuple[Any, ...]] = (
 """Those of watches come before training's: a step's number moves on there."""
 
 
+class OpHooks(Protocol):
+    """One way to see every collective and p2p op."""
+
+    name: str
+
+    def install(self) -> None:
+        """From here on ops are recorded, and held at gates."""
+
+    def uninstall(self) -> None:
+        """From here on ops pass."""
+
+
 class Installed:
     """All hooks of this process."""
 
@@ -41,8 +53,7 @@ class Installed:
         self._patches = Patches()
         self._late = LateImports(complain)
         self._handles: list[Any] = []
-        self._ops: Any = None
-        """The way by which every collective and p2p op is seen."""
+        self._ops: OpHooks | None = None
 
     def install(self) -> None:
         """Put them in place; all or nothing."""
@@ -90,7 +101,7 @@ class Installed:
         context.forget()
 
 
-def choose() -> Any:
+def choose() -> OpHooks:
     """The native way where it was built; else torch's public hooks where it has them and they can
     be put in place without a race, else the dispatcher. ``PARDBG_HOOKS`` says which."""
     wanted = os.environ.get("PARDBG_HOOKS", "")

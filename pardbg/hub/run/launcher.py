@@ -262,7 +262,7 @@ def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
     boot = str(Path(pardbg_agent.__file__).parent / "boot")
     env["PYTHONPATH"] = os.pathsep.join([boot, *([path] if path else [])])
     env[wire.ENV_RUN] = str(run_dir)
-    env[wire.ENV_LINES] = "1"  # unbuffered, a line and its end are two writes: others come between
+    env[wire.ENV_LINES] = "1"  # not unbuffered: a line and its end are two writes then
     return env
 
 
