@@ -30,7 +30,7 @@ _children: list[Children] = []
 
 def start() -> None:
     """Watch for ``import torch``. Does nothing without PARDBG, or a second time."""
-    if not _hooked and os.environ.get("PARDBG"):
+    if not (_hooked or _late.waits_for("torch")) and os.environ.get("PARDBG"):
         if os.environ.get("PARDBG_LINES") and not getattr(sys.stdout, "write_through", True):
             # Who asked for no buffer (-u, as torchrun does) is to lose no dot at an os._exit.
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -79,7 +79,7 @@ def stepping(ctl: Ask) -> None:
     assert ctl("step 0")["held"]["0"] != before["0"]
     assert ctl("op")["mode"] == "held"
     frames = ctl("where")["stacks"]["0"][0]["frames"]
-    assert any(frame[2] == "train" for frame in frames)
+    assert any(frame[2] == "train_pipeline" for frame in frames)
     assert ctl("continue")["mode"] == "running"
     alone = ctl("pause 1 hold")
     assert list(alone["held"]) == ["1"] and alone["mode"] == "held"

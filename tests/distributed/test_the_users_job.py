@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,14 @@ while not os.path.exists(sys.argv[1] + ".end"):
 if child: os.waitpid(child, 0)
 sys.exit(5 if child else 0)
 """
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """SIGHUP is heard, though whoever runs the tests under nohup ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -38,6 +38,9 @@ class LateImports(MetaPathFinder):
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
+    def waits_for(self, module: str) -> bool:
+        return module in self._wanted
+
     def stop(self) -> None:
         for module in list(self._wanted):
             self.forget(module)

@@ -74,7 +74,8 @@ def mismatches(view: View) -> Iterable[Finding]:
 
 
 def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]]) -> bool:
-    """Whether ranks are still to come that decide who differs from most."""
+    """Whether ranks are still to come that decide who differs from most: one that has come is known
+    to differ elsewhere, or the others had no time yet."""
     came = set(row.issued)
     if len(came) == len(row.arrivals):
         return False

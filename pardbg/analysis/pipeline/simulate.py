@@ -82,7 +82,8 @@ def in_order(
 
 
 def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
-    """Run the plan: an action begins when its rank is free and its input is there."""
+    """Run the plan: an action begins when its rank is free and its input is there.
+    None for a plan that cannot run."""
     order = in_order(plan, num_stages)
     if order is None:
         return None
