@@ -17,6 +17,7 @@ from pardbg_agent import wire
 from pardbg_agent.control.evaluate import KINDS
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingReader
+from pardbg_agent.sender.agent_thread import WELCOME_NS
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Msg
 from tests.distributed.agent_hub import FakeHub
 from tests.processes import MARK
@@ -297,6 +298,34 @@ def test_a_new_hub_that_says_what_it_has_gets_the_rest(
         second.send(proc, Msg.WELCOME, hub=second.hub_id, next=50)
         second.until(lambda: len(second.records.get(proc, {})) > 100)
         assert min(second.records[proc]) == 50
+        stop(second)
+        ended(second, process)
+    finally:
+        second.close()
+
+
+@pytest.mark.parametrize("meanwhile", ["runs", "ends"])
+def test_a_new_hub_that_comes_late_gets_nothing_before_it_has_spoken(
+    hub: FakeHub, start: Start, run_dir: Path, meanwhile: str
+) -> None:
+    """Newer records first, and it counts those before them as lost."""
+    process = start("paced")
+    proc = hub.wait_proc()
+    hub.until(lambda: len(hub.records.get(proc, {})) > 100)
+    hub.close()
+    time.sleep(WELCOME_NS / 1e9 + 0.2)  # longer than records wait for a hub that is there
+    second = FakeHub(run_dir, write_run=False)
+    second.welcome = False
+    try:
+        second.until(lambda: second.of(proc, Msg.HELLO))
+        if meanwhile == "ends":
+            stop(second)
+        began = time.monotonic()
+        second.until(lambda: time.monotonic() - began > 0.3)
+        assert proc not in second.records
+        second.send(proc, Msg.WELCOME, hub=second.hub_id, next=50)
+        second.until(lambda: len(second.records.get(proc, {})) > 100)
+        assert next(iter(second.records[proc])) == 50
         stop(second)
         ended(second, process)
     finally:

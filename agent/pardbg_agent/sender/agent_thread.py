@@ -39,7 +39,7 @@ REWIND_NS: Final = 10_000_000_000
 """What was sent within this time is sent again to a new hub that does not say what it has (the
 old one may have died with it in its queues); the store drops doubles."""
 WELCOME_NS: Final = 3_000_000_000
-"""After a lost connection records wait so long for the hub's WELCOME."""
+"""Back on a lost connection, records wait so long for the hub's WELCOME."""
 MAX_FAILURES: Final = 20
 """Turns that may fail before the agent's thread gives up and the rank goes on without it."""
 
@@ -214,9 +214,11 @@ class Sender:
         before. True: everything is out.
         """
         reader = self._reader
-        lost = link.lost_ns and not self._stop_at_ns
-        if lost and clock.now_ns() - link.lost_ns < WELCOME_NS:
-            return False  # a new hub must be told from the old one before it gets anything
+        back = link.connected and clock.now_ns() - link.lost_ns >= WELCOME_NS
+        if link.lost_ns and not back:
+            # A new hub must be told from the old one before it gets anything: what the old one had
+            # not recorded comes first, or it is counted as lost, now and for good.
+            return False
         while True:
             batch = reader.read(BATCH)
             if not self._ship_definitions(link):
@@ -257,7 +259,9 @@ class Sender:
     def _end(self, link: Link) -> None:
         """The process leaves: the rest of the ring, then BYE, by the deadline."""
         while not self._ship(link) and not link.absent and clock.now_ns() < self._stop_at_ns:
-            link.wait(2)
+            if link.wait(2) and link.lost_ns:
+                for message in link.messages():
+                    self._take(message)
         link.ctrl({"t": Msg.BYE.value, "last_index": self._reader.next - 1,
                    "dropped": self._reader.lost})  # fmt: skip
         self._health()

@@ -40,7 +40,7 @@ class Link:
         self.absent = False
         """Nobody listens there (yet). Neither this nor connected: still trying."""
         self.lost_ns = 0
-        """When the connection was lost; 0 once a hub has welcomed us (again)."""
+        """When the connection was lost, or came back; 0 once a hub has welcomed us (again)."""
         self.linger_ms = 0
         self._proc = core.identity.proc.encode("ascii")
         self._wake_fd = wake_fd
@@ -97,7 +97,7 @@ class Link:
         self.absent = not self.connected
         # The first HELLO waits in the queue for the first connection; each later one needs its own.
         self.greet |= self.connected and self.lost_ns != 0
-        if event == zmq.EVENT_DISCONNECTED and not self.lost_ns:
+        if event == zmq.EVENT_DISCONNECTED or (self.connected and self.lost_ns):
             self.lost_ns = clock.now_ns()
 
     def messages(self, limit: int = 64) -> list[bytes]:
