@@ -12,7 +12,7 @@ DRIFT: Final = 100e-6
 _MAX_TOLD: Final = 4096
 _MAX_JUMPS: Final = 64
 WINDOW: Final = 16
-"""Pings looked at; the one whose bound is tightest by now decides."""
+"""Pings looked at: the offset is one that all of them, each with its bound by now, allow."""
 HOLDS_NS: Final = 2_000_000_000
 """An offset is told with the error that it will have after so long."""
 PING_NS: Final = 1_000_000_000
@@ -130,7 +130,7 @@ class ClockEstimate:
         if any(not _agree(_aged(s, now - t), sample) for t, s in self._samples):
             self._samples.clear()  # the clock went ahead by itself: a suspended machine
         self._samples.append((now, sample))
-        best = min((_aged(s, now - t) for t, s in self._samples), key=lambda s: s.error_ns)
+        best = _together([_aged(s, now - t) for t, s in self._samples])
         told = _aged(best, HOLDS_NS)
         old, until_next = self.offset, _aged(best, PING_NS)
         if old is not None and told.error_ns >= 0.5 * old.error_ns:
@@ -144,6 +144,14 @@ class ClockEstimate:
 def _agree(one: Offset, other: Offset) -> bool:
     """Some one offset can be the truth of both."""
     return abs(one.offset_ns - other.offset_ns) <= one.error_ns + other.error_ns
+
+
+def _together(samples: list[Offset]) -> Offset:
+    """What all of them allow. One that was late on its way there bounds the offset from one side,
+    one that was late on its way back from the other."""
+    low = max(s.offset_ns - s.error_ns for s in samples)
+    high = min(s.offset_ns + s.error_ns for s in samples)
+    return Offset((low + high) // 2, (high - low + 1) // 2)
 
 
 def _aged(sample: Offset, age_ns: int) -> Offset:

@@ -8,7 +8,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
-from pardbg.store.clocks import ClockEstimate, Clocks, Offset, Reading
+from pardbg.store.clocks import ClockEstimate, Clocks, Offset, Reading, _together
 from pardbg_agent import wire
 from tests.unit.trace_builder import Trace, ns
 
@@ -26,6 +26,12 @@ def test_the_shortest_round_trip_decides_the_clock() -> None:
     assert clock.answered(2, 1290, 300) is None
     assert clock.answered(2, 1290, 300) is None  # answered twice
     assert clock.offset == first
+
+
+def test_pings_late_on_different_ways_bound_the_clock_from_both_sides() -> None:
+    """Their clock is 1000 ahead. One ping takes 80 there and 20 back, one 20 there and 80 back: of
+    50 each way, give or take, 20 are left."""
+    assert _together([Offset(-1030, 50), Offset(-970, 50)]) == Offset(-1000, 20)
 
 
 @pytest.mark.parametrize("offset_ms", [50, -50, 0])
