@@ -110,14 +110,15 @@ class ClockEstimate:
     _next_ns: int = 0
 
     def due(self, now: int) -> bool:
-        """Return whether the next ping is due (at short intervals at first)."""
+        """Return whether the next ping is due: at short intervals at first while answered."""
         return now >= self._next_ns
 
     def sent(self, ping: int, now: int) -> None:
         """Note a ping sent at hub time ``now``."""
         self._sent = {i: t for i, t in self._sent.items() if now - t < LOST_NS}
         self._sent[ping] = now
-        self._next_ns = now + (PING_NS if len(self._samples) >= WINDOW // 2 else PING_NS // 10)
+        many = max(len(self._samples), len(self._sent)) >= WINDOW // 2
+        self._next_ns = now + (PING_NS if many else PING_NS // 10)
 
     def answered(self, ping: int, their_ns: int, now: int) -> Offset | None:
         """Take the answer. Return a new estimate if the old one no longer holds, or is wider."""

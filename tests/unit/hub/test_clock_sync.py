@@ -34,6 +34,17 @@ def test_pings_late_on_different_ways_bound_the_clock_from_both_sides() -> None:
     assert _together([Offset(-1030, 50), Offset(-970, 50)]) == Offset(-1000, 20)
 
 
+def test_who_does_not_answer_is_not_asked_ten_times_a_second() -> None:
+    """Eight pings at once, then no more than eight in the five seconds after which one is lost."""
+    clock, sent = ClockEstimate(), []
+    for now in range(S, 61 * S, S // 50):
+        if clock.due(now):
+            clock.sent(len(sent), now)
+            sent.append(now)
+    assert sent[7] - sent[0] == 7 * S // 10
+    assert len(sent) <= 8 * 60 // 5
+
+
 @pytest.mark.parametrize("offset_ms", [50, -50, 0])
 @pytest.mark.parametrize("ppm", [0, 50, -50])
 @pytest.mark.parametrize("one_way", [0.0, 0.5, 1.0])
