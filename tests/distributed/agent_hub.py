@@ -45,6 +45,8 @@ class FakeHub:
     def _bind(self, kind: int, name: str, keys: Any) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.LINGER, 0)
+        if kind == zmq.ROUTER:
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # as the real one: who attaches again
         if keys:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, keys["server_secret"].encode())
@@ -120,6 +122,8 @@ class FakeHub:
             rows[first + n] = record
 
     def _take_ctrl(self, frames: list[bytes]) -> None:
+        if frames[0].startswith(b"\0"):
+            return  # zmq's own name for who lost its place to a newer self
         proc, message = frames[0].decode(), msgpack.unpackb(frames[1])
         self.ctrl.setdefault(proc, []).append(message)
         if message["t"] == Msg.HELLO.value and self.welcome:

@@ -58,7 +58,10 @@ def fork() -> None:
 
 
 def _child(count: int) -> None:
-    write(count, 4)
+    write(1, 4)
+    while not os.path.exists(os.environ["STOP_FILE"]):
+        time.sleep(0.001)
+    write(count - 1, 4)
     say("child", core.ensure().identity.proc)
 
 

@@ -258,7 +258,10 @@ class Sender:
 
     def _end(self, link: Link) -> None:
         """The process leaves: the rest of the ring, then BYE, by the deadline."""
-        while not self._ship(link) and not link.absent and clock.now_ns() < self._stop_at_ns:
+        # The sockets connect one by one: all records may be out before a HELLO or BYE can be.
+        while not (self._ship(link) and link.connected) and not link.absent:
+            if clock.now_ns() >= self._stop_at_ns:
+                break
             if link.wait(2) and link.lost_ns:
                 for message in link.messages():
                     self._take(message)
