@@ -40,6 +40,22 @@ def test_what_another_finding_took_the_place_of_is_not_withdrawn() -> None:
     assert seen.withdrawn([replace(LATE, kind="exception")], 6 * S, 0) == ()
 
 
+def test_what_is_said_together_with_others_by_now_is_not_withdrawn() -> None:
+    """Memory of three ranks grows, then that of more, then that of fewer, then of none."""
+    seen = places()
+    one = [replace(LATE, kind="memory-creep", culprits=(n,), ranks=(n,)) for n in range(3)]
+    five = replace(one[0], culprits=(0, 1, 2, 3, 4), ranks=(0, 1, 2, 3, 4))
+    seen.saw(one, 3 * S)
+    assert seen.withdrawn([five], 5 * S, 0) == ()
+    seen.saw([five], 5 * S)
+    assert (
+        seen.withdrawn([replace(five, culprits=(0, 1, 2, 3), ranks=(0, 1, 2, 3))], 6 * S, 0) == ()
+    )
+    assert seen.withdrawn(one, 6 * S, 0) == ()
+    assert seen.withdrawn([replace(five, ranks=(7, 8, 9, 10), culprits=(7,))], 7 * S, 0) != ()
+    assert seen.withdrawn([], 7 * S, 0) != ()
+
+
 def test_a_part_of_the_run_has_findings_of_its_own() -> None:
     """What another life is told of is neither to come in this one nor withdrawn."""
     seen = places()

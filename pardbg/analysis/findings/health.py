@@ -15,8 +15,11 @@ from pardbg.analysis.findings.shared import Evidence, Finding, bad_ends, is_tran
 from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process
-from pardbg.words import agreed, duration, plural, ranks_text
+from pardbg.words import MAX_TERMS, agreed, duration, plural, rank_set, ranks_text
 from pardbg_agent import wire
+
+MANY_NODES: Final = 3
+"""More that are silent at once are one finding."""
 
 
 def dropped(view: View) -> Iterable[Finding]:
@@ -191,19 +194,31 @@ def nodes_lost(view: View) -> Iterable[Finding]:
             silent.pop(node, None)
             if word == "node_lost":
                 silent[node] = (t_ns, event)
+    if len(silent) > MANY_NODES:
+        ranks = sorted({r for _, event in silent.values() for r in fields.integers(event, "ranks")})
+        which = rank_set(silent, most=MAX_TERMS)
+        yield _node_lost(
+            max(t_ns for t_ns, _ in silent.values()), tuple(ranks),
+            f"{len(silent)} nodes ({which}; {ranks_text(ranks)}) are silent: the network between "
+            "them and here, or the nodes; their ranks are shown as they were",
+        )  # fmt: skip
+        return
     for t_ns, event in silent.values():
-        ranks = fields.integers(event, "ranks")
-        yield Finding(
-            kind="node-lost",
-            severity="error",
-            t_ns=t_ns,
-            text=fields.text(event, "text"),
-            advice="Ask the node itself: does it answer, do its ranks run? Its own `pardbg run` "
-            "says whether it finds the hub.",
-            ranks=ranks,
-            culprits=ranks,
-            evidence=Evidence(t_ns, ranks[0] if ranks else None, "overview"),
-        )
+        yield _node_lost(t_ns, fields.integers(event, "ranks"), fields.text(event, "text"))
+
+
+def _node_lost(t_ns: int, ranks: tuple[int, ...], text: str) -> Finding:
+    return Finding(
+        kind="node-lost",
+        severity="error",
+        t_ns=t_ns,
+        text=text,
+        advice="Ask the node itself: does it answer, do its ranks run? Its own `pardbg run` "
+        "says whether it finds the hub.",
+        ranks=ranks,
+        culprits=ranks,
+        evidence=Evidence(t_ns, ranks[0] if ranks else None, "overview"),
+    )
 
 
 def _dying(view: View) -> str:

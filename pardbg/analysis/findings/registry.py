@@ -14,7 +14,7 @@ from pardbg.analysis.findings.hangs import hangs, late
 from pardbg.analysis.findings.memory import memory
 from pardbg.analysis.findings.mismatches import messages, mismatches, thread_order
 from pardbg.analysis.findings.rehearsed import orders
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.shared import Finding, gathered
 from pardbg.analysis.findings.speed.communication import exposed, small_messages
 from pardbg.analysis.findings.speed.links import slow_groups, slow_links
 from pardbg.analysis.findings.speed.pipeline import pipelines
@@ -76,4 +76,4 @@ def findings(view: View) -> tuple[Finding, ...]:
     if found:  # that ranks do not meet, and wait, follows from it
         detectors = (ends, health.hook_errors)
     made = list(found) + [finding for detector in detectors for finding in detector(view)]
-    return tuple(sorted(made, key=lambda finding: finding.order))
+    return tuple(sorted(gathered(made), key=lambda finding: finding.order))

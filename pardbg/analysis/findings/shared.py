@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls, collectives
 from pardbg.store.process import Process
+from pardbg.words import ranks_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,31 @@ class Finding:
     def order(self) -> tuple[int, int]:
         """Sorts the worst first, then the newest."""
         return SEVERITIES.index(self.severity), -self.t_ns
+
+
+MANY: Final = 4
+"""Findings of one rank each that say the same: so many are one."""
+_FIGURES: Final = re.compile(r"\d[\d.,]*")
+
+
+def gathered(found: Iterable[Finding]) -> list[Finding]:
+    """What is said of many ranks, one by one and but for the figures in the same words, said once:
+    a thousand lines would bury the others. Keeps the order of the first."""
+    alike: dict[object, list[Finding]] = defaultdict(list)
+    for one in found:
+        said = _FIGURES.sub("", one.text) if len(one.ranks) == 1 else object()
+        alike[one.kind, one.severity, one.where, said].append(one)
+    return [one for same in alike.values() for one in (_one(same) if len(same) >= MANY else same)]
+
+
+def _one(same: Sequence[Finding]) -> list[Finding]:
+    first, ranks = same[0], tuple(sorted({rank for one in same for rank in one.ranks}))
+    if len(ranks) < MANY:
+        return list(same)
+    others = [rank for rank in ranks if rank not in first.ranks]
+    text = f"{first.text} Likewise {ranks_text(others)}."
+    culprits = tuple(sorted({rank for one in same for rank in one.culprits}))
+    return [replace(first, text=text, ranks=ranks, culprits=culprits)]
 
 
 _HANGS: Final = ("op mismatch", "size mismatch", "root mismatch")

@@ -25,7 +25,7 @@ from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
-from pardbg.hub.serve.nodes import Known
+from pardbg.hub.serve.nodes import Known, Notices
 from pardbg.hub.serve.resume import Resumed, open_writer
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Listening, Sockets, begin_to_listen
@@ -56,6 +56,7 @@ class Hub:
     ) -> None:
         self.config = config
         self._successor = Successor(config, list(sources))
+        self._node_notices = Notices()
         self._listening = listening
         self.stopping = False
         """Set to flush, close the session and end."""
@@ -178,6 +179,8 @@ class Hub:
         else:
             self._machine.tick(now)
         self._carry_out()
+        for event, text in self._node_notices.due(now):
+            self._notice({"event": event, "text": text})
         self._where.tick(now)
         self._viewers.tick(now)
         self._router.tick(now)
@@ -215,12 +218,12 @@ class Hub:
         text = notice(event, self.config.run)
         if text:
             files.add_notice(self.config.dir, plain(text))
-            for node in self._agents.nodes:  # there the run is called otherwise
+            for node in self._agents.nodes.running:  # there the run is called otherwise
                 self._agents.nodes.tell(node, Node.NOTICE, text=notice(event, node.run))
 
     def _node_event(self, event: str, node: Known, text: str) -> None:
         self._control_event(event, text, node=node.number, ranks=node.ranks())
-        self._notice({"event": event, "text": text})
+        self._node_notices.add(event, node, text, time.monotonic_ns())
 
     # -- what the hub says
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,13 +10,15 @@ from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import VERSION, Node
 from pardbg.hub.ranks.rings import Rescued
 from pardbg.hub.serve.router import Router
-from pardbg.words import duration, ranks_text
+from pardbg.words import MAX_TERMS, duration, rank_set, ranks_text
 
 SILENT_NS: Final = 5_000_000_000
 """A relay speaks once a second: silent for so long, its node cannot be reached."""
 RESCUE_NS: Final = 1_000_000_000
 """An answer to RESCUE may be lost with a connection: asked again."""
 MAX_NODES: Final = 4096
+TOGETHER_NS: Final = 1_000_000_000
+"""Nodes that are lost, or back, within this time are one line on each node's terminal."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,44 @@ class Known:
     def __str__(self) -> str:
         ranks = self.ranks()
         return f"node {self.number} ({self.host}{', ' + ranks_text(ranks) if ranks else ''})"
+
+
+class Notices:
+    """What the user at each node's terminal hears of other nodes, at most once a second: a line
+    for each of a thousand nodes behind one switch would be a million messages."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[int, str]] = {}
+        """event -> node -> its line."""
+        self._since_ns = 0
+
+    def add(self, event: str, node: Known, text: str, now: int) -> None:
+        self._since_ns = self._since_ns or now
+        for said in self._said.values():
+            said.pop(node.number, None)  # lost and back meanwhile: the newer holds
+        self._said.setdefault(event, {})[node.number] = text
+
+    def due(self, now: int) -> list[tuple[str, str]]:
+        """(event, line) of what has come together."""
+        if not self._since_ns or now - self._since_ns < TOGETHER_NS:
+            return []
+        said, self._said, self._since_ns = self._said, {}, 0
+        return [
+            (event, next(iter(texts.values())) if len(texts) == 1 else together(event, texts))
+            for event, texts in said.items()
+            if texts
+        ]
+
+
+def together(event: str, numbers: Iterable[int]) -> str:
+    """Several nodes' ``node``, ``node_lost`` or ``node_back`` as one line."""
+    which = f"nodes {rank_set(set(numbers), most=MAX_TERMS)}"
+    if event == "node_lost":
+        return (
+            f"{which} are silent: the network, their relays or the nodes; their ranks are shown "
+            "as they were"
+        )
+    return f"{which} {'are back' if event == 'node_back' else 'have joined'}"
 
 
 class Nodes:

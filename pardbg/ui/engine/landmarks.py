@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.shared import MANY, Finding
 from pardbg.session.navigation.goto import parse
 from pardbg.session.navigation.marks import Mark, marks
 from pardbg.session.navigation.travel import Found, beside, find, since_ns
@@ -31,6 +31,16 @@ _NEAR_NS: Final = 200_000_000
 def _key(finding: Finding) -> tuple[object, ...]:
     """What makes a finding at two moments the same."""
     return finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq
+
+
+def _is_said_by(finding: Finding, now: Finding) -> bool:
+    """It is one of those that are said together by now, or of which some are left."""
+    same = (finding.kind, finding.where) == (now.kind, now.where)
+    return (
+        same
+        and max(map(len, (finding.ranks, now.ranks))) >= MANY
+        and not (set(finding.ranks).isdisjoint(now.ranks))
+    )
 
 
 @dataclass(slots=True)
@@ -104,6 +114,8 @@ class Places:
                 continue
             told = finding.kind, finding.culprits
             if finding.severity == "info" or {told, finding.culprits or told} & instead:
+                continue
+            if any(_is_said_by(finding, of_more) for of_more in present):
                 continue
             since = self._here.gone_ns[key] = min(t_ns, self._here.gone_ns.get(key, t_ns))
             text = f"withdrawn at {duration(max(0, since - begin_ns))}: {finding.text}"

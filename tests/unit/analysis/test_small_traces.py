@@ -335,6 +335,21 @@ def test_hook_errors_and_exit_codes_are_findings() -> None:
     assert [f.kind for f in snapshot(store, None).findings] == ["exit-code", "hook-error"]
 
 
+def test_what_holds_of_many_ranks_is_said_once() -> None:
+    trace = Trace(1024)
+    for rank in trace.ranks:
+        rank.step(0, 0, 1)
+        if rank.rank not in (3, 700):
+            rank.define(wire.DefKind.ERROR, where="c10d.send", text="KeyError: 3", t_ns=ns(2))
+    for rank in trace.ranks[700:703]:
+        rank.define(wire.DefKind.ERROR, where="c10d.recv", text="KeyError: 4", t_ns=ns(2))
+    many, *few = snapshot(trace.store(), ns(3)).findings
+    assert many.ranks == tuple(rank for rank in range(1024) if rank not in (3, 700))
+    assert many.text.startswith("pardbg's hook c10d.send failed on rank 0 and is off: KeyError")
+    assert many.text.endswith(" Likewise ranks 1,2,4–699,701–1023.")
+    assert [one.ranks for one in few] == [(700,), (701,), (702,)]  # fewer stand each for itself
+
+
 def test_a_healthy_run_has_no_findings() -> None:
     trace = ddp()
     trace.end(300)

@@ -11,7 +11,7 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.health import nodes_lost
 from pardbg.hub.ctrl_messages import VERSION, Node
-from pardbg.hub.serve.nodes import SILENT_NS, Known, Nodes
+from pardbg.hub.serve.nodes import SILENT_NS, TOGETHER_NS, Known, Nodes, Notices
 from pardbg.store.source import Message
 from pardbg.store.store import Store
 
@@ -95,6 +95,37 @@ def test_two_lost_nodes_are_two_findings(world: World) -> None:
     assert world.findings() == [("node-lost", (2, 3)), ("node-lost", (4, 5))]
     world.rows("relay-1-a", SILENT_NS + S)
     assert world.findings() == [("node-lost", (4, 5))]
+
+
+def test_many_lost_nodes_are_one_finding(world: World) -> None:
+    for node in range(2, 701):
+        world.rows(f"relay-{node}-a", 0, node=node)
+    world.tick(SILENT_NS)
+    ((kind, ranks),) = world.findings()
+    assert (kind, ranks) == ("node-lost", tuple(range(2, 1402)))
+    text = next(iter(nodes_lost(View(world.store, None)))).text
+    assert text.startswith("700 nodes (1–700; ranks 2–1401) are silent: ")
+
+
+def test_nodes_that_are_lost_together_are_one_line() -> None:
+    notices = Notices()
+    nodes = [Known(number, f"n{number}", "r", f"relay-{number}-a") for number in range(1, 2049)]
+    notices.add("node_lost", nodes[0], "node 1 is silent", S)
+    assert notices.due(S) == []
+    assert notices.due(S + TOGETHER_NS) == [("node_lost", "node 1 is silent")]
+    assert notices.due(9 * S) == []
+    for node in nodes:
+        notices.add("node_lost", node, "", 10 * S)
+    for node in nodes[::2]:
+        notices.add("node_back", node, f"node {node.number} is back", 10 * S + 1)
+    for node in nodes[1:-1:2]:
+        notices.add("node_back", node, "", 10 * S + 1)
+    (lost, back) = notices.due(11 * S)
+    assert lost == ("node_lost", "")  # of one: its own line
+    assert back == ("node_back", "nodes 1–2047 are back")
+    for node in nodes:
+        notices.add("node_lost", node, "", 20 * S)
+    assert notices.due(21 * S)[0][1].startswith("nodes 1–2048 are silent: the network")
 
 
 def test_a_node_whose_job_has_ended_is_not_lost(world: World) -> None:
