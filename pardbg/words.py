@@ -90,6 +90,14 @@ def size(num_bytes: float | None) -> str:
     return _scaled(num_bytes, 1000, _DECIMAL)
 
 
+def sizes(amounts: Iterable[int]) -> dict[int, str]:
+    """Return each amount as `size` does; to the byte where two would read the same."""
+    said = {amount: size(amount) for amount in amounts}
+    if len(set(said.values())) == len(said):
+        return said
+    return {amount: f"{count(amount)} B" for amount in said}
+
+
 def rate(bytes_per_s: float | None) -> str:
     """Return ``12.4 MB/s``."""
     return UNKNOWN if bytes_per_s is None else size(bytes_per_s) + "/s"

@@ -85,6 +85,10 @@ def test_what_is_not_known_negative_or_not_finite() -> None:
 
 def test_traffic_is_in_decimal_units() -> None:
     assert [words.size(n) for n in (1023, 262_144, 10**9)] == ["1.02 kB", "262 kB", "1 GB"]
+    assert words.sizes((1000, 2000)) == {1000: "1 kB", 2000: "2 kB"}
+    assert words.sizes((1 << 20, (1 << 20) + 4, 8)) == {
+        1 << 20: "1,048,576 B", (1 << 20) + 4: "1,048,580 B", 8: "8 B",
+    }  # fmt: skip
     assert words.rate(12_400_000) == "12.4 MB/s"
     assert words.busbw(1.94) == "1.94 GB/s" and words.busbw(0.041) == "41 MB/s"
 

@@ -21,7 +21,7 @@ from pardbg.analysis.comm.ops import (
     tail_start,
 )
 from pardbg.store.definitions import GroupDef, OpDef
-from pardbg.words import agreed, duration, ranks_text, size
+from pardbg.words import agreed, duration, ranks_text, sizes
 from pardbg_agent import wire
 
 LAST: Final = 200
@@ -343,8 +343,9 @@ def _says(values: Mapping[int, object], is_size: bool) -> str:
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)
     largest_first = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
+    said = sizes(value for value in by_value if isinstance(value, int)) if is_size else {}
     return "; ".join(
-        f"{ranks_text(ranks)}: {size(value) if is_size and isinstance(value, int) else value}"
+        f"{ranks_text(ranks)}: {said.get(value, value) if isinstance(value, int) else value}"
         for value, ranks in largest_first
     )
 

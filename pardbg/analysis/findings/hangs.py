@@ -267,10 +267,12 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
     op, waited = blame.waits[0].op, (over or view.t_ns) - blame.since_ns
     reasons = sorted({past(why.text) if over else why.text for _, why in blamed})
     texts = [_agreed(text, culprits) for text in reasons[:3]]
-    waits = "waited" if over else waits_text(direct)
+    first, *others = _by_op(blame)
+    waits = "waited" if over else waits_text(first[1])
+    also = "".join(f"; {ranks_text(ranks)} in {text}" for text, ranks in others)
     text = (
-        f"{ranks_text(direct)} {waits} {duration(waited)} in {op.text} for "
-        f"{ranks_text(culprits)}, which {' or '.join(texts)}."
+        f"{ranks_text(first[1])} {waits} {duration(waited)} in {op.text} for "
+        f"{ranks_text(culprits)}, which {' or '.join(texts)}{also}."
     )
     if indirect:
         text += f" {ranks_text(indirect).capitalize()} {waits_text(indirect)} in turn."
@@ -288,6 +290,19 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
         advice=why.advice,
         evidence=Evidence(blame.since_ns + INTO_NS, culprits[0], "timeline", op=op.text),
     )
+
+
+def _by_op(blame: Blame) -> list[tuple[str, list[int]]]:
+    """(op, who waits in it), the oldest first; of more than two the rest together."""
+    by_op: dict[str, list[int]] = {}
+    known: set[int] = set()
+    for wait in blame.waits:
+        if wait.rank not in known:
+            known.add(wait.rank)
+            by_op.setdefault(wait.op.text, []).append(wait.rank)
+    found = list(by_op.items())
+    rest = [rank for _, ranks in found[2:] for rank in ranks]
+    return [*found[:2], ("other ops", rest)] if len(found) > 3 else found
 
 
 def _agreed(text: str, ranks: Sequence[int]) -> str:

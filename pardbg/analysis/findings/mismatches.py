@@ -11,15 +11,16 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
-from pardbg.analysis.comm.matching import CALLS_LABEL, calls, collectives, compared
+from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import rehearsed
 from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
+from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import host_load, seen
 from pardbg.store.process import Process
-from pardbg.words import agreed, ranks_text, size
+from pardbg.words import agreed, ranks_text, sizes
 from pardbg_agent import wire
 
 Key = tuple[int, str]
@@ -56,7 +57,7 @@ def mismatches(view: View) -> Iterable[Finding]:
     """One per group, kind and culprits: the first that is known, and how many there are."""
     found: dict[tuple[Key, str, tuple[int, ...]], list[CollectiveRow]] = {}
     shifted: set[Key] = set()
-    for row in (*collectives(view), *calls(view)):
+    for row in (*newest_collectives(view), *calls(view)):
         if row.key in shifted or not row.verdict.endswith("mismatch"):
             continue
         if row.verdict == "op mismatch":
@@ -302,7 +303,8 @@ def _sides(view: View, bad: Sequence[P2PRow], good: Sequence[P2PRow]) -> Finding
     row, number = bad[0], len(bad)
     assert row.sides is not None
     what = 0 if row.verdict == "size mismatch" else 1
-    says = [size(side[0]) if what == 0 else f"{side[1]} ({size(side[0])})" for side in row.sides]
+    said = sizes(side[0] for side in row.sides)
+    says = [said[side[0]] if what == 0 else f"{side[1]} ({said[side[0]]})" for side in row.sides]
     usual = {r.sides[0][what] for r in good if r.sides is not None and r.tag == row.tag}
     culprits, why = _odd([side[what] for side in row.sides], usual, len(good), row)
     again = f" So in {number} of the last messages." if number > 1 else ""

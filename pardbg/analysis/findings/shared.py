@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.comm.matching import calls, collectives
+from pardbg.analysis.comm.matching import calls
+from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.store.process import Process
 from pardbg.words import ranks_text
 
@@ -64,7 +65,7 @@ class Finding:
 
 MANY: Final = 4
 """Findings of one rank each that say the same: so many are one."""
-_FIGURES: Final = re.compile(r"\d[\d.,]*")
+_FIGURES: Final = re.compile(r"\d[\d.,–]*")
 
 
 def gathered(found: Iterable[Finding]) -> list[Finding]:
@@ -72,19 +73,24 @@ def gathered(found: Iterable[Finding]) -> list[Finding]:
     a thousand lines would bury the others. Keeps the order of the first."""
     alike: dict[object, list[Finding]] = defaultdict(list)
     for one in found:
-        said = _FIGURES.sub("", one.text) if len(one.ranks) == 1 else object()
+        said = _FIGURES.sub("", one.text) if len(_of(one)) == 1 else object()
         alike[one.kind, one.severity, one.where, said].append(one)
     return [one for same in alike.values() for one in (_one(same) if len(same) >= MANY else same)]
 
 
+def _of(finding: Finding) -> tuple[int, ...]:
+    return finding.culprits or finding.ranks
+
+
 def _one(same: Sequence[Finding]) -> list[Finding]:
-    first, ranks = same[0], tuple(sorted({rank for one in same for rank in one.ranks}))
-    if len(ranks) < MANY:
+    of = {rank for one in same for rank in _of(one)}
+    if len(of) < MANY:
         return list(same)
-    others = [rank for rank in ranks if rank not in first.ranks]
-    text = f"{first.text} Likewise {ranks_text(others)}."
+    worst = max(same, key=lambda one: one.cost_ns_per_step or 0)
+    text = f"{worst.text} Likewise {ranks_text(of.difference(_of(worst)))}."
+    ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
     culprits = tuple(sorted({rank for one in same for rank in one.culprits}))
-    return [replace(first, text=text, ranks=ranks, culprits=culprits)]
+    return [replace(worst, text=text, ranks=ranks, culprits=culprits)]
 
 
 _HANGS: Final = ("op mismatch", "size mismatch", "root mismatch")
@@ -124,7 +130,7 @@ def is_transport(text: str) -> bool:
 def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
     """Who waits for ranks that have ended, and is waited for by nobody: they are ended next."""
     waits: dict[int, tuple[int, ...]] = {}
-    for row in collectives(view):
+    for row in newest_collectives(view):
         gone = tuple(r for r in row.missing if ended(view, r))
         if row.verdict == "missing rank" and gone:
             waits.update(dict.fromkeys(row.issued, gone))
@@ -156,7 +162,7 @@ def first(row: CollectiveRow) -> int:
 def mismatched(view: View) -> set[tuple[int, str]]:
     """(epoch, group key) of groups whose last collectives disagree: that they hang follows. Other
     dtypes alone hold nobody up."""
-    return {r.key for r in (*collectives(view), *calls(view)) if r.verdict in _HANGS}
+    return {r.key for r in (*newest_collectives(view), *calls(view)) if r.verdict in _HANGS}
 
 
 def at_row(row: CollectiveRow, rank: int | None) -> Evidence:

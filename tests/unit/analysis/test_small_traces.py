@@ -13,6 +13,7 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import Spot, lanes, waited_for
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
 from pardbg.analysis.base.run import lines
+from pardbg.analysis.findings.shared import Finding, gathered
 from pardbg.analysis.memory.breakdown import zero_bytes
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
 from pardbg.render.reports.text import WIDTH, text
@@ -348,6 +349,15 @@ def test_what_holds_of_many_ranks_is_said_once() -> None:
     assert many.text.startswith("pardbg's hook c10d.send failed on rank 0 and is off: KeyError")
     assert many.text.endswith(" Likewise ranks 1,2,4–699,701–1023.")
     assert [one.ranks for one in few] == [(700,), (701,), (702,)]  # fewer stand each for itself
+    slow = [
+        Finding("straggler", "warning", 0, f"rank {n} is late. Ranks 1,{n + 9} wait.",
+                ranks=(1, n + 9), culprits=(n,), cost_ns_per_step=n % 6)
+        for n in range(2, 8)
+    ]  # fmt: skip
+    assert gathered(slow[:3]) == slow[:3]
+    (one,) = gathered(slow)
+    assert one.text == "rank 5 is late. Ranks 1,14 wait. Likewise ranks 2–4,6,7."
+    assert (one.culprits, one.ranks) == ((2, 3, 4, 5, 6, 7), (1, 11, 12, 13, 14, 15, 16))
 
 
 def test_a_healthy_run_has_no_findings() -> None:

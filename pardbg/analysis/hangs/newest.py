@@ -1,0 +1,82 @@
+"""The last collectives, and those before them that some rank is at: of the hundred groups of a
+thousand ranks one may hang while the others issue thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.comm.matching import collectives, match
+from pardbg.analysis.comm.ops import Issue, issues_at
+from pardbg.analysis.hangs.waitgraph import TAIL, wait_graph
+from pardbg.store.definitions import GroupDef
+
+MOST: Final = 64
+"""More are left out, the newest first."""
+Key = tuple[tuple[int, str], int]
+"""((epoch, group key), seq)"""
+
+
+@per_view
+def newest_collectives(view: View) -> tuple[CollectiveRow, ...]:
+    """`collectives`, and before them what ranks issued last or have open, oldest first."""
+    rows = collectives(view)
+    here = {(row.key, row.seq) for row in rows}
+    found: dict[Key, tuple[int, GroupDef]] = {}
+    for since_ns, group, seq in (*_issued_last(view), *_open(view)):
+        key = (group.epoch, group.key), seq
+        if key not in here and len(group.ranks) > 1:
+            found[key] = min(found.get(key, (since_ns, group)), (since_ns, group), key=_since)
+    oldest = sorted(found.items(), key=lambda item: item[1][0])[:MOST]
+    made = (_row(view, group, seq) for (_, seq), (_, group) in oldest)
+    return (*(row for row in made if row is not None), *rows)
+
+
+def _since(found: tuple[int, GroupDef]) -> int:
+    return found[0]
+
+
+def _issued_last(view: View) -> Iterator[tuple[int, GroupDef, int]]:
+    """(when, group, seq) of each rank's newest collective: where a rank that has ended stood."""
+    for process in view.ranks.values():
+        table, visible = view.rows(process, "issue")
+        if visible > 0:
+            last = np.array([visible - 1])
+            ((gid, seq, t0_ns),) = table.tuples(last, "group_id", "seq", "t0_ns")
+            if gid in process.groups:
+                yield t0_ns, process.groups[gid], seq
+
+
+def _open(view: View) -> Iterator[tuple[int, GroupDef, int]]:
+    graph = wait_graph(view)
+    for op in (*(wait.op for wait in graph.waits), *chain(*graph.issued_by_all)):
+        if not op.p2p and not op.call:
+            yield op.since_ns, op.group, op.seq
+
+
+def _row(view: View, group: GroupDef, seq: int) -> CollectiveRow | None:
+    """The collective, matched over those of its ranks that are known."""
+    parts: dict[int, Issue] = {}
+    reached: dict[int, int] = {}
+    for rank in group.ranks:
+        process = view.ranks.get(rank)
+        own = [] if process is None else [
+            gid for gid, one in process.groups.items()
+            if (one.epoch, one.key) == (group.epoch, group.key)
+        ]  # fmt: skip
+        if process is None or not own:
+            continue
+        table, visible = view.rows(process, "issue")
+        lo = max(0, visible - TAIL)
+        of = np.flatnonzero(np.isin(table.col("group_id")[lo:visible], own))
+        seqs = table.col("seq")[lo:visible][of]
+        if len(seqs):
+            reached[rank] = int(seqs.max())
+        for issue in issues_at(view, rank, "issue", lo + of[seqs == seq][:1]):
+            parts[rank] = issue
+    return match(view, parts, reached) if parts else None
