@@ -30,8 +30,29 @@ def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
     """The last p2p pairs as of the cursor, oldest first; all of the run for None."""
     rows = None if last is None else 2 * _MARGIN * last + 64
     start = tail_start(view, "issue_p2p", rows)
+    return _paired(view, issues(view, "issue_p2p", start), start, last)
+
+
+@per_view
+def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
+    """The last messages between two ranks, both ways, oldest first: among those of a thousand
+    ranks they need not be the last ones."""
+    starts = []
+    for rank in {one, other} & view.ranks.keys():
+        table, visible = view.rows(view.ranks[rank], "issue_p2p")
+        starts += [int(table.when[max(0, visible - 2 * LAST)])] if visible else []
+    start = min(starts, default=view.t_ns)
+    parts = [
+        issue for rank, peer in ((one, other), (other, one)) if rank in view.ranks
+        for issue in issues(view, "issue_p2p", start, rank) if issue.peer == peer
+    ]  # fmt: skip
+    return _paired(view, parts, start, LAST)
+
+
+def _paired(view: View, parts: Sequence[Issue], start: int, last: int | None) -> tuple[P2PRow, ...]:
+    """``parts``: all that the ranks at either end issued since ``start``."""
     before = _Before(view, start)
-    sends, receives = _by_edge(issues(view, "issue_p2p", start))
+    sends, receives = _by_edge(parts)
     pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []
     for edge in sends.keys() | receives.keys():
         numbered_sends = _numbered(view, edge, sends.get(edge, ()), before)

@@ -12,7 +12,7 @@ from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls, collectives
-from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.comm.p2p import p2p_between
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import (
     ASLEEP,
@@ -162,7 +162,7 @@ def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
     op = blame.waits[0].op
     edge = (op.rank, op.peer) if op.send else (op.peer, op.rank)
     if op.p2p and any(
-        (row.src, row.dst) == edge and row.verdict == "matched" for row in p2p_rows(view)
+        (row.src, row.dst) == edge and row.verdict == "matched" for row in p2p_between(view, *edge)
     ):
         return None
     return next(
@@ -221,7 +221,8 @@ def _unusual(view: View, blame: Blame) -> bool:
     ]
     if op.p2p:
         edge = (op.rank, rank) if op.send else (rank, op.rank)
-        before = [row.waited_ns for row in p2p_rows(view) if (row.src, row.dst) == edge]
+        messages = p2p_between(view, *edge)
+        before = [row.waited_ns for row in messages if (row.src, row.dst) == edge]
     known = [ns for ns in before if ns is not None]
     waited = view.t_ns - blame.since_ns
     least = max(GETS_ON_NS, patience_ns(view))
@@ -269,11 +270,13 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
     texts = [_agreed(text, culprits) for text in reasons[:3]]
     first, *others = _by_op(blame)
     waits = "waited" if over else waits_text(first[1])
-    also = "".join(f"; {ranks_text(ranks)} in {text}" for text, ranks in others)
     text = (
         f"{ranks_text(first[1])} {waits} {duration(waited)} in {op.text} for "
-        f"{ranks_text(culprits)}, which {' or '.join(texts)}{also}."
+        f"{ranks_text(culprits)}, which {' or '.join(texts)}."
     )
+    for said, ranks in others:
+        verb = "waited" if over else waits_text(ranks)
+        text += f" {ranks_text(ranks).capitalize()} {verb} in {said}."
     if indirect:
         text += f" {ranks_text(indirect).capitalize()} {waits_text(indirect)} in turn."
     where = why.where

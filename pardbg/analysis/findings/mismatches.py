@@ -13,10 +13,9 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
-from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import rehearsed
 from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
-from pardbg.analysis.hangs.newest import newest_collectives
+from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import host_load, seen
 from pardbg.store.process import Process
@@ -276,7 +275,7 @@ MESSAGE_ADVICE: Final = {
 def messages(view: View) -> Iterable[Finding]:
     """Per edge and kind the first message that does not fit, and how many there are."""
     by_edge: dict[Edge, list[P2PRow]] = defaultdict(list)
-    for row in p2p_rows(view):
+    for row in newest_messages(view):
         by_edge[row.group, row.src, row.dst].append(row)
     told = 0
     for rows in by_edge.values():

@@ -1,5 +1,5 @@
-"""The last collectives, and those before them that some rank is at: of the hundred groups of a
-thousand ranks one may hang while the others issue thousands."""
+"""The last collectives and messages, and those before them that some rank is at: of the hundred
+groups of a thousand ranks one may hang while the others issue thousands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import collectives, match
 from pardbg.analysis.comm.ops import Issue, issues_at
+from pardbg.analysis.comm.p2p import p2p_between, p2p_rows
 from pardbg.analysis.hangs.waitgraph import TAIL, wait_graph
 from pardbg.store.definitions import GroupDef
 
@@ -35,6 +36,20 @@ def newest_collectives(view: View) -> tuple[CollectiveRow, ...]:
     oldest = sorted(found.items(), key=lambda item: item[1][0])[:MOST]
     made = (_row(view, group, seq) for (_, seq), (_, group) in oldest)
     return (*(row for row in made if row is not None), *rows)
+
+
+@per_view
+def newest_messages(view: View) -> tuple[P2PRow, ...]:
+    """`p2p_rows`, and before them what went between ranks that stand in a message both issued."""
+    rows = p2p_rows(view)
+    here = {_which(row) for row in rows}
+    pairs = {(min(op.rank, op.peer), max(op.rank, op.peer)): op for op in wait_graph(view).met}
+    older = chain(*(p2p_between(view, *pair) for pair in list(pairs)[:MOST]))
+    return (*(row for row in older if _which(row) not in here), *rows)
+
+
+def _which(row: P2PRow) -> tuple[object, ...]:
+    return row.key, row.src, row.dst, row.tag, row.order
 
 
 def _since(found: tuple[int, GroupDef]) -> int:

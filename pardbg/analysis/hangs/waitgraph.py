@@ -137,6 +137,8 @@ class WaitGraph:
     """Open calls that nobody else has to make, or for which nobody is missing; the oldest first."""
     unsure: tuple[int, ...]
     """Ranks in ``waits`` of which no stack says that they stand in an op."""
+    met: tuple[PendingOp, ...] = ()
+    """Open sends and receives whose other side was issued, too; the oldest first."""
 
 
 @per_view
@@ -154,6 +156,7 @@ def wait_graph(view: View) -> WaitGraph:
     waits: list[Wait] = []
     whole: dict[tuple[int, str, int], list[PendingOp]] = {}
     alone: list[PendingOp] = []
+    met: list[PendingOp] = []
     inside = {rank: _inside(view, rank, ops) for rank, ops in opened.items()}
     seen_inside = {rank for rank, yes in inside.items() if yes and _stands_in_op(view, rank)}
     reached = _Reached(view, _at_store(opened))
@@ -164,12 +167,15 @@ def wait_graph(view: View) -> WaitGraph:
                 waits.append(Wait(rank, op, missing))
             elif op.alone and not missing:
                 alone.append(op)
+            elif op.p2p and not missing:
+                met.append(op)
             elif not op.p2p and not missing and reached.collectives(rank, op.group) == op.seq + 1:
                 whole.setdefault((*op.key, op.seq), []).append(op)
     unsure = sorted({w.rank for w in waits} - seen_inside)
     return WaitGraph(
         tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),
         tuple(sorted(alone, key=lambda op: op.since_ns)), tuple(unsure),
+        tuple(sorted(met, key=lambda op: op.since_ns)),
     )  # fmt: skip
 
 

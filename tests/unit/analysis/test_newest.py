@@ -35,3 +35,49 @@ def test_one_group_of_many_stands_while_the_others_go_on(odd: str, kind: str, en
         assert said[0].culprits == (4,) and "Ranks 0,1,5–7 wait for it" in said[0].text
     else:
         assert (said[0].kind, said[0].culprits) == (kind, (4,))
+
+
+def chatter(trace: Trace) -> None:
+    """300 messages between ranks 3 and 4, after all others."""
+    for n in range(300):
+        trace.ranks[3].p2p("world", 4, True, 20 + n, 20.5 + n)
+        trace.ranks[4].p2p("world", 3, False, 20 + n, 20.5 + n)
+
+
+def test_who_is_late_with_a_message_as_before_is_not_misaddressed() -> None:
+    """1 sends to 0 as ever, which sleeps; 2 waits for 1. That they exchanged messages before is
+    no longer among the last ones."""
+    trace = Trace(5)
+    for n in range(3):
+        trace.ranks[1].p2p("world", 0, True, n, n + 0.5)
+        trace.ranks[0].p2p("world", 1, False, n, n + 0.5)
+    trace.ranks[1].p2p("world", 0, True, 10, None)
+    trace.ranks[2].p2p("world", 1, False, 11, None)
+    chatter(trace)
+    (said,) = (f for f in findings(at(trace, 3000)) if f.severity != "info")
+    assert (said.kind, said.culprits) == ("missing-rank", (0,))
+    assert said.text.startswith("rank 1 waits 2.99 s in send to 0 for rank 0, which has not come.")
+
+
+def test_a_message_of_two_sizes_is_found_behind_others() -> None:
+    trace = Trace(5)
+    trace.ranks[0].p2p("world", 1, True, 10, None, 100)
+    trace.ranks[1].p2p("world", 0, False, 10, None, 104)
+    chatter(trace)
+    (said,) = (f for f in findings(at(trace, 3000)) if f.severity != "info")
+    assert (said.kind, said.ranks) == ("p2p-size-mismatch", (0, 1))
+    assert "rank 0 sends 100 B, rank 1 receives 104 B" in said.text
+
+
+def test_who_waits_for_one_rank_in_several_ops_is_told_apart() -> None:
+    trace = Trace(6, {"left": (0, 1, 2), "Right": (2, 3, 4, 5)})
+    for rank in (0, 1):
+        trace.ranks[rank].collective("left", "all_reduce", 1, None)
+    for rank in (3, 4, 5):
+        trace.ranks[rank].collective("Right", "broadcast", 5, None, reduce="")
+    trace.ranks[2].phase("forward", 0, 1)
+    (said,) = (f for f in findings(at(trace, 3005)) if f.severity != "info")
+    assert said.text == (
+        "ranks 0,1 wait 3 s in all_reduce left #0 for rank 2, which has not come. "
+        "Ranks 3–5 wait in broadcast Right #0."
+    )
