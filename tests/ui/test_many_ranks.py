@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pardbg.render.draw.cells import Picture, Segment, line
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
@@ -38,3 +39,26 @@ async def test_where_rows_go_on_no_row_is_cut(size: tuple[int, int]) -> None:
         (hint,) = [row for row in text_of(app).split("\n") if "▼" in row and "more" in row]
         pane = app.main.page
         assert hint.strip() == f"▼ {RANKS - pane.top - pane.room + 1} more"
+
+
+async def test_the_chosen_row_stays_in_sight_when_the_room_shrinks() -> None:
+    """As when a finding takes its line under the rows; unless the reader has scrolled away. What is
+    far off comes with what is around it."""
+    app = app_on(sample.snapshot_ddp(RANKS))
+    async with app.run_test(size=(80, 24)):
+        await until(lambda: app.main.shared.frame is not None, "the first frame")
+        pane = app.main.page
+        rows = tuple(line(Segment(str(number))) for number in range(RANKS))
+        foot = tuple(line(Segment("worst")) for _ in range(4))
+        pane.show_picture(Picture((), rows, focus=800))
+        room = pane.room
+        assert pane.top == 800 - room // 2
+        for focus in range(800, pane.top + room - 1):  # down to the last line but one
+            pane.show_picture(Picture((), rows, focus=focus))
+        assert pane.top == 800 - room // 2
+        pane.show_picture(Picture((), rows, foot, focus=focus))
+        assert pane.room == room - 4 and pane.top <= focus < pane.top + pane.room
+        pane.scroll_rows(-200)
+        at = pane.top
+        pane.show_picture(Picture((), rows, foot * 2, focus=focus))
+        assert pane.top == at

@@ -15,11 +15,11 @@ from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, no
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.run import RunInfo, run_info
 from pardbg.analysis.base.steps import StepRow, current_step
-from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.hangs.newest import standing_collectives
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.memory.sharding import ShardingView, sharding_view
 from pardbg.analysis.pipeline.hand_written import why_none
@@ -170,7 +170,7 @@ def snapshot(
     # before the steps: theirs are among them
     losses = kept.of_steps("loss_history", lambda: loss_history(view))
     steps = kept.of_steps("steps", lambda: unheld_step_rows(view))
-    rows = kept.part("collectives", lambda: collectives(view))
+    rows = kept.part("collectives", lambda: standing_collectives(view))
     ranks = rank_rows(view, pipeline, kept.ranks, near=kept.near)
     return Snapshot(
         revision=store.revision,

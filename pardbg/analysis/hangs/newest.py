@@ -3,7 +3,7 @@ groups of a thousand ranks one may hang while the others issue thousands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -24,12 +24,23 @@ Key = tuple[tuple[int, str], int]
 
 
 @per_view
+def standing_collectives(view: View) -> tuple[CollectiveRow, ...]:
+    """`collectives`, and before them those that somebody stands in for long, oldest first."""
+    return _with(view, collectives(view), _open(view))
+
+
+@per_view
 def newest_collectives(view: View) -> tuple[CollectiveRow, ...]:
-    """`collectives`, and before them what ranks issued last or have open, oldest first."""
-    rows = collectives(view)
+    """`standing_collectives`, and what each rank issued last: those that have ended, too."""
+    return _with(view, standing_collectives(view), _issued_last(view))
+
+
+def _with(
+    view: View, rows: tuple[CollectiveRow, ...], more: Iterable[tuple[int, GroupDef, int]]
+) -> tuple[CollectiveRow, ...]:
     here = {(row.key, row.seq) for row in rows}
     found: dict[Key, tuple[int, GroupDef]] = {}
-    for since_ns, group, seq in (*_issued_last(view), *_open(view)):
+    for since_ns, group, seq in more:
         key = (group.epoch, group.key), seq
         if key not in here and len(group.ranks) > 1:
             found[key] = min(found.get(key, (since_ns, group)), (since_ns, group), key=_since)

@@ -35,6 +35,8 @@ SUMMARY_ROWS = 26
 """From so many rows on there is a table by kind over the list."""
 CHART_ROWS = 34
 """From so many rows on there are charts under it."""
+LIST_ROWS = 6
+"""So many rows of the list are seen whatever is under it, where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,23 @@ def _text(row: CollectiveRow | P2PRow) -> str:
     return f"{row.group} {edge} {row.label} {row.verdict} {_p2p_verdict(row)[0]}".lower()
 
 
+def begins_at(rows: Sequence[CollectiveRow | P2PRow], by_wait: bool) -> int:
+    """Where the page stands before a row is chosen: at what ranks are stuck in (where they disagree
+    before where they wait), else at the newest."""
+    if by_wait:
+        return 0
+    stuck = {i: row.verdict for i, row in enumerate(rows) if _is_open(row)}
+    apart = (i for i, verdict in stuck.items() if verdict.endswith("mismatch"))
+    waits = (i for i, verdict in stuck.items() if verdict == "missing rank")
+    return next(apart, next(waits, len(rows) - 1))
+
+
+def _is_open(row: CollectiveRow | P2PRow) -> bool:
+    if isinstance(row, P2PRow):
+        return row.done_ns is None
+    return any(a.issued_ns is not None and a.completed_ns is None for a in row.arrivals)
+
+
 def collectives(
     snapshot: Snapshot, cells: int, rows: int, look: CollectivesPageState | None = None
 ) -> Picture:
@@ -107,29 +126,31 @@ def collectives(
         blank = empty(cells, rows - 1, *why)
         return Picture(head, blank.body)
     focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
-    current = listed[focus if focus is not None else 0 if look.by_wait else -1]
-    foot: tuple[Line, ...] = ()
-    if rows >= 16 and isinstance(current, CollectiveRow):
-        foot = ((), *arrivals(current, snapshot.t_ns, cells, max(3, rows // 3)))
-    elif rows >= SUMMARY_ROWS and isinstance(current, P2PRow):
-        foot = ((), *message(current, snapshot.t_ns, cells))
+    if focus is None and (first := begins_at(listed, look.by_wait)) < len(listed) - 1:
+        focus = first
+    current = listed[-1 if focus is None else focus]
     table: Sequence[Column[Any]] = _p2p_columns(cells, snapshot.t_begin_ns)
     if not p2p:
         own = [row for row in listed if isinstance(row, CollectiveRow)]
         table = _columns(own, cells, look.by_wait)
     columns = choose(table, cells - 3)
     names = headings(columns)
+    foot: tuple[Line, ...] = ()
     if rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16):
         head = (*head, *summary(listed, cells, 4 if rows < CHART_ROWS else 7), ())
         if rows >= CHART_ROWS:
-            foot = ((), *charts(listed, cells, min(14, rows // 4)), *foot)
+            foot = ((), *charts(listed, cells, min(14, rows // 4)))
+    if rows >= 16 and isinstance(current, CollectiveRow):
+        room = rows - len(head) - len(foot) - LIST_ROWS - 2
+        most = max(3, min(rows // 3, room))
+        foot = (*foot, (), *arrivals(current, snapshot.t_ns, cells, most))
+    elif rows >= SUMMARY_ROWS and isinstance(current, P2PRow):
+        foot = (*foot, (), *message(current, snapshot.t_ns, cells))
 
     def draw(index: int) -> Line:
         row = listed[index]
         return table_row(columns, row, cells, row is current)
 
-    if focus is None and look.by_wait:
-        focus = 0
     body = Drawn(len(listed), draw)
     return Picture((*head, names), body, foot, focus=focus, follow=focus is None,
                    rows=tuple(range(len(listed))))  # fmt: skip

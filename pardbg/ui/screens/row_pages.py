@@ -11,6 +11,7 @@ from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.collectives import (
     CollectivesPageState,
+    begins_at,
     collectives,
     detail,
     key_of,
@@ -76,15 +77,16 @@ class RowsPage(Page):
         """What names a row."""
         raise NotImplementedError
 
-    def unchosen(self, number: int) -> int:
-        """Of ``number`` rows the one to begin at."""
+    def unchosen(self, rows: Sequence[Any]) -> int:
+        """The one to begin at."""
         return 0
 
     def at(self, frame: Frame) -> int:
         """The place of the chosen row."""
-        names = [self.key(row) for row in self.rows(frame)]
+        rows = self.rows(frame)
+        names = [self.key(row) for row in rows]
         here = self._chosen in names
-        self._at = names.index(self._chosen) if here else self.unchosen(len(names))
+        self._at = names.index(self._chosen) if here else self.unchosen(rows)
         return self._at
 
     def move(self, by: int) -> None:
@@ -126,8 +128,8 @@ class CollectivesPage(RowsPage):
     def key(self, row: Any) -> object:
         return key_of(row)
 
-    def unchosen(self, number: int) -> int:
-        return 0 if self._by_wait else number - 1
+    def unchosen(self, rows: Sequence[Any]) -> int:
+        return begins_at(rows, self._by_wait)
 
     def grid(self) -> bool:
         """By time, or what cost most waiting first."""
@@ -187,8 +189,8 @@ class FindingsPage(RowsPage):
     def key(self, row: Finding) -> object:
         return row.kind, row.culprits, row.group, row.seq
 
-    def unchosen(self, number: int) -> int:
-        return min(self._at, max(0, number - 1))
+    def unchosen(self, rows: Sequence[Any]) -> int:
+        return min(self._at, max(0, len(rows) - 1))
 
     def want(self) -> Want:
         """Lanes up to the moment of the chosen finding."""

@@ -134,6 +134,8 @@ class PicturePane(Lines):
         self._picture = Picture()
         self._top = 0
         self._focus: int | None = None
+        self._shown = 0
+        """Body rows that fitted last."""
         self._tail = True
 
     @property
@@ -153,15 +155,20 @@ class PicturePane(Lines):
         return [row for row in rows if row >= 0]
 
     def show_picture(self, picture: Picture) -> None:
-        """Show it; scroll only if the focus row moved out of view or the end is followed."""
-        moved = picture.focus != self._focus
-        self._picture, self._focus = picture, picture.focus
+        """Show it; scroll only if the focus row moved out of view, if the room for it shrank, or
+        if the end is followed."""
+        was_seen = self._focus is not None and self._top <= self._focus < self._top + self._shown
+        self._picture, moved = picture, picture.focus != self._focus
+        moved |= was_seen and self.room < self._shown
+        self._focus, self._shown = picture.focus, self.room
         last = max(0, len(picture.body) - self.room)
         if picture.follow and self._tail:
             self._top = last
         elif picture.focus is not None and moved:
             margin = 1 if self.room > _FEW_ROWS else 0
             low, high = picture.focus - self.room + 1 + margin, picture.focus - margin
+            if not self._top - self.room < picture.focus < self._top + 2 * self.room:
+                low = high = picture.focus - self.room // 2  # far off: with what is around it
             self._top = min(max(self._top, low), max(high, 0))
         self._top = min(max(self._top, 0), last)
         self._paint()

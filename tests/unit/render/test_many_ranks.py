@@ -11,6 +11,7 @@ import pytest
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.cells import Picture, plain
+from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState, debug
 from pardbg.render.pages.findings import about, findings
 from pardbg.render.pages.memory import memory
@@ -84,3 +85,21 @@ def test_where_ranks_fill_the_overview_the_worst_finding_stands_under_them() -> 
     assert plain(foot).rstrip().endswith("…") and len(plain(foot)) <= CELLS
     assert not overview(made, CELLS, 11, OverviewPageState(3)).foot
     assert not overview(snapshot_ddp(4), CELLS, ROWS, OverviewPageState(3)).foot
+
+
+@pytest.mark.parametrize(("verdict", "at"), [("op mismatch", 5), ("missing rank", 9), ("", 59)])
+def test_the_collectives_page_begins_at_what_ranks_are_stuck_in(verdict: str, at: int) -> None:
+    """At what they disagree on before what follows from it; never at what is over."""
+    made = snapshot_ddp(RANKS)
+    whole = made.collectives[0]
+    begun = tuple(a._replace(completed_ns=None) for a in whole.arrivals)
+    rows = [replace(whole, seq=seq) for seq in range(60)]
+    rows[3] = replace(rows[3], verdict="dtype mismatch")
+    if verdict:
+        rows[9] = replace(rows[9], verdict="missing rank", arrivals=begun)
+    if verdict == "op mismatch":
+        rows[5] = replace(rows[5], verdict="op mismatch", arrivals=begun)
+    picture = collectives(replace(made, collectives=tuple(rows)), 120, 35)
+    assert picture.focus == (None if at == 59 else at) and picture.follow is (at == 59)
+    assert any(f"#{at} " in plain(row) for row in picture.foot)
+    assert 35 - len(picture.head) - len(picture.foot) >= 5  # rows of the list, whatever is below
