@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.hangs.waitgraph import PATIENCE_NS, open_ops
 from pardbg.analysis.memory.sharding import split_name
 from pardbg.store.process import Process
 from pardbg.store.store import Store
@@ -62,13 +64,32 @@ def lanes(
     if t1_ns <= t0_ns or columns <= 0:
         return {}
     found: dict[int, dict[str, tuple[LaneSpan, ...]]] = {}
-    for rank, process in store.rank_procs(t1_ns).items():
+    view = View(store, t1_ns)
+    for rank, process in view.ranks.items():
         if ranks is None or rank in ranks:
             made = {
                 name: _lane(process, name, tables, t0_ns, t1_ns, columns) for name, tables in LANES
             }
+            made["comm"] = _with_open(view, rank, process, made["comm"])
             found[rank] = {name: spans for name, spans in made.items() if spans}
     return found
+
+
+def _with_open(
+    view: View, rank: int, process: Process, done: tuple[LaneSpan, ...]
+) -> tuple[LaneSpan, ...]:
+    """And ops that are open for long: nothing is recorded of a hang but that they began."""
+    begun = {span.t0_ns for span in done}
+    still = [
+        LaneSpan(op.since_ns, view.t_ns, f"{op.text} …", f"comm.{op.op.op}")
+        for op in open_ops(view, rank, process)
+        if not op.call and op.since_ns not in begun and view.t_ns - op.since_ns >= PATIENCE_NS
+    ]
+    return tuple(sorted((*done, *still), key=_begin)) if still else done
+
+
+def _begin(span: LaneSpan) -> int:
+    return span.t0_ns
 
 
 def _lane(

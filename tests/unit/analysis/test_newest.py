@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
 from tests.unit.analysis.test_waitgraph import at
-from tests.unit.trace_builder import Trace
+from tests.unit.trace_builder import Trace, ns
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -81,3 +82,23 @@ def test_who_waits_for_one_rank_in_several_ops_is_told_apart() -> None:
         "ranks 0,1 wait 3 s in all_reduce left #0 for rank 2, which has not come. "
         "Ranks 3–5 wait in broadcast Right #0."
     )
+
+
+def test_the_timeline_draws_what_does_not_end() -> None:
+    """Nothing is recorded of a hang but that its ops began."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 0, 1)
+    for proc in trace.ranks[:2]:
+        proc.collective("world", "all_reduce", 10, None)
+    trace.ranks[2].phase("forward", 0, 9)
+    store = trace.store()
+    assert lanes(store, ns(1500), ns(1900), 100) == {0: {}, 1: {}, 2: {}}  # no news yet
+    drawn = lanes(store, ns(3000), ns(4000), 100)
+    (box,) = drawn[1]["comm"]
+    assert (box.t0_ns, box.t1_ns) == (ns(10), ns(4000))
+    assert (box.label, box.style) == ("all_reduce world #1 …", "comm.all_reduce")
+    assert drawn[0].keys() == {"comm"} and drawn[2] == {}
+    assert [box.label for box in lanes(store, ns(0), ns(4000), 100)[0]["comm"]] == [
+        "all_reduce world #0", "all_reduce world #1 …",
+    ]  # fmt: skip
