@@ -112,12 +112,18 @@ def seen(view: View, rank: int) -> Seen:
 def _ready(view: View, process: Process, said: Mapping[str, Any]) -> float:
     """Share of the last seconds that its main thread stood ready and got no core: no sleep."""
     t_ns = state_at(view)[0] or view.t_ns
-    before_ns, earlier = view.store.states.ranks(t_ns - READY_NS)
+    before_ns, earlier = _earlier(view)
     now = fields.integers(said, "scheduled")
     before = fields.integers(earlier.get(process.proc, {}), "scheduled")
     if before_ns is None or t_ns <= before_ns or len(now) != 2 or len(before) != 2:
         return 0.0
     return max(0, now[1] - before[1]) / (t_ns - before_ns)
+
+
+@per_view
+def _earlier(view: View) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
+    """What all ranks' states were READY_NS before."""
+    return view.store.states.ranks((state_at(view)[0] or view.t_ns) - READY_NS)
 
 
 def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:

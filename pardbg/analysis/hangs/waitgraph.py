@@ -36,6 +36,7 @@ PATIENCE_NS: Final = 2_000_000_000
 """An op that is open for less is no news."""
 STILL_NS: Final = 1_000_000_000
 """A rank without a stack that has moved since then is not standing in an op."""
+_MOST_KEPT: Final = 1 << 15
 TAIL: Final = 4096
 """Ops per rank in which the open ones are looked for."""
 _SEND, _FAILED = int(wire.Flag.SEND), int(wire.Flag.FAILED)
@@ -226,10 +227,24 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
         since = fields.integer(said, "open_since_ns", 0)
         if not fields.integer(said, "open", 0) or not _old(view, since, 0):
             return []  # the usual case, and it costs nothing
-    found: list[PendingOp] = []
-    for name in _ISSUED:
-        found += _open_in(view, rank, process, name, since)
-    return sorted(found, key=lambda op: op.since_ns)
+    names = (name for issued in _ISSUED for name in (issued, done_table(issued)))
+    known = view.memo("open ops", _MOST_KEPT)
+    of = since, _stamp(view, process, *names)
+    kept: tuple[object, list[PendingOp]] = known.get(process.proc, (None, []))
+    if kept[0] != of:
+        found = [op for name in _ISSUED for op in _open_in(view, rank, process, name, since)]
+        kept = known[process.proc] = of, sorted(found, key=lambda op: op.since_ns)
+    return list(kept[1])
+
+
+def _stamp(view: View, process: Process, *names: str) -> tuple[object, ...]:
+    """Changes when the process has more of these records, or defines more: while ranks stand, what
+    is worked out of them is kept."""
+    rows = (view.rows(process, name) for name in names)
+    return (
+        len(process.groups), len(process.ops), view.store.part,
+        *(number for table, visible in rows for number in (table.base, visible)),
+    )  # fmt: skip
 
 
 def _may_wait(view: View) -> dict[int, Process]:
@@ -363,7 +378,12 @@ class _Reached:
         key = (rank, group.epoch, group.key)
         found = self._groups.get(key)
         if found is None:
-            found = self._groups[key] = self._count_collectives(rank, group)
+            process, known = self._view.ranks[rank], self._view.memo("reached", _MOST_KEPT)
+            of = _stamp(self._view, process, "issue", "call_begin")
+            at = (process.proc, *key)
+            if known.get(at, (None,))[0] != of:
+                known[at] = of, self._count_collectives(rank, group)
+            found = self._groups[key] = known[at][1]
         return found
 
     def absent(self, group: GroupDef, seq: int) -> tuple[int, ...]:

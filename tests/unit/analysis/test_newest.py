@@ -7,6 +7,7 @@ import pytest
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
+from pardbg.store.history import StateHistory
 from tests.unit.analysis.test_waitgraph import at
 from tests.unit.trace_builder import Trace, ns
 
@@ -102,3 +103,20 @@ def test_the_timeline_draws_what_does_not_end() -> None:
     assert [box.label for box in lanes(store, ns(0), ns(4000), 100)[0]["comm"]] == [
         "all_reduce world #0", "all_reduce world #1 …",
     ]  # fmt: skip
+
+
+def test_of_a_hang_of_many_ranks_their_states_are_gathered_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once per rank made it the square of them: of 1,024 a second and more for each frame."""
+    trace = Trace(64)
+    for proc in trace.ranks[1:]:
+        proc.collective("world", "all_reduce", 1, None, flags=0)
+    trace.flush()
+    for t in range(500, 5000, 250):
+        row = {"open": 1, "open_since_ns": ns(1), "os": "S", "cpu": 0.0, "scheduled": [0, 0]}
+        trace.state(t, **{p.proc: {"rank": p.rank, **row} for p in trace.ranks[1:]})
+    view, real, asked = at(trace, 5000), StateHistory.ranks, []
+    monkeypatch.setattr(StateHistory, "ranks", lambda *args: asked.append(args) or real(*args))
+    assert findings(view)[0].culprits == (0,)
+    assert len(asked) < 8
