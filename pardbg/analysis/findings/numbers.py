@@ -350,7 +350,7 @@ def unaveraged(view: View) -> Iterable[Finding]:
 
 
 def ungraded(view: View) -> Iterable[Finding]:
-    """Ranks whose optimizer steps parameters that never had a gradient."""
+    """Ranks whose optimizer never has a gradient to step by."""
     found: dict[str, list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         if (
@@ -365,10 +365,11 @@ def ungraded(view: View) -> Iterable[Finding]:
             severity="warning",
             ranks=tuple(ranks),
             t_ns=view.t_ns,
-            text=f"{ranks_text(ranks)} step {optimizer}, but no parameter that it has ever had a "
-            "gradient: it changes nothing.",
-            advice="Give it the parameters that backward fills: made before the model was wrapped "
-            "or moved, it has others; a wrapper may keep gradients elsewhere (main_grad).",
+            text=f"{ranks_text(ranks)} step {optimizer}, but no parameter that it has had a "
+            "gradient at any of its steps: it changes nothing.",
+            advice="Give it the parameters that backward fills (made before the model was wrapped "
+            "or moved, it has others) and clear gradients after step(), not before it; a wrapper "
+            "may keep gradients elsewhere (main_grad).",
             evidence=Evidence(view.t_ns, None, "memory"),
         )
 

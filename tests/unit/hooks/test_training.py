@@ -93,12 +93,12 @@ def test_the_loss_of_a_step_is_what_its_gradients_belong_to(c: core.Core) -> Non
 
 def test_losses_that_are_divided_by_their_number_are_added(c: core.Core) -> None:
     """Losses of 1, 2 and 3, a third of each: 2. The division by 5 of the next step is no share of
-    three: mean of 0.2, 0.4 and 0.6."""
+    three: mean of 0.2, 0.4 and 0.6. A division by 1 after it (Accelerate's own) hides nothing."""
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.0)
     for divisor in (3, 5):
         for loss in (1.0, 2.0, 3.0):
-            ((weight * loss).sum() / divisor).backward()
+            ((weight * loss).sum() / divisor / 1).backward()
         optimizer.step()
     said = {r.step: r.a for r in rank(c).of(Kind.METRIC, "loss")}
     assert said == {0: pytest.approx(2.0), 1: pytest.approx(0.4)}
@@ -129,6 +129,31 @@ def test_the_last_microbatch_may_come_in_the_optimizers_closure(c: core.Core) ->
     microbatch(1.0)
     optimizer.step(lambda: microbatch(3.0))
     assert [r.a for r in rank(c).of(Kind.METRIC, "loss")][-1] == 2.0
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.375, 0.375, 0.25)])
+def test_all_microbatches_may_come_in_the_optimizers_closure(
+    c: core.Core, shares: tuple[float, ...]
+) -> None:
+    """Composer's way: the closure clears the gradients and runs them all, each weighed by its part
+    of the batch. Losses of 1, 2 (and 3): 0.5 + 1, or 0.375 + 0.75 + 0.75; so it is where the
+    closure runs more than once."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    for optimizer in (
+        torch.optim.SGD([weight], lr=0.0),
+        torch.optim.LBFGS([weight], lr=0.0, max_iter=3, tolerance_change=-1.0),
+    ):
+
+        def closure(optimizer: torch.optim.Optimizer = optimizer) -> float:
+            optimizer.zero_grad()
+            for number, share in enumerate(shares, 1):
+                (weight * number).sum().mul_(share).backward()
+            return 1.0
+
+        optimizer.step(closure)
+        said = [r.a for r in rank(c).of(Kind.METRIC, "loss")]
+        assert said[-1] == sum(number * share for number, share in enumerate(shares, 1))
+    assert len(said) > 2 * len(shares)  # LBFGS evaluated it more than once
 
 
 def test_a_share_of_all_ranks_tokens_is_no_loss(

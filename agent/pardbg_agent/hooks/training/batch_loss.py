@@ -5,30 +5,38 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from pardbg_agent.hooks.tensors import parameters_of
 from pardbg_agent.wire import NONE
+
+_NEAR = 1e-6
 
 
 class BatchLoss:
     """The losses of a step's microbatches, until an optimizer steps or another step begins.
 
     Their mean is the loss. Programs that accumulate gradients divide each loss by the number of
-    microbatches before backward; where they do, their sum is. An epoch's last step may have fewer,
-    each still divided by the number that the step before had.
+    microbatches before backward, or weigh each by its samples: where these shares add up to 1,
+    their sum is the loss. An epoch's last step may have fewer, each still divided by the number
+    that the step before had.
     """
 
     def __init__(self) -> None:
         self._parts: list[tuple[float, float]] = []
-        """(value, the number it was divided by, or 1)"""
+        """(value, the share that it was multiplied by, or 1)"""
         self._step = NONE
         self._number = 0
         """Microbatches of the last step that divided by their number."""
         self._closure: Any = None
+        self._outside = 0
+        """Microbatches before the closure."""
         self._of: dict[int, weakref.ref[Any]] = {}
 
-    def add(self, of: Any, value: float, divisor: float, step: int, closure: Any) -> float:
+    def add(self, of: Any, value: float, share: float, step: int, closure: Any) -> float:
         """The step's loss with one more microbatch. A second backward from the same scalar ``of``
-        (for the weights alone, say) is of the same one. ``closure``: what says in which optimizer's
-        step() backward was called, or None: its second evaluation (LBFGS) is of the same batch."""
+        (for the weights alone, say) is of the same one. ``closure``: the optimizer, as a
+        weak reference, in whose step() backward was called, and the time, or None: its second
+        evaluation (LBFGS) is of the same batch. It begins where there are no gradients, or where
+        the shares would be more than 1."""
         if step != self._step:
             self.clear()
             self._step = step
@@ -36,39 +44,49 @@ class BatchLoss:
         if known is not None and known() is of:
             return self.value()
         self._of[id(of)] = weakref.ref(of)
-        if closure is not None and closure is self._closure:
-            self._parts.pop()
+        if closure is None or closure is not self._closure:
+            self._outside = len(self._parts)
+        elif self._shares() + share > 1 + _NEAR or _cleared(closure[0]()):
+            del self._parts[self._outside :]
         self._closure = closure
-        self._parts.append((value, divisor))
+        self._parts.append((value, share))
         return self.value()
 
     def value(self) -> float:
-        """Sum of the parts if each was divided by their number, else their mean."""
+        """Sum of the parts if their shares add up to 1, else their mean."""
         number = len(self._parts)
         total = sum(value for value, _ in self._parts)
-        if self._divided_by(number):
+        if abs(self._shares() - 1) < _NEAR:
             return total
-        short = number < self._number and self._divided_by(self._number)
-        return total / number * (self._number if short else 1)
+        n = self._number
+        short = number < n and all(abs(share * n - 1) < _NEAR for _, share in self._parts)
+        return total / number * (n if short else 1)
 
-    def _divided_by(self, number: int) -> bool:
-        return all(abs(divisor - number) < 1e-6 * number for _, divisor in self._parts)
+    def _shares(self) -> float:
+        return sum(share for _, share in self._parts)
 
     def clear(self) -> None:
         """An optimizer stepped: its gradients are gone."""
-        if len(self._parts) > 1 and self._divided_by(len(self._parts)):
+        if len(self._parts) > 1 and abs(self._shares() - 1) < _NEAR:
             self._number = len(self._parts)
         self._parts, self._closure, self._of = [], None, {}
 
 
-def divisor_of(loss: Any) -> float:
-    """The plain number a loss was divided by last (``loss / 4``, ``loss * 0.25``), else 1."""
-    node = getattr(loss, "grad_fn", None)
-    name = type(node).__name__
-    if name not in ("DivBackward0", "MulBackward0"):
-        return 1.0
-    other: Any = getattr(node, "_saved_other", None)
-    if getattr(other, "is_cpu", False) and other.dim() == 0 and not other.requires_grad:
+def _cleared(optimizer: Any) -> bool:
+    return all(p.grad is None for p in parameters_of(optimizer))
+
+
+def share_of(loss: Any) -> float:
+    """The plain number, not 1, a loss was multiplied by last (``loss * 0.25``, ``loss / 4``), else
+    1. Accelerate divides by 1 what a trainer on top of it has divided."""
+    node: Any = getattr(loss, "grad_fn", None)
+    share = 1.0
+    while share == 1.0 and type(node).__name__ in ("DivBackward0", "MulBackward0"):
+        other: Any = getattr(node, "_saved_other", None)
+        if not getattr(other, "is_cpu", False) or other.dim() or other.requires_grad:
+            break
         number = float(other)
-        return number if name == "DivBackward0" else (1 / number if number else 1.0)
-    return 1.0
+        inverse = type(node).__name__ == "DivBackward0"
+        share = (1 / number if number else 1.0) if inverse else number
+        node = node.next_functions[0][0]
+    return share

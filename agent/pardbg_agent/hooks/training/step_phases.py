@@ -29,7 +29,7 @@ from pardbg_agent.hooks.context import LOCAL, Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import parameters_of
-from pardbg_agent.hooks.training.batch_loss import divisor_of
+from pardbg_agent.hooks.training.batch_loss import share_of
 from pardbg_agent.hooks.watch import not_finite
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
@@ -269,14 +269,14 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     """What backward begins from, if it is one number."""
     unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
-        value, divisor = unscaled or (tensors.item(), divisor_of(tensors))
-        log_loss(c, x.loss.add(tensors, value, divisor, c.step, local().optimizer))
+        value, share = unscaled or (tensors.item(), share_of(tensors))
+        log_loss(c, x.loss.add(tensors, value, share, c.step, local().optimizer))
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
     """``scaler.scale(loss).backward()``: the loss is what it was before."""
     if is_plain_scalar(outputs) and not local().action:
-        local().unscaled = outputs.item(), divisor_of(outputs)
+        local().unscaled = outputs.item(), share_of(outputs)
 
 
 def _anchor(c: _core.Core, x: Context, t: int) -> None:
