@@ -312,12 +312,17 @@ def _op_texts(ordered: Sequence[Issue]) -> dict[int, object]:
     """By rank. A reduction that one of them does not know (Python's hooks cannot see that of an op
     which C++ issues, the native ones can) is not compared."""
     unknown = {i.op.op for i in ordered if not i.op.reduce}
-    return {i.rank: i.op.op if i.op.op in unknown else _op_text(i) for i in ordered}
+    met = all(i.done_ns is not None and not i.failed for i in ordered)
+    return {i.rank: i.op.op if i.op.op in unknown else _op_text(i, met) for i in ordered}
 
 
-def _op_text(issue: Issue) -> str:
-    reduce = issue.op.reduce
-    return f"{issue.op.op} {reduce}" if reduce else issue.op.op
+def _op_text(issue: Issue, met: bool = False) -> str:
+    """``met``: all came back. Where, they may have written in several ways (localhost, its number,
+    a store of their own)."""
+    said = issue.op.reduce
+    if met and issue.op.op == "init_process_group":
+        said = said.partition(", ")[2]
+    return f"{issue.op.op} {said}" if said else issue.op.op
 
 
 def _root(issue: Issue) -> int | None:

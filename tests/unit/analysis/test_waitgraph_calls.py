@@ -153,6 +153,27 @@ def test_set_up_calls_in_another_order_are_a_mismatch() -> None:
     assert one.culprits == (1,) and "rank 1: new_group ranks 0,2" in one.text
 
 
+@pytest.mark.parametrize(
+    ("size", "met", "said"),
+    [(2, True, []), (2, False, ["call-mismatch"]), (3, True, ["call-mismatch"])],
+)
+def test_ranks_that_met_may_have_written_the_address_in_several_ways(
+    size: int, met: bool, said: list[str]
+) -> None:
+    """Where they have not met, or disagree on more than the address, it is told."""
+    trace = Trace(2)
+    for proc, at in zip(
+        trace.ranks,
+        ("at localhost:1, world size 2", f"at 10.0.0.1:1, world size {size}"),
+        strict=True,
+    ):
+        call(proc, "init_process_group", 1, (0, 1), at)
+        if met:
+            op = proc.op("init_process_group", "", at)
+            proc.record(wire.Kind.CALL, 1, 5, op, seq=0, group_id=proc._groups["calls.2"])
+    assert list(found(trace, 100)) == said
+
+
 def test_who_waits_in_a_group_that_others_never_made_is_explained_by_the_call() -> None:
     """Rank 1 makes a mesh of another shape and waits in its axis; the others went on."""
     groups = {"world": (0, 1, 2), "odd": (0, 1, 2)}

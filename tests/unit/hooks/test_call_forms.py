@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pardbg_agent
 from pardbg_agent import core, hooks
+from pardbg_agent.hooks.comm import host_calls
 from pardbg_agent.life import calls
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import make_run, read_rank
@@ -308,6 +309,16 @@ def test_files_are_named_as_they_are(
     for form in FILES.values():
         form(at)
     assert said == [at] * len(FILES)
+
+
+def test_an_address_is_told_alike_from_a_url_and_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranks of one group may give it in different ways (torchrl's collectors)."""
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    by_url = host_calls._init("gloo", "tcp://10.0.0.1:29500", rank=0, world_size=2)
+    assert by_url == host_calls._init("gloo", rank=1, world_size=2)
 
 
 def test_a_store_called_wrongly_is_the_programs_mistake(c: core.Core) -> None:

@@ -164,7 +164,7 @@ def _init(*args: Any, **kwargs: Any) -> About | None:
     elif method is None or str(method).startswith("env:"):
         where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
     else:
-        where = str(method).partition("?")[0]
+        where = str(method).partition("?")[0].removeprefix("tcp://")
     backend = given.get("backend") or "default backend"
     return About(f"at {where}, world size {size}, {backend}", range(size))
 
