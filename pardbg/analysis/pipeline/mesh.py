@@ -8,7 +8,7 @@ from statistics import median
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import PipelineStep
-from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step, step_bubble
+from pardbg.analysis.pipeline.schedule import last_step, newest_step, pipeline_step, step_bubble
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
 
 def _last_steps(view: View, layout: Layout) -> range:
     """The newest first, _LOOK_BACK at most."""
-    newest = newest_step(view, layout)
+    newest = last_step(view, layout)
     last = -1 if newest is None else newest
     return range(last, max(-1, last - _LOOK_BACK), -1)
 

@@ -88,17 +88,20 @@ def _group_name(view: View, layout: Layout) -> str:
 
 def newest_step(view: View, layout: Layout) -> int | None:
     """Newest step with an action begun at the cursor."""
+    running = (running_action(view, rank) for rank in layout.ranks)
+    steps = [last_step(view, layout), *(one[0] for one in running if one is not None)]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def last_step(view: View, layout: Layout) -> int | None:
+    """Newest step of which an action is over."""
     steps = []
     for rank in layout.ranks:
         process = view.ranks.get(rank)
-        if process is None:
-            continue
-        table, visible = view.rows(process, layout.table)
-        if visible:
-            steps.append(int(table.col("step")[visible - 1]))
-        running = running_action(view, rank)
-        if running is not None:
-            steps.append(running[0])
+        if process is not None:
+            table, visible = view.rows(process, layout.table)
+            if visible:
+                steps.append(int(table.col("step")[visible - 1]))
     return max(steps, default=None)
 
 
@@ -350,9 +353,14 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     """Bubble fraction of a complete step that ran freely, without the rest of its figures."""
     cache = view.memo("bubble")
     key = (layout.key, step)
-    known: tuple[int, float] | None = cache.get(key)
-    if known is not None and known[0] <= view.t_ns:
+    known: tuple[int, float, object] | None = cache.get(key)
+    if (
+        known is not None and known[0] <= view.t_ns
+        and (known[2] is None or known[2] == _as_it_was(view, layout, step))
+    ):  # fmt: skip
         return known[1]
+    if _is_under_way(view, layout, step):
+        return None
     rows = step_rows(view, layout, step)
     window = _window(rows, view.t_ns)
     if window is None or not _is_complete(view, layout, rows, step):
@@ -364,9 +372,29 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     length = window[1] - window[0]
     bubble = _bubble(busy, len(rows), length)
     newest = newest_step(view, layout)
-    if newest is not None and step < newest - 1:  # records of the last steps may still come
-        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble)
+    if newest is not None and step < newest:
+        settled = step < newest - 1  # records of the last steps may still come
+        of = None if settled else _as_it_was(view, layout, step)
+        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble, of)
     return bubble
+
+
+def _as_it_was(view: View, layout: Layout, step: int) -> object:
+    """Equal while no more of the step has come."""
+    store = view.store
+    return _signature(view, layout, step) if store.live else (store.revision, store.part)
+
+
+def _is_under_way(view: View, layout: Layout, step: int) -> bool:
+    """Most of the newest steps are, by a look at how many rows there are."""
+    for rank in layout.ranks:
+        process = view.ranks.get(rank)
+        if process is None or _ended_step(view, rank, step, by_end=not layout.planned):
+            continue
+        rows = view.step_rows(process, layout.table, step)[1] if layout.planned else ()
+        if not layout.planned or len(rows) < len(layout.order[rank]):
+            return True
+    return False
 
 
 def _all_ended_ns(view: View, layout: Layout, step: int) -> int:

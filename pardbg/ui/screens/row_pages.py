@@ -3,7 +3,7 @@ memory, findings, output."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pardbg.analysis.findings.shared import Evidence, Finding
@@ -112,7 +112,7 @@ class CollectivesPage(RowsPage):
     """Operations matched over their ranks; follows the newest until a row is selected."""
 
     name_ = "collectives"
-    parts = ("collectives", "p2p")
+    parts: Collection[str] = ("collectives",)
     _p2p = _by_wait = False
 
     @property
@@ -139,6 +139,7 @@ class CollectivesPage(RowsPage):
 
     def other(self) -> bool:
         self._p2p, self._chosen = not self._p2p, None
+        self.parts = ("collectives", "p2p") if self._p2p else ("collectives",)
         self.redraw()
         return True
 
