@@ -13,6 +13,7 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls, collectives
 from pardbg.analysis.comm.p2p import p2p_between
+from pardbg.analysis.findings.asked import told
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import (
     ASLEEP,
@@ -78,10 +79,12 @@ def hangs(view: View) -> Iterable[Finding]:
     ended = view.run_end
     if ended is not None and not ended[1]:
         return
-    fell = min((t for _, t, _ in bad_ends(view)), default=None)
-    found: list[Finding] = []
+    bad, found = bad_ends(view), list[Finding]()
+    fell, asked = min((t for _, t, _ in bad), default=None), told(view, bad)
     if fell is not None:
         found = list(_at(View(view.store, fell - BEFORE_NS), over=fell))
+        if not found and asked is not None:  # told to end, ranks may clean up for seconds
+            found = list(_at(View(view.store, asked.t_ns - BEFORE_NS), over=fell))
     if not found and ended is None:
         found = list(_at(view, over=None))
     yield from found

@@ -260,6 +260,20 @@ def test_a_hang_that_the_user_interrupts_stays_a_hang() -> None:
     assert worse == ["missing-rank"] and text.startswith("the run was ended by")
 
 
+def test_a_hang_that_the_user_interrupts_stays_one_though_ranks_clean_up_for_a_while() -> None:
+    """As Composer does: 2 comes when Ctrl-C wakes it at 8 s, so the op ends; all leave later."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.phase("data", 0, 1)
+        proc.collective("world", "all_reduce", 8005 if proc.rank == 2 else 1, 8010)
+    trace.flush()
+    for proc in trace.ranks:
+        ends(trace, proc, 9500, "exit", 1)
+    trace.define(wire.DefKind.END, proc=None, t_ns=ns(9600), code=1, told=[[ns(8000), 2]])
+    text, worse = interrupt_said(trace)
+    assert worse == ["missing-rank"] and text.startswith("the run was ended by")
+
+
 def test_a_job_that_a_viewer_ended_is_a_note_that_says_who() -> None:
     trace = three(waiting=())
     trace.hub(wire.Key.CONTROL, 40, event="kill", by="view-1a2b", text="kill the job")
