@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,15 +91,24 @@ def _text(row: CollectiveRow | P2PRow) -> str:
     return f"{row.group} {edge} {row.label} {row.verdict} {_p2p_verdict(row)[0]}".lower()
 
 
-def begins_at(rows: Sequence[CollectiveRow | P2PRow], by_wait: bool) -> int:
-    """Where the page stands before a row is chosen: at what ranks are stuck in (where they disagree
-    before where they wait), else at the newest."""
+def begins_at(
+    rows: Sequence[CollectiveRow | P2PRow], by_wait: bool, culprits: Collection[int] = ()
+) -> int:
+    """Where the page stands before a row is chosen: at what ranks are stuck in (where they
+    disagree, else where a culprit is missing, else where anybody is), else at the newest."""
     if by_wait:
         return 0
-    stuck = {i: row.verdict for i, row in enumerate(rows) if _is_open(row)}
-    apart = (i for i, verdict in stuck.items() if verdict.endswith("mismatch"))
-    waits = (i for i, verdict in stuck.items() if verdict == "missing rank")
-    return next(apart, next(waits, len(rows) - 1))
+    stuck = [(i, row) for i, row in enumerate(rows) if _is_open(row)]
+    apart = (i for i, row in stuck if row.verdict.endswith("mismatch"))
+    waits = [(i, row) for i, row in stuck if row.verdict == "missing rank"]
+    of = (i for i, row in waits if not _missing(row).isdisjoint(culprits))
+    return next(apart, next(of, waits[0][0] if waits else len(rows) - 1))
+
+
+def _missing(row: CollectiveRow | P2PRow) -> set[int]:
+    if isinstance(row, CollectiveRow):
+        return set(row.missing)
+    return {row.src if row.send_ns is None else row.dst}
 
 
 def _is_open(row: CollectiveRow | P2PRow) -> bool:
@@ -126,7 +135,9 @@ def collectives(
         blank = empty(cells, rows - 1, *why)
         return Picture(head, blank.body)
     focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
-    if focus is None and (first := begins_at(listed, look.by_wait)) < len(listed) - 1:
+    culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
+    first = begins_at(listed, look.by_wait, culprits)
+    if focus is None and first < len(listed) - 1:
         focus = first
     current = listed[-1 if focus is None else focus]
     table: Sequence[Column[Any]] = _p2p_columns(cells, snapshot.t_begin_ns)

@@ -77,7 +77,7 @@ class RowsPage(Page):
         """What names a row."""
         raise NotImplementedError
 
-    def unchosen(self, rows: Sequence[Any]) -> int:
+    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
         """The one to begin at."""
         return 0
 
@@ -86,7 +86,7 @@ class RowsPage(Page):
         rows = self.rows(frame)
         names = [self.key(row) for row in rows]
         here = self._chosen in names
-        self._at = names.index(self._chosen) if here else self.unchosen(rows)
+        self._at = names.index(self._chosen) if here else self.unchosen(frame, rows)
         return self._at
 
     def move(self, by: int) -> None:
@@ -128,8 +128,9 @@ class CollectivesPage(RowsPage):
     def key(self, row: Any) -> object:
         return key_of(row)
 
-    def unchosen(self, rows: Sequence[Any]) -> int:
-        return begins_at(rows, self._by_wait)
+    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
+        hang = frame.snapshot.hang
+        return begins_at(rows, self._by_wait, hang.culprits if hang is not None else ())
 
     def grid(self) -> bool:
         """By time, or what cost most waiting first."""
@@ -190,7 +191,7 @@ class FindingsPage(RowsPage):
     def key(self, row: Finding) -> object:
         return row.kind, row.culprits, row.group, row.seq
 
-    def unchosen(self, rows: Sequence[Any]) -> int:
+    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
         return min(self._at, max(0, len(rows) - 1))
 
     def want(self) -> Want:

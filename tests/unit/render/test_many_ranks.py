@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from pardbg.analysis.answers.hang import Hang
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.shared import Finding
 from pardbg.render.draw.cells import Picture, plain
@@ -99,6 +100,11 @@ def test_the_collectives_page_begins_at_what_ranks_are_stuck_in(verdict: str, at
         rows[9] = replace(rows[9], verdict="missing rank", arrivals=begun)
     if verdict == "op mismatch":
         rows[5] = replace(rows[5], verdict="op mismatch", arrivals=begun)
+    if verdict == "missing rank":  # of two, at the one that the culprit is missing in
+        rows[7] = replace(rows[9], seq=7, missing=(5,))
+        rows[9] = replace(rows[9], missing=(4, 6))
+        held = Hang("missing-rank", "error", (6,), (0,), "", None, 0, None, "")
+        made = replace(made, hang=held)
     picture = collectives(replace(made, collectives=tuple(rows)), 120, 35)
     assert picture.focus == (None if at == 59 else at) and picture.follow is (at == 59)
     assert any(f"#{at} " in plain(row) for row in picture.foot)
