@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from textwrap import wrap
-from typing import Final
+from typing import Final, TypeVar
 
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
@@ -34,6 +34,7 @@ from pardbg.words import binary_size, count, duration, percent, plural, rank_set
 
 MAX_RANKS: Final = 32
 """Rows per table; more ranks are said to be more."""
+Row = TypeVar("Row")
 
 
 def text(report: Report) -> str:
@@ -119,7 +120,7 @@ def _parts(report: Report) -> list[str]:
 def _ranks(report: Report) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("rank", "host", "pid", "state", "steps", "dropped", "agent"),
-        *rank_rows(report.ranks[:MAX_RANKS]),
+        *rank_rows(_shown(report, report.ranks, lambda row: row.now.rank)),
     ]
     lines = table(rows, (1, 3), WIDTH) + _more(report.ranks)
     return _titled("Ranks", lines if len(rows) > 1 else ["none seen"])
@@ -252,7 +253,8 @@ def _memory(report: Report) -> list[str]:
         return []
     heads = ("rank", "params", "grads", "optimizer", "activations", "other", "expected")
     rows: list[tuple[str, ...]] = [heads]
-    rows += [(str(row.rank), *map(binary_size, _sizes(row))) for row in known[:MAX_RANKS]]
+    shown = _shown(report, known, lambda row: row.rank)
+    rows += [(str(row.rank), *map(binary_size, _sizes(row))) for row in shown]
     lines = table(rows, (), WIDTH) + _more(known)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
@@ -270,6 +272,17 @@ def _sizes(row: MemoryRow) -> tuple[int | None, ...]:
 
 def _titled(title: str, lines: Sequence[str]) -> list[str]:
     return [f"── {title} ".ljust(WIDTH, "─"), *lines]
+
+
+def _shown(report: Report, rows: Sequence[Row], rank_of: Callable[[Row], int]) -> Sequence[Row]:
+    """The first rows, and those of culprits wherever they stand."""
+    if len(rows) <= MAX_RANKS:
+        return rows
+    culprits = {rank for finding in report.findings for rank in finding.culprits}
+    bad = [row for row in rows if rank_of(row) in culprits][: MAX_RANKS // 2]
+    known = {rank_of(row) for row in bad}
+    others = [row for row in rows if rank_of(row) not in known][: MAX_RANKS - len(bad)]
+    return sorted((*others, *bad), key=rank_of)
 
 
 def _more(rows: Sequence[object]) -> list[str]:

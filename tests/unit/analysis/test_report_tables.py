@@ -91,3 +91,19 @@ def test_nothing_is_nothing() -> None:
     view = View(Trace(2).store(), None)
     assert window(view) is None and rank_overlaps(view) == () == bandwidths(collectives(view))
     assert stage_times([]) == ()
+
+
+def test_of_many_ranks_the_culprits_rows_are_among_those_shown() -> None:
+    """64 ranks, of which 50 is killed: 31 of the first ones and that one, in order."""
+    trace = Trace(64)
+    for proc in trace.ranks:
+        proc.step(0, 0, 1)
+        proc.memory("parameters", 1, 1 << 20)
+    trace.define_end(trace.ranks[50], 2, "killed")
+    trace.end(3, code=1)
+    lines = text(report(trace.store())).split("\n")
+    for title in ("── Ranks ", "── Memory "):
+        at = next(i for i, line in enumerate(lines) if line.startswith(title))
+        more = lines.index("… and 32 more ranks (--json has all)", at)
+        shown = [int(line.split()[0]) for line in lines[at + 2 : more]]
+        assert shown == [*range(31), 50]
