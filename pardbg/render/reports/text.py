@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -63,7 +64,7 @@ def _run(report: Report) -> list[str]:
     parts.append(_ended(report) if run.exit_code is None else f"exit code {run.exit_code}")
     lines = ["  ".join(parts)]
     if run.argv:
-        lines += _wrapped("$ " + " ".join(run.argv), "  ")
+        lines += _wrapped("$ " + shlex.join(run.argv), "  ")
     if run.rehearsed:
         lines.append("A rehearsal: times count events, 10 µs each, and measure nothing.")
     if loss := loss_text(report):
