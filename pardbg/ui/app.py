@@ -97,12 +97,13 @@ class PardbgApp(TerminalApp):
     # ---- to the main screen
 
     def on_key(self, event: events.Key) -> None:
-        if self.screen is self.main and self.main.typed_ahead(event):
+        if self.screen_stack[-1:] == [self.main] and self.main.typed_ahead(event):
             event.stop()
             event.prevent_default()
 
     def on_frame_ready(self, event: FrameReady) -> None:
-        self.main.take_frame(event.frame)
+        if self.screen_stack:  # none while the app closes
+            self.main.take_frame(event.frame)
 
     def on_loading(self, event: Loading) -> None:
         self.main.take_loading(event.share)
