@@ -458,6 +458,25 @@ def test_multiprocessing_children_are_processes_of_their_own(
     assert sorted(len(ring_values(run_dir, child)) for child in children) == [30, 31]
 
 
+def test_what_a_forked_child_wrote_last_is_sent_as_it_leaves(
+    hub: FakeHub, start: Start, run_dir: Path
+) -> None:
+    """Before its os._exit. Where it got no core for that, its ring has the rest: of three tries
+    one has to do."""
+    for number in range(3):
+        known, stop_file = set(hub.procs()), run_dir / f"stop{number}"
+        process = start("processes", "fork", STOP_FILE=str(stop_file))
+        hub.until(lambda known=known: len(set(hub.records) - known) == 3)
+        stop_file.touch()
+        children = [line.split()[1] for line in ended(hub, process)]
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            if all(values(hub, child) == ring_values(run_dir, child) for child in children):
+                return
+            hub.poll()
+    raise AssertionError("some of it is in the ring alone")
+
+
 def test_curve_keys_of_the_run_are_used(run_dir: Path, start: Start) -> None:
     server_public, server_secret = (key.decode() for key in zmq.curve_keypair())
     public, secret = (key.decode() for key in zmq.curve_keypair())

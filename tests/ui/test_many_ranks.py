@@ -34,7 +34,6 @@ async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
         }
         for key, parts in asked.items():
             await pilot.press(key)
-            app.main.want_page()
             assert app.engine._want.parts == parts
 
 

@@ -79,17 +79,16 @@ def _with_open(
     view: View, rank: int, process: Process, done: tuple[LaneSpan, ...]
 ) -> tuple[LaneSpan, ...]:
     """And ops that are open for long: nothing is recorded of a hang but that they began."""
+    since_ns = view.t_ns - PATIENCE_NS
+    ops = [op for op in open_ops(view, rank, process) if not op.call and op.since_ns <= since_ns]
+    if not ops:
+        return done
     begun = {span.t0_ns for span in done}
-    still = [
+    still = (
         LaneSpan(op.since_ns, view.t_ns, f"{op.text} …", f"comm.{op.op.op}")
-        for op in open_ops(view, rank, process)
-        if not op.call and op.since_ns not in begun and view.t_ns - op.since_ns >= PATIENCE_NS
-    ]
-    return tuple(sorted((*done, *still), key=_begin)) if still else done
-
-
-def _begin(span: LaneSpan) -> int:
-    return span.t0_ns
+        for op in ops if op.since_ns not in begun
+    )  # fmt: skip
+    return tuple(sorted((*done, *still), key=lambda span: span.t0_ns))
 
 
 def _lane(

@@ -80,12 +80,10 @@ def tail_start(view: View, name: str, rows: int | None) -> int:
     return int(np.partition(times, len(times) - rows)[len(times) - rows])
 
 
-def issues(view: View, name: str, since_ns: int, of: int | None = None) -> list[Issue]:
-    """Ops of table ``issue`` or ``issue_p2p`` issued since a time, of all ranks or one."""
+def issues(view: View, name: str, since_ns: int) -> list[Issue]:
+    """Ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
     made: list[Issue] = []
     for rank, process in view.having(name):
-        if of is not None and rank != of:
-            continue
         table, visible = view.rows(process, name)
         lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
         if visible > lo:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.base.matched import P2PRow, Verdict
 from pardbg.analysis.base.spans import Span, enclosing
-from pardbg.analysis.comm.ops import Issue, issues, tail_start
+from pardbg.analysis.comm.ops import Issue, issues, issues_at, tail_start
 from pardbg_agent import wire
 
 LAST: Final = 200
@@ -37,15 +39,17 @@ def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
 def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
     """The last messages between two ranks, both ways, oldest first: among those of a thousand
     ranks they need not be the last ones."""
-    starts = []
-    for rank in {one, other} & view.ranks.keys():
-        table, visible = view.rows(view.ranks[rank], "issue_p2p")
-        starts += [int(table.when[max(0, visible - 2 * LAST)])] if visible else []
-    start = min(starts, default=view.t_ns)
-    parts = [
-        issue for rank, peer in ((one, other), (other, one)) if rank in view.ranks
-        for issue in issues(view, "issue_p2p", start, rank) if issue.peer == peer
-    ]  # fmt: skip
+    tables = {
+        rank: view.rows(view.ranks[rank], "issue_p2p")
+        for rank in (one, other) if rank in view.ranks
+    }  # fmt: skip
+    begins = (int(t.when[max(0, seen - 2 * LAST)]) for t, seen in tables.values() if seen)
+    start = min(begins, default=view.t_ns)
+    parts: list[Issue] = []
+    for rank, (table, seen) in tables.items():
+        rows = np.arange(int(table.when[:seen].searchsorted(start)), seen)
+        ops = issues_at(view, rank, "issue_p2p", rows)
+        parts += [op for op in ops if op.peer == (other if rank == one else one)]
     return _paired(view, parts, start, LAST)
 
 

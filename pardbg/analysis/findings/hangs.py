@@ -80,10 +80,10 @@ def hangs(view: View) -> Iterable[Finding]:
     if ended is not None and not ended[1]:
         return
     bad, found = bad_ends(view), list[Finding]()
-    fell, asked = min((t for _, t, _ in bad), default=None), told(view, bad)
+    fell = min((t for _, t, _ in bad), default=None)
     if fell is not None:
         found = list(_at(View(view.store, fell - BEFORE_NS), over=fell))
-        if not found and asked is not None:  # told to end, ranks may clean up for seconds
+        if not found and (asked := told(view, bad)) is not None:  # ranks may clean up for seconds
             found = list(_at(View(view.store, asked.t_ns - BEFORE_NS), over=fell))
     if not found and ended is None:
         found = list(_at(view, over=None))

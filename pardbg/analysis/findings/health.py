@@ -11,15 +11,12 @@ from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings.reasons import killed_text
-from pardbg.analysis.findings.shared import Evidence, Finding, bad_ends, is_transport
+from pardbg.analysis.findings.shared import MANY, Evidence, Finding, bad_ends, is_transport
 from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg.words import MAX_TERMS, agreed, duration, plural, rank_set, ranks_text
 from pardbg_agent import wire
-
-MANY_NODES: Final = 3
-"""More that are silent at once are one finding."""
 
 
 def dropped(view: View) -> Iterable[Finding]:
@@ -194,7 +191,7 @@ def nodes_lost(view: View) -> Iterable[Finding]:
             silent.pop(node, None)
             if word == "node_lost":
                 silent[node] = (t_ns, event)
-    if len(silent) > MANY_NODES:
+    if len(silent) >= MANY:
         ranks = sorted({r for _, event in silent.values() for r in fields.integers(event, "ranks")})
         which = rank_set(silent, most=MAX_TERMS)
         yield _node_lost(

@@ -72,8 +72,9 @@ def _issued_last(view: View) -> Iterator[tuple[int, GroupDef, int]]:
     for process in view.ranks.values():
         table, visible = view.rows(process, "issue")
         if visible > 0:
-            last = np.array([visible - 1])
-            ((gid, seq, t0_ns),) = table.tuples(last, "group_id", "seq", "t0_ns")
+            gid, seq, t0_ns = (
+                int(table.col(name)[visible - 1]) for name in ("group_id", "seq", "t0_ns")
+            )
             if gid in process.groups:
                 yield t0_ns, process.groups[gid], seq
 

@@ -75,14 +75,14 @@ class Notices:
 
 
 def together(event: str, numbers: Iterable[int]) -> str:
-    """Several nodes' ``node``, ``node_lost`` or ``node_back`` as one line."""
+    """Several nodes' ``node_lost`` or ``node_back`` as one line."""
     which = f"nodes {rank_set(set(numbers), most=MAX_TERMS)}"
     if event == "node_lost":
         return (
             f"{which} are silent: the network, their relays or the nodes; their ranks are shown "
             "as they were"
         )
-    return f"{which} {'are back' if event == 'node_back' else 'have joined'}"
+    return f"{which} are back"
 
 
 class Nodes:

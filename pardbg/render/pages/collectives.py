@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ SUMMARY_ROWS = 26
 """From so many rows on there is a table by kind over the list."""
 CHART_ROWS = 34
 """From so many rows on there are charts under it."""
+_GOOD = ("matched", "incomplete")
 LIST_ROWS = 6
 """So many rows of the list are seen whatever is under it, where there is room."""
 
@@ -91,18 +92,16 @@ def _text(row: CollectiveRow | P2PRow) -> str:
     return f"{row.group} {edge} {row.label} {row.verdict} {_p2p_verdict(row)[0]}".lower()
 
 
-def begins_at(
-    rows: Sequence[CollectiveRow | P2PRow], by_wait: bool, culprits: Collection[int] = ()
-) -> int:
-    """Where the page stands before a row is chosen: at what ranks are stuck in (where they
-    disagree, else where a culprit is missing, else where anybody is), else at the newest."""
-    if by_wait:
-        return 0
-    stuck = [(i, row) for i, row in enumerate(rows) if _is_open(row)]
-    apart = (i for i, row in stuck if row.verdict.endswith("mismatch"))
-    waits = [(i, row) for i, row in stuck if row.verdict == "missing rank"]
-    of = (i for i, row in waits if not _missing(row).isdisjoint(culprits))
-    return next(apart, next(of, waits[0][0] if waits else len(rows) - 1))
+def begins_at(snapshot: Snapshot, rows: Sequence[CollectiveRow | P2PRow], by_wait: bool) -> int:
+    """Where the page stands before a row is chosen: in a hang at what ranks are stuck in (where
+    they disagree, else where a culprit is missing, else where anybody is), else at the newest."""
+    newest, hang = 0 if by_wait else len(rows) - 1, snapshot.hang
+    if by_wait or hang is None:
+        return newest
+    bad = [(i, row) for i, row in enumerate(rows) if row.verdict not in _GOOD and _is_open(row)]
+    apart = (i for i, row in bad if row.verdict.endswith("mismatch"))
+    of = (i for i, row in bad if not _missing(row).isdisjoint(hang.culprits))
+    return next(apart, next(of, bad[0][0] if bad else newest))
 
 
 def _missing(row: CollectiveRow | P2PRow) -> set[int]:
@@ -135,8 +134,7 @@ def collectives(
         blank = empty(cells, rows - 1, *why)
         return Picture(head, blank.body)
     focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
-    culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
-    first = begins_at(listed, look.by_wait, culprits)
+    first = begins_at(snapshot, listed, look.by_wait)
     if focus is None and first < len(listed) - 1:
         focus = first
     current = listed[-1 if focus is None else focus]

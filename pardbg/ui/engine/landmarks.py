@@ -35,12 +35,10 @@ def _key(finding: Finding) -> tuple[object, ...]:
 
 def _is_said_by(finding: Finding, now: Finding) -> bool:
     """It is one of those that are said together by now, or of which some are left."""
-    same = (finding.kind, finding.where) == (now.kind, now.where)
-    return (
-        same
-        and max(map(len, (finding.ranks, now.ranks))) >= MANY
-        and not (set(finding.ranks).isdisjoint(now.ranks))
-    )
+    if (finding.kind, finding.where) != (now.kind, now.where):
+        return False
+    many = max(len(finding.ranks), len(now.ranks)) >= MANY
+    return many and not set(finding.ranks).isdisjoint(now.ranks)
 
 
 @dataclass(slots=True)

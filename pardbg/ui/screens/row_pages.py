@@ -129,8 +129,7 @@ class CollectivesPage(RowsPage):
         return key_of(row)
 
     def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
-        hang = frame.snapshot.hang
-        return begins_at(rows, self._by_wait, hang.culprits if hang is not None else ())
+        return begins_at(frame.snapshot, rows, self._by_wait)
 
     def grid(self) -> bool:
         """By time, or what cost most waiting first."""

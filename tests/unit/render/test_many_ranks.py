@@ -105,6 +105,10 @@ def test_the_collectives_page_begins_at_what_ranks_are_stuck_in(verdict: str, at
         rows[9] = replace(rows[9], missing=(4, 6))
         held = Hang("missing-rank", "error", (6,), (0,), "", None, 0, None, "")
         made = replace(made, hang=held)
+    elif verdict:
+        made = replace(made, hang=Hang("op-mismatch", "error", (6,), (0,), "", None, 0, None, ""))
+    else:  # somebody is late: no hang, so the newest is followed
+        rows[9] = replace(rows[9], verdict="missing rank", arrivals=begun)
     picture = collectives(replace(made, collectives=tuple(rows)), 120, 35)
     assert picture.focus == (None if at == 59 else at) and picture.follow is (at == 59)
     assert any(f"#{at} " in plain(row) for row in picture.foot)
