@@ -37,6 +37,10 @@ SIZE_UNITS: Final = {
 LONGEST_NS: Final = 1 << 60
 MAX_TEXT: Final = 40
 """Longest text that is read as one number."""
+WHY_SILENT: Final = (
+    "the network between here and there, the relay or the node; ranks are shown as they were"
+)
+"""Of a node that nothing is heard of."""
 _DECIMAL: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATION: Final = re.compile(
@@ -164,6 +168,14 @@ _OF_SEVERAL: Final = {
 def waits_text(ranks: Iterable[int]) -> str:
     """Return the verb that follows ``ranks_text``."""
     return agreed("waits", ranks)
+
+
+def silent_nodes(nodes: Iterable[int], ranks: Iterable[int]) -> str:
+    """Return what a terminal and a finding say of nodes that nothing is heard of."""
+    numbers, known = set(nodes), set(ranks)
+    of = f"; {ranks_text(known)}" if known else ""
+    which = f"{plural(len(numbers), 'node')} ({rank_set(numbers, most=MAX_TERMS)}{of})"
+    return f"{which} {agreed('is', numbers)} silent: {WHY_SILENT}"
 
 
 def rank_range(text: str) -> range | None:

@@ -286,7 +286,7 @@ def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | Non
     return Finding(
         kind=why.kind,
         severity="error" if over and _gave_up(view, direct) else why.severity,
-        ranks=tuple(sorted({*direct, *indirect})),
+        ranks=(*direct, *indirect),
         culprits=culprits,
         group=op.name,
         seq=op.seq,
@@ -356,7 +356,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> F
     return Finding(
         kind=kind,
         severity="error" if sure or over else "warning",
-        ranks=tuple(sorted({*blame.ranks, *others})),
+        ranks=(*blame.ranks, *others),
         culprits=culprits,
         group=blame.waits[0].op.name,
         seq=blame.waits[0].op.seq,

@@ -15,7 +15,7 @@ from pardbg.analysis.findings.shared import MANY, Evidence, Finding, bad_ends, i
 from pardbg.analysis.hangs.stacks import place
 from pardbg.events import fields
 from pardbg.store.process import Process
-from pardbg.words import MAX_TERMS, agreed, duration, plural, rank_set, ranks_text
+from pardbg.words import agreed, duration, plural, ranks_text, silent_nodes
 from pardbg_agent import wire
 
 
@@ -193,12 +193,8 @@ def nodes_lost(view: View) -> Iterable[Finding]:
                 silent[node] = (t_ns, event)
     if len(silent) >= MANY:
         ranks = sorted({r for _, event in silent.values() for r in fields.integers(event, "ranks")})
-        which = rank_set(silent, most=MAX_TERMS)
-        yield _node_lost(
-            max(t_ns for t_ns, _ in silent.values()), tuple(ranks),
-            f"{len(silent)} nodes ({which}; {ranks_text(ranks)}) are silent: the network between "
-            "them and here, or the nodes; their ranks are shown as they were",
-        )  # fmt: skip
+        newest = max(t_ns for t_ns, _ in silent.values())
+        yield _node_lost(newest, tuple(ranks), silent_nodes(silent, ranks))
         return
     for t_ns, event in silent.values():
         yield _node_lost(t_ns, fields.integers(event, "ranks"), fields.text(event, "text"))

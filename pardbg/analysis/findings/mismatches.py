@@ -14,6 +14,7 @@ from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
 from pardbg.analysis.findings import rehearsed
+from pardbg.analysis.findings.reasons import START_LOAD
 from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
 from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
 from pardbg.analysis.hangs.stacks import place
@@ -48,8 +49,7 @@ CALL_ADVICE: Final = (
 )
 DECIDED_AFTER_NS: Final = 1_000_000_000
 """How long the ranks that have not come are waited for, to know which ones differ from most; as
-many times as long as threads share a core of their host."""
-_MOST_LOAD: Final = 8.0
+many times as long as threads share a core of their host, as in a start-up: set-up calls too."""
 
 
 def mismatches(view: View) -> Iterable[Finding]:
@@ -81,7 +81,7 @@ def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]])
         return False
     if any(came & set(culprits) for culprits in known):
         return True
-    longest = DECIDED_AFTER_NS * max(1.0, min(host_load(view, view.ranks), _MOST_LOAD))
+    longest = DECIDED_AFTER_NS * max(1.0, min(host_load(view, view.ranks), START_LOAD))
     return view.run_end is None and view.t_ns - first(row) < longest
 
 

@@ -46,6 +46,7 @@ class Finding:
     text: str
     advice: str = ""
     ranks: tuple[int, ...] = ()
+    """Whom it concerns; those who wait for a culprit themselves before who waits in turn."""
     culprits: tuple[int, ...] = ()
     """Ranks that caused it; never those that only wait."""
     group: str | None = None
@@ -88,7 +89,7 @@ def _one(same: Sequence[Finding]) -> list[Finding]:
         return list(same)
     worst = max(same, key=lambda one: one.cost_ns_per_step or 0)
     text = f"{worst.text} Likewise {ranks_text(of.difference(_of(worst)))}."
-    ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
+    ranks = tuple(dict.fromkeys(rank for one in same for rank in one.ranks))
     culprits = tuple(sorted({rank for one in same for rank in one.culprits}))
     return [replace(worst, text=text, ranks=ranks, culprits=culprits)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import VERSION, Node
 from pardbg.hub.ranks.rings import Rescued
 from pardbg.hub.serve.router import Router
-from pardbg.words import MAX_TERMS, duration, rank_set, ranks_text
+from pardbg.words import MAX_TERMS, WHY_SILENT, duration, rank_set, ranks_text, silent_nodes
 
 SILENT_NS: Final = 5_000_000_000
 """A relay speaks once a second: silent for so long, its node cannot be reached."""
@@ -52,15 +52,15 @@ class Notices:
     for each of a thousand nodes behind one switch would be a million messages."""
 
     def __init__(self) -> None:
-        self._said: dict[str, dict[int, str]] = {}
-        """event -> node -> its line."""
+        self._said: dict[str, dict[int, tuple[Known, str]]] = {}
+        """event -> number -> the node and its line."""
         self._since_ns = 0
 
     def add(self, event: str, node: Known, text: str, now: int) -> None:
         self._since_ns = self._since_ns or now
         for said in self._said.values():
             said.pop(node.number, None)  # lost and back meanwhile: the newer holds
-        self._said.setdefault(event, {})[node.number] = text
+        self._said.setdefault(event, {})[node.number] = node, text
 
     def due(self, now: int) -> list[tuple[str, str]]:
         """(event, line) of what has come together."""
@@ -68,21 +68,18 @@ class Notices:
             return []
         said, self._said, self._since_ns = self._said, {}, 0
         return [
-            (event, next(iter(texts.values())) if len(texts) == 1 else together(event, texts))
-            for event, texts in said.items()
-            if texts
+            (event, text if len(of) == 1 else _together(event, [node for node, _ in of.values()]))
+            for event, of in said.items()
+            for _, text in list(of.values())[:1]
         ]
 
 
-def together(event: str, numbers: Iterable[int]) -> str:
+def _together(event: str, nodes: Sequence[Known]) -> str:
     """Several nodes' ``node_lost`` or ``node_back`` as one line."""
-    which = f"nodes {rank_set(set(numbers), most=MAX_TERMS)}"
+    numbers = {node.number for node in nodes}
     if event == "node_lost":
-        return (
-            f"{which} are silent: the network, their relays or the nodes; their ranks are shown "
-            "as they were"
-        )
-    return f"{which} are back"
+        return silent_nodes(numbers, (rank for node in nodes for rank in node.ranks()))
+    return f"nodes {rank_set(numbers, most=MAX_TERMS)} are back"
 
 
 class Nodes:
@@ -147,8 +144,7 @@ class Nodes:
             if not node.silent and not node.ended and now - node.heard_ns >= SILENT_NS:
                 node.silent = True
                 silent = duration(now - node.heard_ns)
-                why = "the network, its relay or the node; its ranks are shown as they were"
-                self.on_event("node_lost", node, f"{node} is silent for {silent}: {why}")
+                self.on_event("node_lost", node, f"{node} is silent for {silent}: {WHY_SILENT}")
 
     def rescue(self, proc: str, start: int, now: int) -> None:
         """Ask for what an ended process left."""

@@ -152,7 +152,7 @@ def collectives(
     if rows >= 16 and isinstance(current, CollectiveRow):
         room = rows - len(head) - len(foot) - LIST_ROWS - 2
         most = max(3, min(rows // 3, room))
-        foot = (*foot, (), *arrivals(current, snapshot.t_ns, cells, most))
+        foot = (*foot, (), *arrivals(current, snapshot, cells, most))
     elif rows >= SUMMARY_ROWS and isinstance(current, P2PRow):
         foot = (*foot, (), *message(current, snapshot.t_ns, cells))
 
@@ -304,8 +304,9 @@ def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segme
     return Segment(LEVELS[min(7, int(share * 7.99))], "late" if loud else "on.time")
 
 
-def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[Line, ...]:
-    """One op over time, a line per rank: when it came, how long it waited, when it was done."""
+def arrivals(row: CollectiveRow, snapshot: Snapshot, cells: int, limit: int) -> tuple[Line, ...]:
+    """One op over time, a line per rank: when it came, how long it waited, when it was done. Of
+    more ranks than ``limit``: culprits, and then those that came last."""
     name = f"{operation(row)} {clean(row.label or row.group)} #{row.seq}"
     held = f"{words.size(row.bytes)} {clean(row.dtype)}"
     head = line(" ", rule(f"{name}  {held}", cells - 2, clip(clean(row.detail), cells // 2)))
@@ -315,20 +316,27 @@ def arrivals(row: CollectiveRow, now_ns: int, cells: int, limit: int) -> tuple[L
     begin, end = min(times), max(times)
     for a in row.arrivals:
         if a.completed_ns is None:
-            end = max(end, now_ns - a.held_ns - a.held_in_ns)
-    shown = sorted(row.arrivals, key=_lateness, reverse=True)[:limit]
-    shown = [a for a in row.arrivals if a in shown]
+            end = max(end, snapshot.t_ns - a.held_ns - a.held_in_ns)
+    shown = _shown(row, snapshot, limit)
     size = max(10, cells - 40)
     last = max((a.came_ns for a in row.arrivals if a.came_ns is not None), default=begin)
     lines = [_arrival(a, begin, max(end - begin, 1), last, row, size) for a in shown]
     if len(shown) < len(row.arrivals):
         rest = len(row.arrivals) - len(shown)
-        lines.append(line(Segment(f"  … {words.plural(rest, 'rank')} that came earlier", "faint")))
+        lines.append(line(Segment(f"  … {words.plural(rest, 'more rank')}", "faint")))
     return (head, *lines)
 
 
-def _lateness(arrival: Arrival) -> float:
-    return float("inf") if arrival.came_ns is None else arrival.came_ns
+def _shown(row: CollectiveRow, snapshot: Snapshot, limit: int) -> list[Arrival]:
+    """Those that a few lines are for, in the order of the group."""
+    held_up_by = snapshot.hang.culprits if snapshot.hang is not None else ()
+
+    def weight(a: Arrival) -> tuple[bool, bool, float]:
+        came = float("inf") if a.came_ns is None else a.came_ns
+        return a.rank in held_up_by, a.rank in row.culprits, came
+
+    chosen = {a.rank for a in sorted(row.arrivals, key=weight, reverse=True)[:limit]}
+    return [a for a in row.arrivals if a.rank in chosen]
 
 
 def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, size: int) -> Line:
@@ -384,7 +392,7 @@ def _came(a: Arrival, begin: int) -> str:
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:
     """The selected row in full, for the detail panel."""
     if isinstance(row, CollectiveRow):
-        lines = arrivals(row, snapshot.t_ns, cells, 4096)
+        lines = arrivals(row, snapshot, cells, 4096)
         return Picture((lines[0],), lines[1:], (line(Segment(
             "  ● came   ░ waits for the last   ━ data moves", "dim")),))  # fmt: skip
     told = [

@@ -64,10 +64,10 @@ def test_only_the_last_of_a_chain_is_to_blame() -> None:
     for rank, group in enumerate("abc"):
         trace.ranks[rank].collective(group, "all_reduce", 1 + rank, None)
     trace.ranks[3].phase("data", 0, 1)
-    view = at(trace, 3000)
-    assert blamed(view) == [((3,), (0, 1, 2))]
+    assert blamed(at(trace, 3000)) == [((3,), (0, 1, 2))]
     said = found(trace, 3000)["missing-rank"]
     assert said.culprits == (3,) and "Ranks 0,1 wait in turn" in said.text
+    assert said.ranks == (2, 0, 1)  # in that order: who waits for it itself is seen first
 
 
 def test_two_groups_in_another_order_are_a_deadlock_and_the_odd_rank_is_named() -> None:

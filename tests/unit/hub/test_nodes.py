@@ -14,6 +14,7 @@ from pardbg.hub.ctrl_messages import VERSION, Node
 from pardbg.hub.serve.nodes import SILENT_NS, TOGETHER_NS, Known, Nodes, Notices
 from pardbg.store.source import Message
 from pardbg.store.store import Store
+from pardbg.words import silent_nodes
 
 S = 1_000_000_000
 
@@ -105,6 +106,7 @@ def test_many_lost_nodes_are_one_finding(world: World) -> None:
     assert (kind, ranks) == ("node-lost", tuple(range(2, 1402)))
     text = next(iter(nodes_lost(View(world.store, None)))).text
     assert text.startswith("700 nodes (1–700; ranks 2–1401) are silent: ")
+    assert text == silent_nodes(range(1, 701), ranks)  # as its users read it
 
 
 def test_nodes_that_are_lost_together_are_one_line() -> None:
@@ -125,7 +127,9 @@ def test_nodes_that_are_lost_together_are_one_line() -> None:
     assert back == ("node_back", "nodes 1–2047 are back")
     for node in nodes:
         notices.add("node_lost", node, "", 20 * S)
-    assert notices.due(21 * S)[0][1].startswith("nodes 1–2048 are silent: the network")
+    ((_, said),) = notices.due(21 * S)
+    assert said.startswith("2,048 nodes (1–2048) are silent: the network")
+    assert said == silent_nodes(range(1, 2049), ())
 
 
 def test_a_node_whose_job_has_ended_is_not_lost(world: World) -> None:

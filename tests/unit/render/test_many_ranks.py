@@ -113,3 +113,18 @@ def test_the_collectives_page_begins_at_what_ranks_are_stuck_in(verdict: str, at
     assert picture.focus == (None if at == 59 else at) and picture.follow is (at == 59)
     assert any(f"#{at} " in plain(row) for row in picture.foot)
     assert 35 - len(picture.head) - len(picture.foot) >= 5  # rows of the list, whatever is below
+
+
+def test_the_few_arrivals_in_sight_have_the_culprits() -> None:
+    """At 80x24 five lines: those who came last, and whoever is to blame wherever it stands."""
+    made = snapshot_ddp(64)
+    whole = made.collectives[0]
+    times = (a._replace(issued_ns=S + a.rank) for a in whole.arrivals)
+    row = replace(whole, arrivals=tuple(times), verdict="op mismatch", culprits=(7,))
+    hang = Hang("op-mismatch", "error", (3,), (0,), "", None, 0, None, "")
+    for blamed, ranks in ((None, (7, 60, 61, 62, 63)), (hang, (3, 7, 61, 62, 63))):
+        now = replace(made, collectives=(row,), hang=blamed)
+        *_, more = foot = collectives(now, 80, 17).foot
+        shown = [plain(one).split()[0] for one in foot if one]
+        assert [one for one in shown if one[1:].isdecimal()] == [f"r{rank}" for rank in ranks]
+        assert plain(more).strip() == "… 59 more ranks"
