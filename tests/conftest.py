@@ -24,7 +24,7 @@ KINDS = ("distributed", "faults", "gpu")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ[MARK] = uuid.uuid4().hex
+    os.environ[MARK] = f"{os.getpid()}-{uuid.uuid4().hex}"
     # A shell that runs this in the background has it ignore Ctrl-C, and so all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # A pytest that runs inside a watched job is not part of it.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import psutil
 
 MARK = "PARDBG_TEST_SESSION"
-"""Set in this process's environment, so every descendant carries it, even one that left the
-process group, the session and its parent."""
+"""Set in this process's environment, ``PID-NAME``, so every descendant carries it, even one that
+left the process group, the session and its parent."""
 SHARED = "PARDBG_TEST_SHARED"
 """A directory of all workers of one pytest."""
 _KEPT = (MARK, "PARDBG_HOOKS", "PARDBG_NATIVE")

@@ -111,7 +111,7 @@ def main() -> int:
                         help="kills and beside begin nothing after that long")  # fmt: skip
     parser.add_argument("--soak", type=int, default=60, metavar="SECONDS")
     words = parser.parse_args()
-    os.environ.setdefault(MARK, uuid.uuid4().hex)
+    os.environ.setdefault(MARK, f"{os.getpid()}-{uuid.uuid4().hex}")
     every: dict[str, Any] = dict(PARTS)
     for name, part in (("kills", _kills), ("beside", _beside)):
         every[name] = (partial(part, seconds=60 * words.minutes), *PARTS[name][1:])

@@ -9,7 +9,8 @@ The first is one job, in place of torchrun. The second runs those of FOLDER/jobs
 tests.forked.Job), each with its own environment; a job's exit codes (or minus the signal) go to
 FOLDER/NAME.json, each rank's output to FOLDER/NAME.RANK.out and .err.
 
-RANKS_TIMEOUT_S in the environment: the timeout of every process group that says none.
+RANKS_TIMEOUT_S in the environment: the timeout of every process group that says none. The ranks do
+not outlive the pytest that they were started for, however it ends.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -57,6 +59,18 @@ class Running:
         if any(self.codes.values()):
             self.ends_at_s = min(self.ends_at_s, time.monotonic() + self.grace_s)
         return len(self.codes) == len(self.pids)
+
+
+def end_with_session(running: Iterable[Running]) -> None:
+    """End all ranks and leave if the pytest of this is gone: killed, or interrupted twice."""
+    session = os.environ.get("PARDBG_TEST_SESSION", "").partition("-")[0]
+    try:
+        if session:
+            os.kill(int(session), 0)
+    except ProcessLookupError:
+        for pid in (pid for job in running for pid in job.pids if pid not in job.codes):
+            os.kill(pid, signal.SIGKILL)
+        sys.exit("the test session is gone")
 
 
 def free_port() -> int:
@@ -143,6 +157,7 @@ def one_job(size: int, argv: list[str]) -> int:
     job = fork_job(argv, size, {})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while not job.look():
+        end_with_session([job])
         time.sleep(LOOK_S)
     return int(any(job.codes.values()))
 
@@ -162,6 +177,7 @@ def many_jobs(folder: Path) -> None:
             job = running.pop(name)
             codes = [job.codes[pid] for pid in job.pids]
             (folder / f"{name}.json").write_text(json.dumps(codes))
+        end_with_session(running.values())
         time.sleep(LOOK_S)
 
 
