@@ -116,7 +116,7 @@ def percent(fraction: float | None, digits: int = 1) -> str:
     """Return a fraction as ``31.2%``."""
     if fraction is None or not math.isfinite(fraction):
         return number(fraction)
-    return f"{fraction * 100:.{digits}f}%".replace("-", MINUS)
+    return agent.percent(fraction, digits).replace("-", MINUS)
 
 
 def change(fraction: float, digits: int = 1, unit: str = "%") -> str:

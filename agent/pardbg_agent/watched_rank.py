@@ -24,7 +24,7 @@ from pardbg_agent.settings import (
     level_from_env,
 )
 from pardbg_agent.wire import LEVELS, DefKind, Flag, Gate, Kind, Lane
-from pardbg_agent.words import took
+from pardbg_agent.words import percent, took
 
 BUDGET_STEPS: Final = 5
 """Steps in a row over the budget before the level is lowered."""
@@ -238,10 +238,9 @@ class Core:
         self._over = self._over + 1 if over else 0
         if self._over >= BUDGET_STEPS:
             self._over = 0
-            share = 100 * cost_ns / max(step_ns, 1)
-            self.set_level(
-                self.level - 1, f"hooks took {share:.1f}% of a step, budget {self._budget:.1%}"
-            )
+            share = percent(cost_ns / max(step_ns, 1))
+            why = f"hooks took {share} of a step, budget {percent(self._budget)}"
+            self.set_level(self.level - 1, why)
 
     def _identified(self, fields: dict[str, Any]) -> None:
         who = self.identity

@@ -28,6 +28,11 @@ def binary_size(num_bytes: float) -> str:
     return scaled(num_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
+def percent(fraction: float, digits: int = 1) -> str:
+    """Return a fraction as ``31.2%``."""
+    return f"{fraction * 100:.{digits}f}%"
+
+
 def scaled(value: float, base: float, units: Sequence[str]) -> str:
     """Return ``value``, which is not negative, in the largest of ``units`` that leaves a one."""
     at = 0

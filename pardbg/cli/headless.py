@@ -97,9 +97,9 @@ def recorded_words(handle: RunHandle) -> str:
         why = str(said.get("error") or "") if said else "the hub was lost"
         return f"NOT recorded: {why or f'{last} is gone'}"
     if said is None:
-        ago = max(0.0, handle.ended_s() - last.stat().st_mtime)
+        ago = duration(1e9 * max(0.0, handle.ended_s() - last.stat().st_mtime))
         return (
-            f"recorded {name} IN PART: the hub was lost and the file ends {ago:.0f} s before the "
+            f"recorded {name} IN PART: the hub was lost and the file ends {ago} before the "
             f"job; what its ranks did last: pardbg postmortem {handle.run} -o S.mcap"
         )
     if said.get("error"):

@@ -26,7 +26,7 @@ from pardbg.control.machine.holding import HOLD_S, MAX_HOLD_S
 from pardbg.errors import UserError
 from pardbg.ui.commands.command_line import Command
 from pardbg.ui.commands.startup import Rc, RcLine, run_rc
-from pardbg.words import parse_duration, parse_size
+from pardbg.words import binary_size, parse_duration, parse_size
 from pardbg_agent import wire
 from pardbg_agent.wire import LEVELS
 
@@ -210,7 +210,7 @@ def _lines(path: Path, shown: str, *, own: bool) -> list[RcLine]:
         if own and facts.st_mode & 0o022:
             raise OSError(f"writable by others (chmod go-w {shown})")
         if facts.st_size > MAX_RC_BYTES:
-            raise OSError(f"larger than {MAX_RC_BYTES >> 10} KiB")
+            raise OSError(f"larger than {binary_size(MAX_RC_BYTES)}")
         text = file.read(MAX_RC_BYTES).decode("utf-8", "replace")
     lines = ((n, line.strip()) for n, line in enumerate(text.splitlines(), 1))
     return [RcLine(f"{shown}:{n}", line) for n, line in lines if line and line[0] != "#"]

@@ -21,6 +21,7 @@ import click
 
 from pardbg.cli.common import echo, new_file, talk
 from pardbg.errors import UserError
+from pardbg.words import duration
 
 if TYPE_CHECKING:
     from pardbg.analysis.findings.shared import Finding
@@ -274,7 +275,8 @@ def _tell(
     failed = Counter(trace.why for trace in traces if trace.why)
     for why, number in failed.most_common(3):
         talk(f"{number} of {len(traces)} ranks ended with {why}")
-    talk(f"{len(traces):,} ranks in {cpu_s:.1f} s of CPU; wrote {path}: pardbg replay {path}")
+    took = duration(cpu_s * 1e9)
+    talk(f"{len(traces):,} ranks in {took} of CPU; wrote {path}: pardbg replay {path}")
 
 
 COMMANDS = (rehearse,)

@@ -19,6 +19,7 @@ from pardbg.control.language.verbs import Verb
 from pardbg.events import fields
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.store.store import Limits, Store
+from pardbg.words import duration
 
 RAISE_S: Final = 20.0
 """How long everything is recorded after something seems wrong."""
@@ -65,8 +66,8 @@ class AutoLevel:
             *before, (step, t0, t1) = rows
             usual = median(end - begin for _, begin, end in before)
             if t1 - t0 > SLOW * usual:
-                ratio = (t1 - t0) / max(usual, 1)
-                text = f"step {step} of rank {rank} took {ratio:.1f} times as long as usual"
+                took = f"{duration(t1 - t0)}, usually {duration(usual)}"
+                text = f"step {step} of rank {rank} took {took}"
                 made.append((("slow step",), text))
         return made
 

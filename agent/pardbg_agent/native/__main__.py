@@ -17,6 +17,7 @@ from typing import Final
 
 from pardbg_agent import native
 from pardbg_agent.native import HERE, Unusable
+from pardbg_agent.words import duration
 
 COMPILERS: Final = ("c++", "g++", "clang++")
 TIMEOUT_S: Final = 1800
@@ -105,7 +106,8 @@ def main() -> int:
     except (Unusable, subprocess.SubprocessError, OSError) as error:
         sys.stdout.write(f"not built: {error}\n")
         return 1
-    sys.stdout.write(f"{path}: {f'built in {seconds:.0f} s' if seconds else 'is there'}\n")
+    said = f"built in {duration(seconds * 1e9)}" if seconds else "is there"
+    sys.stdout.write(f"{path}: {said}\n")
     return 0
 
 

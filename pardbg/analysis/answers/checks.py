@@ -33,6 +33,7 @@ from pardbg.words import (
     count,
     duration,
     number,
+    percent,
 )
 
 UNITS: Final[dict[Unit, dict[str, float]]] = {
@@ -218,7 +219,7 @@ def show(value: float, unit: Unit) -> str:
     if unit == "time":
         return duration(value)
     if unit == "fraction":
-        return f"{number(100 * value)}%"
+        return percent(value, 2)
     if unit == "bytes":
         return binary_size(value)
     if unit == "rate":

@@ -267,7 +267,7 @@ def told(predicted: str) -> Callable[[Path], None]:
             return
         took = f"took {words.duration(answer.step_ns)}/step, median of {answer.num_steps}"
         own = words.duration(answer.predicted_ns)
-        model = f"the model with this run's own durations: {own} ({answer.error:+.1%})"
+        model = f"the model with this run's own durations: {own} ({words.change(answer.error)})"
         click.echo("; ".join([f"predicted {predicted}"] * bool(predicted) + [took, model]))
 
     return tell
@@ -294,7 +294,9 @@ def _text(name: str) -> str:
     path = Path(name)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"{path} is larger than {MAX_BYTES >> 20} MiB: is it a schedule?")
+            raise UserError(
+                f"{path} is larger than {words.binary_size(MAX_BYTES)}: is it a schedule?"
+            )
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None

@@ -100,7 +100,7 @@ def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: floa
              if best is not None and made.bound_ns < _step(best.predicted) * 0.995]  # fmt: skip
     if not seconds or not solver_there() or not open_:
         return best
-    click.echo(f"solver: {seconds:g} s at most", err=True)
+    click.echo(f"solver: {duration(seconds * 1e9)} at most", err=True)
     for problem, made in open_:
         made = improve(problem, made, seconds / len(open_), min(8, os.cpu_count() or 1))
         best = min(best or made, made, key=lambda one: (_step(one.predicted), -one.bound_ns))

@@ -19,7 +19,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError, RunConfig
 from pardbg.hub.run.start import RunHandle
 from pardbg.session.rotation import part_path
-from pardbg.words import binary_size
+from pardbg.words import binary_size, duration, plural
 from pardbg_agent.ring import RingError, RingReader
 from pardbg_agent.wire import RUN_FILE
 
@@ -59,11 +59,11 @@ class Run:
 
     def line(self) -> str:
         """Return it as one line for users."""
-        age = max(0, time.time_ns() - self.started_ns) // 1_000_000_000
+        age = duration(max(0, time.time_ns() - self.started_ns))
         gone = ("" if self.launcher_alive else "  (no launcher)") + (
             "" if self.hub_alive else "  (no hub)"
         )
-        return f"{self.run:<28} {_clock(age):>9}  {_short(' '.join(self.argv))}{gone}"
+        return f"{self.run:<28} {age:>9}  {_short(' '.join(self.argv))}{gone}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ class RunRings:
 
     def line(self) -> str:
         """Return it as one line for users."""
-        age = max(0, round(time.time() - self.died_s))
+        age = duration(1e9 * max(0, time.time() - self.died_s))
         argv = " ".join(self.config.argv) if self.config is not None else ""
-        what = f"{self.num_rings} rings, {binary_size(self.num_bytes)}"
-        return f"{self.run:<28} {_clock(age):>9} ago  {what}  {_short(argv)}"
+        what = f"{plural(self.num_rings, 'ring')}, {binary_size(self.num_bytes)}"
+        return f"{self.run:<28} {age:>9} ago  {what}  {_short(argv)}"
 
 
 def list_runs() -> list[Run]:
@@ -273,10 +273,6 @@ def _any_alive(rings: RunRings) -> bool:
 def _remove(run_dir: Path) -> None:
     remove_rings(files.shm_root() / run_dir.name, run_dir.name)
     remove_run(run_dir)
-
-
-def _clock(seconds: int) -> str:
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def _short(command: str) -> str:

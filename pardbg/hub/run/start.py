@@ -94,10 +94,10 @@ class RunHandle:
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the job's exit code once everything is written. Raises TimeoutError."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        begun = time.monotonic()
         while self.alive():
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"{self.run} goes on after {timeout_s} s")
+            if timeout_s is not None and time.monotonic() - begun > timeout_s:
+                raise TimeoutError(f"{self.run} goes on after {duration(timeout_s * 1e9)}")
             self.ended()
             time.sleep(POLL_S)
         self.ended()

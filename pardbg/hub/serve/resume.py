@@ -17,6 +17,7 @@ from pardbg.session.rotation import Rotation, part_path
 from pardbg.session.writer import SessionWriter, resume
 from pardbg.store.source import Message
 from pardbg.store.store import PART
+from pardbg.words import binary_size, plural
 from pardbg_agent.wire import DefKind, Key
 
 NUMBER_SKIP: Final = 1_000_000
@@ -114,7 +115,8 @@ def open_writer(
     resumed.number += NUMBER_SKIP
     resumed.restarts += 1
     resumed.text = (
-        f"hub {before.get('hub')} was lost; its {size} bytes gave {resumed.num_messages} messages"
+        f"hub {before.get('hub')} was lost; its {binary_size(size)} gave "
+        + plural(resumed.num_messages, "message")
         + ("; the ranks that it held run on" if resumed.held else "")
     )
     return writer, parts, resumed, None

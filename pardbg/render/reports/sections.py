@@ -98,7 +98,7 @@ def stage_lines(stages: Sequence[StageTime]) -> list[str]:
     kinds = [kind for kind in "FBIW" if any(kind in row for row in by_stage.values())]
     if not by_stage or not kinds:
         return []
-    lines = ["stage rank" + "".join(f"{kind:>10}{'(10-90 %)':>17}" for kind in kinds)]
+    lines = ["stage rank" + "".join(f"{kind:>10}{'(10–90%)':>17}" for kind in kinds)]
     for (stage, rank), row in sorted(by_stage.items())[:MAX_ROWS]:
         cells = "".join(_cell(row.get(kind)) for kind in kinds)
         lines.append(f"{stage:>5}{rank:>5}{cells}")
@@ -108,8 +108,7 @@ def stage_lines(stages: Sequence[StageTime]) -> list[str]:
 def _cell(row: StageTime | None) -> str:
     if row is None:
         return f"{'–':>10}{'':>17}"
-    unit, name = (1e6, "ms") if row.high_ns >= 1e5 else (1e3, "µs")
-    spread = f"{row.low_ns / unit:.1f}-{row.high_ns / unit:.1f} {name}"
+    spread = f"{duration(row.low_ns)}–{duration(row.high_ns)}"
     return f"{duration(row.median_ns):>10}{spread:>17}"
 
 

@@ -159,7 +159,7 @@ def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
         return []
     rows = [("pipeline", "ranks", "bubble")]
     for one in pipelines[:MAX_RANKS]:
-        rows.append((one.label, ",".join(map(str, one.ranks)), percent(one.bubble_fraction)))
+        rows.append((one.label, rank_set(one.ranks), percent(one.bubble_fraction)))
     known = [one for one in pipelines if one.bubble_fraction is not None]
     worst = max(known, key=lambda one: one.bubble_fraction or 0, default=None)
     said = f"the figures above are those of {pipelines[0].label}"

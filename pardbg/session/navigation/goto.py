@@ -105,4 +105,4 @@ def _share(text: str) -> float:
     try:
         return min(max(float(text), 0.0), 100.0) / 100
     except ValueError:
-        raise UserError(f"no share {text!r}%: write 40%") from None
+        raise UserError(f"no share {text + '%'!r}: write 40%") from None

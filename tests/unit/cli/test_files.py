@@ -42,7 +42,7 @@ def test_check_tells_ci(session: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert run("check", session, "bubble<50%", "no-mismatch", "--junit", junit) == 0
     assert junit.read_text().count("<testcase") == 2
     assert run("check", session, "bubble<30%", "no-mismatch") == 1
-    assert "FAIL  bubble<30%   measured 40% (p50 of 1 steps)" in capsys.readouterr().out
+    assert "FAIL  bubble<30%   measured 40.00% (p50 of 1 steps)" in capsys.readouterr().out
     assert run("check", session, "bubble<30") == 2
     assert "needs a unit" in one_line(capsys)
     assert run("check", session) == 2 and "give a session and checks" in one_line(capsys)
