@@ -5,6 +5,7 @@ Keys change the draft at once; what is said of it is made by a thread and drawn 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -39,6 +40,9 @@ Save = Callable[[Table, str], str]
 _MOVES: Final = {
     "left": (0, -1), "h": (0, -1), "right": (0, 1), "l": (0, 1), "up": (-1, 0), "k": (-1, 0),
     "down": (1, 0), "j": (1, 0), "home": (0, -9999), "end": (0, 9999),
+}  # fmt: skip
+_SAME_KEYS: Final = {
+    "shift+left": "<", "shift+right": ">", "ctrl+r": "r", "ctrl+s": "w", "delete": "d",
 }  # fmt: skip
 _SHOW_KEYS: Final = (
     "←→↑↓ cell  t tick  T back  space play  b break  0 start  $ end  g time  q leave"
@@ -150,7 +154,7 @@ class ScheduleApp(TerminalApp):
 
     # ---- keys
 
-    def on_key(self, event: events.Key) -> None:
+    async def on_key(self, event: events.Key) -> None:
         if self._prompt.display:
             return
         event.stop()
@@ -165,8 +169,7 @@ class ScheduleApp(TerminalApp):
             elif key in _MOVES:
                 self._move(*_MOVES[key])
             elif not self._time(key):
-                self._edit({"shift+left": "<", "shift+right": ">", "ctrl+r": "r", "ctrl+s": "w",
-                            "delete": "d"}.get(key, key))  # fmt: skip
+                await self._edit(_SAME_KEYS.get(key, key))
         except UserError as why:
             self._said = (str(why), "warn")
         self._look()
@@ -232,7 +235,7 @@ class ScheduleApp(TerminalApp):
             self._go(self.look.now + 1)
         self._draw()
 
-    def _edit(self, key: str) -> None:
+    async def _edit(self, key: str) -> None:
         if self._save is None:
             return
         editor, draft = self.editor, self.editor.draft
@@ -253,12 +256,13 @@ class ScheduleApp(TerminalApp):
         elif key in ("u", "r"):
             editor.undo() if key == "u" else editor.redo()
         elif key == "w":
-            self._keep("")
+            await self._keep("")
 
-    def _keep(self, other: str) -> None:
+    async def _keep(self, other: str) -> None:
+        """Written by another thread; keys wait for it, so that `q` knows whether it is."""
         assert self._save is not None
         table = self.editor.draft.table
-        self._said = (self._save(table, other), "good")
+        self._said = (await asyncio.to_thread(self._save, table, other), "good")
         self.editor.saved = table
 
     # ---- what is typed
@@ -271,12 +275,12 @@ class ScheduleApp(TerminalApp):
         self._prompt.display = True
         self._prompt.ask("/")
 
-    def on_prompt_done(self, event: Prompt.Done) -> None:
+    async def on_prompt_done(self, event: Prompt.Done) -> None:
         self._prompt.display = False
         self.set_focus(None)
         try:
             if event.text and self._asked == "W":
-                self._keep(event.text)
+                await self._keep(event.text)
             elif event.text:
                 draft = self.editor.draft
                 self.editor.apply(draft.inserted(event.text, self._asked == "a"))

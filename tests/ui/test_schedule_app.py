@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ class File:
     def __call__(self, table: Table, other: str) -> str:
         if self.refuses:
             raise UserError("one.csv is not as it was read")
+        assert threading.current_thread() is not threading.main_thread()  # the UI's is for drawing
         self.text = dump(table)
         return f"wrote {other or 'one.csv'}"
 
