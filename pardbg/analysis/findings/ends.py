@@ -267,7 +267,7 @@ def _exception(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
     failed = _failure(view, rank)
     where = place(failed.frames)
     text = f"{ranks_text(ranks)} raised {brief(failed.text)}"
-    named = tuple(int(n) for n in re.findall(r"\d+", "".join(_OF_RANKS.findall(failed.text))))
+    named = tuple(int(n) for n in re.findall(r"\d{1,6}", "".join(_OF_RANKS.findall(failed.text))))
     culprits = named if named and set(named) < set(ranks) else ranks
     if where:
         text += f" (at {where}, step {failed.step})" if failed.step >= 0 else f" (at {where})"

@@ -30,7 +30,7 @@ _OPS: Final = {
     "all_to_all_single": "all_to_all", "all_to_all_base": "all_to_all", "allreduce": "all_reduce",
     "allgather": "all_gather", "alltoall": "all_to_all",
 }  # fmt: skip
-_P2P: Final = re.compile(r"(send|recv)(?: (\d+)(?:->|<-)(\d+))?$")
+_P2P: Final = re.compile(r"(send|recv)(?: (\d{1,6})(?:->|<-)(\d{1,6}))?$")
 
 
 def is_dump(content: Any) -> bool:
