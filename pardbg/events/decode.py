@@ -43,7 +43,6 @@ class Head:
     """Index of the first record."""
     dropped: int
     """Records the rank has lost so far."""
-    sent_ns: int
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
@@ -60,7 +59,7 @@ def frame_head(payload: bytes) -> Head:
     """Check a records payload without touching its records."""
     if not wire.FRAME.size <= len(payload) <= MAX_PAYLOAD_BYTES:
         raise Malformed("records payload size")
-    version, _flags, count, first, dropped, sent_ns = wire.FRAME.unpack_from(payload)
+    version, _flags, count, first, dropped, _sent_ns = wire.FRAME.unpack_from(payload)
     if version != wire.PROTOCOL_VERSION:
         raise Newer(f"records version {version}")
     if count > MAX_RECORDS_PER_BATCH:
@@ -69,7 +68,7 @@ def frame_head(payload: bytes) -> Head:
         raise Malformed("records count does not match size")
     if first + count > MAX_NUMBER or dropped > MAX_NUMBER:
         raise Malformed("records index")
-    return Head(count, first, dropped, sent_ns)
+    return Head(count, first, dropped)
 
 
 def records_from(body: bytes) -> NDArray[Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import resources
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from tests.forked import forked
 from tests.processes import Finished, rank_env, run_argv, torchrun_argv, wait_until
+from tests.report_schema import VALIDATOR
 
 PROGRAM = str(Path(__file__).parent / "programs" / "ddp.py")
 NO_TORCH = "import sys; sys.modules['torch'] = None; from pardbg.cli import main; main()"
@@ -37,10 +36,7 @@ def test_a_job_is_recorded_and_reported_and_its_output_is_its_own(tmp_path: Path
     assert text.code == 0, text.err
     assert "nothing wrong was seen" in text.out and "all_reduce" in text.out
     report = json.loads(pardbg("report", str(session), "--json", code=NO_TORCH).out)
-    schema = json.loads(
-        resources.files("pardbg.analysis.answers").joinpath("report.schema.json").read_text("utf-8")
-    )
-    jsonschema.validate(report, schema)
+    VALIDATOR.validate(report)
     assert [rank["num_steps"] for rank in report["ranks"]] == [4, 4]
     reduces = [row for row in report["collectives"] if row["op"] == "all_reduce"]
     # One bucket of 577 float32 gradients per step.

@@ -65,8 +65,6 @@ class Sender:
         """(sent_ns, index of the first record) of the last REWIND_NS."""
         self._control = ControlState(core)
         self._requests = Requests(core, self._control, self._say, self.wake)
-        self.bad_messages = 0
-        """CTRL messages that made no sense."""
 
     def start(self) -> None:
         self._core.gate.wake = self.wake
@@ -172,22 +170,18 @@ class Sender:
         link.ctrl({"t": Msg.HELLO.value, **fields})
 
     def _take(self, raw: bytes) -> None:
-        """One CTRL message; one that is no message is counted and dropped. What its handler
-        raises (a field is missing, or the handler is wrong) is reported once per kind."""
+        """One CTRL message. That it is none, and what its handler raises (a field is missing, or
+        the handler is wrong), is reported once per kind; the next one may do."""
+        kind = "message"
         try:
             message = msgpack.unpackb(raw, max_map_len=256, max_array_len=4096)
             kind = message.get("t")
             handler = Requests.HANDLERS.get(kind)
-        except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
-            self.bad_messages += 1
-            return
-        try:
             if kind == Msg.WELCOME.value:
                 self._welcome(message)
             elif handler is not None:
                 handler(self._requests, message)
-        except Exception as error:  # noqa: BLE001 - the guard; the next one may do
-            self.bad_messages += 1
+        except Exception as error:  # noqa: BLE001 - the guard
             self._core.guard.failed(f"control {kind}", error)
 
     def _welcome(self, message: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pardbg.analysis.findings.hangs import hangs
 from pardbg.analysis.findings.mismatches import messages, mismatches
 from pardbg.analysis.findings.shared import Finding, Severity, bad_ends
 from pardbg.analysis.hangs.stacks import place
-from pardbg.analysis.hangs.standstill import seen, stall_stacks
+from pardbg.analysis.hangs.standstill import stall_stacks
 from pardbg.analysis.hangs.waitgraph import wait_graph
 
 
@@ -41,8 +41,6 @@ class RankStack:
     t_ns: int
     frames: tuple[tuple[str, int, str], ...]
     """(file, line, function), outermost first."""
-    holds: bool
-    """The rank has done nothing since."""
 
 
 _DETECTORS: Final = (mismatches, messages, hangs)
@@ -97,7 +95,7 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
     """The newest stack of each rank that was taken at a standstill, up to the cursor."""
     return tuple(
-        RankStack(rank, t_ns, frames, t_ns >= seen(view, rank).moved_ns)
+        RankStack(rank, t_ns, frames)
         for rank, (t_ns, frames, *_) in sorted(stall_stacks(view).items())
         if frames and rank in view.ranks
     )

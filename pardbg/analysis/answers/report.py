@@ -6,10 +6,8 @@ module describes it, and keys are only ever added.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from importlib import resources
 from typing import Any, Final
 
 from pardbg.analysis.answers.ranks import RankNow, agent_overhead, rank_rows
@@ -130,13 +128,6 @@ def _totals(view: View, row: RankNow) -> RankTotals:
 
 
 # ------------------------------------------------------------------ JSON
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of ``as_json``."""
-    file = resources.files("pardbg.analysis.answers").joinpath("report.schema.json")
-    loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return loaded
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import jsonschema
 import pytest
 
-from pardbg.analysis.answers.report import as_json, report, schema
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.report_pipeline import bandwidths, rank_overlaps, stage_times
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import ops_by_rank, overlaps
 from pardbg.analysis.findings.speed.windows import window
 from pardbg.render.reports.text import text
+from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_findings_speed import pipeline
 from tests.unit.trace_builder import MS, Trace
 
@@ -74,7 +74,7 @@ def test_stage_times_and_the_whole_report() -> None:
     store = pipeline((5, 15)).store()
     made = report(store)
     data = as_json(made)
-    jsonschema.validate(data, schema())
+    VALIDATOR.validate(data)
     rows = {(r["stage"], r["kind"]): r for r in data["pipeline"]["stages"]}
     assert rows[1, "F"] == {
         "stage": 1, "kind": "F", "rank": 1, "number": 17 * 4, "median_ns": 15 * MS,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import jsonschema
 import pytest
 
 from pardbg.analysis.answers.ranks import RankNow
-from pardbg.analysis.answers.report import as_json, report, schema
+from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import Spot, lanes, waited_for
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
@@ -19,6 +18,7 @@ from pardbg.analysis.pipeline.dependencies import compute_actions, parse, produc
 from pardbg.render.reports.text import WIDTH, text
 from pardbg.store import Store
 from pardbg_agent import wire
+from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_schedule import two_ranks
 from tests.unit.trace_builder import MS, Trace, ns
 
@@ -287,7 +287,7 @@ def test_report_follows_its_schema_and_fits_the_terminal(make: object) -> None:
     trace = make()  # type: ignore[operator]
     trace.end(300, code=3)
     said = report(trace.store())
-    jsonschema.validate(json.loads(json.dumps(as_json(said))), schema())
+    VALIDATOR.validate(json.loads(json.dumps(as_json(said))))
     shown = text(said)
     assert all(len(line) <= WIDTH for line in shown.splitlines())
     assert "exit code 3" in shown

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.pipeline.simulate import compute_plan
 from pardbg.session.reader import load
 from pardbg.store.store import Store
+from tests.report_schema import VALIDATOR
 from tests.sessions.wanted import ALL, FAULTS, RECIPES, Wanted
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
 MAX_BYTES, MAX_TOTAL_BYTES = 300 << 10, 6 << 20
-VALIDATOR = jsonschema.Draft202012Validator(
-    json.loads(
-        resources.files("pardbg.analysis.answers").joinpath("report.schema.json").read_text("utf-8")
-    )
-)
 each = pytest.mark.parametrize("wanted", ALL, ids=lambda wanted: wanted.recipe)
 HEALTHY = [w for w in RECIPES if not w.ends_badly]
 healthy = pytest.mark.parametrize("wanted", HEALTHY, ids=lambda wanted: wanted.recipe)
