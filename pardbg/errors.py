@@ -6,7 +6,7 @@ from typing import Final
 
 
 class UserError(Exception):
-    """What is wrong and what to do, in one line; the command line ends with exit code 2."""
+    """Says in one line what is wrong and what to do; the command line ends with exit code 2."""
 
 
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)

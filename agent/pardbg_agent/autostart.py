@@ -192,7 +192,7 @@ def _parents() -> list[int]:
 
 
 def _environment(pid: str) -> dict[bytes, bytes | None]:
-    """What tells a process's place in the job; as it was when the process began."""
+    """Return what tells a process's place in the job; as it was when the process began."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = dict(part.partition(b"=")[::2] for part in file.read().split(b"\0") if part)

@@ -40,7 +40,7 @@ class Identity:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def fields(self, level: str) -> dict[str, Any]:
-        """What a PROCESS definition and HELLO say."""
+        """Return what a PROCESS definition and HELLO say."""
         known = {name: getattr(self, name) for name in self.__slots__ if name != "extra"}
         return {
             **known,
@@ -87,8 +87,8 @@ def num_cpus() -> int:
 
 
 def job_name() -> str:
-    """What tells the processes of one job from those of another that runs beside it: torchrun's
-    run id and where the ranks meet. Empty where neither is in the environment."""
+    """Return what tells the processes of one job from those of another that runs beside it:
+    torchrun's run id and where the ranks meet. Empty where neither is in the environment."""
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
     return ":".join(os.environ.get(name, "")[:64] for name in names).strip(":")
 

@@ -257,7 +257,7 @@ class RingReader:
         return self._marks[start : start + count].tolist() == list(expected)
 
     def _committed(self, start: int, limit: int) -> int:
-        """How many records from ``next`` on are committed in one piece."""
+        """Return how many records from ``next`` on are committed in one piece."""
         done, marks = 0, self._marks
         while done < limit:
             size = min(256 if done else 16, limit - done)

@@ -187,7 +187,7 @@ def _start_own(argv: list[str], how: Recording, **more: Any) -> tuple[RunHandle,
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
-    """What to begin with: without a terminal only what was named."""
+    """Return what to begin with: without a terminal only what was named."""
     return viewer_rc(rc_file, no_rc) if has_terminal() else named_rc(rc_file)
 
 

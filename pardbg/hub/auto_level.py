@@ -1,4 +1,4 @@
-"""Who looks while only sums are recorded: where something seems wrong, full detail for a while.
+"""Watches while only sums are recorded: where something seems wrong, full detail for a while.
 
 A viewer without a screen, in the process that started the run. The hub itself decodes nothing.
 """
@@ -38,7 +38,7 @@ _LIMITS: Final = Limits(4096, 1 << 62, 1000, 1000, 1000)
 
 
 class AutoLevel:
-    """What is worth more detail, as seen in a store that holds sums and states."""
+    """Decides what is worth more detail, from a store that holds sums and states."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], int] = {}

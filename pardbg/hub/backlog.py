@@ -134,7 +134,7 @@ class Definitions:
 
 
 def _which(kind: str, fields: dict[str, Any], payload: bytes) -> Any:
-    """What a definition has in common with the one that it replaces."""
+    """Return what a definition has in common with the one that it replaces."""
     if kind in (DefKind.NAME, DefKind.OP, DefKind.GROUP):
         return fields.get("id")
     return fields.get("proc") if kind in (DefKind.PROCESS, DefKind.CLOCK, DefKind.RUN) else payload

@@ -98,7 +98,7 @@ class LiveSource:
         return self._ended
 
     def poll(self, timeout_ms: int) -> list[Message]:
-        """What has come, oldest first."""
+        """Return what has come, oldest first."""
         if self._ended:
             return []
         ready = dict(self._poller.poll(timeout_ms))

@@ -40,8 +40,8 @@ def find_place(
     hub: str | None, key: Path | None, node: int | None, nnodes: int | None,
     argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None],
 ) -> Place | None:  # fmt: skip
-    """What the options, the command and the environment say; None: a job of one node. Waits for
-    node 0's keys. Raises ConfigError."""
+    """Return what the options, the command and the environment say; None: a job of one node. Waits
+    for node 0's keys. Raises ConfigError."""
     hub = hub or env.get(ENV_HUB)
     shared = env.get(ENV_SHARED)
     if not hub and not shared:
@@ -148,7 +148,7 @@ def _rendezvous(
 
 
 def _said(argv: Sequence[str], *options: str) -> list[str]:
-    """What the command says behind these options, ``--name VALUE`` or ``--name=VALUE``."""
+    """Return what the command says behind these options, ``--name VALUE`` or ``--name=VALUE``."""
     parts = ((at, *word.partition("=")) for at, word in enumerate(argv))
     return [
         value if equals else "".join(argv[at + 1 : at + 2])

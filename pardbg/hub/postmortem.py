@@ -211,7 +211,8 @@ def _is_note(message: Message) -> bool:
 
 
 def _facts(config: RunConfig | None, path: Path, rings: Rings) -> RunFacts:
-    """What the new file says of the run; without a run.json what the rings themselves know."""
+    """Return what the new file says of the run; without a run.json what the rings themselves
+    know."""
     if config is not None:
         return config.facts
     headers = [ring.reader.header for ring in rings.mapped.values()]

@@ -322,7 +322,7 @@ class Relay:
                 files.write_json(self.config.dir / TOLD_FILE, self._output.offsets)
 
     def _complain(self, now: int) -> None:
-        """Who started the job here learns at once, and every 10 s, that there is no hub."""
+        """Tell the terminal here at once, and every 10 s, that there is no hub."""
         if self._up.up and not self._up.problem:
             if self._complained_ns:
                 files.add_notice(self.config.dir, "connected to the hub")

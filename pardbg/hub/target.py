@@ -102,7 +102,7 @@ def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """What the hub says of itself. Raises ConfigError: why it says nothing."""
+    """Return what the hub says of itself. Raises ConfigError: why it says nothing."""
     from zmq.utils.monitor import recv_monitor_message  # brings asyncio, which nobody else wants
 
     context: zmq.Context[Any] = zmq.Context()

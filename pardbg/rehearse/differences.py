@@ -138,7 +138,7 @@ def _messages(by: Mapping[int, Calls]) -> Iterator[Difference]:
 
 
 def _compared(rank: int, mine: Calls, usual: Calls) -> Difference | None:
-    """What one rank does otherwise than ``usual``, if that is one thing."""
+    """Return what one rank does otherwise than ``usual``, if that is one thing."""
     at = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a.what != b.what),
               min(len(mine), len(usual)))  # fmt: skip
     if at < len(usual) and _alike(mine[at:], usual[at + 1 :]):

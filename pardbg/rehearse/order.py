@@ -71,7 +71,7 @@ class Op:
     """A collective, or one end of a message."""
 
     members: frozenset[int] | None
-    """Who must issue it; None: an end of a message."""
+    """Ranks that must issue it; None: an end of a message."""
     came: dict[int, Any] = field(default_factory=dict)
     """rank -> what must be equal over the members"""
     begin_ns: int = 0
@@ -327,7 +327,7 @@ def members(trace: Trace) -> Iterator[Member]:
 
 
 def _what(made: Made, said: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What the members of a collective must have in common."""
+    """Return what the members of a collective must have in common."""
     name = said.get("op", "")
     size = made.b if name in _BY_OUTPUT else made.a
     root = said.get("root") if name in ("broadcast", "reduce", "gather", "scatter") else None

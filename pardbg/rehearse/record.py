@@ -35,7 +35,7 @@ MAX_PLACES: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What is written besides the ranks."""
+    """A rehearsal's own facts, written beside the ranks."""
 
     command: tuple[str, ...]
     world: int
@@ -46,7 +46,7 @@ class Rehearsal:
 
 
 def notes(said: Rehearsal, played: Mapping[int, Played]) -> list[str]:
-    """What a reader must know of the session, a line each."""
+    """Return what a reader must know of the session, a line each."""
     lines = [
         f"rehearsed {plural(len(played), 'rank')} of {said.world:,}, one by one, without a network:"
         " times count events, they measure nothing",

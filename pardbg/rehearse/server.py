@@ -45,7 +45,7 @@ COLLAPSE: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is rehearsed."""
+    """The program to rehearse, and as which ranks."""
 
     folder: str
     """Run directory: run.json and ``rings``."""

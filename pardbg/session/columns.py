@@ -59,7 +59,7 @@ class Bytes:
 
 
 def planes(values: Ints) -> bytes:
-    """How many bytes wide, then the values folded (0, -1, 1, -2 … as 0, 1, 2, 3 …), plane by
+    """Return how many bytes wide, then the values folded (0, -1, 1, -2 … as 0, 1, 2, 3 …), plane by
     plane from the lowest byte."""
     folded = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = (int(folded.max()).bit_length() + 7) // 8 if len(folded) else 0

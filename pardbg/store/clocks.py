@@ -148,13 +148,13 @@ def _agree(one: Offset, other: Offset) -> bool:
 
 
 def _together(samples: list[Offset]) -> Offset:
-    """What all of them allow. One that was late on its way there bounds the offset from one side,
-    one that was late on its way back from the other."""
+    """Return what all of them allow. One that was late on its way there bounds the offset from one
+    side, one that was late on its way back from the other."""
     low = max(s.offset_ns - s.error_ns for s in samples)
     high = min(s.offset_ns + s.error_ns for s in samples)
     return Offset((low + high) // 2, (high - low + 1) // 2)
 
 
 def _aged(sample: Offset, age_ns: int) -> Offset:
-    """What a sample says so long after."""
+    """Return what a sample says so long after."""
     return Offset(sample.offset_ns, sample.error_ns + round(DRIFT * age_ns))

@@ -53,7 +53,7 @@ _EDIT_KEYS: Final = (
 
 
 class Shown(NamedTuple):
-    """What is drawn: a sheet and the draft that it is of."""
+    """A drawn sheet and the draft that it is of."""
 
     sheet: Sheet
     draft: Draft

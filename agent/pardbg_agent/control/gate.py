@@ -68,7 +68,7 @@ class GateState:
 
 
 def nothing() -> None:
-    """Who listens to no changes."""
+    """Listen to no changes."""
 
 
 class GateControl:

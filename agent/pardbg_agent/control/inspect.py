@@ -86,7 +86,7 @@ def traceback_of(trace: TracebackType | None) -> list[list[Any]]:
 
 
 def _inside(frame: FrameType | None) -> str:
-    """What the agent's innermost frames are around, if they are the thread's innermost."""
+    """Return what the agent's innermost frames are around, if they are the thread's innermost."""
     while frame is not None and is_own(frame.f_code.co_filename):
         file = frame.f_code.co_filename
         if file == _GATE:

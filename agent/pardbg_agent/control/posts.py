@@ -192,7 +192,7 @@ class Posts:
         return board
 
     def identify(self, rank: int, kinds: int) -> None:
-        """Who this is and what it watches; written if that is new."""
+        """Write who this is and what it watches, if that is new."""
         if rank != self.rank or kinds != self._kinds:
             self.rank, self._kinds = rank, kinds
             self._write_header()

@@ -52,7 +52,8 @@ def torch_folder() -> str:
 
 @functools.lru_cache(1)
 def tag(torch: str) -> str:
-    """What a built one is good for: this torch, this Python and this source, in 20 letters."""
+    """Return what a built one is good for: this torch, this Python and this source, in 20
+    letters."""
     known = hashlib.sha256(repr((sys.implementation.cache_tag, sysconfig.get_platform())).encode())
     paths = [os.path.join(torch, "version.py"), *(os.path.join(HERE, s) for s in SOURCES)]
     for path in paths:

@@ -134,7 +134,7 @@ def _check_severity(metric: Metric, which: str) -> None:
 
 
 def _scale(metric: Metric, suffix: str | None, unit: str | None, text: str, count: bool) -> float:
-    """What the number is multiplied by to be in the metric's own unit."""
+    """Return what the number is multiplied by to be in the metric's own unit."""
     known = UNITS["number" if count else metric.unit]
     if suffix is not None:
         if metric.unit != "time" or count:

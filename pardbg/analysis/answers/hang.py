@@ -47,7 +47,7 @@ _DETECTORS: Final = (mismatches, messages, hangs)
 
 
 def hang_view(view: View) -> Hang | None:
-    """What holds ranks up at the cursor, or held them up when the job fell apart; None where
+    """Return what holds ranks up at the cursor, or held them up when the job fell apart; None where
     every rank gets on, or stands because somebody holds it."""
     ended, ends = view.run_end, bad_ends(view)
     if ended is not None and not ended[1]:

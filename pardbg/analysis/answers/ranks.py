@@ -286,9 +286,9 @@ class Doing(NamedTuple):
 
 
 def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
-    """What the rank is in at the cursor; None in a live run's newest moment, and where its records
-    end before the cursor: what it did last it may still do. A wait counts from ``least_wait_ns``
-    on, its whole length."""
+    """Return what the rank is in at the cursor; None in a live run's newest moment, and where its
+    records end before the cursor: what it did last it may still do. A wait counts from
+    ``least_wait_ns`` on, its whole length."""
     if view.live or not any(_ends_later(view, process, name) for name in _LATER):
         return None
     wait = _around(view, process, "wait")

@@ -38,7 +38,7 @@ def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]
 
 
 def unheld_step_ns(view: View, rank: int, step: int, t0_ns: int, t1_ns: int) -> int:
-    """How long a rank's step t0..t1 would have lasted without holds."""
+    """Return how long a rank's step t0..t1 would have lasted without holds."""
     made = _pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
     if made is None or not made.held_ns or not made.complete:
         return unheld_ns(view, rank, t0_ns, t1_ns)

@@ -291,7 +291,7 @@ class WaitedFor:
     """``all_reduce dp #43``, ``recv F mb2 from r1``."""
     bytes: int
     rank: int | None
-    """Who came after it, last of all; None: nobody did."""
+    """The rank that came after it, last of all; None: nobody did."""
     came_ns: int | None
     """When that was; None: it has not come."""
     late_ns: int

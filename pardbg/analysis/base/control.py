@@ -143,7 +143,8 @@ def trail(events: list[tuple[int, Any]]) -> tuple[tuple[int, str], ...]:
 
 
 def _outcome(event: Mapping[str, Any], name: str) -> str:
-    """What an event that follows a verb says; a cut that says nothing more is what was asked."""
+    """Return what an event that follows a verb says; a cut that says nothing more is what was
+    asked."""
     text = fields.text(event, "text") or fields.text(event, "reason")
     return text or {"cut": "held at a cut"}.get(name, name)
 

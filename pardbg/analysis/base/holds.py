@@ -24,12 +24,12 @@ LAST: Final = 1024
 
 
 def held_ns(view: View, ranks: Iterable[int], t0_ns: int, t1_ns: int) -> int:
-    """How long ranks were held at gates within t0..t1, added up."""
+    """Return how long ranks were held at gates within t0..t1, added up."""
     return sum(total(_held(view, rank, t0_ns, t1_ns)) for rank in ranks)
 
 
 def unheld_ns(view: View, rank: int, t0_ns: int, t1_ns: int) -> int:
-    """How much of t0..t1 the rank was not stalled by the debugger."""
+    """Return how much of t0..t1 the rank was not stalled by the debugger."""
     return t1_ns - t0_ns - total(stalls(view, rank, t0_ns, t1_ns))
 
 

@@ -20,7 +20,7 @@ def union(parts: Iterable[Interval]) -> list[Interval]:
 
 
 def clip(parts: Iterable[Interval], begin: int, end: int) -> list[Interval]:
-    """What of ``parts`` lies in [begin, end]."""
+    """Return what of ``parts`` lies in [begin, end]."""
     if begin >= end:
         return []
     return [(max(a, begin), min(b, end)) for a, b in parts if a < end and b > begin and b > a]
@@ -46,7 +46,7 @@ def subtract(parts: Iterable[Interval], holes: Iterable[Interval]) -> list[Inter
 
 
 def intersect(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """What lies in both."""
+    """Return what lies in both."""
     first, second = union(a), union(b)
     found: list[Interval] = []
     i = j = 0

@@ -107,8 +107,8 @@ def loss_history(view: View) -> tuple[tuple[int, float], ...]:
 
 
 def loss_source(view: View) -> str:
-    """What says the losses: LOGGED, SCHEDULE, BACKWARD, or PRINTED and by what; empty where none
-    is known."""
+    """Return what says the losses: LOGGED, SCHEDULE, BACKWARD, or PRINTED and by what; empty where
+    none is known."""
     history = loss_history(view)
     if not history:
         return ""
@@ -130,8 +130,8 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
 
 @per_view
 def _printed(view: View) -> Printed | None:
-    """What the job prints, where it says more than what hooks saw. The program's own word comes
-    first, then a pattern that was asked for, a schedule's report, a framework's line for each
+    """Return what the job prints, where it says more than what hooks saw. The program's own word
+    comes first, then a pattern that was asked for, a schedule's report, a framework's line for each
     step, what backward began from; any line that looks like a loss is for want of all these."""
     ended, rank = newest_ended(view), min(view.ranks, default=None)
     if ended is None or rank is None:
@@ -151,7 +151,7 @@ def _printed(view: View) -> Printed | None:
 
 
 def _seen(view: View, first: int, last: int) -> Found:
-    """What the program logged and hooks saw."""
+    """Return what the program logged and hooks saw."""
     cache = view.memo("losses")
     seen: dict[int, tuple[float, str] | None] = view.local.setdefault("losses seen", {})
     newest = newest_step(view, "metric") or 0

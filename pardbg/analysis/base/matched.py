@@ -105,5 +105,5 @@ class P2PRow:
 
     @property
     def transfer_ns(self) -> int | None:
-        """How long it took from when both sides were there; None while that is not known."""
+        """Return how long it took from when both sides were there; None while that is not known."""
         return self.moving_ns if self.recv_ns is not None and self.done_ns is not None else None

@@ -63,7 +63,7 @@ class Joined:
         return self._col(name, lambda table: table.col(name))
 
     def before(self, t_ns: int | Array, side: Side) -> Array:
-        """How many rows of each became visible before ``t_ns`` (one time, or one for each);
+        """Return how many rows of each became visible before ``t_ns`` (one time, or one for each);
         ``right``: up to it."""
         if len(self.tables) >= MANY:
             when = self._col("", lambda table: table.when)
@@ -73,7 +73,8 @@ class Joined:
         return np.array([table.when.searchsorted(at, side) for table, at in pairs], np.int64)
 
     def steps_before(self, step: int, side: Side) -> Array:
-        """How many rows of each are of steps before ``step``, where all are in order of step."""
+        """Return how many rows of each are of steps before ``step``, where all are in order of
+        step."""
         return self._search(self.col("step"), np.uint32(min(max(step, 0), _LAST_STEP)), side)
 
     def _search(self, values: Array, wanted: Any, side: Side) -> Array:
@@ -103,7 +104,7 @@ class Rows:
         """Of each rank."""
 
     def before(self, t_ns: int | Array, side: Side = "left") -> Array:
-        """How many of each rank's became visible before ``t_ns``; ``right``: up to it."""
+        """Return how many of each rank's became visible before ``t_ns``; ``right``: up to it."""
         return np.minimum(self._joined.before(t_ns, side), self.counts)
 
     def newest(self, name: str) -> Array:

@@ -184,7 +184,7 @@ def _not_plain(view: View, rows: Columns) -> list[int]:
 
 
 def _own_time(view: View, who: int, rows: Columns, begins: Array, inside: Array) -> list[int]:
-    """How long each phase of a rank was itself within the step, in ns."""
+    """Return how long each phase of a rank was itself within the step, in ns."""
     rank, process = list(view.ranks.items())[who]
     columns = [rows[n].tolist() for n in ("step", "name_id", "t0_ns", "t1_ns", "flags")]
     named = {name_id: process.name(name_id) for name_id in set(columns[1])}

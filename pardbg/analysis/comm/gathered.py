@@ -153,7 +153,8 @@ class Gathered:
     # ------------------------------------------------------------------ inside
 
     def _columns(self, start_ns: int) -> tuple[Columns, Columns]:
-        """What was issued since a time, and what completed since each rank issued the first."""
+        """Return what was issued since a time, and what completed since each rank issued the
+        first."""
         ops, completed = self._view.all("issue"), self._view.all("done")
         begins = ops.before(start_ns)
         issued = ops.take(_ISSUED, begins)

@@ -265,7 +265,7 @@ def _verdict(
 
 
 def _awaited_ns(view: View, ranks: Sequence[int], since_ns: int) -> int:
-    """How long ranks have let others wait; while the debugger stops them they do not."""
+    """Return how long ranks have let others wait; while the debugger stops them they do not."""
     if not was_held(view, since_ns, view.t_ns):
         return view.t_ns - since_ns
     return max(unheld_ns(view, rank, since_ns, view.t_ns) for rank in ranks)
@@ -280,7 +280,7 @@ def _gone(view: View, ranks: Sequence[int]) -> bool:
 def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
-    """What ranks disagree on: the op first, as the rest follows from it."""
+    """Return what ranks disagree on: the op first, as the rest follows from it."""
     alike = {(*SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
     if len(alike) == 1:
         return None
@@ -298,7 +298,7 @@ def _mismatch(
 
 
 def compared(verdict: str, issue: Issue) -> object:
-    """What a verdict like ``size mismatch`` compares, of one rank's op."""
+    """Return what a verdict like ``size mismatch`` compares, of one rank's op."""
     if verdict == "op mismatch":
         return _op_text(issue)
     if verdict == "root mismatch":
@@ -332,7 +332,7 @@ def _root(issue: Issue) -> int | None:
 
 
 def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
-    """What must be equal over ranks for this op; empty where ranks may differ."""
+    """Return what must be equal over ranks for this op; empty where ranks may differ."""
     if op in _NO_SIZE:
         return {}
     outs = {i.b for i in parts}

@@ -41,7 +41,8 @@ class Overlap:
 
     @property
     def could_hide_ns(self) -> int:
-        """What of the exposed part compute could hide at most: as much as there is compute."""
+        """Return what of the exposed part compute could hide at most: as much as there is
+        compute."""
         return min(self.exposed_ns, max(0, self.step_ns - self.held_up_ns))
 
     @property

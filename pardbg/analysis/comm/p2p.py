@@ -203,7 +203,7 @@ def _row(
 
 
 def _waited(view: View, send: Issue | None, recv: Issue | None) -> int | None:
-    """What the sender did of its own while the receive stood already."""
+    """Return what the sender did of its own while the receive stood already."""
     if send is None or recv is None:
         return None
     return max(0, unheld_ns(view, send.rank, recv.t0_ns, max(recv.t0_ns, send.t0_ns)))

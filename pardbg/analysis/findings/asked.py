@@ -1,4 +1,4 @@
-"""Who had the job end: Ctrl-C, a viewer, a scheduler, the launcher's own signal."""
+"""Finds what had the job end: Ctrl-C, a viewer, a scheduler, the launcher's own signal."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ _GETS_ON: Final = "gets on: "
 
 
 def hangs(view: View) -> Iterable[Finding]:
-    """What holds ranks up at the cursor; once the job fell apart, what did just before."""
+    """Return what holds ranks up at the cursor; once the job fell apart, what did just before."""
     ended = view.run_end
     if ended is not None and not ended[1]:
         return
@@ -91,7 +91,7 @@ def hangs(view: View) -> Iterable[Finding]:
 
 
 def _at(view: View, *, over: int | None) -> Iterable[Finding]:
-    """What holds ranks up at the view's cursor. ``over``: when it ended, if it has."""
+    """Return what holds ranks up at the view's cursor. ``over``: when it ended, if it has."""
     if control_view(view).mode != "running":
         return  # held on purpose: who waits for a held rank waits for the debugger
     graph = wait_graph(view)
@@ -160,8 +160,8 @@ def _in_op_of_all(graph: WaitGraph, blame: Blame) -> bool:
 
 
 def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
-    """Who waits for a message of the rank that waits in one with somebody else. Not where messages
-    went that way before: both wait so in a pipeline whenever a rank is late."""
+    """Return the wait for a message of the rank that waits in one with somebody else. None where
+    messages went that way before: both wait so in a pipeline whenever a rank is late."""
     op = blame.waits[0].op
     edge = (op.rank, op.peer) if op.send else (op.peer, op.rank)
     if op.p2p and any(
@@ -177,7 +177,8 @@ def _taker(view: View, graph: WaitGraph, blame: Blame) -> Wait | None:
 
 
 def _first_ns(view: View, blame: Blame) -> float:
-    """How long the first message between two ranks may wait for the other: longer if that works."""
+    """Return how long the first message between two ranks may wait for the other: longer if that
+    works."""
     now = seen(view, blame.ranks[0])
     return (START_NS if (now.cpu or 0) >= IDLE_CORES else PATIENCE_NS) * more_time(now)
 
@@ -204,8 +205,8 @@ def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None)
 
 
 def _patience(view: View, blame: Blame, why: Reason) -> int:
-    """How long this rank may take. Programs start at their own pace, as long as they work, and
-    the slower the fewer cores they get."""
+    """Return how long this rank may take. Programs start at their own pace, as long as they work,
+    and the slower the fewer cores they get."""
     now = seen(view, blame.ranks[0])
     works = not why.idle or waits_in_op(now.frames, now.inside)  # … for a message on its way
     works &= now.host_load >= CROWDED
@@ -251,8 +252,8 @@ def _just_ended(view: View, rank: int) -> bool:
 
 
 def patience_ns(view: View) -> int:
-    """How long a rank may take before others' wait for it is worth a line: a wait that is shorter
-    than a step is no news."""
+    """Return how long a rank may take before others' wait for it is worth a line: a wait that is
+    shorter than a step is no news."""
     steps = []
     for process in view.ranks.values():
         table, visible = view.rows(process, "step")
@@ -450,7 +451,7 @@ LATE_NS: Final = 4_000_000_000
 
 @per_store(lambda view, rank, came_ns, late_ns: (view.ranks[rank].proc, came_ns))
 def _why(view: View, rank: int, came_ns: int, late_ns: int) -> Reason:
-    """What was known of the rank towards the end of the wait. It is past: looked up once."""
+    """Return what was known of the rank towards the end of the wait. It is past: looked up once."""
     return reason(View(view.store, came_ns - late_ns // 4), rank)
 
 

@@ -222,7 +222,8 @@ def _dying(view: View) -> str:
 
 
 def _ended(view: View, epoch: int) -> str:
-    """What ended a life, as far as its ranks said it or the hub saw it. Lives count from 1."""
+    """Return what ended a life, as far as its ranks said it or the hub saw it. Lives count from
+    1."""
     processes = [p for p in view.store.procs.values() if p.epoch == epoch]
     life = f" Life {epoch + 1}:"
     raised = [

@@ -199,7 +199,7 @@ def _median_without(ordered: Sequence[int], value: int) -> float:
 
 
 def _what(view: View, rank: int) -> str:
-    """What the rank has more of than the median."""
+    """Return what the rank has more of than the median."""
     names = ("parameters", "gradients", "optimizer", "activations")
     latest = {r: latest_bytes(view, process) for r, process in view.ranks.items()}
     more = {

@@ -106,13 +106,14 @@ def reason(view: View, rank: int) -> Reason:
 
 
 def more_time(now: Seen, most: float = _MOST_LOAD) -> float:
-    """How many times as long as with a core of its own a rank takes: it stood ready meanwhile, or
-    those did that answer it, as many as there are cores. ``most``: of the load that counts."""
+    """Return how many times as long as with a core of its own a rank takes: it stood ready
+    meanwhile, or those did that answer it, as many as there are cores. ``most``: of the load that
+    counts."""
     return max(1.0, 1 / (1 - min(now.ready, _MOST_READY)), min(now.host_load, most))
 
 
 def _patience(now: Seen, idle: bool) -> int:
-    """How long what a rank does may take: if it works, or reads the modules it imports."""
+    """Return how long what a rank does may take: if it works, or reads the modules it imports."""
     if at_files(now.frames):
         return 0 if idle else _FILES_NS
     does = busy(now.frames)

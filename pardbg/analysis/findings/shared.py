@@ -70,8 +70,8 @@ _FIGURES: Final = re.compile(r"\d[\d.,–]*")
 
 
 def gathered(found: Iterable[Finding]) -> list[Finding]:
-    """What is said of many ranks, one by one and but for the figures in the same words, said once:
-    a thousand lines would bury the others. Keeps the order of the first."""
+    """Join findings of one rank each that differ in figures alone: a thousand would bury the
+    others. Keeps the order of the first."""
     alike: dict[object, list[Finding]] = defaultdict(list)
     for one in found:
         said = _FIGURES.sub("", one.text) if len(_of(one)) == 1 else object()
@@ -105,7 +105,7 @@ _TRANSPORT: Final = re.compile(
 
 @per_view
 def bad_ends(view: View) -> list[BadEnd]:
-    """How ranks ended badly, first to last: an uncaught exception, a kill, an exit code."""
+    """Return how ranks ended badly, first to last: an uncaught exception, a kill, an exit code."""
     over = [(rank, one) for rank, one in view.ranks.items() if one.failures or one.ends]
     made = [end for rank, one in over if (end := _bad_end(view, rank, one)) is not None]
     return sorted(made, key=lambda end: (end[1], end[0]))
@@ -129,7 +129,7 @@ def is_transport(text: str) -> bool:
 
 
 def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
-    """Who waits for ranks that have ended, and is waited for by nobody: they are ended next."""
+    """Return rank -> the ended ranks it waits for, if nobody waits for it: it is ended next."""
     waits: dict[int, tuple[int, ...]] = {}
     for row in newest_collectives(view):
         gone = tuple(r for r in row.missing if ended(view, r))

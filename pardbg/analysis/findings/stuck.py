@@ -75,7 +75,7 @@ def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Fi
 def _unseen(
     view: View, op: PendingOp, waiting: tuple[int, ...], unseen: tuple[int, ...], since: int
 ) -> Finding:
-    """Whether these ranks have issued it is not known, unless the job's store says so."""
+    """It is not known whether these ranks have issued it, unless the job's store says so."""
     absent: tuple[int, ...] = ()
     said, advice = "", _UNSEEN_ADVICE
     came = _came(view) if op.op.op == "init_process_group" else None

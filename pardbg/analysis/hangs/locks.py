@@ -1,5 +1,5 @@
-"""Who is inside a lock that a thread waits to enter, as the program's text and the threads' lines
-say it: Python keeps no owner of a lock, and nothing is asked of the program."""
+"""Finds the thread inside a lock that another waits to enter, from the program's text and the
+threads' lines: Python keeps no owner of a lock, and nothing is asked of the program."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _acquired(block: Sequence[ast.stmt]) -> Iterator[Inside]:
 
 
 def _called(node: ast.AST, method: str) -> str:
-    """What the method is called of; empty if the node is no such call."""
+    """Return what the method is called of; empty if the node is no such call."""
     func = node.func if isinstance(node, ast.Call) else None
     return (
         ast.unparse(func.value) if isinstance(func, ast.Attribute) and func.attr == method else ""

@@ -72,7 +72,7 @@ def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
 
 
 def busy(frames: Sequence[Frame]) -> str | None:
-    """What the innermost library frames are for, in words; None where the user's code runs.
+    """Return what the innermost library frames are for, in words; None where the user's code runs.
     torch's compiler that is being imported, as DDP does, compiles nothing."""
     compiles = None
     for frame in reversed(program(frames)):

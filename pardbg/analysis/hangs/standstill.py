@@ -122,7 +122,7 @@ def _ready(view: View, process: Process, said: Mapping[str, Any]) -> float:
 
 @per_view
 def _earlier(view: View) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
-    """What all ranks' states were READY_NS before."""
+    """Return what all ranks' states were READY_NS before."""
     return view.store.states.ranks((state_at(view)[0] or view.t_ns) - READY_NS)
 
 

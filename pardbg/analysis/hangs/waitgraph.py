@@ -1,5 +1,5 @@
-"""Who waits for whom, across all groups and p2p (DESIGN §8): r → s if r is inside an op that s has
-not issued.
+"""The wait graph across all groups and p2p (DESIGN §8): r → s if r is inside an op that s has not
+issued.
 
 A rank is inside an op if it issued it, it is not complete, and the rank computes nothing: its
 stack, where one was taken, stands in an op; else no action of a pipeline runs on it. A rank that

@@ -186,7 +186,7 @@ def rows_named(view: View, process: Process, name: str, most: int) -> tuple[Tabl
 def _course(
     view: View, process: Process, times: Sequence[int]
 ) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
-    """What each category was at these times: its newest value then, stages added up."""
+    """Return what each category was at these times: its newest value then, stages added up."""
     table, visible = view.rows(process, "memory")
     tail = slice(max(0, visible - _TAIL_ROWS), visible)
     names, stages, when, values = (table.col(c)[tail] for c in ("name_id", "stage", "t1_ns", "a"))

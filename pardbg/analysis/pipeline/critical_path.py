@@ -58,7 +58,7 @@ class CriticalPath:
 
     @property
     def hops(self) -> int:
-        """How often it goes from one rank to another."""
+        """Return how often it goes from one rank to another."""
         return sum(link.way == "tensor" for link in self.links)
 
     @property
@@ -106,7 +106,7 @@ def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
 def _after(
     action: ActionSpan, own: ActionSpan | None, by_text: Mapping[str, ActionSpan], num_stages: int
 ) -> tuple[ActionSpan | None, Way]:
-    """What the action began after, and what lies between."""
+    """Return what the action began after, and what lies between."""
     needed = source(action.text, num_stages, by_text)
     made = by_text[needed] if needed is not None else None
     if made is not None and (made.rank == action.rank or _end(made) > action.t0_ns):

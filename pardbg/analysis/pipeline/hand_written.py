@@ -50,7 +50,7 @@ class _Seen:
     begin: int = 0
     """The first thing that was seen, or the end of the step before."""
     cuts: list[Interval] = field(default_factory=list)
-    """What is not compute of a forward: messages, waits, other phases; in order and apart."""
+    """Messages, waits and other phases, which are no compute of a forward; in order and apart."""
 
 
 def chains(view: View) -> tuple[Chain, ...]:

@@ -169,7 +169,7 @@ def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, Act
 
 
 def _running_stated(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
-    """What the status block says runs, if no record of it has come."""
+    """Return what the status block says runs, if no record of it has come."""
     state = states(view).get(process.proc)
     if state is None or view.proc_end(process) is not None or state.get("held"):
         return None

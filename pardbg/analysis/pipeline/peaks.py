@@ -66,9 +66,9 @@ class MicrobatchWait:
 
     rank: int
     action: str
-    """Who waited, ``0B0``."""
+    """The action that waited, ``0B0``."""
     producer: str
-    """For whom, ``1B0``."""
+    """The one it waited for, ``1B0``."""
     producer_rank: int
     wait_ns: int
     """Median of the steps in which it waited so."""

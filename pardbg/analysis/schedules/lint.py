@@ -1,4 +1,4 @@
-"""What is wrong with a table: actions that are missing, twice or in the wrong place, orders that
+"""Finds what is wrong with a table: actions missing, twice or in the wrong place, orders that
 cannot run, messages that do not meet. Each problem says where in the file it is.
 """
 
@@ -114,8 +114,8 @@ def lint(
 
 
 def _meant(table: Table) -> int:
-    """How many microbatches there are to be: as half the stages have, so that one number that is
-    out of row is said once, and is not a lack of all below it."""
+    """Return how many microbatches there are to be: as half the stages have, so that one number
+    that is out of row is said once, and is not a lack of all below it."""
     forwards: dict[int, set[int]] = defaultdict(set)
     for _, _, op in table.ops():
         if op.kind == "F":

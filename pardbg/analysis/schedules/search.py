@@ -28,7 +28,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be scheduled."""
+    """The pipeline to find a schedule for."""
 
     num_ranks: int
     num_microbatches: int
@@ -50,7 +50,7 @@ class Problem:
         return int(self.memory * self.num_stages / self.num_ranks + 1e-9)
 
     def rank(self, stage: int) -> int:
-        """Who has a stage."""
+        """Return the rank that has a stage."""
         if self.placement == "v" and stage >= self.num_ranks:
             return self.num_stages - 1 - stage
         return stage % self.num_ranks

@@ -62,7 +62,7 @@ class Sheet:
         return tuple(most)
 
     def problems_at(self, rank: int, at: int) -> tuple[Problem, ...]:
-        """What lint says of one cell."""
+        """Return what lint says of one cell."""
         row = self.table.rows[rank] if rank < len(self.table.rows) else ()
         column = row[at].column if at < len(row) else -2
         return tuple(p for p in self.predicted.verdict.problems

@@ -140,7 +140,7 @@ class _Play:
         return -1 if self._transport == "rank" or to is None else to
 
     def _missing(self, op: Op) -> Op | None:
-        """What a compute action waits for: a receive, or compute on its own rank."""
+        """Return what a compute action waits for: a receive, or compute on its own rank."""
         needed = self._input(op)
         if needed is None or needed in self._there:
             return None

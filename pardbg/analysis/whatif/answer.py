@@ -226,7 +226,7 @@ def _winner(options: Sequence[Option], own: Option, margin: float) -> Option | N
 
 
 def _spread(taken: Sequence[float], usual: float) -> float:
-    """What 8 in 10 steps stay within of the median, as a share of it."""
+    """Return what 8 in 10 steps stay within of the median, as a share of it."""
     away = sorted(abs(ns / usual - 1) for ns in taken) if usual > 0 else []
     return away[int(0.8 * (len(away) - 1))] if away else 0.0
 
@@ -280,7 +280,8 @@ def option(
 
 
 def _other_splits(split: Split, rows: Sequence[Sequence[str]]) -> list[Split]:
-    """What else could be true of the backwards of a plan, as far as the run does not say it."""
+    """Return what else could be true of the backwards of a plan, as far as the run does not say
+    it."""
     kinds = {action.kind for row in rows for text in row if (action := parse(text))}
     if not split.measured:
         return [replace(split, weight_share=share) for share in SHARES] if "W" in kinds else []

@@ -126,8 +126,8 @@ def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
 
 
 def _length(step: PipelineStep, counted: Sequence[tuple[int, int]], together: bool) -> int:
-    """What a step took. Ranks that do not wait for each other at its end overlap two steps: then
-    the window is longer than that."""
+    """Return what a step took. Ranks that do not wait for each other at its end overlap two steps:
+    then the window is longer than that."""
     took = [t1 - t0 for t0, t1 in counted]
     window = step.t1_ns - step.t0_ns
     if together or not took:
@@ -194,7 +194,7 @@ def _computes(step: PipelineStep) -> list[list[ActionSpan]]:
 def _messages(
     compute: Sequence[ActionSpan], pairs: Sequence[tuple[str, str]], layout: Layout
 ) -> list[int]:
-    """How many a rank sent and received between each two of its actions."""
+    """Return how many a rank sent and received between each two of its actions."""
     second = dict(pairs)
     units: list[list[Action]] = []
     for span in compute:
@@ -233,7 +233,7 @@ def _outside(
     layout: Layout, steps: Sequence[PipelineStep],
     counted: Mapping[int, Sequence[tuple[int, int]]], hop: float,
 ) -> Outside:  # fmt: skip
-    """Whether ranks wait for each other at a step's end, and what lies between two steps.
+    """Return whether ranks wait for each other at a step's end, and what lies between two steps.
 
     They do not if a rank's step ended while another still computed: then it is the host time from
     a rank's last action to its next step's first, where that one needs nothing of another rank.

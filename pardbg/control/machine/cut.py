@@ -167,8 +167,8 @@ def _waiting(
     views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]], ripe: Ripe,
     pinned: Collection[str],
 ) -> dict[str, tuple[OpenOp, str]]:  # fmt: skip
-    """Who is inside an op that cannot complete while the pinned ranks stay, directly or through
-    others that wait for them."""
+    """Return the ranks inside an op that cannot complete while the pinned ranks stay, directly or
+    through others that wait for them."""
     waiting: dict[str, tuple[OpenOp, str]] = {}
     loose = [view for view in views.values() if not view.held and view.fresh and view.state]
     grew = True

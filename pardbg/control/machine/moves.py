@@ -234,7 +234,7 @@ class Settling:
             self._advance(control.queue.popleft(), now)
 
     def _did(self) -> str:
-        """What the verb that moved the ranks did, in words; empty where none did."""
+        """Return what the verb that moved the ranks did, in words; empty where none did."""
         control = self._control
         if control.again is None:
             return ""

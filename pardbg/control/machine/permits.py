@@ -142,8 +142,8 @@ def _behind(state: AgentState, other: AgentState) -> bool:
 
 
 def step_target(states: Sequence[AgentState]) -> int:
-    """How many steps each rank has behind it after ``next``: as many as the one furthest on will
-    have at the end of the step it is in, or one more if all stand at that end already."""
+    """Return how many steps each rank has behind it after ``next``: as many as the one furthest on
+    will have at the end of the step it is in, or one more if all stand at that end already."""
     ends = {state.step if state.held & Gate.STEP else state.step + 1 for state in states}
     all_there = len(ends) == 1 and all(state.held & Gate.STEP for state in states)
     return max(ends) + 1 if all_there else max(ends)

@@ -63,7 +63,7 @@ class Boards:
         return any(own.peer.kinds for own in self._own.values())
 
     def changes(self, now: int) -> Iterator[list[Change]]:
-        """What is new since the last call, in messages."""
+        """Yield what is new since the last call, in messages."""
         gone = self._look(now) if now - self._looked_ns >= LOOK_NS else []
         piece, size = gone, 0
         for proc, own in self._own.items():

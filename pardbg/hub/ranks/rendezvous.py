@@ -1,5 +1,5 @@
-"""Who has come to the job's store: asked by one more client of it, for ranks of which nothing was
-ever heard.
+"""Asks the job's store, as one more client of it, which ranks have come: for those of which nothing
+was ever heard.
 
 Each rank of gloo's default group leaves its address at the job's TCPStore before it waits for the
 others. The client says who it is and asks whether keys are there: it writes nothing, waits for
@@ -58,7 +58,8 @@ class Rendezvous:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """What a process was started with; empty where it is gone, or another's or another host's."""
+    """Return what a process was started with; empty where it is gone, or another's or another
+    host's."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

@@ -153,7 +153,7 @@ class Rings:
         return out
 
     def rescue(self, proc: str, start: int) -> Rescued:
-        """What a dead process left from record ``start`` on."""
+        """Return what a dead process left from record ``start`` on."""
         ring = self.mapped[proc]
         reader = ring.reader
         reader.next, reader.lost = start, 0

@@ -133,7 +133,7 @@ class Where:
     def _take(
         self, number: int, proc: str, source: str, threads: list[dict[str, Any]] | None = None
     ) -> None:
-        """What is known of one process, or why nothing is, unless that came before."""
+        """Take what is known of one process, or why nothing is, unless that came before."""
         asked = self._asked.get(number)
         if asked is None or proc not in asked.waiting:
             return

@@ -124,7 +124,7 @@ class RunConfig:
     keep_parts: int = 0
     """How many of a recording's files are kept; 0: all."""
     allow_eval: bool = False
-    """Who has control may run code in held ranks: agents read it here."""
+    """Whoever has control may run code in held ranks: agents read it here."""
     on_exception_s: float = 0.0
     """``--on-exception hold``: how long a rank that raised waits for somebody; 0: it dies at once.
     Agents read it here."""

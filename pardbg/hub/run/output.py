@@ -386,7 +386,7 @@ class StandIn:
 
 
 def _end_of(facts: os.stat_result) -> tuple[str, int]:
-    """What both ends of a pipe or terminal have in common."""
+    """Return what both ends of a pipe or terminal have in common."""
     first = 136  # majors of pseudo-terminals: 256 of them each
     if stat.S_ISCHR(facts.st_mode) and first <= os.major(facts.st_rdev) < first + 8:
         number = (os.major(facts.st_rdev) - first) * 256 + os.minor(facts.st_rdev)
@@ -414,7 +414,7 @@ def let_stand_in(pid: int) -> None:
 
 
 def memory_files() -> tuple[int, int]:
-    """What a job without an owner has for stdout and stderr."""
+    """Return what a job without an owner has for stdout and stderr."""
     fds = os.memfd_create("stdout"), os.memfd_create("stderr")
     for fd in fds:
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)

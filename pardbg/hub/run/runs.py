@@ -200,7 +200,7 @@ def _look(run_dir: Path) -> Run | None:
 
 
 def _run_rings(run_dir: Path) -> RunRings | None:
-    """What a dead run left; None for a live one and for one without rings."""
+    """Return what a dead run left; None for a live one and for one without rings."""
     try:
         handle = RunHandle(run_dir)
     except ConfigError:

@@ -116,8 +116,8 @@ def _copy_size(source: int, target: int) -> None:
 
 
 class Typing:
-    """What is typed goes to the first of the job's terminals, key by key: that one decides what
-    Ctrl-C is. All of them have the size that ours has."""
+    """Passes keys to the first of the job's terminals, one by one: that one decides what Ctrl-C is.
+    All of them have the size that ours has."""
 
     def __init__(self, terminals: list[int]) -> None:
         self._terminals = terminals

@@ -261,8 +261,8 @@ class Hub:
             self._control_event("error", self._collector.write_error)
 
     def _begin_part(self, number: int) -> list[Wire]:
-        """What the recording's part ``number`` begins with: all that is needed to read it alone,
-        and to go on with it if this hub dies."""
+        """Return what the recording's part ``number`` begins with: all that is needed to read it
+        alone, and to go on with it if this hub dies."""
         files.write_json(self.config.dir / files.PART_FILE, {"part": number})
         heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
         self._collector.number += 1

@@ -86,7 +86,7 @@ class ServerSecurity:
         return self._roles.get(key) in _MAY.get(domain, ())
 
     def secure(self, socket: zmq.Socket[bytes], domain: str) -> None:
-        """What is bound from here on is a CURVE server's."""
+        """Make a socket a CURVE server's, before it is bound."""
         if self.keys is not None:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, self.keys["server"]["secret"].encode())

@@ -75,7 +75,7 @@ options cannot be meant, in one line, or None."""
 
 
 def takes(numbers: Container[int], why: str) -> Fits:
-    """So many ranks; ``why`` is said of others after the recipe's name, with ``{}`` for theirs."""
+    """Allow these numbers of ranks. ``why``, with ``{}`` for another, follows the recipe's name."""
     return lambda name, nproc: None if nproc in numbers else f"{name} {why.format(nproc)}"
 
 

@@ -171,7 +171,7 @@ def facts(rows: Iterable[tuple[str, str]], size: int = 16) -> list[Line]:
 
 
 def inspected(head: Sequence[Segment], tail: Sequence[Segment], cells: int) -> list[Line]:
-    """What is known of the chosen box, in two lines that belong together."""
+    """Draw what is known of the chosen box, in two lines that belong together."""
     return [
         fit((Segment("  ┌ ", "accent"), *head), cells),
         fit((Segment("  └ ", "accent"), *tail), cells),

@@ -47,7 +47,7 @@ def between(first: Snapshot, second: Snapshot, name: str, by: str, note: str, ce
 
 
 def differences(first: Snapshot, second: Snapshot) -> list[Line]:
-    """What most people ask of two runs; a sign besides the colour."""
+    """Return what most people ask of two runs; a sign besides the colour."""
     parts = [_ratio("step", first.step_ns, second.step_ns, words.duration)]
     ours, theirs = _bubble(first), _bubble(second)
     if ours is not None and theirs is not None:

@@ -102,8 +102,8 @@ def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
 
 
 def banner(snapshot: Snapshot | None, cells: int) -> Line:
-    """What holds ranks up: which rank, how long, in which op, at which place, who waits. Empty
-    where every rank gets on. What does not fit goes from the end."""
+    """Return what holds ranks up: which rank, how long, in which op, at which place, who waits.
+    Empty where every rank gets on. What does not fit goes from the end."""
     hang = snapshot.hang if snapshot is not None else None
     if snapshot is None or hang is None:
         return ()
@@ -211,7 +211,7 @@ def tabs(names: Sequence[Tab], active: str, cells: int) -> tuple[Line, tuple[tup
 def control_line(
     control: ControlView, under_way: str, message: tuple[str, str], cells: int
 ) -> Line:
-    """What control says: a message first, then a command under way, then held or running."""
+    """Return what control says: a message first, then a command under way, then held or running."""
     text, style = message
     if text:
         return fit(line(" ", Segment(clip(clean(text), cells - 2), style)), cells)

@@ -125,7 +125,7 @@ def _track_of(snapshot: Snapshot, state: Playing, room: int) -> Track | None:
 
 
 def _ends(snapshot: Snapshot, state: Playing) -> tuple[Line, Line]:
-    """What stands before and after the track."""
+    """Return what stands before and after the track."""
     begin, last = state.bounds(snapshot)
     total = last - begin
     at_ns = snapshot.t_ns if state.awaited_ns is None else state.awaited_ns
@@ -140,7 +140,7 @@ def _ends(snapshot: Snapshot, state: Playing) -> tuple[Line, Line]:
 
 
 def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
-    """What the shapes mean, and what , and . move by: the bar's second line."""
+    """Return what the shapes mean, and what , and . move by: the bar's second line."""
     begin, last = state.bounds(snapshot)
     kinds = {mark.kind for mark in state.marks}
     start: list[Segment | str] = [" "]

@@ -37,7 +37,7 @@ CHART_ROWS = 34
 """From so many rows on there are charts under it."""
 _GOOD = ("matched", "incomplete")
 LIST_ROWS = 6
-"""So many rows of the list are seen whatever is under it, where there is room."""
+"""Least number of rows of the list in sight, whatever is under it, where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ RowKey = tuple[tuple[int, str], str, int, int, int, int]
 
 
 def key_of(row: CollectiveRow | P2PRow) -> RowKey:
-    """What names a row while the list grows."""
+    """Return what names a row while the list grows."""
     if isinstance(row, CollectiveRow):
         return (row.key, row.group, row.seq, -1, -1, 0)
     return (row.key, row.group, row.order, row.src, row.dst, row.tag)

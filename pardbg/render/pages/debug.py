@@ -270,7 +270,7 @@ def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
 
 
 def _nexts(snapshot: Snapshot) -> dict[int, str]:
-    """What comes next per rank: what control says, else the plan."""
+    """Return what comes next per rank: what control says, else the plan."""
     found: dict[int, str] = {}
     step = snapshot.pipeline.step if snapshot.pipeline else None
     for rank in step.ranks if step else ():

@@ -54,7 +54,7 @@ def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
 
 
 def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Segment:
-    """What is a quarter more than the mean of all pairs stands out; a quarter less stands back."""
+    """Draw one pair: a quarter above the mean of all stands out, a quarter below stands back."""
     if own:
         return Segment(right("╲", _CELL), "faint")
     if amount is None:

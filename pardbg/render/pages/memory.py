@@ -218,7 +218,7 @@ def _history(row: MemoryRow, size: int) -> Line:
 
 
 def _moves(row: MemoryRow) -> str:
-    """What the bar cannot say: it stands for the moment between two steps."""
+    """Return what the bar cannot say: it stands for the moment between two steps."""
     said = ""
     if row.gathered_peak_bytes:
         said += f"   a step gathers up to {words.binary_size(row.gathered_peak_bytes)} beside P"

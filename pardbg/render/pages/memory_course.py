@@ -166,7 +166,7 @@ def sharding(view: ShardingView, cells: int, rows: int) -> list[Line]:
 
 
 def legend() -> Line:
-    """What the marks mean."""
+    """Return what the marks mean."""
     names = ((_FETCH, "all_gather"), (_WHOLE, "whole"), (_REDUCE, "reduce"))
     return line("  ", keys(((char * 2, style, word) for (char, style), word in names), 80))
 

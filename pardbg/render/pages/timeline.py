@@ -276,7 +276,7 @@ def lane(
 
 
 def _shown(label: str, style: str, size: int) -> str:
-    """What stands in a box of ``size`` cells."""
+    """Return what stands in a box of ``size`` cells."""
     root = style.partition(".")[0]
     if root in HATCHED:
         return "░" * size

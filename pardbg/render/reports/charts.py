@@ -32,7 +32,7 @@ MEMORY: Final = (
 
 
 def schedule(step: PipelineStep, num_stages: int) -> str:
-    """What ran, in proportion to time, under what was planned; idle stretches by cause."""
+    """Return what ran, in proportion to time, under what was planned; idle stretches by cause."""
     rows = step.ranks[:MAX_RANKS]
     plan = lay_out(step, step, num_stages) if any(row.plan for row in rows) else {}
     window = max(step.t1_ns - step.t0_ns, round(makespan(plan)), 1)
@@ -199,7 +199,7 @@ def sizes(row: MemoryRow) -> tuple[int | None, ...]:
 
 
 def last_ranks(rows: Sequence[CollectiveRow], ranks: Sequence[int]) -> str:
-    """How often each rank came last to a collective, and the wait it caused."""
+    """Return how often each rank came last to a collective, and the wait it caused."""
     times: Counter[int] = Counter()
     waits: Counter[int] = Counter()
     for row in rows:

@@ -212,7 +212,7 @@ def _hashes(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 
 def _most(values: Mapping[int, Any]) -> Any:
-    """What most ranks have; the lowest rank's where none is more frequent."""
+    """Return what most ranks have; the lowest rank's where none is more frequent."""
     counted = Counter(values.values()).most_common()
     best = counted[0][1]
     return next(value for _, value in sorted(values.items()) if dict(counted)[value] == best)

@@ -73,7 +73,7 @@ def _case(result: Result) -> str:
 
 
 def _xml(text: str) -> str:
-    """What XML can hold."""
+    """Return what XML can hold."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -219,7 +219,7 @@ _LOADS: Final = {
 
 
 def verdict(name: str, found: Verdict) -> str:
-    """What lint says of one file."""
+    """Return what lint says of one file."""
     shape = (
         f"{words.plural(found.num_ranks, 'rank')}, {words.plural(found.num_stages, 'stage')}, "
         f"{found.num_microbatches} microbatches"

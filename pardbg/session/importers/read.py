@@ -84,7 +84,7 @@ def _classified(path: Path) -> tuple[str, int, Any]:
 
 
 def _rank(path: Path, said: int | None) -> int:
-    """What the file says, else its name (``nccl_trace_rank_3``)."""
+    """Return what the file says, else its name (``nccl_trace_rank_3``)."""
     if said is not None and 0 <= said < 1 << 16:
         return said
     name = path.name

@@ -212,7 +212,7 @@ def for_mode(live: bool) -> Iterator[Action]:
 
 
 def hints(live: bool) -> list[Action]:
-    """What the bottom line offers, in order."""
+    """Return what the bottom line offers, in order."""
     return sorted((a for a in for_mode(live) if a.hint), key=lambda action: action.hint)
 
 
@@ -257,8 +257,8 @@ def own(screen: str, live: bool) -> list[tuple[Action, str]]:
 
 
 def footer(screen: str, live: bool) -> list[tuple[Action, str]]:
-    """What the bottom line offers: pause or play, the screen's own, then what works everywhere. A
-    label is empty where the action's own is meant."""
+    """Return what the bottom line offers: pause or play, the screen's own, then what works
+    everywhere. A label is empty where the action's own is meant."""
     first, *rest = hints(live)
     mine = own(screen, live)[:_FOOTER]
     taken = {first.id, *(action.id for action, _ in mine)}

@@ -55,7 +55,7 @@ class Controller:
 
     @property
     def under_way(self) -> str:
-        """What the hub was asked and has not answered yet; empty: nothing."""
+        """Return what the hub was asked and has not answered yet; empty: nothing."""
         with self._lock:
             return self._sent[-1][1] if self._sent else ""
 

@@ -147,11 +147,11 @@ class Analysis:
     def lanes(
         self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None
     ) -> Lanes:
-        """What a timeline shows of these ranks; None: of all."""
+        """Return what a timeline shows of these ranks; None: of all."""
         return lanes(store, t0_ns, t1_ns, columns, ranks)
 
     def output(self, store: Any, t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
-        """What was printed up to a moment."""
+        """Return what was printed up to a moment."""
         return lines(store, t_ns, want.limit, contains=want.contains, rank=want.rank)
 
     def findings(self, store: Any, t_ns: int | None) -> Iterable[Finding]:

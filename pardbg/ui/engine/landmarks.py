@@ -29,7 +29,7 @@ _NEAR_NS: Final = 200_000_000
 
 
 def _key(finding: Finding) -> tuple[object, ...]:
-    """What makes a finding at two moments the same."""
+    """Return what makes a finding at two moments the same."""
     return finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq
 
 
@@ -139,7 +139,7 @@ class Places:
 
     @property
     def searched(self) -> float:
-        """How much of the search for findings is done, 0..1."""
+        """Return how much of the search for findings is done, 0..1."""
         return self._here.sampled / SAMPLES
 
     def marks(self) -> tuple[Mark, ...]:

@@ -43,7 +43,7 @@ class Loader:
 
     @property
     def share(self) -> float:
-        """How much of a recording is read, 0..1."""
+        """Return how much of a recording is read, 0..1."""
         return 1.0 if self._source.finished else float(getattr(self._source, "progress", 1.0))
 
     @property

@@ -68,7 +68,7 @@ class ChromeBars:
         return action.label
 
     def _status_lines(self, frame: Frame | None, cells: int, rows: int) -> tuple[Line, ...]:
-        """What is said, else the time bar (with its legend where there is room), else control."""
+        """The message, else the time bar (with its legend where there is room), else control."""
         if frame is not None and (not self._live or not frame.following):
             return self._time_lines(frame, cells, rows)
         if self.message[0] or frame is None:

@@ -106,7 +106,7 @@ class TimeActions:
 
     @property
     def moves_by(self) -> str:
-        """What ``,`` and ``.`` move by now."""
+        """Return what ``,`` and ``.`` move by now."""
         return self._view.page.unit or self.unit
 
     def seek(self, t_ns: int) -> None:

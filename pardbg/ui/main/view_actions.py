@@ -169,7 +169,7 @@ class AppActions:
         view.push_panel(word_panel(argument, lines) if lines else HelpPanel(view.live, view.active))
 
     def _picture(self, argument: str) -> None:
-        """What is on the screen now; the file is written on a thread of its own."""
+        """Save what is on the screen; a thread of its own writes the file."""
         frame = self._view.shared.frame
         at = frame.snapshot.t_ns - frame.snapshot.t_begin_ns if frame is not None else 0
         self._view.say("")

@@ -52,7 +52,7 @@ class Page(PicturePane):
         raise NotImplementedError
 
     def want(self) -> Want:
-        """What the page needs of the engine beyond the snapshot."""
+        """Return what the page needs of the engine beyond the snapshot."""
         return Want()
 
     def in_sight(self) -> frozenset[int] | None:
@@ -157,7 +157,8 @@ class Page(PicturePane):
         self.redraw()
 
     def time_step_ns(self, snapshot: Snapshot) -> int:
-        """How far one press of an arrow moves: a twentieth of a step unless a page knows better."""
+        """Return how far one press of an arrow moves: a twentieth of a step unless a page knows
+        better."""
         return max(1, (snapshot.step_ns or 100_000_000) // 20)
 
     def jump(self, frame: Frame) -> Evidence | None:

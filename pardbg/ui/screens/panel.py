@@ -64,7 +64,7 @@ class Panel(ModalScreen[str]):
 
 
 def word_panel(word: str, lines: Sequence[str]) -> Panel:
-    """What one word means."""
+    """Return what one word means."""
 
     def draw(cells: int, _height: int) -> Picture:
         shown = wrapped(lines, max(20, cells - 1))

@@ -67,14 +67,14 @@ class RowsPage(Page):
         self._at = 0
 
     def rows(self, frame: Frame) -> Sequence[Any]:
-        """What is listed, top to bottom."""
+        """Return the listed rows, top to bottom."""
         raise NotImplementedError
 
     def _first_in_view(self) -> Sequence[int]:
         return ()
 
     def key(self, row: Any) -> object:
-        """What names a row."""
+        """Return what names a row."""
         raise NotImplementedError
 
     def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:

@@ -150,7 +150,7 @@ class PicturePane(Lines):
         return max(1, self.size.height - used)
 
     def rows_in_view(self) -> list[int]:
-        """What the body's lines on the screen show: their ``Picture.rows``."""
+        """Return what the body's lines on the screen show: their ``Picture.rows``."""
         rows = self._picture.rows[self._top : self._top + self.room]
         return [row for row in rows if row >= 0]
 

@@ -134,7 +134,7 @@ class Prompt(Input):
 
 
 def _shared(found: Sequence[str]) -> str:
-    """What all of them begin with."""
+    """Return what all of them begin with."""
     first, last = min(found), max(found)
     differ = (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1])
     return first[: next(differ, len(first))]

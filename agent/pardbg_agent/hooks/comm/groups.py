@@ -158,7 +158,7 @@ def _axis(pg: Any, torch_name: str) -> str | None:
 
 
 def _described(pg: Any, torch_name: str) -> str:
-    """What ``new_group(group_desc=…)`` calls it, else torch's number."""
+    """Return what ``new_group(group_desc=…)`` calls it, else torch's number."""
     try:
         description = str(pg.group_desc)
     except (RuntimeError, AttributeError):

@@ -189,7 +189,7 @@ _begin: Final = tuple(collectives.make_begin(spec) for spec in SPECS)
 
 @unseen
 def ask(number: int, pg: Any, address: int, reduce: int, args: list[Any]) -> Any:
-    """What the kernel needs of an op that goes to the backend next: the fields of an Op, its
+    """Return what the kernel needs of an op that goes to the backend next: the fields of an Op, its
     group's key and ranks. None: it is not recorded. Waits at the gate."""
     entered = now_ns()
     try:

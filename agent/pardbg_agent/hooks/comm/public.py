@@ -345,8 +345,8 @@ def _uncover(issuing: list[Any], watch: Watch) -> bool:
 
 
 def _drop_refused(issuing: list[Any], watch: Watch) -> None:
-    """What is left of an earlier op of this group was refused, and C++ had issued it (``raised``
-    sees to Python's)."""
+    """Drop what is left of an earlier op of this group: it was refused, and C++ had issued it
+    (``raised`` sees to Python's)."""
     for entry in [e for e in issuing if e[0] is watch] or issuing[:-_MAX_ISSUING]:
         issuing.remove(entry)
         _refused(_core.CURRENT, entry)

@@ -39,7 +39,7 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
 
 
 class _Unit:
-    """What is known of a unit: FSDP gathers and throws away its parameters together."""
+    """A unit: FSDP gathers and throws away its parameters together."""
 
     __slots__ = ("names", "num_bytes", "resharded_ns", "whole")
 

@@ -231,7 +231,7 @@ class Actions:
 
     @property
     def pending(self) -> Any:
-        """What is to compute the loss of the forward that ended last, or None."""
+        """Return what will compute the loss of the forward that ended last, or None."""
         return None if self._pending is None else self._pending[0]
 
     def loss_computed(self, t1: int) -> None:

@@ -223,7 +223,7 @@ def _tensor(p: Any, axis: int, gradients: bool) -> Any:
 
 
 def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
-    """What this optimizer's parameters are replicas of."""
+    """Yield what this optimizer's parameters are replicas of."""
     mine = parameters_of(optimizer)
     ids = {id(p) for p in mine}
     x = context.of(c)

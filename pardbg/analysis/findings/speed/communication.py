@@ -163,8 +163,8 @@ def _close(before: CollectiveRow, row: CollectiveRow) -> bool:
 
 
 def _saved(run: Sequence[CollectiveRow]) -> int:
-    """What one op in place of them would save: the time any of them was under way, on the rank
-    that had to wait the least for others, less the longest one."""
+    """Return what one op in place of them would save: the time any of them was under way, on the
+    rank that had to wait the least for others, less the longest one."""
     by_rank: dict[int, list[Interval]] = defaultdict(list)
     for row in run:
         for a in row.arrivals:

@@ -55,7 +55,7 @@ class _Cause:
     """Why one step was slow."""
 
     ranks: tuple[int, ...]
-    """Who alone; empty: all ranks alike, or not known."""
+    """The slow ones; empty: all ranks alike, or not known."""
     what: str
     by_ns: int
     large: bool = False
@@ -116,7 +116,7 @@ def period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
 
 
 def _cause(view: View, spans: Steps, step: int, usual: Sequence[int]) -> _Cause:
-    """Who made the step slow, and where its time went beyond what it takes there in others."""
+    """Find the ranks that made the step slow, and where its time went beyond that of others."""
     beside = sorted(usual, key=lambda other: abs(other - step))[:_LOOKED_AT]
     more = spans[step][1] - spans[step][0] - median(spans[s][1] - spans[s][0] for s in beside)
     late = {rank: by for rank, by in _late(view, step).items() if by >= more / 2}

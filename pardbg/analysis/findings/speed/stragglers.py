@@ -136,7 +136,7 @@ def _by_mean(view: View, looked_at: Window, lates: Sequence[_Late], clear: float
 
 
 def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
-    """How far apart the other ranks come in a usual step, ns."""
+    """Return how far apart the other ranks come in a usual step, ns."""
     apart = []
     for late in lates:
         others = [by for rank, by in late.by.items() if rank not in without]

@@ -76,7 +76,7 @@ class TickRow:
 
     @property
     def coming(self) -> str | None:
-        """What the next tick runs here."""
+        """Return what the next tick runs here."""
         return next((cell.action for cell in self.cells if cell.state == "next"), None)
 
 
@@ -234,8 +234,8 @@ def tick_ends(view: View, layout: Layout, step: int) -> list[tuple[int, int]]:
 def _done(
     seen: Mapping[int, Sequence[ActionSpan]], ticks: Mapping[str, int], num_stages: int
 ) -> frozenset[str]:
-    """What has ended, and what must have because something that needs it has begun: its record is
-    late (an inferred forward's) or lost."""
+    """Return what has ended, and what must have because something that needs it has begun: its
+    record is late (an inferred forward's) or lost."""
     spans = [span for row in seen.values() for span in row]
     done = {span.text for span in spans if span.t1_ns is not None}
     needed = [producer(span.text, num_stages) for span in spans]

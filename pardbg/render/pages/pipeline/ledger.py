@@ -82,7 +82,7 @@ def _loud(cause: Cause, share: dict[Cause, float]) -> str:
 
 
 def path_words(path: CriticalPath) -> Line:
-    """What the step's length rests on, in one line."""
+    """Return what the step's length rests on, in one line."""
     whole = max(path.window_ns, 1)
     most = sorted(path.by_rank().items(), key=lambda item: -item[1])[:4]
     ranks = ", ".join(f"r{rank} {words.percent(ns / whole, 0)}" for rank, ns in most)

@@ -62,7 +62,7 @@ def label(
 
 
 def even(sizes: Iterable[int]) -> int:
-    """How long labels in a row may be, so that most boxes have the same form."""
+    """Return how long labels in a row may be, so that most boxes have the same form."""
     known = sorted(size for size in sizes if size > 0)
     return known[len(known) // 4] if known else 0
 
@@ -100,8 +100,8 @@ def seen_row(
     rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool,
     path: Collection[str] = (),
 ) -> Row:  # fmt: skip
-    """What ran, up to ``now_ns``, over its idle stretches; actions of the critical path have a
-    mark at their end, where there is room for it."""
+    """Return what ran, up to ``now_ns``, over its idle stretches; actions of the critical path have
+    a mark at their end, where there is room for it."""
     row = Row(axis.cells)
     for idle in rank.idles:
         start, end = axis.x(idle.t0_ns), axis.x(min(idle.t1_ns, now_ns))
@@ -132,7 +132,7 @@ def seen_row(
 
 
 def short_next(text: str, many_stages: bool) -> str:
-    """What comes next, in few cells: ``F5``, ``recv B5``, else the words themselves."""
+    """Return what comes next, in few cells: ``F5``, ``recv B5``, else the words themselves."""
     moved = _TRANSFER.match(text)
     if moved is not None:
         verb, kind, microbatch = moved.groups()
@@ -222,7 +222,7 @@ def gap_row(axis: Axis, cursor: int | None) -> Row:
 def legend(
     kinds: Sequence[str], cells: int, paired: bool = False, many_stages: bool = False
 ) -> Line:
-    """What letters and shadings mean, as far as it fits."""
+    """Return what letters and shadings mean, as far as it fits."""
     parts: list[Segment] = []
     for kind in kinds:
         parts += [Segment(kind, f"plan.{kind}"), Segment(f" {KIND_WORD.get(kind, kind)}  ", "dim")]

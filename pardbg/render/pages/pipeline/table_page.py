@@ -161,7 +161,7 @@ def _figures(sheet: Sheet, look: TableLook, cells: int) -> list[Line]:
 def _verdict(
     sheet: Sheet, look: TableLook, chosen: Placed | None, cells: int, rows: int
 ) -> list[Line]:
-    """What lint says, those of the chosen cell first."""
+    """Return what lint says, those of the chosen cell first."""
     found = sheet.predicted.verdict
     if found.good:
         return [fit(line(Segment("  ● good", "good"), Segment(": runs on every transport", "dim")),
@@ -199,7 +199,7 @@ def _inspected(sheet: Sheet, one: Placed, cells: int) -> list[Line]:
 
 
 def _waited(sheet: Sheet, one: Placed, begin: float | None) -> tuple[Segment, ...]:
-    """How long its rank was idle before it."""
+    """Return how long its rank was idle before it."""
     row = sheet.rows[one.rank]
     before = row[row.index(one) - 1] if row.index(one) else None
     free = sheet.times.get(before.op.text, (0.0, 0.0))[1] if before is not None else 0.0

@@ -135,7 +135,7 @@ def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
 
 
 def beyond(seen: Window, grid: TickGrid) -> Line:
-    """How many ticks lie beyond the edges."""
+    """Return how many ticks lie beyond the edges."""
     before, after = seen.first - 1, grid.num_ticks - (seen.first + seen.number - 1)
     text = "  ".join([f"◀ {before}"] * (before > 0) + [f"{after} ▶"] * (after > 0))
     return (Segment(f" {text} ", "accent"),) if text else ()
@@ -238,7 +238,7 @@ def words(grid: TickGrid) -> Words:
 
 
 def _said(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
-    """What the tick did, what is in flight, and the chosen cell."""
+    """Return what the tick did, what is in flight, and the chosen cell."""
     lines: list[Line] = [()] if rows >= 20 else []
     lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)
     lines.append(flight(grid, cells))
