@@ -165,17 +165,16 @@ def _loss_line(
 
 def memory(rows: Sequence[MemoryRow]) -> str:
     """Per rank: what its memory is made of; a mark where the model's ZeRO level would have it."""
-    shown = rows[:MAX_RANKS]
-    tops = [max(sum(n or 0 for n in sizes(row)), row.expected_bytes or 0) for row in shown]
+    tops = [max(sum(n or 0 for n in sizes(row)), row.expected_bytes or 0) for row in rows]
     top = max(tops, default=0) or 1
-    svg = Svg(WIDTH, len(shown) * 26 + 22, "memory per rank by category")
+    svg = Svg(WIDTH, len(rows) * 26 + 22, "memory per rank by category")
     room = WIDTH - LEFT - 150
     unit = next((1 << shift for shift in (30, 20, 10) if top >= 2 << shift), 1)
     for tick in (unit * value for value in ticks(top / unit)):
-        svg.line(LEFT + tick / top * room, 14, LEFT + tick / top * room, len(shown) * 26 + 20,
+        svg.line(LEFT + tick / top * room, 14, LEFT + tick / top * room, len(rows) * 26 + 20,
                  "grid")  # fmt: skip
         svg.text(LEFT + tick / top * room + 3, 10, _mark(tick, binary_size), "t dim")
-    for at, row in enumerate(shown):
+    for at, row in enumerate(rows):
         y, x = at * 26 + 18, LEFT
         svg.text(LEFT - 8, y + 15, f"rank {row.rank}", "t", "end")
         for (word, letter), size in zip(MEMORY, sizes(row), strict=True):
@@ -199,14 +198,15 @@ def sizes(row: MemoryRow) -> tuple[int | None, ...]:
 
 
 def last_ranks(rows: Sequence[CollectiveRow], ranks: Sequence[int]) -> str:
-    """Return how often each rank came last to a collective, and the wait it caused."""
+    """Return how often each rank came last to a collective, and the wait it caused; of many ranks
+    those that caused most."""
     times: Counter[int] = Counter()
     waits: Counter[int] = Counter()
     for row in rows:
         if row.last_rank is not None:
             times[row.last_rank] += 1
             waits[row.last_rank] += row.wait_ns or 0
-    shown = list(ranks)[:MAX_RANKS]
+    shown = sorted(sorted(ranks, key=lambda rank: -waits[rank])[:MAX_RANKS])
     top = max((waits[rank] for rank in shown), default=0) or 1
     svg = Svg(WIDTH, len(shown) * 22 + 4, "wait that each rank caused by coming last")
     room = WIDTH - LEFT - 260

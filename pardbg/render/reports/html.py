@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from statistics import median
@@ -20,7 +19,9 @@ from pardbg.render.reports.sections import (
     finite_losses,
     not_finite_text,
     op_rows,
+    phase_shares,
     rank_rows,
+    shown_rows,
 )
 from pardbg.words import count, duration, number, percent, plural
 
@@ -127,14 +128,9 @@ def _steps(report: Report) -> str:
     if not report.steps:
         return ""
     body = _figure(charts.steps(report.steps), "Longest over ranks. ", [])
-    shares: dict[str, list[float]] = defaultdict(list)
-    for step in report.steps:
-        for phase, ns in step.phases.items():
-            shares[phase].append(ns / max(step.duration_ns, 1))
-    ordered = sorted(shares.items(), key=lambda item: -median(item[1]))
-    if ordered:
-        said = ", ".join(f"{name} {percent(median(part))}" for name, part in ordered[:8])
-        body += f'<p class="dim">Of a step, mean over ranks: {_e(said)}.</p>'
+    if shares := phase_shares([step for step in report.steps if step.phases]):
+        said = ", ".join(f"{name} {percent(share)}" for name, share in shares[:8])
+        body += f'<p class="dim">Of the steps, mean over ranks: {_e(said)}.</p>'
     return _section("Steps", body)
 
 
@@ -166,13 +162,14 @@ def _memory(report: Report) -> str:
     known = [row for row in report.memory if any(n is not None for n in charts.sizes(row))]
     if not known:
         return ""
+    shown = shown_rows(report, known, lambda row: row.rank, charts.MAX_RANKS)
     keys = [_key(f"mem {letter}", word) for word, letter in charts.MEMORY]
     caption = "Newest sizes (activations: peak). A bar across: expected at the model's ZeRO level. "
-    return _section("Memory", _figure(charts.memory(known), caption, keys))
+    return _section("Memory", _figure(charts.memory(shown), caption, keys))
 
 
 def _ranks(report: Report) -> str:
-    rows = rank_rows(report.ranks[:MAX_ROWS])
+    rows = rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_ROWS))
     heads = ("rank", "host", "pid", "state", "steps", "records lost", "agent")
     left = len(report.ranks) - MAX_ROWS
     more = f'<p class="dim">and {left} more (--json has all)</p>' if left > 0 else ""

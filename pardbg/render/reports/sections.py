@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from math import isfinite
 from textwrap import wrap
-from typing import Final
+from typing import Final, TypeVar
 
 from pardbg.analysis.answers.report import RankTotals, Report
 from pardbg.analysis.answers.report_pipeline import Bandwidth, Messages, RankOverlap, StageTime
 from pardbg.analysis.base.losses import NotFinite
+from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak
 from pardbg.words import busbw, count, duration, number, percent, ranks_text, size
@@ -20,6 +21,7 @@ WIDTH: Final = 80
 MAX_ROWS: Final = 32
 MAX_WAITS: Final = 3
 MAX_PEAKS: Final = 4
+Row = TypeVar("Row")
 
 _LOSS_SOURCES: Final = {
     "backward": "what backward began from, mean over ranks", "logged": "logged by the program",
@@ -37,6 +39,28 @@ def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 
         ).rstrip()[:cells]
         for row in rows
     ]
+
+
+def shown_rows(
+    report: Report, rows: Sequence[Row], rank_of: Callable[[Row], int], most: int
+) -> Sequence[Row]:
+    """Return ``most`` rows: the first ones, and those of culprits wherever they stand."""
+    if len(rows) <= most:
+        return rows
+    culprits = {rank for finding in report.findings for rank in finding.culprits}
+    bad = [row for row in rows if rank_of(row) in culprits][: most // 2]
+    known = {rank_of(row) for row in bad}
+    others = [row for row in rows if rank_of(row) not in known][: most - len(bad)]
+    return sorted((*others, *bad), key=rank_of)
+
+
+def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
+    """Return each phase's share of the steps' time, mean over ranks, the largest first."""
+    sums: Counter[str] = Counter()
+    for step in steps:
+        sums.update(step.phases)
+    whole = max(1, sum(step.duration_ns for step in steps))
+    return [(phase, ns / whole) for phase, ns in sums.most_common()]
 
 
 def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:

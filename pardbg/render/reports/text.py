@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from textwrap import wrap
-from typing import Final, TypeVar
+from typing import Final
 
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
@@ -26,7 +26,9 @@ from pardbg.render.reports.sections import (
     overlap_lines,
     path_lines,
     peak_lines,
+    phase_shares,
     rank_rows,
+    shown_rows,
     stage_lines,
     table,
     wait_lines,
@@ -35,7 +37,6 @@ from pardbg.words import binary_size, count, duration, percent, plural, rank_set
 
 MAX_RANKS: Final = 32
 """Rows per table; more ranks are said to be more."""
-Row = TypeVar("Row")
 
 
 def text(report: Report) -> str:
@@ -121,7 +122,7 @@ def _parts(report: Report) -> list[str]:
 def _ranks(report: Report) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("rank", "host", "pid", "state", "steps", "dropped", "agent"),
-        *rank_rows(_shown(report, report.ranks, lambda row: row.now.rank)),
+        *rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_RANKS)),
     ]
     lines = table(rows, (1, 3), WIDTH) + _more(report.ranks)
     return _titled("Ranks", lines if len(rows) > 1 else ["none seen"])
@@ -189,13 +190,9 @@ def _steps(report: Report) -> list[str]:
     steps = [s for s in report.steps if s.phases]
     if not steps:
         return []
-    sums: Counter[str] = Counter()
-    for step in steps:
-        sums.update(step.phases)
-    whole = max(1, sum(step.duration_ns for step in steps))
     rows = [("phase", "of the steps", "")]
-    for phase, time in sorted(sums.items(), key=lambda item: -item[1]):
-        rows.append((phase, percent(time / whole), _bar(time / whole)))
+    for phase, share in phase_shares(steps):
+        rows.append((phase, percent(share), _bar(share)))
         if phase == "pipeline" and report.pipeline is not None:
             rows += _inside(report.pipeline, {step.step: step.duration_ns for step in steps})
     return _titled("Phases", table(rows[:9], (0, 2), WIDTH))
@@ -254,7 +251,7 @@ def _memory(report: Report) -> list[str]:
         return []
     heads = ("rank", "params", "grads", "optimizer", "activations", "other", "expected")
     rows: list[tuple[str, ...]] = [heads]
-    shown = _shown(report, known, lambda row: row.rank)
+    shown = shown_rows(report, known, lambda row: row.rank, MAX_RANKS)
     rows += [(str(row.rank), *map(binary_size, _sizes(row))) for row in shown]
     lines = table(rows, (), WIDTH) + _more(known)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
@@ -273,17 +270,6 @@ def _sizes(row: MemoryRow) -> tuple[int | None, ...]:
 
 def _titled(title: str, lines: Sequence[str]) -> list[str]:
     return [f"── {title} ".ljust(WIDTH, "─"), *lines]
-
-
-def _shown(report: Report, rows: Sequence[Row], rank_of: Callable[[Row], int]) -> Sequence[Row]:
-    """The first rows, and those of culprits wherever they stand."""
-    if len(rows) <= MAX_RANKS:
-        return rows
-    culprits = {rank for finding in report.findings for rank in finding.culprits}
-    bad = [row for row in rows if rank_of(row) in culprits][: MAX_RANKS // 2]
-    known = {rank_of(row) for row in bad}
-    others = [row for row in rows if rank_of(row) not in known][: MAX_RANKS - len(bad)]
-    return sorted((*others, *bad), key=rank_of)
 
 
 def _more(rows: Sequence[object]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pardbg.analysis.answers.report import as_json, report
@@ -10,6 +12,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import ops_by_rank, overlaps
 from pardbg.analysis.findings.speed.windows import window
+from pardbg.render.reports.html import page
 from pardbg.render.reports.text import text
 from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_findings_speed import pipeline
@@ -107,3 +110,32 @@ def test_of_many_ranks_the_culprits_rows_are_among_those_shown() -> None:
         more = lines.index("… and 32 more ranks (--json has all)", at)
         shown = [int(line.split()[0]) for line in lines[at + 2 : more]]
         assert shown == [*range(31), 50]
+
+
+def test_of_many_ranks_the_pages_rows_and_pictures_have_the_culprit_and_who_came_last() -> None:
+    """128 ranks: 100 is killed, 101 comes last; 62 of the others, the first ones."""
+    trace = Trace(128)
+    for proc in trace.ranks:
+        late = 9 if proc.rank == 101 else 0
+        proc.step(0, 0, 90)
+        proc.memory("parameters", 1, 1 << 20)
+        proc.collective("world", "all_reduce", 10 + late, 30, 4000)
+    trace.define_end(trace.ranks[100], 92, "killed")
+    trace.end(93, code=1)
+    made = page(report(trace.store()), "s.mcap")
+    table = made[made.index("<h2>Ranks") :]
+    assert [int(n) for n in re.findall(r'<tr><td class="l">(\d+)<', table)] == [*range(63), 100]
+    memory = made.index("<h2>Memory")
+    assert ">rank 100<" in made[memory:] and ">rank 63<" not in made[memory:]
+    assert ">rank 101<" in made[:memory] and "last once" in made[:memory]
+
+
+def test_text_and_page_say_the_same_of_a_phase() -> None:
+    """5 of 10 ms, then 9 of 90: 14 of 100 ms in forward (not 30%, the mean of 50% and 10%)."""
+    trace = Trace(1)
+    for step, (begin, end, forward) in enumerate(((0, 10, 5), (10, 100, 9))):
+        trace.ranks[0].phase("forward", begin, begin + forward, step)
+        trace.ranks[0].step(step, begin, end)
+    made = report(trace.store())
+    assert any(line.split()[:2] == ["forward", "14.0%"] for line in text(made).split("\n"))
+    assert "mean over ranks: forward 14.0%" in page(made, "s.mcap")
