@@ -76,6 +76,7 @@ def not_understood(name: str, what_to_do: str) -> None:
 
 
 def complain(text: str) -> None:
+    """Say it to the user in one line of stderr."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"pardbg: {text}"[:300].splitlines()[0] + "\n")
         sys.stderr.flush()

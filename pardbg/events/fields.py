@@ -23,11 +23,13 @@ MAX_NUMBER: Final = 1 << 62
 
 
 def integer(fields: Mapping[Any, Any], key: str, default: int) -> int:
+    """Return a whole number below MAX_NUMBER, else ``default``."""
     found = integer_or_none(fields, key)
     return default if found is None else found
 
 
 def integer_or_none(fields: Mapping[Any, Any], key: str) -> int | None:
+    """Return a whole number below MAX_NUMBER, a float too if it is one; None: anything else."""
     value = fields.get(key)
     if isinstance(value, float) and value.is_integer() and abs(value) < MAX_NUMBER:
         value = int(value)
@@ -37,6 +39,7 @@ def integer_or_none(fields: Mapping[Any, Any], key: str) -> int | None:
 
 
 def text(fields: Mapping[Any, Any], key: str, default: str = "") -> str:
+    """Return text of MAX_STRING_BYTES at most, else ``default``."""
     value = fields.get(key)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
@@ -44,10 +47,12 @@ def text(fields: Mapping[Any, Any], key: str, default: str = "") -> str:
 
 
 def text_or_none(fields: Mapping[Any, Any], key: str) -> str | None:
+    """Return text of MAX_STRING_BYTES at most; None: anything else."""
     return text(fields, key) if isinstance(fields.get(key), (str, bytes)) else None
 
 
 def integers(fields: Mapping[Any, Any], key: str) -> tuple[int, ...]:
+    """Return the whole numbers of a list; empty: no list, or a longer one than any group."""
     value = fields.get(key)
     if not isinstance(value, (list, tuple)) or len(value) > MAX_GROUP_RANKS:
         return ()
@@ -57,6 +62,7 @@ def integers(fields: Mapping[Any, Any], key: str) -> tuple[int, ...]:
 
 
 def texts(fields: Mapping[Any, Any], key: str, limit: int = 1 << 16) -> tuple[str, ...]:
+    """Return a list's values as text; empty: no list, or one of more than ``limit``."""
     value = fields.get(key)
     if not isinstance(value, (list, tuple)) or len(value) > limit:
         return ()
@@ -64,5 +70,6 @@ def texts(fields: Mapping[Any, Any], key: str, limit: int = 1 << 16) -> tuple[st
 
 
 def mapping(fields: Mapping[Any, Any], key: str) -> dict[Any, Any]:
+    """Return a dict; empty: anything else."""
     value = fields.get(key)
     return value if isinstance(value, dict) else {}

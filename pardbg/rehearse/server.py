@@ -63,6 +63,7 @@ class Plan:
 
 
 def read_plan(path: str) -> Plan:
+    """Return the plan that was written to a file."""
     data = json.loads(Path(path).read_text(encoding="utf-8"))
     return Plan(**{**data, "program": tuple(data["program"]), "ranks": tuple(data["ranks"])})
 

@@ -104,6 +104,7 @@ def frames_of(value: Any) -> tuple[Frame, ...]:
 
 
 def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
+    """Return an exception's facts; ``offset_ns`` takes its time to the hub's clock."""
     return Failure(
         t_ns=fields.integer(values, "t_ns", 0) + offset_ns,
         type=fields.text(values, "type", "Exception"),
@@ -125,6 +126,7 @@ def told_pairs(value: Any) -> list[tuple[int, int]]:
 
 
 def op_def(values: Mapping[Any, Any]) -> OpDef:
+    """Return an op's signature."""
     root = fields.integer(values, "root", -1)
     return OpDef(
         op=fields.text(values, "op", "op"),
@@ -136,6 +138,7 @@ def op_def(values: Mapping[Any, Any]) -> OpDef:
 
 
 def group_def(values: Mapping[Any, Any], epoch: int) -> GroupDef:
+    """Return a group's definition; one with torch's number for a name is named by its ranks."""
     key, ranks = fields.text(values, "key"), fields.integers(values, "ranks")
     name = fields.text(values, "name") or key
     return GroupDef(
@@ -178,6 +181,7 @@ def _same_shape(a: PlanDef, b: PlanDef) -> bool:
 
 
 def model_def(values: Mapping[Any, Any]) -> ModelDef:
+    """Return what is known of a rank's model."""
     return ModelDef(
         zero=fields.integer_or_none(values, "zero"),
         shards=max(1, fields.integer(values, "shards", 1)),

@@ -185,7 +185,7 @@ class Totals:
         return len(self._keys) > _MAX_CODES
 
     def may_overflow(self, visible: int) -> bool:
-        """There are so many rows up to ``visible`` that some may be under OTHER."""
+        """Whether some of the rows up to ``visible`` may be under OTHER."""
         return self._table.base + visible > _MAX_CODES
 
     def as_of(self, visible: int) -> list[tuple[OpKey, int, int]]:
@@ -279,6 +279,7 @@ def pack(table: Table, lo: int, hi: int) -> NDArray[np.int64]:
 
 
 def unpack(packed: int) -> OpKey:
+    """Return the key that `pack` packed."""
     peer = (packed >> 1) & 0xFFFF
     return OpKey(
         name_id=packed >> 33,

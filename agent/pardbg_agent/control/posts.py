@@ -139,6 +139,7 @@ def pack_what(
     op: str, reduce: int, tensors: int, peer: int, in_bytes: int, out_bytes: int, dtype: str,
     shape: str,
 ) -> bytes:  # fmt: skip
+    """Return a post's bytes; fields beyond their room are cut or clamped."""
     return WHAT.pack(
         _OP_CODES.get(op, 0), max(-1, min(reduce, 127)), max(0, min(tensors, 65535)), peer,
         in_bytes, out_bytes, dtype.encode("ascii", "replace")[:16],
@@ -147,6 +148,7 @@ def pack_what(
 
 
 def post_of(rank: int, t_ns: int, packed: bytes, held: bool = False) -> Post:
+    """Return the post that `pack_what` packed."""
     code, reduce, tensors, peer, in_bytes, out_bytes, dtype, shape = WHAT.unpack(packed)
     op = OPS[code] if code < len(OPS) else OPS[0]
     return Post(
@@ -425,6 +427,7 @@ def moved(place: int, raw: bytes, by_ns: int) -> bytes:
 
 
 def gate_of(ring: Any) -> tuple[bool, int]:
+    """Return whether the rank stands at a gate, and since when (ns, its own clock)."""
     gate, _, since_ns = wire.STATUS_GATE.unpack_from(ring, wire.STATUS_GATE_OFFSET)
     return bool(gate), int(since_ns)
 

@@ -49,6 +49,7 @@ def begin(c: Core, name: str, detail: str, key: str, members: Sequence[int]) -> 
 
 
 def end(c: Core, call: Call, failed: bool = False) -> None:
+    """Record the end of a call that `begin` gave, now."""
     if c.ops.completed(call.token):
         _record(c, Kind.CALL, call, now_ns(), int(Flag.FAILED) if failed else 0)
 

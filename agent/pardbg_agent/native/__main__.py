@@ -55,6 +55,7 @@ def build() -> tuple[str, float]:
 
 
 def compile_to(out: str, torch: str) -> None:
+    """Compile to the file ``out`` against the torch in that directory. Raises Unusable."""
     wanted = os.environ.get("CXX")
     compiler = wanted or next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
@@ -84,6 +85,7 @@ def compile_to(out: str, torch: str) -> None:
 
 
 def try_it(path: str) -> None:
+    """Load it in a process of its own. Raises Unusable."""
     ran = subprocess.run(
         [sys.executable, "-c", TRY, path], capture_output=True, text=True, timeout=TIMEOUT_S,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PARDBG": ""},

@@ -59,6 +59,7 @@ _SOON_NS: Final = 2_000_000_000
 
 
 def control_view(view: View) -> ControlView:
+    """Return what control does at the cursor: mode, controller, lease, breakpoints."""
     events: list[tuple[int, Any]] = view.store.controls.last(view.t_ns, _LOOK_BACK)
     t_ns, newest = _newest_state(events)
     mode = _mode(newest)

@@ -62,4 +62,5 @@ def intersect(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
 
 
 def total(parts: Iterable[Interval]) -> int:
+    """Return the sum of the lengths; what overlaps counts twice."""
     return sum(end - begin for begin, end in parts)

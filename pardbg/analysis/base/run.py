@@ -45,6 +45,7 @@ def launcher(view: View) -> str:
 
 
 def run_info(view: View) -> RunInfo:
+    """Return the run's name, command, hosts, backend and end, as known at the cursor."""
     run = view.store.run
     argv = fields.texts(run, "argv")
     end = view.run_end

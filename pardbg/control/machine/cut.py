@@ -253,6 +253,7 @@ def _issued(peer: View, op: OpenOp, rank: int) -> bool:
 
 
 def epoch_of(proc: str) -> str:
+    """Return the epoch in ``epoch.host.pid``."""
     return proc.partition(".")[0]
 
 

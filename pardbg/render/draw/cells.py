@@ -127,6 +127,7 @@ def line(*parts: Segment | str | Line) -> Line:
 
 
 def line_width(runs: Sequence[Segment]) -> int:
+    """Return the cells that a line takes."""
     return sum(width(run.text) for run in runs)
 
 

@@ -32,9 +32,9 @@ _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
 
 
 SUMMARY_ROWS = 26
-"""From so many rows on there is a table by kind over the list."""
+"""Least number of rows for a table by kind over the list."""
 CHART_ROWS = 34
-"""From so many rows on there are charts under it."""
+"""Least number of rows for charts under it."""
 _GOOD = ("matched", "incomplete")
 LIST_ROWS = 6
 """Least number of rows of the list in sight, whatever is under it, where there is room."""

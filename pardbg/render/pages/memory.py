@@ -43,7 +43,7 @@ GUTTER = 6
 LEAST_CHART = 10
 """Rows from which on the course of memory is drawn."""
 SMALL = 24
-"""Below so many rows there is no line to spare."""
+"""Least number of rows with a line to spare."""
 
 
 @dataclass(frozen=True, slots=True)

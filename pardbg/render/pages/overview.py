@@ -46,7 +46,7 @@ from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 _DRAWN = ("trend", "▇comp ▄wait ▂comm", "history")
 """Columns without words: a filter does not read them."""
 _FOOT_ROWS = 16
-"""From so many rows on the worst finding has one where the ranks fill the page."""
+"""Least number of rows for one with the worst finding, where the ranks fill the page."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 

@@ -247,7 +247,7 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
 }  # fmt: skip
 """Screen -> action id -> its label there, the most used first."""
 _FOOTER: Final = 2
-"""A footer has so many of them: there is more to say."""
+"""Number of them in a footer: there is more to say."""
 
 
 def own(screen: str, live: bool) -> list[tuple[Action, str]]:

@@ -115,7 +115,7 @@ class Loader:
             self._cursor.seek(self._opened_ns)
 
     def read(self, wait_ms: int) -> None:
-        """What came; or wait so long at most for something to come."""
+        """Apply what came; wait ``wait_ms`` at most for the first of it."""
         messages = self._source.poll(wait_ms)
         for message in messages:
             self._store.apply(message)

@@ -13,7 +13,7 @@ from pardbg.ui.engine.feed import Frame
 from pardbg.ui.widgets.lines import ClickedLines, Lines
 
 LEGEND_ROWS = 30
-"""From so many rows on the time bar has a legend below it."""
+"""Least number of rows at which the time bar has a legend below it."""
 
 
 class ChromeBars:

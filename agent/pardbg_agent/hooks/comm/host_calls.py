@@ -58,6 +58,7 @@ _here = _Here()
 
 
 def install(patches: Patches, late: LateImports) -> None:
+    """Hook set-up calls and reads of the store, here and where they are imported later."""
     for modules, prefix, name, describe in (
         (_GROUPS, "", "init_process_group", _init),
         (_GROUPS, "", "destroy_process_group", _destroy),

@@ -65,6 +65,7 @@ def usable() -> bool:
 
 
 def why_not() -> str:
+    """Return why ops are not seen in C++, in words."""
     return _process.why_not or "the agent was attached another way before"
 
 

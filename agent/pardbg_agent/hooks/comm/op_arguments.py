@@ -43,6 +43,7 @@ class Spec:
 
 
 def num_bytes(tensors: Tensors) -> int:
+    """Return the bytes of all tensors together."""
     if len(tensors) == 1:
         return int(tensors[0].nbytes)
     return sum(t.nbytes for t in tensors)

@@ -140,6 +140,7 @@ class Watch:
 
 
 def watch(pg: Any) -> None:
+    """Hook a process group's ops, once."""
     if not _is_watched(pg):
         Watch(pg)
 

@@ -44,6 +44,7 @@ class Wrappers:
 
 
 def held(x: Context) -> list[Held]:
+    """Return what each wrapper that was made keeps now."""
     return [read(wrapper) for wrapper, read in list(x.part(Wrappers).made.items())]
 
 

@@ -58,12 +58,14 @@ def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
 
 
 def loss(c: _core.Core, value: float) -> None:
+    """Stop at a loss that is NaN or infinite, if that is watched."""
     watch = c.watches.nan
     if watch is not None and not math.isfinite(value) and _due(c, watch):
         _stop(c, watch, f"the loss is {value}")
 
 
 def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
+    """Stop where a gradient is NaN or infinite, before the optimizer takes it."""
     if not _due(c, watch):
         return
     there = [(at, p) for at, p in enumerate(parameters_of(optimizer)) if p.grad is not None]

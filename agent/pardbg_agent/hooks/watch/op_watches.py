@@ -73,6 +73,7 @@ class Coming:
 
 
 def at_gate(op: Coming) -> None:
+    """Wait at the gate of an op that comes, if it is closed."""
     c, gate = op.core, Gate.COLLECTIVE
     if op.spec.p2p:
         gate = Gate.SEND if op.spec.send else Gate.RECV
@@ -128,6 +129,7 @@ def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
 
 
 def op_ended(c: _core.Core, op: Op, t1: int) -> None:
+    """Stop after an op that took too long; ``t1`` in ns."""
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(op.t0):
         return
@@ -143,6 +145,7 @@ def op_ended(c: _core.Core, op: Op, t1: int) -> None:
 
 
 def action_ended(c: _core.Core, stage: int, verb: str, text: str, t0: int, t1: int) -> None:
+    """Stop after an action t0..t1 (ns) that took too long."""
     LOCAL.state.own_ns = t1
     watch = c.watches.slow
     if watch is None or not c.gate.free_since(t0):

@@ -40,7 +40,7 @@ from pardbg.render.pages.pipeline.schedule import (
 )  # fmt: skip
 
 PATH_ROWS = 26
-"""From so many rows on there is one for what the marks of the critical path mean."""
+"""Least number of rows for one on what the marks of the critical path mean."""
 GUTTER = 15
 """Cells of the marker, rank, stage and row name."""
 

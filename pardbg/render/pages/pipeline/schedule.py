@@ -214,6 +214,7 @@ def _mark_cursor(row: Row, cursor: int | None) -> None:
 
 
 def gap_row(axis: Axis, cursor: int | None) -> Row:
+    """Draw an empty row with the cursor."""
     row = Row(axis.cells)
     _mark_cursor(row, cursor)
     return row

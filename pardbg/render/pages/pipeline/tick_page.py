@@ -265,6 +265,7 @@ def _wrapped(parts: Words, cells: int, most: int) -> list[Line]:
 
 
 def flight(grid: TickGrid, cells: int) -> Line:
+    """Draw microbatches in flight on each rank, of those that its schedule allows."""
     parts: list[Segment] = [Segment("  in flight ", "dim")]
     for row in grid.rows:
         bound = row.in_flight_bound
@@ -317,6 +318,7 @@ def _moved(transfers: tuple[Transfer, ...], arrow: str) -> str:
 
 
 def legend(grid: TickGrid, cells: int) -> Line:
+    """Draw what the letters and signs in sight mean."""
     kinds = sorted({cell.kind for row in grid.rows for cell in row.cells if cell.kind in KIND_WORD},
                    key="FBIW".index)  # fmt: skip
     parts: list[Segment] = [Segment("  ")]
