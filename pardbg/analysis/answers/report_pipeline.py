@@ -214,14 +214,17 @@ def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath |
 
 
 def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
-    """By rank, over the last steps that all ranks ended; empty while there are too few."""
+    """Return each rank's, over the last steps that all ranks ended; of more than MAX_RANKS those
+    that others waited for most. Empty while there are too few steps."""
     looked_at = window(view)
     if looked_at is None:
         return ()
     rows = rows_by_step(view, looked_at)
     caused = {step: _caused(rows.get(step, ())) for step in looked_at.steps}
+    ranks = sorted(looked_at.spans[looked_at.steps[-1]])
+    waited_for = {rank: median(of.get(rank, 0) for of in caused.values()) for rank in ranks}
     made = []
-    for rank in sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]:
+    for rank in sorted(sorted(ranks, key=lambda rank: -waited_for[rank])[:MAX_RANKS]):
         parts = overlaps_in(view, looked_at, rank)
         made.append(
             RankOverlap(
@@ -229,7 +232,7 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
                 exposed_ns=round(median(p.exposed_ns for p in parts)),
                 hidden_ns=round(median(p.hidden_ns for p in parts)),
                 waiting_ns=round(median(p.waiting_ns for p in parts)),
-                waited_for_ns=round(median(caused[step].get(rank, 0) for step in caused)),
+                waited_for_ns=round(waited_for[rank]),
             )
         )
     return tuple(made)

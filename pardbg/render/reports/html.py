@@ -93,9 +93,7 @@ def _findings(report: Report) -> str:
         f"{_e(f.text)}</div>"
         for f in found[:MAX_FINDINGS]
     ]
-    if len(found) > MAX_FINDINGS:
-        made.append(f'<p class="dim">and {len(found) - MAX_FINDINGS} more (--json has all)</p>')
-    return _section("Findings", "".join(made))
+    return _section("Findings", "".join(made) + _more(found, MAX_FINDINGS))
 
 
 def _pipeline(pipeline: PipelineReport | None) -> str:
@@ -141,7 +139,7 @@ def _collectives(report: Report) -> str:
     heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw", "not matched")
     odd = [(count(one.num_odd) if one.num_odd else "",) for one in found]
     rows = [(*row, *also) for row, also in zip(op_rows(found[:MAX_ROWS]), odd, strict=False)]
-    body = _table(heads, rows, left=2)
+    body = _table(heads, rows, left=2) + _more(found, MAX_ROWS)
     if any(row.last_rank is not None for row in report.collectives):
         picture = charts.last_ranks(report.collectives, [rank.now.rank for rank in report.ranks])
         caption = "Who came last, and what the others waited for it. "
@@ -155,7 +153,8 @@ def _p2p(report: Report) -> str:
         return ""
     heads = ("edge", "number", "bytes", "in all", "transfer")
     rows = edge_rows(found[:MAX_ROWS])
-    return _section("Point to point", _table(heads, rows, left=1), "medians")
+    body = _table(heads, rows, left=1) + _more(found, MAX_ROWS)
+    return _section("Point to point", body, "medians")
 
 
 def _memory(report: Report) -> str:
@@ -171,9 +170,8 @@ def _memory(report: Report) -> str:
 def _ranks(report: Report) -> str:
     rows = rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_ROWS))
     heads = ("rank", "host", "pid", "state", "steps", "records lost", "agent")
-    left = len(report.ranks) - MAX_ROWS
-    more = f'<p class="dim">and {left} more (--json has all)</p>' if left > 0 else ""
-    return _section("Ranks", _table(heads, rows, left=2) + more) if rows else ""
+    body = _table(heads, rows, left=2) + _more(report.ranks, MAX_ROWS)
+    return _section("Ranks", body) if rows else ""
 
 
 def _foot(report: Report, source: str) -> str:
@@ -211,6 +209,11 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> st
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{cells("th", heads)}</tr>{body}</table></div>'
+
+
+def _more(rows: Sequence[object], most: int) -> str:
+    left = len(rows) - most
+    return f'<p class="dim">and {left} more (--json has all)</p>' if left > 0 else ""
 
 
 def _file(name: str) -> str:

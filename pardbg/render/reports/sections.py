@@ -15,7 +15,7 @@ from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak
-from pardbg.words import busbw, count, duration, number, percent, ranks_text, size
+from pardbg.words import busbw, count, duration, number, percent, plural, ranks_text, size
 
 WIDTH: Final = 80
 MAX_ROWS: Final = 32
@@ -160,17 +160,20 @@ def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
 
 
 def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
-    """Per rank and step: exposed, hidden, waited, and what others waited for it."""
+    """Per rank and step: exposed, hidden, waited, and what others waited for it; of many ranks
+    those most waited for."""
     told = [row for row in rows if any(astuple(row)[1:])]
     if not told:
         return []
     lines = ["rank   exposed    hidden   waited for others   others waited for it"]
-    for row in told[:MAX_ROWS]:
+    most = sorted(told, key=lambda row: -row.waited_for_ns)[:MAX_ROWS]
+    for row in sorted(most, key=lambda row: row.rank):
         lines.append(
             f"{row.rank:>4}{duration(row.exposed_ns):>10}{duration(row.hidden_ns):>10}"
             f"{duration(row.waiting_ns):>20}{duration(row.waited_for_ns):>23}"
         )
-    return lines
+    left = len(told) - len(most)
+    return [*lines, f"… and {plural(left, 'more rank')}, less waited for"] if left else lines
 
 
 def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:

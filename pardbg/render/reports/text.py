@@ -36,7 +36,9 @@ from pardbg.render.reports.sections import (
 from pardbg.words import binary_size, count, duration, percent, plural, rank_set
 
 MAX_RANKS: Final = 32
-"""Rows per table; more ranks are said to be more."""
+"""Rows per table; that there are more is said."""
+MAX_OPS: Final = 16
+MAX_FINDINGS: Final = 12
 
 
 def text(report: Report) -> str:
@@ -96,14 +98,12 @@ def _findings(report: Report) -> list[str]:
     if not found:
         return _titled("Findings", ["nothing wrong was seen"])
     lines: list[str] = []
-    for finding in found[:12]:
+    for finding in found[:MAX_FINDINGS]:
         mark = SIGN[finding.severity][0]
         text, where = finding.text, finding.where
         place = f" Place: {where}." if where and where not in text else ""
         lines += _wrapped(f"{mark} {text}{place} {finding.advice}".rstrip(), "  ")
-    if len(found) > 12:
-        lines.append(f"· and {len(found) - 12} more (--json has all)")
-    return _titled("Findings", lines)
+    return _titled("Findings", lines + _more(found, "finding", MAX_FINDINGS))
 
 
 def _parts(report: Report) -> list[str]:
@@ -116,7 +116,8 @@ def _parts(report: Report) -> list[str]:
         rows.append((here, name, rank_set(part.ranks), str(part.num_steps), since, lasted))
     which = "the newest life" if report.part is None else f"part {report.part}"
     said = f"the figures of this report are of {which}; --part N shows another"
-    return _titled("Parts", [*table(rows, (0, 1, 2), WIDTH), said]) if report.parts else []
+    lines = [*table(rows, (0, 1, 2), WIDTH), *_more(report.parts, "part"), said]
+    return _titled("Parts", lines) if report.parts else []
 
 
 def _ranks(report: Report) -> list[str]:
@@ -168,7 +169,7 @@ def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
         said += ", which has the largest bubble"
     elif worst is not None:
         said += f"; the largest bubble is that of {worst.label}"
-    return ["", *table(rows, (0, 1), WIDTH), said]
+    return ["", *table(rows, (0, 1), WIDTH), *_more(pipelines, "pipeline"), said]
 
 
 def _idle_table(use: Sequence[RankUse]) -> list[str]:
@@ -217,8 +218,8 @@ def _collectives(report: Report) -> list[str]:
     if not found:
         return []
     heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw")
-    rows = [heads, *op_rows(found[:16])]
-    lines = table(rows, (0, 1), WIDTH)
+    rows = [heads, *op_rows(found[:MAX_OPS])]
+    lines = table(rows, (0, 1), WIDTH) + _more(found, "op", MAX_OPS)
     lines.append(_verdicts(report.collectives))
     beside = overlap_lines(report.overlap)
     if beside:
@@ -234,7 +235,7 @@ def _p2p(report: Report) -> list[str]:
     if not found:
         return []
     heads = ("edge", "number", "bytes", "in all", "transfer")
-    lines = table([heads, *edge_rows(found[:MAX_RANKS])], (0,), WIDTH)
+    lines = table([heads, *edge_rows(found[:MAX_RANKS])], (0,), WIDTH) + _more(found, "edge")
     lines.append(_verdicts(report.p2p))
     return _titled("Point to point (medians)", lines)
 
@@ -272,9 +273,9 @@ def _titled(title: str, lines: Sequence[str]) -> list[str]:
     return [f"── {title} ".ljust(WIDTH, "─"), *lines]
 
 
-def _more(rows: Sequence[object]) -> list[str]:
-    left = len(rows) - MAX_RANKS
-    return [f"… and {left} more ranks (--json has all)"] if left > 0 else []
+def _more(rows: Sequence[object], thing: str = "rank", most: int = MAX_RANKS) -> list[str]:
+    left = len(rows) - most
+    return [f"… and {plural(left, f'more {thing}')} (--json has all)"] if left > 0 else []
 
 
 def _wrapped(line: str, indent: str) -> list[str]:

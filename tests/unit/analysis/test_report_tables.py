@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from pardbg.analysis.answers import report_pipeline
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.report_pipeline import bandwidths, rank_overlaps, stage_times
 from pardbg.analysis.base.asof import View
@@ -139,3 +140,23 @@ def test_text_and_page_say_the_same_of_a_phase() -> None:
     made = report(trace.store())
     assert any(line.split()[:2] == ["forward", "14.0%"] for line in text(made).split("\n"))
     assert "mean over ranks: forward 14.0%" in page(made, "s.mcap")
+
+
+def test_of_many_ranks_those_most_waited_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 ranks; 39 comes last to each all_reduce, 39 x 10 ms of waiting a step; 38 never."""
+    trace = Trace(40)
+    for step in range(17):
+        at = 100.0 * step
+        for proc in trace.ranks:
+            late = 10 * (proc.rank == 39)
+            proc.collective("world", "all_reduce", at + 10 + late, at + 60, 4000, step=step)
+            proc.wait(at + 50, at + 60, step, p2p=False)
+            proc.step(step, at, at + 100)
+    made = report(trace.store())
+    assert made.overlap[-1].waited_for_ns == 39 * 10 * MS
+    lines = text(made).split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith("rank   exposed"))
+    shown = [int(line.split()[0]) for line in lines[at + 1 : at + 33]]
+    assert shown == [*range(31), 39] and lines[at + 33] == "… and 8 more ranks, less waited for"
+    monkeypatch.setattr(report_pipeline, "MAX_RANKS", 4)
+    assert [row.rank for row in rank_overlaps(View(trace.store(), None))] == [0, 1, 2, 39]
