@@ -22,6 +22,7 @@ from pardbg.hub.serve.sockets import Role, secure_client
 from pardbg.hub.target import Target, local
 from pardbg.store.source import Message
 from pardbg.words import duration
+from pardbg_agent.sender.wake import WakePipe
 from pardbg_agent.wire import DefKind, Key, Msg
 
 RENEW_S: Final = 2.0
@@ -229,7 +230,7 @@ class HubControl:
         self._waiting: dict[int, Future[Reply]] = {}
         self._ended = ""
         """Why nothing is sent any more; empty: it is."""
-        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = WakePipe()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="pardbg-control", daemon=True)
         self._thread.start()
@@ -263,7 +264,7 @@ class HubControl:
         with self._lock:
             if not self._ended:
                 self._out.put(None)
-                self._wake()
+                self._pipe.wake()
         self._thread.join(2.0)
 
     def _ask(self, message: dict[str, Any], timeout_s: float) -> Reply:
@@ -297,13 +298,8 @@ class HubControl:
             if future is not None:
                 self._waiting[number] = future
             self._out.put({**message, "id": number})
-            self._wake()
+            self._pipe.wake()
         return number
-
-    def _wake(self) -> None:
-        """With the lock held: the pipe's numbers are ours until ``_end``."""
-        with contextlib.suppress(BlockingIOError):  # full: it wakes up anyway
-            os.write(self._wake_w, b"w")
 
     # -- inside the thread
 
@@ -321,8 +317,7 @@ class HubControl:
         with self._lock:
             self._ended = why
             waiting, self._waiting = self._waiting, {}
-            os.close(self._wake_r)
-            os.close(self._wake_w)
+        self._pipe.close()
         for future in waiting.values():
             future.set_result(Reply(False, why, {}))
 
@@ -339,13 +334,12 @@ class HubControl:
         """Send and receive until ``close``."""
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
-        poller.register(self._wake_r, zmq.POLLIN)
+        poller.register(self._pipe.fd, zmq.POLLIN)
         renewed = 0.0
         going = True
         while going:
             poller.poll(200)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_r, 4096)
+            self._pipe.clear()
             going = self._send_all(socket)
             self._receive_all(socket)
             # Also where it holds nothing: a rank at its exception is held while somebody is there.

@@ -7,8 +7,6 @@ records are overwritten and counted. Other threads only write a byte into a pipe
 from __future__ import annotations
 
 import collections
-import contextlib
-import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +18,7 @@ from pardbg_agent.control.watches import NO_WATCHES
 from pardbg_agent.ring import RingReader
 from pardbg_agent.sender.link import Link
 from pardbg_agent.sender.requests import ControlState, Requests
+from pardbg_agent.sender.wake import WakePipe
 from pardbg_agent.wire import Key, Msg
 
 if TYPE_CHECKING:
@@ -52,9 +51,9 @@ class Sender:
         self._reader = RingReader(core.ring.buffer)
         self._link: Link | None = None
         self._thread = threading.Thread(target=self._run, name="pardbg", daemon=True)
-        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._waking = threading.Lock()
-        """Held while the pipe is written or closed: its numbers are soon somebody else's."""
+        self._pipe = WakePipe()
+        self.wake = self._pipe.wake
+        """Have the thread look now. Any thread."""
         self._stop_at_ns = 0
         self._flushed = threading.Event()
         self._flush_wanted = 0
@@ -74,13 +73,6 @@ class Sender:
         """Go on where an ended sender of the same ring stopped."""
         self._reader, self._sent, self._defs_sent = old._reader, old._sent, old._defs_sent
 
-    def wake(self) -> None:
-        """Have the thread look now. Any thread; a full pipe means it will anyway."""
-        with self._waking:
-            if self._wake_w >= 0:
-                with contextlib.suppress(OSError):
-                    os.write(self._wake_w, b"w")
-
     def flush(self, timeout_s: float) -> None:
         """Send what is in the ring now; wait for it, bounded."""
         if self._thread.is_alive():
@@ -97,10 +89,7 @@ class Sender:
         self.wake()
         self._thread.join(timeout_s)
         if not self._thread.is_alive():
-            with self._waking:
-                os.close(self._wake_r)
-                os.close(self._wake_w)
-                self._wake_r = self._wake_w = -1
+            self._pipe.close()
 
     @property
     def alive(self) -> bool:
@@ -112,7 +101,7 @@ class Sender:
         # Signals are the main thread's: one that lands here would not interrupt what it waits in.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            self._link = link = Link(self._core, self._wake_r)
+            self._link = link = Link(self._core, self._pipe)
         except Exception as error:  # noqa: BLE001 - without a hub the ring still records
             self._core.guard.failed("sender", error)
             return

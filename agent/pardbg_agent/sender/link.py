@@ -6,7 +6,6 @@ The sockets are made, used and closed in the agent's thread, on a context of its
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ import msgpack
 import zmq
 
 from pardbg_agent import clock
+from pardbg_agent.sender.wake import WakePipe
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
@@ -28,7 +28,7 @@ _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 class Link:
     """The agent's sockets. Never blocks: a send that would is refused."""
 
-    def __init__(self, core: Core, wake_fd: int) -> None:
+    def __init__(self, core: Core, pipe: WakePipe) -> None:
         run = core.run
         assert run is not None
         self.hub: Any = None
@@ -43,7 +43,7 @@ class Link:
         """When the connection was lost, or came back; 0 once a hub has welcomed us (again)."""
         self.linger_ms = 0
         self._proc = core.identity.proc.encode("ascii")
-        self._wake_fd = wake_fd
+        self._pipe = pipe
         self._context = zmq.Context()
         self._data = self._socket(zmq.PUSH, run.keys)
         self._data.setsockopt(zmq.SNDHWM, DATA_HWM)
@@ -62,7 +62,7 @@ class Link:
         # poll(2) on the sockets' descriptors is cheaper than zmq's own poller, but they are edge-
         # triggered: whoever sleeps looks at EVENTS first.
         self._poll = select.poll()
-        for fd in (self._ctrl.getsockopt(zmq.FD), self._events.getsockopt(zmq.FD), wake_fd):
+        for fd in (self._ctrl.getsockopt(zmq.FD), self._events.getsockopt(zmq.FD), pipe.fd):
             self._poll.register(int(fd), select.POLLIN)
 
     def _socket(self, kind: int, keys: dict[str, Any]) -> zmq.Socket[bytes]:
@@ -83,9 +83,8 @@ class Link:
         if not came:
             for fd, _ in self._poll.poll(timeout_ms):
                 came = True
-                if fd == self._wake_fd:
-                    with contextlib.suppress(OSError):
-                        os.read(self._wake_fd, 4096)
+                if fd == self._pipe.fd:
+                    self._pipe.clear()
         if came:
             while _readable(self._events):
                 event = self._events.recv_multipart(zmq.NOBLOCK)[0]

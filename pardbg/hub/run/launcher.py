@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import TerminalModes
 from pardbg.words import duration
 from pardbg_agent import wire
+from pardbg_agent.sender.wake import WakePipe
 
 MAX_RESTARTS: Final = 5
 HUB_START_S: Final = 60.0
@@ -78,7 +78,8 @@ class Launcher:
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir, config.owner_pid)
-        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = WakePipe()
+        """Written at each signal, also a child's end."""
         self._sources: list[int] = []
         """The job's output in memory, for us and, when we are gone, for the hub to copy."""
         if stdio is None:
@@ -157,7 +158,7 @@ class Launcher:
         deadline = time.monotonic() + HUB_END_S
         while self.hub is not None and time.monotonic() < deadline:
             if self.hub.poll() is None:
-                self._wait(0.05)
+                self._pipe.wait(0.05)
             elif self.hub.returncode in (0, 2) or self.restarts >= MAX_RESTARTS:
                 return
             else:
@@ -208,7 +209,7 @@ class Launcher:
         assert self.job is not None
         stands_in = False
         while (code := ended(self.job.pid)) is None:
-            self._wait(STAND_IN_S if stands_in else TICK_S)
+            self._pipe.wait(STAND_IN_S if stands_in else TICK_S)
             stands_in = self._stand_in is not None and self._stand_in.turn()
             self._keep_hub()
             self._killing.tick()
@@ -228,12 +229,7 @@ class Launcher:
     def _catch_signals(self) -> None:
         signals.tell(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
-
-    def _wait(self, timeout_s: float) -> None:
-        """Until a signal (also a child's end), or the time is up."""
-        if select.select([self._wake_r], [], [], timeout_s)[0]:
-            os.read(self._wake_r, 4096)
+        signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _say_launch(self) -> None:
         value = {"pid": os.getpid(), "start": start_time(os.getpid())}

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from pardbg_agent.sender.wake import WakePipe
+
 LAUNCHER, HUB = b"l", b"h"
 HEAR_S: Final = 0.03
 """How long to wait for what the others heard."""
@@ -65,14 +67,16 @@ class Passing:
         """What launcher and hub tell; < 0: nobody tells."""
         self._got: list[int] = []
         self._before: dict[int, object] = {}
-        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = WakePipe()
+        self.wait = self._pipe.wait
+        """Until a signal comes, or the time (s) is up."""
 
     def catch(self) -> None:
         """From now on; once."""
         for number in passed_on():
             handler = signal.signal(number, lambda number, frame: self._got.append(number))
             self._before[number] = handler
-        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def __enter__(self) -> Passing:
         return self
@@ -81,13 +85,7 @@ class Passing:
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        os.close(self._wake_r)
-        os.close(self._wake_w)
-
-    def wait(self, timeout_s: float) -> None:
-        """Until a signal comes, or the time is up."""
-        if select.select([self._wake_r], [], [], timeout_s)[0]:
-            os.read(self._wake_r, 4096)
+        self._pipe.close()
 
     def deliver(self, send: Callable[[int, bool], None]) -> None:
         """Pass on what has come since: ``send(signal, to the job's whole group)``."""

@@ -109,7 +109,7 @@ def test_what_nobody_waits_for_any_more_is_forgotten(rig: Rig) -> None:
 
 def test_the_wake_pipe_is_not_written_once_its_number_may_be_anothers(rig: Rig) -> None:
     control = HubControl(rig.config.dir)
-    number = control._wake_w
+    number = control._pipe.write_fd
     control.close()
     read, write = os.pipe2(os.O_NONBLOCK)
     os.dup2(write, number)  # as the next file of this process would get it

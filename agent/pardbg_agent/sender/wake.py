@@ -1,0 +1,39 @@
+"""A pipe that ends another thread's poll."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+
+
+class WakePipe:
+    """``fd`` is readable from ``wake`` to ``clear``. Any thread may ``wake``, also after ``close``:
+    nothing is written then, as the pipe's numbers may be another file's."""
+
+    def __init__(self) -> None:
+        self.fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+
+    def wake(self) -> None:
+        with self._lock:
+            if self.fd >= 0:
+                with contextlib.suppress(OSError):  # full: whoever polls wakes up anyway
+                    os.write(self.write_fd, b"w")
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when it is written, or when the time is up."""
+        if select.select([self.fd], [], [], timeout_s)[0]:
+            self.clear()
+
+    def close(self) -> None:
+        """Once nobody polls it any more."""
+        with self._lock:
+            os.close(self.fd)
+            os.close(self.write_fd)
+            self.fd = self.write_fd = -1
