@@ -180,14 +180,14 @@ def _of_a_rank() -> bool:
 
 
 def _parents() -> list[int]:
-    from pardbg_agent.identity import read_text
+    from pardbg_agent.identity import stat_fields
 
     found: list[int] = []
     pid = os.getppid()
     while pid > 1 and len(found) < MAX_PARENTS:
         found.append(pid)
-        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        pid = int(fields[1]) if len(fields) > 1 else 0
+        fields = stat_fields(pid)
+        pid = int(fields[1]) if fields else 0
     return found
 
 

@@ -145,7 +145,13 @@ def resident_bytes() -> int:
         os.close(fd)
 
 
-def started(pid: int) -> str:
-    """When a process began, in kernel ticks; empty if it is gone or a zombie."""
+def stat_fields(pid: int, *, ended: bool = False) -> list[str]:
+    """/proc/PID/stat from the state on; empty for no process, or a zombie unless ``ended``."""
     fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return "" if len(fields) < 20 or fields[0] in "ZX" else fields[19]
+    return [] if len(fields) < 20 or (fields[0] in "ZX" and not ended) else fields
+
+
+def started(pid: int) -> str:
+    """When a process began (kernel ticks, as text); empty if it is gone or a zombie."""
+    fields = stat_fields(pid)
+    return fields[19] if fields else ""

@@ -13,7 +13,7 @@ import msgpack
 
 from pardbg.events.decode import records_from
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.ranks.processes import maps, start_time
 from pardbg.hub.ranks.rings import SALVAGED, Mapped, Rings
 from pardbg.hub.removal import RING
 from pardbg.hub.run import config as files
@@ -227,16 +227,8 @@ def _facts(config: RunConfig | None, path: Path, rings: Rings) -> RunFacts:
 
 def _lives(ring: Mapped) -> bool:
     """Its process is still there (and is the one that made the ring, as far as that is known)."""
-    return bool(ring.started) and start_time(ring.pid) == ring.started and _maps(ring)
-
-
-def _maps(ring: Mapped) -> bool:
-    """The process with this pid has the ring's file mapped: a recycled pid has not."""
-    try:
-        name = f"{ring.proc}{RING}"
-        return name in Path(f"/proc/{ring.pid}/maps").read_text(errors="replace")
-    except OSError:
-        return False
+    lives = bool(ring.started) and start_time(ring.pid) == ring.started
+    return lives and maps(ring.pid, f"{ring.proc}{RING}")
 
 
 def _last_sign(ring: Mapped) -> int:

@@ -68,7 +68,7 @@ def answer(
         found = _KINDS[kind](at.frame, expr) if kind in _KINDS else None
     if found is None:
         raise Refused(f"no question {kind!r}: {', '.join(KINDS)}")
-    found["text"] = _cut(str(found.get("text", "")))
+    found["text"] = _cut(str(found.get("text", "")), MAX_TEXT)
     return {"frame": place, "frames": len(frames(innermost)), **found}
 
 
@@ -188,7 +188,7 @@ def _brief(value: Any) -> str:
         return f"{type(value).__name__} {tuple(shape)} {value.dtype} {getattr(value, 'device', '')}"
     text, raised = _try(lambda: repr(value))
     line = " ".join((text or raised).split())
-    return line if len(line) <= MAX_REPR else line[: MAX_REPR - 1] + "…"
+    return _cut(line, MAX_REPR)
 
 
 def _exec(at: FrameType, expr: str) -> dict[str, Any]:
@@ -242,8 +242,8 @@ def _try(work: Callable[[], Any], otherwise: Any = "") -> tuple[Any, str]:
         return otherwise, f"{type(error).__name__}: {first.strip()}"[:500]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 _KINDS: Final[dict[str, Callable[[FrameType, str], dict[str, Any]]]] = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Final
 
+from pardbg_agent import identity
+from pardbg_agent.identity import read_text
+from pardbg_agent.words import whole
 
-def start_time(pid: int) -> str:
-    """When a process started (kernel ticks, as text); empty if it is not there or a zombie."""
-    fields = stat_fields(pid)
-    return fields[19] if fields else ""
+start_time: Final = identity.started
+stat_fields: Final = identity.stat_fields
 
 
 def exit_code(pid: int, started: str) -> int | None:
@@ -21,34 +23,21 @@ def exit_code(pid: int, started: str) -> int | None:
     return -(status & 0x7F) if status & 0x7F else status >> 8
 
 
-def stat_fields(pid: int, *, ended: bool = False) -> list[str]:
-    """/proc/PID/stat from the state on; empty for no process, or a zombie unless ``ended``."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            stat = file.read()
-    except OSError:
-        return []
-    fields = stat.rpartition(")")[2].split()
-    return [] if len(fields) < 20 or (fields[0] in "ZX" and not ended) else fields
-
-
 def schedule(pid: int) -> list[int]:
     """(ns that its main thread ran, ns that it was ready without a core); empty: not known."""
-    try:
-        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
-            return [int(word) for word in file.read().split()[:2]]
-    except (OSError, ValueError):
-        return []
+    return [int(word) for word in read_text(f"/proc/{pid}/schedstat").split()[:2]]
+
+
+def maps(pid: int, name: str) -> bool:
+    """The process has a file of that name mapped: a recycled pid has not."""
+    return name in read_text(f"/proc/{pid}/maps")
 
 
 def runnable() -> float:
     """Threads of this host that run or are ready to, per core; 0 where the kernel does not say."""
-    try:
-        with open("/proc/loadavg", encoding="ascii") as file:
-            number = int(file.read().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    return max(0, number - 1) / (os.cpu_count() or 1)  # one of them asks
+    words = read_text("/proc/loadavg").split()
+    number = whole(words[3].partition("/")[0]) if len(words) > 3 else None
+    return max(0, (number or 0) - 1) / (os.cpu_count() or 1)  # one of them asks
 
 
 def group(leader: int) -> list[int]:
@@ -63,11 +52,8 @@ def group(leader: int) -> list[int]:
 
 def handles(pid: int, number: int) -> bool:
     """The process catches or ignores that signal."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            masks = [int(line[7:], 16) for line in file if line[:7] in ("SigIgn:", "SigCgt:")]
-    except OSError:
-        return False
+    lines = read_text(f"/proc/{pid}/status").splitlines()
+    masks = [int(line[7:], 16) for line in lines if line[:7] in ("SigIgn:", "SigCgt:")]
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.errors import UserError
+from pardbg.hub.ranks.processes import maps
 from pardbg.hub.removal import RING, RINGS_DIR, is_private, marked, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError, RunConfig
@@ -265,7 +266,7 @@ def _any_alive(rings: RunRings) -> bool:
             reader = RingReader.open(str(path))
             pid = reader.header.pid
             reader.close()
-            if path.name in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
+            if maps(pid, path.name):
                 return True
     return False
 

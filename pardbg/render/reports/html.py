@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -53,7 +54,7 @@ def _head(report: Report, source: str) -> str:
         parts.append(f"{run.num_hosts} hosts")
     parts += [run.backend, duration(report.duration_ns)]
     parts.append("cut off" if run.truncated else "" if code is None else f"exit code {code}")
-    argv = f"<p><code>$ {_e(' '.join(run.argv))}</code></p>" if run.argv else ""
+    argv = f"<p><code>$ {_e(shlex.join(run.argv))}</code></p>" if run.argv else ""
     shown = " · ".join(part for part in parts if part)
     return f"<h1>{_e(run.name or source)}<small>{_e(shown)}</small></h1>{argv}"
 

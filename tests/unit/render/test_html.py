@@ -13,6 +13,7 @@ from pardbg.analysis.base.steps import StepRow
 from pardbg.render.draw.svg import ticks
 from pardbg.render.reports import charts
 from pardbg.render.reports.html import page
+from pardbg.render.reports.text import text
 from tests.unit.analysis.test_schedule import two_ranks
 from tests.unit.trace_builder import Trace
 
@@ -122,3 +123,12 @@ def test_ticks_are_round() -> None:
     assert ticks(10) == [0, 2.5, 5, 7.5, 10]
     assert ticks(0.9, 3) == pytest.approx([0, 0.5])
     assert ticks(0) == [0] and ticks(float("nan")) == [0]
+
+
+def test_the_command_can_be_pasted() -> None:
+    """Into a shell: an argument with a blank stays one, as in the text."""
+    store = Trace(1).store()
+    store.run.update(name="r", argv=["python", "-c", "print(1, 2)"])
+    made = report(store)
+    command = "$ python -c 'print(1, 2)'"
+    assert command in Outline(page(made, "s.mcap")).text and command in text(made)
