@@ -7,11 +7,11 @@ from collections.abc import Iterable
 Interval = tuple[int, int]
 
 
-def union(parts: Iterable[Interval]) -> list[Interval]:
-    """Merge overlapping and touching intervals; empty ones vanish."""
+def union(parts: Iterable[Interval], gap: int = 0) -> list[Interval]:
+    """Merge intervals that overlap or lie ``gap`` apart at most; empty ones vanish."""
     merged: list[Interval] = []
     for begin, end in sorted(p for p in parts if p[1] > p[0]):
-        if merged and begin <= merged[-1][1]:
+        if merged and begin <= merged[-1][1] + gap:
             if end > merged[-1][1]:
                 merged[-1] = (merged[-1][0], end)
         else:

@@ -16,15 +16,15 @@ from pardbg.events import fields
 from pardbg.session.importers.build import Imported, RankBuild
 from pardbg_agent.wire import NONE, Flag, Kind
 
-_ITEM_BYTES: Final = {
+ITEM_BYTES: Final = {
     "Double": 8, "Long": 8, "ComplexFloat": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2,
     "Short": 2, "Byte": 1, "Char": 1, "Bool": 1,
 }  # fmt: skip
-_DTYPES: Final = {
+DTYPES: Final = {
     "Double": "float64", "Long": "int64", "Float": "float32", "Int": "int32", "Half": "float16",
     "BFloat16": "bfloat16", "Short": "int16", "Byte": "uint8", "Char": "int8", "Bool": "bool",
 }  # fmt: skip
-_OPS: Final = {
+OPS: Final = {
     "_all_gather_base": "all_gather", "all_gather_into_tensor": "all_gather",
     "_reduce_scatter_base": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
     "all_to_all_single": "all_to_all", "all_to_all_base": "all_to_all", "allreduce": "all_reduce",
@@ -106,7 +106,7 @@ def _add(built: RankBuild, entry: Mapping[str, Any], groups: Mapping[str, Sequen
             peer = ranks[peer]  # a dump counts ranks within the group
     dtype = next(iter(fields.texts(entry, "input_dtypes")), "")
     sizes = (_bytes(entry, "input"), _bytes(entry, "output"))
-    op_id = built.op(op, _DTYPES.get(dtype, dtype.lower()))
+    op_id = built.op(op, DTYPES.get(dtype, dtype.lower()))
     common: dict[str, Any] = {"peer": peer, "sizes": sizes}
     built.op_at(Kind.OP_ISSUE, op_id, group_id, seq, created, created, flags=flags, **common)
     ended = fields.integer(entry, "time_discovered_completed_ns", 0)
@@ -126,7 +126,7 @@ def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
         if "<-" in rest:
             src, dst = dst, src
         return backend, found[1], src, dst
-    return backend, _OPS.get(rest, rest) or "op", None, None
+    return backend, OPS.get(rest, rest) or "op", None, None
 
 
 def _bytes(entry: Mapping[str, Any], side: str) -> int:
@@ -138,7 +138,7 @@ def _bytes(entry: Mapping[str, Any], side: str) -> int:
     for shape, dtype in zip(sizes[:10_000], dtypes, strict=False):
         if isinstance(shape, (list, tuple)) and all(isinstance(n, int) for n in shape[:16]):
             number = math.prod(min(max(n, 0), 1 << 40) for n in shape[:16])
-            total += number * _ITEM_BYTES.get(dtype, 0)
+            total += number * ITEM_BYTES.get(dtype, 0)
     return min(total, 1 << 60)
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.analysis.base.intervals import Interval as Span
+from pardbg.analysis.base.intervals import union
 from pardbg.events import fields
 from pardbg.session.importers.build import Imported, RankBuild
-from pardbg.session.importers.flight_recorder import _DTYPES, _ITEM_BYTES, _OPS
+from pardbg.session.importers.flight_recorder import DTYPES, ITEM_BYTES, OPS
 from pardbg_agent.wire import NONE, Flag, Kind
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,9})$")
@@ -25,7 +27,6 @@ _KERNELS: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 MERGE_NS: Final = 20_000
 """Kernels this near to each other are one stretch of GPU work."""
 Event = Mapping[str, Any]
-Span = tuple[int, int]
 
 
 def events_of(content: Any) -> list[Event] | None:
@@ -150,9 +151,9 @@ class _Trace:
         self.seen.add("ops")
         desc, ranks = self.config.get(group, ("", ()))
         group_id = self.built.group(group, desc or group, ranks)
-        op = _OPS.get(raw, raw)
+        op = OPS.get(raw, raw)
         dtype = fields.text(args, "dtype")
-        item = _ITEM_BYTES.get(dtype, 0)
+        item = ITEM_BYTES.get(dtype, 0)
         sizes = tuple(
             max(0, fields.integer(args, f"{side} msg nelems", 0)) * item for side in ("In", "Out")
         )
@@ -163,7 +164,7 @@ class _Trace:
             "step": self._step_at(span[0]), "peer": other if p2p else NONE,
             "sizes": (sizes[0], sizes[1]),
         }  # fmt: skip
-        op_id = self.built.op(op, _DTYPES.get(dtype, dtype.lower()))
+        op_id = self.built.op(op, DTYPES.get(dtype, dtype.lower()))
         self.built.op_at(Kind.OP_ISSUE, op_id, group_id, seq, *span, flags=flags, **more)
         kernel = kernels.get(fields.integer(args, "External id", -1))
         if kernel is not None:
@@ -204,19 +205,10 @@ class _Trace:
     def _gpu(self) -> None:
         """Compute on the device, kernels that follow each other closely as one."""
         events = (event for event in self._gpu_events() if not _communicates(event))
-        for span in _merged(sorted(span for event in events if (span := self._span(event)))):
+        spans = (span for event in events if (span := self._span(event)))
+        for span in union(spans, MERGE_NS):
             self.built.span(Kind.SPAN, "gpu compute", *span, self._step_at(span[0]))
 
 
 def _communicates(event: Event) -> bool:
     return fields.text(event, "name").startswith(("nccl", "rccl"))
-
-
-def _merged(spans: Sequence[Span]) -> list[Span]:
-    made: list[Span] = []
-    for begin, end in spans:
-        if made and begin - made[-1][1] <= MERGE_NS:
-            made[-1] = (made[-1][0], max(made[-1][1], end))
-        else:
-            made.append((begin, end))
-    return made
