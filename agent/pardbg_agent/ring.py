@@ -199,7 +199,7 @@ class RingReader:
         self._hole_ns = hole_ns
         self._hole = (-1, 0)
         self._capacity = self.header.capacity
-        self._buffer = buffer
+        self.buffer = buffer
         self._data = memoryview(buffer)[wire.RING_DATA_OFFSET :]
         end = self._capacity * wire.RECORD_BYTES
         self._marks = self._data[:end].cast("Q")[7::8]
@@ -217,8 +217,8 @@ class RingReader:
     def close(self) -> None:
         self._marks.release()
         self._data.release()
-        if isinstance(self._buffer, mmap.mmap):
-            self._buffer.close()
+        if isinstance(self.buffer, mmap.mmap):
+            self.buffer.close()
 
     def read(self, limit: int = 4096, *, final: bool = False) -> tuple[int, bytes] | None:
         """(index of the first, raw records) or None if nothing new is committed.

@@ -135,7 +135,7 @@ class _Recovery:
             newest = min(int(records_from(raw)["t1_ns"].max()), last)
             self._write(Key.RECORDS.value + key, head + raw, max(newest, 0))
             count += number
-        row = self.rings._row(ring)
+        row = self.rings.row(ring)
         open_ns = max(0, _last_sign(ring) - row["open_since_ns"]) if row["open"] else 0
         found = rescued.batches[0][0] if rescued.batches else rescued.last_index + 1
         self.done.ranks.append(

@@ -121,7 +121,7 @@ class SessionSource:
     def _run(self, said: dict[str, str]) -> Message:
         """The run's facts as a definition, for a file that was cut off before the hub's own."""
         for name, known in (("format", FORMAT), ("wire", wire.PROTOCOL_VERSION)):
-            if _number(said.get(name)) > known:
+            if number_of(said.get(name)) > known:
                 raise SessionError(
                     f"{self.path} was written by a newer pardbg ({name} {said[name][:20]}, this "
                     f"one reads {known}): update pardbg to open it"
@@ -129,8 +129,11 @@ class SessionSource:
         facts: dict[str, Any] = {"k": wire.DefKind.RUN.value}
         facts.update({name: said.get(name, "") for name in ("run", "name", "host", "cwd")})
         facts["recipe"] = said.get("recipe") or None
-        facts["t_ns"], facts["wall_ns"] = _number(said.get("t_ns")), _number(said.get("wall_ns"))
-        facts["argv"] = _words(said.get("argv", ""))
+        facts["t_ns"], facts["wall_ns"] = (
+            number_of(said.get("t_ns")),
+            number_of(said.get("wall_ns")),
+        )
+        facts["argv"] = words_of(said.get("argv", ""))
         counted = self._summary.statistics if self._summary is not None else None
         if counted is not None and counted.message_count:
             end_ns = counted.message_end_time - facts["wall_ns"] + facts["t_ns"]
@@ -215,7 +218,7 @@ def messages_of(records: list[Any], keys: dict[int, bytes]) -> Iterator[Message]
     for record in records:
         if isinstance(record, Channel):
             if len(keys) < MAX_CHANNELS:
-                keys[record.id] = _key(record)
+                keys[record.id] = key_of(record)
         elif isinstance(record, McapMessage):
             key = keys.get(record.channel_id, b"?")
             if key != PACK_KEY:
@@ -265,8 +268,8 @@ def unpack_chunk(chunk: Chunk) -> list[Any]:
     return found
 
 
-def _key(channel: Channel) -> bytes:
-    """The wire's first frame: from the channel's metadata, else from its topic."""
+def key_of(channel: Channel) -> bytes:
+    """Return the wire's first frame: from the channel's metadata, else from its topic."""
     said = channel.metadata.get("key", "") + channel.metadata.get("proc", "")
     if not said:
         topic, _, proc = channel.topic.partition("/")
@@ -275,11 +278,13 @@ def _key(channel: Channel) -> bytes:
     return said.encode("ascii", "replace")
 
 
-def _number(text: str | None) -> int:
+def number_of(text: str | None) -> int:
+    """Return a whole number of the metadata, which is text; 0: it is none."""
     return whole(text) or 0
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """Return a command line of the metadata, a JSON list; empty: it is none."""
     try:
         words = json.loads(text) if text else []
     except (ValueError, RecursionError):

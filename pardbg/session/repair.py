@@ -121,7 +121,7 @@ class _Repair:
         code = self.end.get("code", "")
         writer.close(
             int(code) if _CODE.fullmatch(code) else None,
-            reader._number(self.end.get("hub_restarts")),
+            reader.number_of(self.end.get("hub_restarts")),
         )
         return self.done
 
@@ -179,7 +179,7 @@ class _Repair:
     def _take_chunk(self, at: int, end: int) -> None:
         for record in reader.unpack_chunk(self._chunk(at, end)):
             if isinstance(record, Channel) and len(self.keys) < reader.MAX_CHANNELS:
-                self.keys[record.id] = reader._key(record)
+                self.keys[record.id] = reader.key_of(record)
         self.chunks.append((at, end))
         self.done.num_chunks += 1
 
@@ -202,11 +202,11 @@ class _Repair:
                 self.metadata = dict(found.metadata)
             elif found.name == END_METADATA:
                 self.end = dict(found.metadata)
-                self._expect(reader._number(found.metadata.get("num_messages")))
+                self._expect(reader.number_of(found.metadata.get("num_messages")))
         elif opcode == Opcode.CHANNEL:
             channel: Channel = Channel.read(stream)
             if len(self.keys) < reader.MAX_CHANNELS:
-                self.keys.setdefault(channel.id, reader._key(channel))
+                self.keys.setdefault(channel.id, reader.key_of(channel))
         elif opcode == Opcode.STATISTICS:
             statistics: Statistics = Statistics.read(stream)
             self._expect(statistics.message_count)
@@ -255,7 +255,7 @@ class _Repair:
             del self.done.lost[lost:]  # counted again when the messages are written
             self.done.unknown_channel = 0
         argv = said.get("argv")
-        words = reader._words(argv) if isinstance(argv, str) else list(fields.texts(said, "argv"))
+        words = reader.words_of(argv) if isinstance(argv, str) else list(fields.texts(said, "argv"))
         t_ns = min(_integer(said, "t_ns"), _MAX_NS)
         return RunFacts(
             fields.text(said, "run"), fields.text(said, "name"), fields.text(said, "host"),
@@ -274,7 +274,7 @@ class _Repair:
 
 def _integer(said: dict[str, Any], key: str) -> int:
     value = said.get(key)
-    return reader._number(value) if isinstance(value, str) else fields.integer(said, key, 0)
+    return reader.number_of(value) if isinstance(value, str) else fields.integer(said, key, 0)
 
 
 def _map_of(payload: bytes) -> dict[str, Any]:

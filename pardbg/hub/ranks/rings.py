@@ -64,7 +64,7 @@ class Mapped:
 
     @property
     def buffer(self) -> Any:
-        return self.reader._buffer
+        return self.reader.buffer
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Rings:
 
     def rows(self, now: int) -> dict[str, dict[str, Any]]:
         """STATE's ``ranks``: what each status block says."""
-        return {proc: self._row(ring) for proc, ring in self.mapped.items()}
+        return {proc: self.row(ring) for proc, ring in self.mapped.items()}
 
     def computing(self) -> dict[str, int]:
         """proc -> since when a pipeline action runs there (the rank's clock)."""
@@ -203,7 +203,8 @@ class Rings:
         health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
         return bool(now - health[0] < FRESH_NS)
 
-    def _row(self, ring: Mapped) -> dict[str, Any]:
+    def row(self, ring: Mapped) -> dict[str, Any]:
+        """Return STATE's row of a process, from its status block."""
         buffer, facts = ring.buffer, self._definitions.process(ring.proc)
         names = facts.names
         step, phase, action, stage, mb, _, since = stable_fields(
