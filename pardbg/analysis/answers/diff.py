@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -174,7 +174,7 @@ def _known(a: Scope, b: Scope, names: Callable[[Scope], set[str]]) -> list[str]:
     return sorted(names(a) | names(b))[:64]
 
 
-def _rows(scope: Scope) -> list[dict[str, int]]:
+def _rows(scope: Scope) -> list[Mapping[str, int]]:
     return [row.phases for row in free_steps(scope)]
 
 

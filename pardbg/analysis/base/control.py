@@ -26,13 +26,13 @@ class ControlView:
     lease_ns: int | None
     """Left of the lease; None where nobody holds control."""
     reason: str
-    held: dict[int, str]
+    held: Mapping[int, str]
     """rank -> what comes next there."""
     pending: int
     """Ops issued and not complete."""
     log: tuple[tuple[int, str], ...]
     """(t_ns, line): the audit trail's last lines, oldest first."""
-    waiting: dict[int, str] = field(default_factory=dict)
+    waiting: Mapping[int, str] = field(default_factory=dict)
     """rank -> the op it waits in for a rank that is held on purpose."""
     timeout_ns: int | None = None
     """Until the first of those ops may time out; None: nobody waits so."""

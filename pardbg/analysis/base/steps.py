@@ -27,7 +27,7 @@ class StepRow:
     duration_ns: int
     """Longest over ranks."""
     loss: float | None
-    phases: dict[str, int]
+    phases: Mapping[str, int]
     """Mean ns per phase over ranks."""
 
 

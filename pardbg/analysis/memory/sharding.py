@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pardbg.analysis.base.asof import View
@@ -15,20 +15,18 @@ class Stretch(NamedTuple):
     t1_ns: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class UnitRow:
     """Parameters that are gathered and thrown away together (a unit of fully_shard)."""
 
     name: str
     bytes: int
     """Of its whole parameters."""
-    fetching: list[Stretch] = field(default_factory=list)
+    fetching: tuple[Stretch, ...]
     """From the all_gather's issue to the copied-out parameters."""
-    whole: list[Stretch] = field(default_factory=list)
-    reducing: list[Stretch] = field(default_factory=list)
+    whole: tuple[Stretch, ...]
+    reducing: tuple[Stretch, ...]
     """Gradients reduced and scattered."""
-    since_ns: int | None = None
-    """Whole since then, and still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +81,30 @@ def _step(
     units, curve = _units(view, process, step)
     if not units:
         return None
-    for unit in units.values():
-        if unit.since_ns is not None:
-            unit.whole.append(Stretch(unit.since_ns, t1))
     return ShardingView(
         rank=rank,
         step=step,
         t0_ns=t0,
         t1_ns=t1,
         phases=_phases(view, process, step),
-        units=tuple(units.values()),
+        units=tuple(unit.row(name, t1) for name, unit in units.items()),
         curve=tuple(curve),
         peak_bytes=max((size for _, size in curve), default=0),
-        whole_bytes=sum(u.bytes for u in units.values()),
+        whole_bytes=sum(unit.size for unit in units.values()),
     )
 
 
 def _units(
     view: View, process: Process, step: int
-) -> tuple[dict[str, UnitRow], list[tuple[int, int]]]:
+) -> tuple[dict[str, _Unit], list[tuple[int, int]]]:
     """Units in the order of their first use, and (time, bytes whole from then on)."""
     table, rows = view.step_rows(process, "fsdp", step)
     columns = ("name_id", "t0_ns", "t1_ns", "a", "b")
-    units: dict[str, UnitRow] = {}
+    units: dict[str, _Unit] = {}
     curve: list[tuple[int, int]] = []
     for name_id, t0, t1, size, whole in table.tuples(rows[:MAX_ROWS], *columns):
         name, verb = split_name(process.name(name_id))
-        _take(units.setdefault(name, UnitRow(name, size)), verb, t0, t1)
+        units.setdefault(name, _Unit(size)).take(verb, t0, t1)
         if not curve or curve[-1][1] != whole:
             curve.append((t1, whole))
     return units, curve
@@ -123,19 +118,38 @@ def split_name(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _take(unit: UnitRow, verb: str, t0: int, t1: int) -> None:
-    if verb == "unshard":
-        unit.fetching.append(Stretch(t0, t1))
-    elif verb == "wait unshard":
-        if unit.fetching and (not unit.whole or unit.whole[-1].t1_ns <= unit.fetching[-1].t0_ns):
-            unit.fetching[-1] = Stretch(unit.fetching[-1].t0_ns, t1)
-        unit.since_ns = t1
-    elif verb == "reshard":
-        if unit.since_ns is not None:
-            unit.whole.append(Stretch(unit.since_ns, t1))
-        unit.since_ns = None
-    elif verb == "reduce":
-        unit.reducing.append(Stretch(t0, t1))
+class _Unit:
+    """A unit's stretches, as its records are read."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._fetching, self._whole, self._reducing = (list[Stretch]() for _ in range(3))
+        self._since_ns: int | None = None
+        """Whole since then, and still."""
+
+    def take(self, verb: str, t0: int, t1: int) -> None:
+        fetching = self._fetching
+        if verb == "unshard":
+            fetching.append(Stretch(t0, t1))
+        elif verb == "wait unshard":
+            if fetching and (not self._whole or self._whole[-1].t1_ns <= fetching[-1].t0_ns):
+                fetching[-1] = Stretch(fetching[-1].t0_ns, t1)
+            self._since_ns = t1
+        elif verb == "reshard":
+            self._thrown_away(t1)
+        elif verb == "reduce":
+            self._reducing.append(Stretch(t0, t1))
+
+    def row(self, name: str, end_ns: int) -> UnitRow:
+        """Return it at the step's end."""
+        self._thrown_away(end_ns)
+        stretches = self._fetching, self._whole, self._reducing
+        return UnitRow(name, self.size, *map(tuple, stretches))
+
+    def _thrown_away(self, t_ns: int) -> None:
+        if self._since_ns is not None:
+            self._whole.append(Stretch(self._since_ns, t_ns))
+        self._since_ns = None
 
 
 def _phases(view: View, process: Process, step: int) -> tuple[tuple[str, int, int], ...]:

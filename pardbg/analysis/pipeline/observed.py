@@ -6,6 +6,7 @@ is shown as such; 0 is a rank, a stage and a microbatch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,7 +59,7 @@ class PipelineRank:
     actions: tuple[ActionSpan, ...]
     idles: tuple[Idle, ...]
     busy_ns: int
-    idle_ns: dict[Cause, int]
+    idle_ns: Mapping[Cause, int]
     in_flight: int
     """At the cursor."""
     max_in_flight: int

@@ -52,10 +52,10 @@ def test_the_last_complete_step_is_told_unit_by_unit() -> None:
     root, block = shown.units
     assert (root.name, root.bytes, block.name, block.bytes) == ("root", 100, "a.0", 300)
     # The root was never thrown away in these records: whole until the step's end.
-    assert root.fetching == [at(100, 105)] and root.whole == [at(105, 190)]
-    assert block.fetching == [at(105, 110), at(140, 145)]
-    assert block.whole == [at(110, 120), at(145, 160)]
-    assert block.reducing == [at(160, 170)] and root.reducing == []
+    assert root.fetching == (at(100, 105),) and root.whole == (at(105, 190),)
+    assert block.fetching == (at(105, 110), at(140, 145))
+    assert block.whole == (at(110, 120), at(145, 160))
+    assert block.reducing == (at(160, 170),) and root.reducing == ()
     assert [(t - ns(100), size) for t, size in shown.curve] == [
         (4_000_000, 0), (5_000_000, 100), (10_000_000, 400), (20_000_000, 100),
         (45_000_000, 400), (60_000_000, 100),

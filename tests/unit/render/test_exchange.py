@@ -61,9 +61,9 @@ STEP = ShardingView(
     rank=2, step=7, t0_ns=0, t1_ns=60_000,
     phases=(("forward", 0, 30_000), ("recompute", 31_000, 32_000), ("backward", 30_000, 60_000)),
     units=(
-        UnitRow("root", 1024, [stretch(0, 5)], [stretch(5, 55)], [stretch(55, 60)]),
-        UnitRow("1", 3072, [stretch(5, 10), stretch(30, 40)], [stretch(10, 20), stretch(40, 50)],
-                [stretch(50, 55)]),
+        UnitRow("root", 1024, (stretch(0, 5),), (stretch(5, 55),), (stretch(55, 60),)),
+        UnitRow("1", 3072, (stretch(5, 10), stretch(30, 40)), (stretch(10, 20), stretch(40, 50)),
+                (stretch(50, 55),)),
     ),
     curve=((5_000, 1024), (10_000, 4096), (20_000, 1024), (40_000, 4096), (50_000, 1024),
            (55_000, 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pardbg import words
@@ -70,7 +71,7 @@ class _Frame:
     now_ns: int
     cells: int
     detail: ScheduleDetail
-    held: dict[int, str]
+    held: Mapping[int, str]
     look: PipelinePageState
     path: CriticalPath | None
     """Of the step that the figures are of."""
