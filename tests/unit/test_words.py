@@ -93,8 +93,16 @@ def test_traffic_is_in_decimal_units() -> None:
     assert words.busbw(1.94) == "1.94 GB/s" and words.busbw(0.041) == "41 MB/s"
 
 
-def test_shares_changes_and_counts() -> None:
-    assert words.percent(0.312) == "31.2%" and words.percent(0.0042, 2) == "0.42%"
+@BOTH
+@pytest.mark.parametrize(
+    ("fraction", "digits", "text"), [(0.312, 1, "31.2%"), (0.0042, 2, "0.42%"), (1.0, 0, "100%")]
+)
+def test_shares(module: ModuleType, fraction: float, digits: int, text: str) -> None:
+    assert module.percent(fraction, digits) == text
+
+
+def test_changes_and_counts() -> None:
+    assert words.percent(-0.03) == "−3.0%"
     assert words.change(0.104) == "+10.4%" and words.change(-0.03, 0) == "−3%"
     assert words.count(12_345) == "12,345" and words.short_count(12_345) == "12.3k"
     assert words.plural(1, "rank") == "1 rank" and words.plural(1024, "rank") == "1,024 ranks"
