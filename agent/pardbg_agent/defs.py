@@ -21,6 +21,8 @@ from pardbg_agent.wire import DefKind
 
 MAX_NAMES: Final = 65_536
 """Names a process may define; past it every new one is ``MORE``. Bounds memory."""
+MAX_BYTES: Final = 64 << 20
+"""Of a file that are read."""
 MORE: Final = "(more names than pardbg keeps)"
 _MAX_STRING: Final = 1024
 _LENGTH: Final = struct.Struct("<I")
@@ -130,10 +132,10 @@ class Defs:
             self._file = -1
 
 
-def read_file(path: str, limit: int = 64 << 20) -> list[bytes]:
-    """Payloads in a ``.defs`` file up to the last whole one (at most ``limit`` bytes are read)."""
+def read_file(path: str) -> list[bytes]:
+    """Return the payloads of a ``.defs`` file up to the last whole one, of MAX_BYTES at most."""
     with open(path, "rb") as file:
-        data = file.read(limit)
+        data = file.read(MAX_BYTES)
     out, at = [], 0
     while at + _LENGTH.size <= len(data):
         (length,) = _LENGTH.unpack_from(data, at)

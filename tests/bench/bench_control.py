@@ -68,9 +68,7 @@ def at_real_ranks(ranks: int, *, keys: bool) -> list[Figure]:
     """Pauses of a running pipeline; and keys, at one of the sizes."""
     job = [*launched("1f1b", ranks, 100_000), "--pace", str(PACE_MS)]
     with tempfile.TemporaryDirectory(prefix="pardbg-bench-") as folder:
-        handle = start_run(
-            job, name="bench", session=Path(folder, "s.mcap"), cwd=Path.cwd(), env=rank_env()
-        )
+        handle = start_run(job, name="bench", session=Path(folder, "s.mcap"), env=rank_env())
         control = HubControl(handle.run_dir)
         try:
             wait_ranks(control, ranks)

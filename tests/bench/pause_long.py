@@ -79,7 +79,7 @@ def start(name: str, steps: int, limit_s: float, folder: Path, *conditions: str)
     """The job, watched; it will stop where all of these are true, each on some rank."""
     job = [*launched(name, None, steps), "--pace", "0"]
     env = rank_env({TIMEOUT: str(limit_s)})
-    handle = start_run(job, name=name, session=folder / f"{name}.mcap", cwd=Path.cwd(), env=env)
+    handle = start_run(job, name=name, session=folder / f"{name}.mcap", env=env)
     control = HubControl(handle.run_dir)
     for condition in conditions:  # before there is a rank: nobody gets past it
         assert control.command(Verb.TBREAK, expr=condition).ok

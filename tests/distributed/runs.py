@@ -27,7 +27,7 @@ def fake_job(ranks: int, steps: int, seconds: float = 0.002) -> list[str]:
 @contextmanager
 def started(argv: list[str], session: Path, **more: Any) -> Iterator[RunHandle]:
     """A run; whatever is left of it at the end is ended."""
-    handle = start_run(argv, name="test", session=session, cwd=Path.cwd(), **more)
+    handle = start_run(argv, name="test", session=session, **more)
     try:
         yield handle
     finally:

@@ -94,7 +94,7 @@ class _Sums:
     """(group key, group name, op)"""
 
 
-def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> TrafficView:
+def traffic_view(view: View) -> TrafficView:
     """Traffic of the whole run up to the cursor; rates over the last ``WINDOW_NS``."""
     sums = _Sums()
     recent_row = view.t_ns - WINDOW_NS
@@ -107,7 +107,7 @@ def traffic_view(view: View, rows: Sequence[CollectiveRow] | None = None) -> Tra
     seconds = min(WINDOW_NS, max(view.t_ns - view.begin_ns, 1)) / 1e9
     messages = p2p_rows(view)
     labels = {(row.src, row.dst): row.label for row in messages}
-    rows = collectives(view) if rows is None else rows
+    rows = collectives(view)
     courses = _courses(view, rows)
     edges = tuple(
         Edge(

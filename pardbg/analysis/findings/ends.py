@@ -84,7 +84,7 @@ def ends(view: View) -> Iterable[Finding]:
         yield _followed(view, followed, roots)
     if run_end is not None and run_end[1]:
         culprits = tuple(sorted(end[0] for end in roots))
-        yield _exit_code(view, run_end, culprits, explained)
+        yield _exit_code(run_end, culprits, explained)
 
 
 @per_view
@@ -341,9 +341,7 @@ def _followed(view: View, followed: Sequence[BadEnd], roots: Sequence[BadEnd]) -
     )  # fmt: skip
 
 
-def _exit_code(
-    view: View, end: tuple[int, int | None], culprits: tuple[int, ...], explained: bool
-) -> Finding:
+def _exit_code(end: tuple[int, int | None], culprits: tuple[int, ...], explained: bool) -> Finding:
     t_ns, code = end
     return Finding(
         kind="exit-code", severity="info" if explained else "error", culprits=culprits, t_ns=t_ns,

@@ -133,7 +133,6 @@ def start_run(
     recipe: str | None = None,
     owner: bool = False,
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
     limits: PartLimits = UNLIMITED,
     allow_eval: bool = False,
     on_exception_s: float = 0.0,
@@ -145,16 +144,16 @@ def start_run(
 
     ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
     ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
-    who has control may run code in held ranks. ``on_exception_s``: so long waits a rank that
-    raised for somebody who looks at it. ``loss_pattern``: finds losses in the job's output.
-    ``streams``: what the job reads and writes, where the
-    caller passes it through (an owner); else it has no stdin, and its output is only kept.
+    who has control may run code in held ranks. ``on_exception_s``: how long a rank that
+    raised waits for somebody who looks at it. ``loss_pattern``: finds losses in the job's output.
+    ``streams``: what the job reads and writes, where the caller passes it through (an owner); else
+    it has no stdin, and its output is only kept.
     ``place``: of several nodes, which this is; the hub is on node 0.
     """
     environment = dict(os.environ if env is None else env)
-    _check_command(argv, environment, cwd)
+    _check_command(argv, environment)
     config = files.make(
-        list(argv), name=name, session=session, cwd=cwd, recipe=recipe,
+        list(argv), name=name, session=session, recipe=recipe,
         owner_pid=os.getpid() if owner else None, limits=limits,
         allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
         place=place,
@@ -177,13 +176,12 @@ def start_run(
     return handle
 
 
-def _check_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> None:
+def _check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
     if not argv:
         raise UserError("no command: put it after `--`")
     program = argv[0]
-    here = cwd / program if cwd is not None and "/" in program else program
-    if shutil.which(str(here), path=env.get("PATH")) is None:
-        if "/" in program and os.path.isfile(here):
+    if shutil.which(program, path=env.get("PATH")) is None:
+        if "/" in program and os.path.isfile(program):
             raise UserError(f"cannot run {program!r}: it is not executable")
         raise UserError(f"cannot run {program!r}: no such command; check what follows `--`")
 

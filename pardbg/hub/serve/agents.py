@@ -123,8 +123,8 @@ class Agents:
             if ring.dead_ns and now - ring.dead_ns >= SETTLE_NS and proc not in self.ended:
                 self._salvage(proc, now)
         for node in list(self.nodes):
-            for proc, (dead_ns, _) in list(node.gone.items()):
-                self._gone_elsewhere(proc, dead_ns, now)
+            for proc in list(node.gone):
+                self._gone_elsewhere(proc, now)
         self.nodes.tick(now)
         self._ping_remote(now)
 
@@ -140,7 +140,7 @@ class Agents:
                 theirs = self.offset_ns(next(iter(node.rows), ""))
                 self.nodes.tell(node, Node.BOARDS, changes=changes, by_ns=by_ns - theirs)
 
-    def _gone_elsewhere(self, proc: str, dead_ns: int, now: int) -> None:
+    def _gone_elsewhere(self, proc: str, now: int) -> None:
         """A process ended on another node: what it left is fetched, once its last words came."""
         if proc in self.ended:
             self.nodes.forget(proc)

@@ -96,7 +96,7 @@ def memory(
             spare -= len(section)
     body = Drawn(number, lambda at: of(at // density)[at % density], below)
     foot = (*drawn, *legend_)
-    return Picture(_head(snapshot, scale, cells), body, foot, focus=focus, rows=places)
+    return Picture(_head(snapshot, scale), body, foot, focus=focus, rows=places)
 
 
 def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
@@ -110,7 +110,7 @@ def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
     return [(), *drawn] if drawn and rows >= SMALL else drawn
 
 
-def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
+def _head(snapshot: Snapshot, scale: _Scale) -> tuple[Line, ...]:
     first = snapshot.memory[0]
     each = scale.figures
     names = "".join(

@@ -80,7 +80,7 @@ def find(
     if kind == "wall":
         return Found(wall_near(store.run, target, begin_ns, end_ns), "")
     if kind == "step":
-        return Found(_step_end(store, t_ns, number), f"step {number}, at its end")
+        return Found(_step_end(store, number), f"step {number}, at its end")
     if kind == "finding":
         return _numbered([Found(since_ns(f), _finding_text(f)) for f in findings], number, kind)
     if kind == "bookmark":
@@ -183,7 +183,7 @@ def _ticks_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
             yield Found(end_ns, text)
 
 
-def _step_end(store: Store, t_ns: int, number: int) -> int:
+def _step_end(store: Store, number: int) -> int:
     end = step_end(store, number)
     if end is not None:
         return end

@@ -63,7 +63,7 @@ def pipelines(view: View, looked_at: Window) -> Iterable[Finding]:
             continue
         uneven = list(_uneven(view, looked_at, layout, steps))
         yield from uneven
-        yield from _too_few(looked_at, layout, steps)
+        yield from _too_few(layout, steps)
         yield from _excess(view, looked_at, layout, steps)
 
 
@@ -114,7 +114,7 @@ def _uneven(
     )
 
 
-def _too_few(looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]:
+def _too_few(layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]:
     """The bubble is there because too few microbatches fill the pipeline."""
     bound = bound_fraction(layout)
     ranks, m = len(layout.ranks), layout.num_microbatches

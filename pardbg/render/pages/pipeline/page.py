@@ -284,20 +284,20 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
         boxes = frame.detail.boxes.get(rank.rank, ())
         plan = plan_row(boxes, whole, frame.many, frame.cursor, rank.pairs)
         name = _name(rank.rank, stages, chosen, "plan")
-        lines.append(_row(frame, name, plan.line(), flight))
+        lines.append(_row(name, plan.line(), flight))
     first = not lines
     name = _name(rank.rank if first else None, stages if first else "", chosen,
                  "" if density == _DENSITIES[-1] else "seen")  # fmt: skip
-    lines.append(_row(frame, name, seen, figures))
+    lines.append(_row(name, seen, figures))
     for at in range(density.tall):
         low = duration_row(rank, axis, frame.now_ns, words_in=at == 0).line()
         tail = flight if first and at == 0 else ()
-        lines.append(_row(frame, _name(None, "", chosen, ""), low, tail))
+        lines.append(_row(_name(None, "", chosen, ""), low, tail))
     if density.flight:
         in_flight = frame.detail.in_flight.get(rank.rank, ())
         curve = flight_row(rank, in_flight, axis, frame.now_ns).line()
-        lines.append(_row(frame, _name(None, "", chosen, "flight"), curve, ()))
-    gap = _row(frame, (), gap_row(axis, frame.cursor).line(), ())
+        lines.append(_row(_name(None, "", chosen, "flight"), curve, ()))
+    gap = _row((), gap_row(axis, frame.cursor).line(), ())
     return lines + [gap] * density.gap
 
 
@@ -312,7 +312,7 @@ def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
     )  # fmt: skip
 
 
-def _row(frame: _Frame, name: Line, cells: Line, tail: Line) -> Line:
+def _row(name: Line, cells: Line, tail: Line) -> Line:
     return line(fit(name, GUTTER), cells, "  ", tail)
 
 
