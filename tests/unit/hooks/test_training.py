@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import weakref
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, around
 from pardbg_agent.hooks.training import pipeline, step_phases
+from pardbg_agent.hooks.training.cycle import Cycle
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import Rank, make_run, read_rank
 
@@ -253,7 +255,7 @@ def test_an_outer_optimizer_that_steps_now_and_then_costs_no_step(c: core.Core) 
 def test_one_that_comes_in_every_fifth_round_costs_one_step() -> None:
     """WGAN: the critic in each iteration, the generator in every fifth, from the first one on."""
     critic, generator = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     cycle.to_come.update((critic, generator))
     ended = []
     for at in range(20):
@@ -265,7 +267,7 @@ def test_one_that_comes_in_every_fifth_round_costs_one_step() -> None:
 
 def test_an_optimizer_that_never_steps_costs_one_step_at_most() -> None:
     used, unused = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     cycle.to_come.update((used, unused))
     assert [cycle.stepped(used) for _ in range(3)] == [False, True, True]
 
@@ -273,7 +275,7 @@ def test_an_optimizer_that_never_steps_costs_one_step_at_most() -> None:
 def test_the_last_of_several_optimizers_ends_the_step() -> None:
     """G D G D …: unknown in the first round, from then on D ends it."""
     g, d = object.__new__(torch.optim.SGD), object.__new__(torch.optim.SGD)
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     assert [cycle.stepped(o) for o in (g, d, g, d, g, d)] == [True, True, False, True, False, True]
 
 
@@ -281,9 +283,9 @@ def test_a_second_stage_with_an_optimizer_of_its_own_has_steps() -> None:
     """A A B B C C, twice, all of them still there (folds): each is a step. A round in which B comes
     twice after A is none of that: C ends it."""
     a, b, c = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]) for _ in range(3))
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     assert [cycle.stepped(o) for o in (a, a, b, b, c, c) * 2] == [True] * 12
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     cycle.to_come.update((a, b, c))
     assert [cycle.stepped(o) for o in (a, b, b, c) * 3] == [False, False, False, True] * 3
 
@@ -292,10 +294,10 @@ def test_an_optimizer_that_joins_later_ends_the_round() -> None:
     """D D, then D G D G …: one step too many when G comes for the first time. Of A B C, whose A is
     skipped once (an overflow), C ends the round all the same."""
     d, g, c = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]) for _ in range(3))
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     ends = [cycle.stepped(o) for o in (d, d, d, g, d, g, d, g)]
     assert ends == [True, True, True, True, False, True, False, True]
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     cycle.to_come.update((d, g, c))
     assert [cycle.stepped(o) for o in (d, g, c, d, g, c, g, c)] == [False, False, True] * 2 + [
         False, True,
@@ -304,8 +306,23 @@ def test_an_optimizer_that_joins_later_ends_the_round() -> None:
 
 def test_one_optimizer_ends_each_step() -> None:
     optimizer = object.__new__(torch.optim.SGD)
-    cycle = step_phases.Cycle()
+    cycle = Cycle()
     assert [cycle.stepped(optimizer) for _ in range(3)] == [True] * 3
+
+
+def test_an_optimizer_that_is_alone_is_no_other_case() -> None:
+    """Rounds of one optimizer are told without a look at them: never otherwise than with it."""
+    for seed in range(200):
+        draw = random.Random(seed)
+        known = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]) for _ in range(3)]
+        short, whole = Cycle(), Cycle()
+        for _ in range(20):
+            one = draw.choice(known)
+            if draw.random() < 0.1:
+                short.to_come.add(one)
+                whole.to_come.add(one)
+            for _ in range(draw.choice((1, 1, 4))):
+                assert short.stepped(one) == whole._stepped(one), seed
 
 
 def test_the_programs_own_steps_take_over(c: core.Core) -> None:

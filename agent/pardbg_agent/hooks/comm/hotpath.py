@@ -156,6 +156,7 @@ class NativeTable:
 
     def __init__(self, table: Any) -> None:
         self.table = table
+        self.cost = table.cost  # at each step's end: __getattr__ would take longer than the call
         self.unused = False
 
     def __getattr__(self, name: str) -> Any:

@@ -24,8 +24,11 @@ EVERY: Final = 50
 MAX_START: Final = 256
 """Maximum number of parameters read before the first step."""
 _PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
-TOTAL_EVERY_NS: Final = 50_000_000
-"""Minimum time between readings of the process's (or device's) total."""
+TOTAL_EVERY_NS: Final = 200_000_000
+"""Minimum time between readings of the process's (or device's) total: 0.1 ms of CPU each, behind a
+step that has emptied the caches."""
+COUNT_EVERY: Final = 10
+"""Steps between looks at whether there are other parameters or states to count than before."""
 
 
 @dataclass(slots=True)
@@ -38,6 +41,8 @@ class Usage:
     """Of the resident set, in bytes."""
     counted: tuple[int, int] = (0, 0)
     """(parameters, optimizer states)"""
+    optimizers: int = 0
+    """How many there were then."""
     parts: dict[str, int] = field(default_factory=dict)
     """Bytes by what they are for."""
     chunks: dict[int, int] = field(default_factory=dict)
@@ -63,10 +68,12 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
         known.total_ns = t
         c.guard.call("allocator", _total, c, known, t)  # a pluggable one keeps no statistics
         memory_limit.sample(c, t)
-    counts = _counts(x)
-    if c.step < 3 or c.step % EVERY == 0 or counts != known.counted:
-        known.counted = counts
-        _exact(c, x, t)
+    first, others = c.step < 3, len(x.optimizers) != known.optimizers
+    if first or others or c.step % COUNT_EVERY == 0:
+        counts, known.optimizers = _counts(x), len(x.optimizers)
+        if first or c.step % EVERY == 0 or counts != known.counted:
+            known.counted = counts
+            _exact(c, x, t)
     if c.watches.memory is not None:
         watch(c)
 

@@ -1,12 +1,8 @@
 """Training steps and their phases, without a word from the program.
 
-A step ends with an optimizer's step. Programs with several optimizers (GANs, one per model part)
-call them in a fixed order: the one that comes last before the first-seen one comes again ends the
-step; in the first round, the one after which none is left that has not stepped. One that is last
-only now and then (DiLoCo's outer one, a WGAN's generator) ends none. One that is new between two
-rounds, or comes again and again without the first-seen one, makes rounds of its own (a second
-stage, another fold) until they take turns. Without any optimizer a pipeline schedule's step() is
-the step. ``pardbg_agent.step()`` from the program takes over from all of this.
+A step ends with an optimizer's step (with several of them: ``Cycle``). Without any optimizer a
+pipeline schedule's step() is the step. ``pardbg_agent.step()`` from the program takes over from all
+of this.
 """
 
 from __future__ import annotations
@@ -30,91 +26,19 @@ from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import parameters_of
 from pardbg_agent.hooks.training.batch_loss import share_of
+from pardbg_agent.hooks.training.cycle import Cycle, is_outer
 from pardbg_agent.hooks.watch import not_finite
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
+_METRIC, _COUNTER = int(Kind.METRIC), int(Lane.COUNTER)
 _FAILED, _INFERRED = int(Flag.FAILED), int(Flag.INFERRED)
 _MIN_INFERRED_NS = 1_000
 _SEEN = int(Flag.FLOAT | Flag.INFERRED)
 """A number that a hook saw and the program did not log."""
 _SHARES = "torchtitan.components.loss"
 """Where it is imported, backward begins from a part of the sum over all ranks' tokens: no loss."""
-
-
-class Cycle:
-    """Which optimizer ends a step."""
-
-    def __init__(self) -> None:
-        self._first: Any = None
-        self._last: Any = None
-        self._closer: Any = None
-        self._tail: Any = None
-        """Which came last in the round before."""
-        self._known = False
-        """A whole round of optimizers was seen."""
-        self._round: Any = weakref.WeakSet()
-        """Optimizers that stepped since a step ended."""
-        self._members: Any = weakref.WeakSet()
-        """Those that rounds are made of."""
-        self._left: Any = None
-        """The first-seen one of the rounds before, when one optimizer has stepped since."""
-        self.to_come: Any = weakref.WeakSet()
-        """Optimizers made that have not stepped."""
-
-    def stepped(self, optimizer: Any) -> bool:
-        """Note an optimizer's step. Return whether it ends the training step."""
-        first = self._first() if self._first is not None else None
-        left, self._left = self._left() if self._left is not None else None, None
-        self.to_come.discard(optimizer)
-        if first is None:
-            self._alone(optimizer)
-            self._known = False
-            return not self.to_come
-        if optimizer is first:
-            left_out = first in self._round and self._closer() not in self._round
-            if not self._known or left_out or self._last is self._tail:
-                self._closer = self._last  # the one before it closed the round
-            self._tail, self._known = self._last, True
-        elif optimizer is left:  # it only had not come for the first time until now
-            self._first = weakref.ref(optimizer)
-        elif not self._known:
-            self._closer = weakref.ref(optimizer)
-        elif self._is_new(optimizer):
-            self._members.clear()
-            self._left = self._first
-            self._alone(optimizer)
-        elif optimizer in self._round and first not in self._round:
-            self._first = self._closer = weakref.ref(optimizer)
-        self._last = weakref.ref(optimizer)
-        self._round.add(optimizer)
-        self._members.add(optimizer)
-        if (not self._known and self.to_come) or self._closer() is not optimizer:
-            return False
-        self._round.clear()
-        return True
-
-    def _is_new(self, optimizer: Any) -> bool:
-        """Between two rounds, and no outer one over the same parameters."""
-        members = self._members
-        return not (self._round or optimizer in members or _is_outer(optimizer, members))
-
-    def _alone(self, optimizer: Any) -> None:
-        """It makes a round, as far as is known."""
-        self._first = self._last = self._closer = weakref.ref(optimizer)
-        self._members.add(optimizer)
-
-    @property
-    def used(self) -> bool:
-        """Any optimizer was seen."""
-        return self._first is not None
-
-
-def _is_outer(optimizer: Any, others: Any) -> bool:
-    """It steps parameters of one of ``others``, now and then (DiLoCo)."""
-    mine = parameters_of(optimizer)[:1]
-    return any(p is one for one in mine for other in others for p in parameters_of(other))
 
 
 class Steps:
@@ -334,7 +258,7 @@ def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
         not_finite.loss(c, value)
     t = now_ns()
     c.record_f(
-        int(Kind.METRIC), int(Lane.COUNTER), _SEEN, c.defs.name("loss"), t, t,
+        _METRIC, _COUNTER, _SEEN, c.defs.name("loss"), t, t,
         c.step if reported is None else reported, 0, NO_GROUP, NONE, NONE, NONE, value,
         0 if reported is None else 1,
     )  # fmt: skip
@@ -352,7 +276,7 @@ def _made(original: Any) -> Any:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # one that cannot be hashed
             to_come = context.current().part(Steps).cycle.to_come
-            if not _is_outer(self, to_come):
+            if not is_outer(self, to_come):
                 to_come.add(self)
 
     return init

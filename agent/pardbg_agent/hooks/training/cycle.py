@@ -1,0 +1,99 @@
+"""Which optimizer's step ends a training step.
+
+Programs with several optimizers (GANs, one per model part) call them in a fixed order: the one that
+comes last before the first-seen one comes again ends the step; in the first round, the one after
+which none is left that has not stepped. One that is last only now and then (DiLoCo's outer one, a
+WGAN's generator) ends none. One that is new between two rounds, or comes again and again without
+the first-seen one, makes rounds of its own (a second stage, another fold) until they take turns.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from pardbg_agent.hooks.tensors import parameters_of
+
+
+class Cycle:
+    """Which optimizer ends a step."""
+
+    def __init__(self) -> None:
+        self._first: Any = None
+        self._last: Any = None
+        self._closer: Any = None
+        self._tail: Any = None
+        """Which came last in the round before."""
+        self._known = False
+        """A whole round of optimizers was seen."""
+        self._round: Any = weakref.WeakSet()
+        """Optimizers that stepped since a step ended."""
+        self._members: Any = weakref.WeakSet()
+        """Those that rounds are made of."""
+        self._left: Any = None
+        """The first-seen one of the rounds before, when one optimizer has stepped since."""
+        self.to_come: Any = weakref.WeakSet()
+        """Optimizers made that have not stepped."""
+        self._only: Any = None
+        """The one that each round so far was made of: nothing below would change."""
+
+    def stepped(self, optimizer: Any) -> bool:
+        """Note an optimizer's step. Return whether it ends the training step."""
+        if self._only is not None and self._only() is optimizer and not self.to_come:
+            return True
+        ends = self._stepped(optimizer)
+        alone = ends and self._known and len(self._members) == 1 and not self.to_come
+        self._only = self._last if alone and self._left is None else None
+        return ends
+
+    def _stepped(self, optimizer: Any) -> bool:
+        first = self._first() if self._first is not None else None
+        left, self._left = self._left() if self._left is not None else None, None
+        self.to_come.discard(optimizer)
+        if first is None:
+            self._alone(optimizer)
+            self._known = False
+            return not self.to_come
+        if optimizer is first:
+            left_out = first in self._round and self._closer() not in self._round
+            if not self._known or left_out or self._last is self._tail:
+                self._closer = self._last  # the one before it closed the round
+            self._tail, self._known = self._last, True
+        elif optimizer is left:  # it only had not come for the first time until now
+            self._first = weakref.ref(optimizer)
+        elif not self._known:
+            self._closer = weakref.ref(optimizer)
+        elif self._is_new(optimizer):
+            self._members.clear()
+            self._left = self._first
+            self._alone(optimizer)
+        elif optimizer in self._round and first not in self._round:
+            self._first = self._closer = weakref.ref(optimizer)
+        self._last = weakref.ref(optimizer)
+        self._round.add(optimizer)
+        self._members.add(optimizer)
+        if (not self._known and self.to_come) or self._closer() is not optimizer:
+            return False
+        self._round.clear()
+        return True
+
+    def _is_new(self, optimizer: Any) -> bool:
+        """Between two rounds, and no outer one over the same parameters."""
+        members = self._members
+        return not (self._round or optimizer in members or is_outer(optimizer, members))
+
+    def _alone(self, optimizer: Any) -> None:
+        """It makes a round, as far as is known."""
+        self._first = self._last = self._closer = weakref.ref(optimizer)
+        self._members.add(optimizer)
+
+    @property
+    def used(self) -> bool:
+        """Any optimizer was seen."""
+        return self._first is not None
+
+
+def is_outer(optimizer: Any, others: Any) -> bool:
+    """It steps parameters of one of ``others``, now and then (DiLoCo)."""
+    mine = parameters_of(optimizer)[:1]
+    return any(p is one for one in mine for other in others for p in parameters_of(other))
