@@ -31,6 +31,8 @@ LOOK_NS: Final = 500_000_000
 HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
 SILENT_NS: Final = 5_000_000_000
 """A hub speaks once a second: of one elsewhere that is silent for so long somebody must know."""
+WAITING: Final = 100_000
+"""Messages that wait while the caller draws: a thousand ranks send ten thousand a second."""
 MAX_POLL: Final = 5_000
 """Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
 
@@ -56,7 +58,7 @@ def _socket(
         socket.setsockopt(zmq.IDENTITY, (name or _name()).encode())
         socket.setsockopt(zmq.RCVHWM, 10_000)
     else:
-        socket.setsockopt(zmq.RCVHWM, 20_000)
+        socket.setsockopt(zmq.RCVHWM, WAITING)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
     socket.connect(endpoint)
     return socket

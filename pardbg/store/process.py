@@ -6,36 +6,17 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pardbg.events.decode import KNOWN_KINDS, Head, records_from, taken, usable
+from pardbg.events.decode import Head
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
-from pardbg.store.table import Table, Totals
+from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
+from pardbg.store.table import Rows, Table, Totals
 from pardbg.words import whole
 from pardbg_agent import wire
+from pardbg_agent.wire import RECORD_BYTES
 
-ISSUE_COLLECTIVE: Final = "issue"
 SUMMED: Final = "op_sum"
-ISSUE_P2P: Final = "issue_p2p"
-DONE_COLLECTIVE: Final = "done"
-DONE_P2P: Final = "done_p2p"
 PART: Final = "part"
-_SPLIT: Final = {
-    int(wire.Kind.OP_ISSUE): (ISSUE_COLLECTIVE, ISSUE_P2P),
-    int(wire.Kind.OP_DONE): (DONE_COLLECTIVE, DONE_P2P),
-}
-_TABLES: Final = {
-    int(kind): kind.name.lower()
-    for kind in wire.Kind
-    if kind not in (wire.Kind.OP_ISSUE, wire.Kind.OP_DONE, wire.Kind.LOST)
-}
-"""Table names: ``action``, ``wait``, ``step``, ``phase``, ``span``, ``metric``, ``memory`` ..."""
-TABLE_NAMES: Final = (
-    *_TABLES.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P,
-)  # fmt: skip
-"""Every table of a process."""
 FLUSH_BYTES: Final = 4 << 20
 _MAX_GAPS: Final = 4096
 
@@ -91,6 +72,8 @@ class Process:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_received = 0
+        self._pending_offsets: list[tuple[int, int]] = []
+        """(pending records before a new offset was told, the one that holds for them)"""
         self._tables = {
             name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit)
             for name in TABLE_NAMES
@@ -172,7 +155,7 @@ class Process:
         if skip >= head.count:
             return False
         self._next = head.first + head.count
-        body = payload[wire.FRAME.size + skip * wire.RECORD_BYTES :]
+        body = payload[wire.FRAME.size + skip * RECORD_BYTES :]
         self._pending.append(body)
         self._pending_bytes += len(body)
         self._pending_received = max(self._pending_received, received_ns)
@@ -182,30 +165,43 @@ class Process:
 
     def settle(self) -> None:
         """Move what has come into the columns."""
+        move((self,))
+
+    def came(self) -> Came | None:
+        """What came since; the next call gives what comes from now on."""
         if not self._pending:
-            return
-        records = records_from(b"".join(self._pending))
-        received = self._pending_received
+            return None
+        body = b"".join(self._pending)
+        last = len(body) // RECORD_BYTES, self.offset_ns
+        found = Came(body, self._pending_received, (*self._pending_offsets, last))
         self._pending, self._pending_bytes, self._pending_received = [], 0, 0
-        good = usable(records)
-        bad = len(records) - int(np.count_nonzero(good))
-        if bad:
-            self.malformed += bad
-            records = records[good]
-        if not len(records):
+        self._pending_offsets = []
+        return found
+
+    def saw(self, came: Came, seen: Seen) -> None:
+        """Note what was in it."""
+        self.malformed += seen.malformed
+        self.unknown += seen.unknown
+        self.num_records += seen.number
+        self._groups_used |= seen.groups
+        if not seen.number:
             return
-        self.num_records += len(records)
-        if self.offset_ns:
-            records = records.copy()
-            records["t0_ns"] += self.offset_ns
-            records["t1_ns"] += self.offset_ns
-        self._note_times(records, received)
-        self._distribute(records)
+        newest, first = seen.newest_ns, seen.first_ns
+        if came.received_ns:  # a clock gone wild must not drag the run's end into the future
+            newest = min(newest, came.received_ns + 10_000_000_000)
+        self.newest_ns = max(self.newest_ns or 0, newest)
+        if self.first_ns is None or first < self.first_ns:
+            self.first_ns = first
+        if self.started_ns is None or first < self.started_ns:
+            self.started_ns = first
 
     def set_clock(self, reading: Reading) -> bool:
         """A new offset holds for what comes from now on; the first one also for what has come, and
         then the answer is True: times have moved."""
-        self.settle()
+        if not self.clocks:
+            self.settle()
+        elif self._pending:  # of many ranks one is told some offset all the time
+            self._pending_offsets.append((self._pending_bytes // RECORD_BYTES, self.offset_ns))
         moved = not self.clocks and reading.offset_ns != 0 and self.started_ns is not None
         self.clocks.tell(reading)
         if moved:
@@ -236,40 +232,8 @@ class Process:
             self._gaps.pop()
         self._gaps.append((t_ns, before + count))
 
-    def _note_times(self, records: NDArray[Any], received_ns: int) -> None:
-        newest = int(records["t1_ns"].max())
-        if received_ns:  # a clock gone wild must not drag the run's end into the future
-            newest = min(newest, received_ns + 10_000_000_000)
-        self.newest_ns = max(self.newest_ns or 0, newest)
-        first = int(records["t0_ns"].min())
-        if self.first_ns is None or first < self.first_ns:
-            self.first_ns = first
-        if self.started_ns is None or first < self.started_ns:
-            self.started_ns = first
-
-    def _distribute(self, records: NDArray[Any]) -> None:
-        order = np.argsort(records["kind"], kind="stable")
-        kinds = records["kind"][order]
-        cuts = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
-        for rows in np.split(order, cuts):
-            kind = int(records["kind"][rows[0]])
-            part = taken(records, rows)
-            if kind in _SPLIT:
-                p2p = (part["flags"] & int(wire.Flag.P2P)) != 0
-                collective_table, p2p_table = _SPLIT[kind]
-                if kind == wire.Kind.OP_ISSUE:
-                    self._groups_used.update(np.flatnonzero(np.bincount(part["group_id"])).tolist())
-                if not p2p.any():
-                    self._append(collective_table, part)
-                    continue
-                self._append(collective_table, taken(part, np.flatnonzero(~p2p)))
-                self._append(p2p_table, taken(part, np.flatnonzero(p2p)))
-            elif kind in _TABLES:
-                self._append(_TABLES[kind], part)
-            elif kind not in KNOWN_KINDS:
-                self.unknown += len(part)
-
-    def _append(self, name: str, rows: NDArray[Any]) -> None:
+    def append(self, name: str, rows: Rows) -> None:
+        """Add rows to a table."""
         table = self._tables[name]
         table.append(rows)
         totals = self.totals.get(name)

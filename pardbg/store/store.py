@@ -21,6 +21,7 @@ from pardbg.store.definitions import (
     told_pairs,
 )
 from pardbg.store.history import Bookmarks, History, StateHistory
+from pardbg.store.intake import move
 from pardbg.store.lives import Part, end_of, life_of, parts, shown
 from pardbg.store.process import Process
 from pardbg.store.source import Message
@@ -157,8 +158,7 @@ class Store:
 
     def settle(self) -> None:
         """Move everything received into columns; reading functions call it first."""
-        for process in self.procs.values():
-            process.settle()
+        move(self.procs.values())
 
     # ------------------------------------------------------------------ reading
 

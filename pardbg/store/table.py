@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.events.decode import taken
 from pardbg_agent import wire
 
 Array = NDArray[Any]
@@ -18,13 +17,62 @@ Array = NDArray[Any]
 COLUMNS: Final = tuple(
     field for field in wire.RECORD_FIELDS if field[0] not in ("kind", "lane", "mark")
 )
-_EMPTY: Final[dict[str, Array]] = {name: np.empty(0, dtype=code) for name, code in COLUMNS}
+_BLOCKS: Final = {
+    code: tuple(name for name, of in COLUMNS if of == code)
+    for code in dict.fromkeys(code for _, code in COLUMNS)
+}
+"""Columns of one type lie in one array: rows are added to all of them at a time."""
+_PLACES: Final = {name: (code, names.index(name)) for code, names in _BLOCKS.items()
+                  for name in names}  # fmt: skip
 _MIN_ROWS: Final = 32
 """A thousand ranks have some twenty tables each, most of them short."""
 _LAST_STEP: Final = 0xFFFFFFFF
 _EVERY: Final = 8192
 _MAX_CODES: Final = 4096
 _NAME_MASK: Final = (1 << 18) - 1
+
+
+Blocks = Mapping[str, Array]
+"""Type -> its columns, one below the other."""
+
+
+def blocks_of(records: Array) -> Blocks:
+    """The columns of records."""
+    return {code: np.array([records[name] for name in names]) for code, names in _BLOCKS.items()}
+
+
+def column(blocks: Blocks, name: str) -> Array:
+    """One of the columns."""
+    code, place = _PLACES[name]
+    found: Array = blocks[code][place]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that are to be added to a table: a part of columns of many."""
+
+    blocks: Blocks
+    begin: int
+    end: int
+    messy: bool
+    """They are not in the order of the table."""
+    back: bool
+    """A step is less than the one before it."""
+    longest_ns: int
+
+    def sorted(self, when: str) -> Rows:
+        """In the order of their ``when``."""
+        part = slice(self.begin, self.end)
+        order = np.argsort(column(self.blocks, when)[part], kind="stable")
+        blocks = {code: block[:, part][:, order] for code, block in self.blocks.items()}
+        steps = column(blocks, "step")
+        return Rows(blocks, 0, len(order), False, bool((steps[1:] < steps[:-1]).any()),
+                    self.longest_ns)  # fmt: skip
+
+
+_EMPTY: Final[Blocks] = blocks_of(np.empty(0, [*COLUMNS]))
+_NO_ROWS: Final = {name: column(_EMPTY, name) for name in _PLACES}
 
 
 class Table:
@@ -39,7 +87,9 @@ class Table:
         self._when = when
         self.limit = limit
         """Rows kept, and a quarter more at times; None: all."""
-        self._cols: dict[str, Array] = dict(_EMPTY)
+        self._blocks: Blocks = _EMPTY
+        self._cols: dict[str, Array] = _NO_ROWS
+        """Rows of the blocks."""
         self._lo = 0
         self._hi = 0
         self.base = 0
@@ -82,29 +132,29 @@ class Table:
             return np.arange(lo, hi)
         return np.flatnonzero((steps >= first) & (steps <= last))
 
-    def append(self, rows: Array) -> None:
-        """Take records (RECORD_DTYPE, one kind), already on the hub's clock."""
-        if not len(rows):
-            return
-        when = rows[self._when]
-        if len(when) > 1 and bool((when[1:] < when[:-1]).any()):
-            rows = taken(rows, np.argsort(when, kind="stable"))
-            when = rows[self._when]
-        self.longest_ns = max(self.longest_ns, int((rows["t1_ns"] - rows["t0_ns"]).max()))
-        late = len(self) > 0 and int(when[0]) < int(self.when[-1])
-        at = len(self)
+    def append(self, rows: Rows) -> None:
+        """Take some rows, already on the hub's clock."""
+        if rows.messy:
+            rows = rows.sorted(self._when)
+        begin, end = rows.begin, rows.end
+        number, at = end - begin, self._hi - self._lo
+        self.longest_ns = max(self.longest_ns, rows.longest_ns)
+        earliest = int(column(rows.blocks, self._when)[begin])
+        late = at > 0 and earliest < int(self._cols[self._when][self._hi - 1])
         if self._hi:
-            self._reserve(len(rows))
-            for name, _ in COLUMNS:
-                self._cols[name][self._hi : self._hi + len(rows)] = rows[name]
+            self._reserve(number)
+            for code, block in self._blocks.items():
+                block[:, self._hi : self._hi + number] = rows.blocks[code][:, begin:end]
         else:  # of a file they come all at once
-            self._cols = {name: np.array(rows[name], code) for name, code in COLUMNS}
-        self._hi += len(rows)
+            self._take({code: block[:, begin:end].copy() for code, block in rows.blocks.items()})
+        self._hi += number
         if late:
-            at = self._merge(at, int(when[0]))
-        if self.step_sorted:
+            at = self._merge(at, earliest)
             steps = self.col("step")[max(at - 1, 0) :]
-            self.step_sorted = not bool((steps[1:] < steps[:-1]).any())
+            self.step_sorted &= not bool((steps[1:] < steps[:-1]).any())
+        elif self.step_sorted:
+            steps, new = self._cols["step"], self._hi - number
+            self.step_sorted = not rows.back and (not at or bool(steps[new] >= steps[new - 1]))
 
     def _merge(self, appended_at: int, earliest: int) -> int:
         """Sort the tail from where the earliest new row belongs; returns that row."""
@@ -134,16 +184,20 @@ class Table:
         self.base += count
 
     def _reserve(self, count: int) -> None:
-        size = len(self._cols["t0_ns"])
-        if self._hi + count <= size:
+        if self._hi + count <= len(self._cols[self._when]):
             return
         rows = len(self)
         grown = max(_MIN_ROWS, (rows + count) + (rows + count) // 2)
-        for name, code in COLUMNS:
-            fresh = np.empty(grown, dtype=code)
-            fresh[:rows] = self.col(name)
-            self._cols[name] = fresh
+        blocks = {}
+        for code, block in self._blocks.items():
+            blocks[code] = fresh = np.empty((len(block), grown), dtype=code)
+            fresh[:, :rows] = block[:, self._lo : self._hi]
+        self._take(blocks)
         self._lo, self._hi = 0, rows
+
+    def _take(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._cols = {name: blocks[code][place] for name, (code, place) in _PLACES.items()}
 
 
 @dataclass(frozen=True, slots=True)

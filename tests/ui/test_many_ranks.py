@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pardbg.render.draw.cells import Picture, Segment, line
+from pardbg.ui.engine import pace
+from pardbg.ui.engine.cursor import TimeCursor
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
@@ -68,3 +72,48 @@ async def test_the_chosen_row_stays_in_sight_when_the_room_shrinks() -> None:
         at = pane.top
         pane.show_picture(Picture((), rows, foot * 2, focus=focus))
         assert pane.top == at
+
+
+class _Time:
+    """The times that pace asks for."""
+
+    def __init__(self) -> None:
+        self.now = self.cpu = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.cpu
+
+
+def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many ranks: after a whole frame of 1 s the next glance after 1 s more, then each after 8
+    times what one takes; whole ones after 12 times, or 3 where ranks stopped. Of few ranks whole
+    ones alone."""
+    clock = _Time()
+    monkeypatch.setattr(pace, "time", clock)
+    paced = pace.Pace(TimeCursor())
+
+    def frame(cost: float, *, whole: bool, many: bool = True, hasty: bool = False) -> None:
+        with paced.frame():
+            clock.now, clock.cpu = clock.now + cost, clock.cpu + cost
+        paced.was(whole=whole, many=many, hasty=hasty)
+
+    def waits(ready: Callable[[], bool]) -> float:
+        begun = clock.now
+        while not ready():
+            clock.now += 0.01
+        waited, clock.now = clock.now - begun, begun
+        return round(waited, 1)
+
+    frame(1.0, whole=True)
+    assert (waits(lambda: paced.is_time(False)), waits(lambda: paced.whole_is_due)) == (1, 12)
+    clock.now += 1
+    frame(0.2, whole=False)
+    assert waits(lambda: paced.is_time(False)) == 1.6
+    assert waits(lambda: paced.whole_is_due) == 10.8
+    frame(0.2, whole=False, hasty=True)
+    assert waits(lambda: paced.whole_is_due) == 1.6
+    frame(1.0, whole=True, many=False)
+    assert waits(lambda: paced.is_time(False)) == 12 and paced.whole_is_due

@@ -82,6 +82,9 @@ class Snapshot:
 
 GLANCE: Final = 8
 """Steps of history in a snapshot that is not deep."""
+FEW_STEPS: Final = 4
+"""Where a live run's ranks ended more since the last snapshot, the whole one says what was in
+them."""
 MANY: Final = 128
 """Of more ranks a page shows some: a first answer is made for those."""
 PARTS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
@@ -91,7 +94,8 @@ PARTS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What of many ranks' moment is on the screen. The rest of a snapshot that is not deep is as
-    it was ``before``, for as long as somebody moves about; the whole one follows at rest."""
+    it was ``before``: for as long as somebody moves about, or until the next whole one of a run
+    that goes on."""
 
     before: Snapshot
     ranks: frozenset[int] | None
@@ -124,10 +128,12 @@ class _Kept:
             self.memory = _beyond(self._sight.before.memory, shown)
 
     def _fits(self, before: Snapshot) -> bool:
-        """It is of the same ranks, and of a recording that grows no more."""
+        """It is of the same ranks, and of a recording that grows no more, or of a live run."""
         view = self._view
-        if len(view.ranks) <= MANY or before.revision != view.store.revision:
+        if len(view.ranks) <= MANY:
             return False
+        if before.revision != view.store.revision and not view.store.live:
+            return False  # more of a recording was read
         return [row.proc for row in before.ranks] == [p.proc for p in view.ranks.values()]
 
     @property
@@ -144,9 +150,10 @@ class _Kept:
         """A field that changes where a rank's step ends."""
         if self._sight is None:
             return make()
-        before = self._sight.before
-        same = self._steps.get((before.revision, before.t_ns)) == self._ended
-        return getattr(before, name) if same else make()
+        before, live = self._sight.before, self._view.live
+        more = self._ended - self._steps.get((before.revision, before.t_ns), -1)
+        known = not more or (live and more > FEW_STEPS * len(self._view.ranks))
+        return getattr(before, name) if known else make()
 
 
 def snapshot(
@@ -166,7 +173,7 @@ def snapshot(
     """
     view = View(store, t_ns)
     kept = _Kept(view, None if deep else sight)
-    pipeline = pipeline_view(view, rank, HISTORY if deep else GLANCE)
+    pipeline = pipeline_view(view, rank, HISTORY if deep or view.live else GLANCE)
     # before the steps: theirs are among them
     losses = kept.of_steps("loss_history", lambda: loss_history(view))
     steps = kept.of_steps("steps", lambda: unheld_step_rows(view))

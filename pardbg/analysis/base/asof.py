@@ -79,7 +79,8 @@ class View:
         of = self.store.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
-            kept[name] = of, Joined([process.table(name) for process in of[1]], self.t_ns)
+            tables = [process.table(name) for process in of[1]]
+            kept[name] = of, Joined(tables, self.t_ns, self.store.live)
         found: Joined = kept[name][1]
         return found
 

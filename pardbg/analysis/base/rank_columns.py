@@ -25,9 +25,11 @@ Side = Literal["left", "right"]
 class Joined:
     """A table of several processes, one after the other: good until the store changes."""
 
-    def __init__(self, tables: Sequence[Table], t_ns: int) -> None:
+    def __init__(self, tables: Sequence[Table], t_ns: int, grows: bool = False) -> None:
         self.tables = tables
         self._made_ns = t_ns
+        self._grows = grows
+        """The next cursor finds other rows: whole columns are not worth the copying."""
         self._cols: Columns = {}
 
     @cached_property
@@ -54,7 +56,7 @@ class Joined:
     def kept_for(self, t_ns: int) -> bool:
         """Of many, whole columns are joined and kept once a second cursor asks: not for a report,
         nor for a live run, whose tables grow between two cursors."""
-        if len(self.tables) < MANY or t_ns == self._made_ns:
+        if len(self.tables) < MANY or t_ns == self._made_ns or self._grows:
             return False
         return int(self.sizes.sum()) <= _MOST_ROWS
 
@@ -65,7 +67,7 @@ class Joined:
     def before(self, t_ns: int | Array, side: Side) -> Array:
         """Return how many rows of each became visible before ``t_ns`` (one time, or one for each);
         ``right``: up to it."""
-        if len(self.tables) >= MANY:
+        if len(self.tables) >= MANY and not self._grows:
             when = self._col("", lambda table: table.when)
             return self._search(when, np.asarray(t_ns), side)
         times = [t_ns] * len(self.tables) if isinstance(t_ns, int) else t_ns.tolist()

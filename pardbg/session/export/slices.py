@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
-from pardbg.store.process import TABLE_NAMES, Process
+from pardbg.store.intake import TABLE_NAMES
+from pardbg.store.process import Process
 from pardbg.store.table import Table
 from pardbg_agent.wire import NO_GROUP, Flag
 

@@ -20,7 +20,8 @@ from pardbg.errors import UserError
 from pardbg.plain_text import plain_cell
 from pardbg.session.export.schema import OTHER_RECORD, OTHERS, RECORDS, Column
 from pardbg.store.history import History
-from pardbg.store.process import TABLE_NAMES, Process
+from pardbg.store.intake import TABLE_NAMES
+from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Table
 

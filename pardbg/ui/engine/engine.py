@@ -231,8 +231,11 @@ class Engine:
         self._owed = frame is not None and not frame.whole and not self._cursor.playing
         if frame is None:
             return
-        if frame.whole and self._maker.num_looks > looks:
-            self._pace.was_whole()
+        if self._maker.num_looks > looks:
+            self._pace.was(
+                whole=self._maker.whole, many=self._analysis.glances and self._maker.many,
+                hasty=self._maker.stirred,
+            )  # fmt: skip
         self._made = frame
         self._post(FrameReady(frame))
 
@@ -243,7 +246,10 @@ class Engine:
 
     def _hurry(self, asked: bool) -> bool:
         """Give a first answer: whole frames take long, and somebody waits for this one."""
-        if not self._analysis.glances or self._cursor.following:
+        if not self._analysis.glances:
             return False
+        if self._cursor.following:
+            return self._made is not None and self._maker.many and self._pace.slow and (
+                asked or not self._pace.whole_is_due)  # fmt: skip
         slow = self._pace.slow or self._made is None
         return slow and (self._cursor.playing or asked)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import Sight, Snapshot
+from pardbg.analysis.answers.snapshot import MANY, Sight, Snapshot
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.peaks import Peak, peaks
@@ -43,6 +43,10 @@ class FrameMaker:
         self._bounds: tuple[int, tuple[int, int] | None] | None = None
         self.num_looks = 0
         """Snapshots made."""
+        self.whole = True
+        """The last one had everything in it."""
+        self._last: Snapshot | None = None
+        """The last one that had."""
         self._left_ns: int | None = None
         """Where the cursor was when a part was chosen."""
 
@@ -51,6 +55,10 @@ class FrameMaker:
         cursor, analysis = self._cursor, self._analysis
         begin, end = self._look_at(want.part, now_s)
         snapshot, whole = self._snapshot(cursor.at(now_s), want, hurry)
+        if cursor.following and not whole and self._last is not None:
+            snapshot, whole = replace(snapshot, findings=self._last.findings), True
+        elif whole:
+            self._last = snapshot
         self._places.saw(snapshot.findings, snapshot.t_ns)
         if whole:
             t_ns, found = snapshot.t_ns, snapshot.findings
@@ -108,9 +116,21 @@ class FrameMaker:
         self.num_looks += 1
         sight, whole = Sight(known, *shown) if known is not None else None, not hurry
         snapshot = self._made(self._store, t_ns, rank, whole, sight)
-        whole = whole or not self._analysis.glances
+        self.whole = whole = whole or not self._analysis.glances
         self._kept = moment, snapshot, whole, shown
         return snapshot, whole
+
+    @property
+    def many(self) -> bool:
+        """Of so many ranks a first answer is made of those on the screen."""
+        return self._kept is not None and len(self._kept[1].ranks) > MANY
+
+    @property
+    def stirred(self) -> bool:
+        """Ranks have come to a stop, or go on again, since the last whole snapshot."""
+        if self._kept is None or self._last is None:
+            return False
+        return _stopped(self._kept[1]) != _stopped(self._last)
 
     def _made(
         self,
@@ -188,6 +208,13 @@ class FrameMaker:
         made = self._made(second.store, place.t_ns, want.pipeline_of, whole)
         detail = schedule_detail(made.pipeline) if want.schedule else None
         return Comparison(second.name, made, place.by, place.note, detail)
+
+
+def _stopped(snapshot: Snapshot) -> tuple[object, ...]:
+    """What holds ranks up, and who has come to a stop."""
+    hang = snapshot.hang
+    rows = tuple((r.rank, r.state) for r in snapshot.ranks if r.state not in ("running", "waiting"))
+    return (None if hang is None else (hang.kind, hang.culprits)), rows
 
 
 def _shows(snapshot: Snapshot, rank: int | None) -> bool:

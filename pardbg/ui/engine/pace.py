@@ -20,6 +20,10 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
+GLANCE_SHARE = 8
+"""Of a live run of very many ranks: first answers come that often, whole ones by SHARE."""
+HASTY_SHARE = 3
+"""A whole one where ranks have come to a stop, or go on again, since the last."""
 PLAYING_SHARE = 2
 """While a recording plays somebody watches."""
 SLOW_S = 0.06
@@ -34,6 +38,8 @@ class Pace:
     def __init__(self, cursor: TimeCursor) -> None:
         self._cursor = cursor
         self._looked_s = self._cost_s = self._whole_s = 0.0
+        self._whole_at_s = 0.0
+        self._glances = self._hasty = False
 
     @contextmanager
     def frame(self) -> Iterator[None]:
@@ -45,9 +51,21 @@ class Pace:
             self._looked_s = time.monotonic()
             self._cost_s = time.thread_time() - spent
 
-    def was_whole(self) -> None:
-        """The last frame had everything in it."""
-        self._whole_s = self._cost_s
+    def was(self, *, whole: bool, many: bool, hasty: bool) -> None:
+        """The last frame had everything in it, or was a first answer. ``many``: there are so many
+        ranks that first answers come in between while a live run is followed; ``hasty``: what it
+        shows must be looked into soon."""
+        self._glances, self._hasty = many, hasty
+        if whole:
+            self._whole_s, self._whole_at_s = self._cost_s, self._looked_s
+
+    @property
+    def whole_is_due(self) -> bool:
+        """While following: the next frame is one with everything in it."""
+        if not (self._glances and self.slow):
+            return True
+        share = HASTY_SHARE if self._hasty else SHARE
+        return time.monotonic() - self._whole_at_s >= self._whole_s * share
 
     @property
     def idle(self) -> bool:
@@ -65,6 +83,10 @@ class Pace:
         if self._cursor.playing or awaited:
             period = PLAY_PERIOD_S
         share = PLAYING_SHARE if self._cursor.playing else SHARE
+        if self._cursor.following and self._glances and self.slow:
+            share = GLANCE_SHARE
+            if self._whole_at_s == self._looked_s:
+                share = 1
         return time.monotonic() - self._looked_s >= max(period, self._cost_s * share)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.answers.snapshot import PARTS, Sight, snapshot
+from pardbg.analysis.answers.snapshot import FEW_STEPS, PARTS, Sight, snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm import matching
-from pardbg.session.reader import load
-from pardbg.store.process import TABLE_NAMES
+from pardbg.session.reader import load, open_session
+from pardbg.store.intake import TABLE_NAMES
+from pardbg.store.source import Message
 from pardbg.store.store import Store
 from tests.bench.bench_thousand_ranks import STEP_MS, TP, make
 
@@ -95,6 +96,33 @@ def test_a_snapshot_of_a_store_that_grew_is_whole(store: Store) -> None:
     sight = Sight(before, SIGHT, frozenset())
     near = snapshot(store, moment(store, 460), deep=False, sight=sight)
     assert near.ranks == snapshot(store, moment(store, 460), deep=False).ranks
+
+
+def test_a_live_run_that_grew_is_made_anew_in_sight_alone(tmp_path: Path) -> None:
+    """Half of the messages, then all: rows in sight are those of a whole snapshot, others as they
+    were; what is in steps waits for the whole one where ranks ended more than FEW_STEPS."""
+    make(tmp_path / "live.mcap", RANKS, 2 * FEW_STEPS)
+    source = open_session(tmp_path / "live.mcap")
+    messages: list[Message] = []
+    while not source.finished:
+        messages += source.poll(0)
+    source.close()
+    live = Store(live=True)
+    records = [m for m in messages if m.key[:1] == b"R"]
+    live.apply_all([m for m in messages if m.key[:1] == b"D" and m not in records[-1:]])
+    live.run_ends.clear()
+    live.apply_all(records[: 2 * RANKS])
+    before = snapshot(live, None)
+    live.apply_all(records[2 * RANKS : 3 * RANKS])
+    one = snapshot(live, None, deep=False, sight=Sight(before, SIGHT, frozenset()))
+    assert [row.step for row in (one.ranks[50], one.ranks[100])] == [2, 1]
+    assert one.ranks[100] is before.ranks[100] and one.steps[-1].step == 2
+    live.apply_all(records[3 * RANKS :])
+    more = snapshot(live, None, deep=False, sight=Sight(one, SIGHT, frozenset()))
+    whole = snapshot(live, None)
+    assert [more.ranks[rank] for rank in SIGHT] == [whole.ranks[rank] for rank in SIGHT]
+    assert more.steps == one.steps and more.loss_history == one.loss_history != whole.loss_history
+    assert more.step == whole.step == 2 * FEW_STEPS - 1
 
 
 @pytest.mark.parametrize("ms", TIMES)

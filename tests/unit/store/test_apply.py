@@ -11,9 +11,11 @@ import pytest
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.events.decode import RECORD_DTYPE, Malformed, decode_map, frame_head, taken
 from pardbg.store import Limits, Store
+from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.source import Message
+from pardbg.store.table import COLUMNS
 from pardbg_agent import wire
-from pardbg_agent.wire import Kind
+from pardbg_agent.wire import Flag, Kind
 from tests.unit.trace_builder import Trace, batch, ns
 
 
@@ -287,3 +289,42 @@ def test_rows_are_taken_as_numpy_takes_them() -> None:
     assert taken(some, rows).tobytes() == some[rows].tobytes()
     assert taken(some[::2], np.array([3])).tobytes() == some[6:7].tobytes()
     assert len(taken(some, rows[:0])) == 0
+
+
+def test_what_came_of_many_is_moved_as_of_each() -> None:
+    """Processes with records of every kind, p2p and not, out of order, some unknown or malformed,
+    and clocks told in between: moved all at once, or message by message, and in parts of a few
+    bytes."""
+    for seed in range(12):
+        draw, trace = random.Random(seed), Trace(5, {"world": range(5)})
+        for _ in range(60):
+            proc = draw.choice(trace.ranks)
+            t0 = draw.randrange(1000)
+            kind, flags = draw.choice((*Kind, 200)), draw.choice((0, Flag.P2P))
+            proc.record(
+                kind, t0, t0 + draw.randrange(-2, 50), draw.randrange(3), flags=int(flags),
+                step=draw.randrange(4), seq=draw.randrange(9), group_id=draw.randrange(3),
+            )  # fmt: skip
+            if draw.random() < 0.3:
+                proc.flush()
+            if draw.random() < 0.1:
+                trace.define(
+                    wire.DefKind.CLOCK, proc=proc.proc, offset_ns=draw.randrange(10**9),
+                    error_ns=draw.randrange(100), t_ns=ns(t0),
+                )  # fmt: skip
+        at_once, by_one = trace.store(), Store()
+        for message in trace.messages:
+            by_one.apply(message)
+            by_one.settle()
+        at_once.settle()
+        for proc, one in by_one.procs.items():
+            other = at_once.procs[proc]
+            told = ("num_records", "malformed", "unknown", "first_ns", "newest_ns", "started_ns")
+            assert [getattr(one, name) for name in told] == [getattr(other, name) for name in told]
+            assert one.undefined_groups == other.undefined_groups
+            for name in TABLE_NAMES:
+                mine, theirs = one.table(name), other.table(name)
+                assert mine.longest_ns == theirs.longest_ns, (seed, name)
+                assert mine.step_sorted == theirs.step_sorted, (seed, name)
+                for column, _ in COLUMNS:
+                    assert (mine.col(column) == theirs.col(column)).all(), (seed, name, column)
