@@ -26,6 +26,8 @@ from pardbg_agent.settings import not_understood
 DEFAULT_CAPACITY: Final = 65536
 ENV_RING: Final = "PARDBG_RING"
 _MIN_CAPACITY: Final = 64
+_AHEAD: Final = 32
+"""Records that are looked at behind one that is missing."""
 _MAX_CAPACITY: Final = 1 << 22
 _LIMITS: Final = {"B": (0, 255), "H": (0, 65535), "I": (0, 2**32 - 1), "h": (-(2**15), 2**15 - 1)}
 _FORMAT: Final = "BBHIqqIIHhhhqq"
@@ -118,11 +120,10 @@ class Ring:
         return cls(buffer, capacity, path)
 
     @classmethod
-    def anonymous(cls, capacity: int = _MIN_CAPACITY) -> Ring:
+    def anonymous(cls) -> Ring:
         """A ring nobody reads: what hooks write into while the agent is off."""
-        capacity = power_of_two(capacity)
-        size = wire.RING_DATA_OFFSET + capacity * wire.RECORD_BYTES
-        return cls(mmap.mmap(-1, size), capacity, None)
+        size = wire.RING_DATA_OFFSET + _MIN_CAPACITY * wire.RECORD_BYTES
+        return cls(mmap.mmap(-1, size), _MIN_CAPACITY, None)
 
     def header(
         self, *, start_ns: int, wall_ns: int, rank: int, world_size: int, pid: int, epoch: int
@@ -290,10 +291,10 @@ class RingReader:
         self._move(self.next + 1, lost=True)
         return True
 
-    def _later_committed(self, ahead: int = 32) -> bool:
+    def _later_committed(self) -> bool:
         """Is one of the next records there although this one is not?"""
         first = (self.next + 1) & (self._capacity - 1)
-        found = self._marks[first : first + ahead].tolist()  # at the ring's end: fewer
+        found = self._marks[first : first + _AHEAD].tolist()  # at the ring's end: fewer
         return max(found, default=0) > self.next + 1
 
     def _skip_lapped(self, start: int, final: bool) -> None:

@@ -269,8 +269,8 @@ class TimeIsUp(BaseException):
 class TimeLimit:
     """One at a time: ``run`` in the held thread, ``check`` from the agent's."""
 
-    def __init__(self, limit_ns: int = LIMIT_NS, now: Callable[[], int] = clock.now_ns) -> None:
-        self.limit_ns, self._now = limit_ns, now
+    def __init__(self, limit_ns: int = LIMIT_NS) -> None:
+        self.limit_ns = limit_ns
         self._lock = threading.Lock()
         self._ident = 0
         """The thread that runs something; 0: none does."""
@@ -285,7 +285,7 @@ class TimeLimit:
             try:
                 with self._lock:  # inside: from here on it may come at any bytecode
                     self._ident, self._sent = threading.get_ident(), False
-                    self._until_ns = self._now() + self.limit_ns
+                    self._until_ns = clock.now_ns() + self.limit_ns
                 work()
             finally:
                 self._end()
@@ -295,7 +295,7 @@ class TimeLimit:
 
     def check(self) -> None:
         with self._lock:
-            if self._ident and self._now() >= self._until_ns:
+            if self._ident and clock.now_ns() >= self._until_ns:
                 ident, self._ident, self._sent = self._ident, 0, True
                 kind = ctypes.py_object(TimeIsUp)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), kind)

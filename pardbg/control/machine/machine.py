@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import EDITS
 from pardbg.control.machine.command_rules import CommandRules, words_of
-from pardbg.control.machine.cut import AgentState, GracePeriod, View
+from pardbg.control.machine.cut import AgentState, View
 from pardbg.control.machine.delivery import Outbox
 from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.moves import Moves, Settling
@@ -26,8 +26,8 @@ RENEW_NS = 2_000_000_000
 class Machine:
     """One run's control. Call ``tick`` often (20 ms while ``active``)."""
 
-    def __init__(self, first_id: int = 1, grace_period: GracePeriod | None = None) -> None:
-        self.control = ControlState(grace_period)
+    def __init__(self, first_id: int = 1) -> None:
+        self.control = ControlState()
         """What the hub reads; only the machine changes it."""
         self._outbox = Outbox(self.control, first_id)
         self._moves = Moves(self.control, self._outbox)

@@ -80,7 +80,7 @@ class Mode(str, Enum):
 class ControlState:
     """Which ranks are held, why and for how long; the machine's parts change it."""
 
-    def __init__(self, grace_period: GracePeriod | None = None) -> None:
+    def __init__(self) -> None:
         self.mode = Mode.RUNNING
         self.lease = Lease()
         self.views: dict[str, View] = {}
@@ -97,7 +97,7 @@ class ControlState:
         """A hub before this one was killed: agents may have what it told them."""
         self.reason = ""
         self.settlement = Settlement()
-        self.grace_period = grace_period or GracePeriod()
+        self.grace_period = GracePeriod()
         self.current: list[Command] = []
         self.queue: deque[Command] = deque()
         self.leaving: list[tuple[Command, int]] = []
