@@ -113,3 +113,26 @@ def decode_map(payload: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Malformed("not a map")
     return value
+
+
+def leading(payload: bytes, last: str) -> dict[str, Any]:
+    """The first values of a map with text keys, up to that of ``last`` (or all of a map without
+    it): what follows, a thousand ranks' rows, is not decoded. Raises Malformed."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise Malformed("message size")
+    reader = msgpack.Unpacker(
+        max_buffer_size=max(len(payload), 1), max_str_len=MAX_STRING_BYTES, max_ext_len=0,
+        max_array_len=MAX_MAP_ITEMS, max_map_len=MAX_MAP_ITEMS, unicode_errors="replace",
+        strict_map_key=False,
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    try:
+        reader.feed(payload)
+        for _ in range(reader.read_map_header()):
+            key = reader.unpack()
+            found[str(key)] = reader.unpack()
+            if key == last:
+                break
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise Malformed("msgpack") from error
+    return found

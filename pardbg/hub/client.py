@@ -16,7 +16,7 @@ from typing import Any, Final
 import zmq
 
 from pardbg.control.language.verbs import Reply, Verb
-from pardbg.events.decode import Malformed
+from pardbg.events.decode import Malformed, leading
 from pardbg.hub.ctrl_messages import pack, unpack
 from pardbg.hub.serve.sockets import Role, secure_client
 from pardbg.hub.target import Target, local
@@ -186,7 +186,7 @@ class LiveSource:
         if not self._joined:
             return
         try:
-            hub = unpack(payload).get("hub")
+            hub = leading(payload, "hub").get("hub")
         except Malformed:
             self.malformed += 1
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pardbg.events import fields
-from pardbg.events.decode import Malformed, decode_map, frame_head, split_key
+from pardbg.events.decode import Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.store.clocks import Reading
 from pardbg.store.definitions import (
@@ -260,8 +260,10 @@ class Store:
         return process.accept(head, message.payload, message.received_ns)
 
     def _hub_map(self, message: Message, history: History) -> tuple[int, dict[str, Any]] | None:
-        """(time, map) of a message of the hub's own, None where it had come before."""
-        values = decode_map(message.payload)
+        """(time, map) of a message of the hub's own, None where it had come before. Of a STATE,
+        which begins with ``n`` and ``t_ns``, no more than these: its history decodes the rest."""
+        of_states = history is self.states
+        values = leading(message.payload, "t_ns") if of_states else decode_map(message.payload)
         t_ns = fields.integer(values, "t_ns", message.received_ns)
         if not history.is_new(fields.integer_or_none(values, "n"), t_ns):
             return None

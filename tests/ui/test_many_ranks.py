@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from pardbg.analysis.answers.hang import Hang
 from pardbg.render.draw.cells import Picture, Segment, line
 from pardbg.ui.engine import pace
 from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.frame_maker import stopped
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
@@ -88,8 +91,8 @@ class _Time:
 
 
 def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many ranks: after a whole frame of 1 s the next glance after 1 s more, then each after 8
-    times what one takes; whole ones after 12 times, or 3 where ranks stopped. Of few ranks whole
+    """Of many ranks: after a whole frame of 1 s the next glance after 1 s more, then each after 16
+    times what one takes; whole ones after 10 times, or 3 where ranks stopped. Of few ranks whole
     ones alone."""
     clock = _Time()
     monkeypatch.setattr(pace, "time", clock)
@@ -108,12 +111,23 @@ def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.Monke
         return round(waited, 1)
 
     frame(1.0, whole=True)
-    assert (waits(lambda: paced.is_time(False)), waits(lambda: paced.whole_is_due)) == (1, 12)
+    assert (waits(lambda: paced.is_time(False)), waits(lambda: paced.whole_is_due)) == (1, 10)
     clock.now += 1
     frame(0.2, whole=False)
-    assert waits(lambda: paced.is_time(False)) == 1.6
-    assert waits(lambda: paced.whole_is_due) == 10.8
+    assert waits(lambda: paced.is_time(False)) == 3.2
+    assert waits(lambda: paced.whole_is_due) == 8.8
     frame(0.2, whole=False, hasty=True)
     assert waits(lambda: paced.whole_is_due) == 1.6
     frame(1.0, whole=True, many=False)
     assert waits(lambda: paced.is_time(False)) == 12 and paced.whole_is_due
+
+
+def test_a_rank_that_stops_is_looked_into_soon() -> None:
+    """A wait is nothing new; a rank that is held, or goes on again, is, and so is a hang."""
+    runs = sample.snapshot_ddp(4)
+    waits = replace(runs, ranks=(replace(runs.ranks[0], state="waiting"), *runs.ranks[1:]))
+    held = replace(runs, ranks=(replace(runs.ranks[0], state="held"), *runs.ranks[1:]))
+    assert stopped(runs) == stopped(waits) != stopped(held)
+    hang = Hang("hang", "error", (2,), (0, 1, 3), "all_reduce", None, 0, None, "")
+    later = replace(runs, hang=replace(hang, since_ns=5))
+    assert stopped(runs) != stopped(replace(runs, hang=hang)) == stopped(later)

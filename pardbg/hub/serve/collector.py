@@ -13,9 +13,10 @@ import zmq
 
 from pardbg.events.decode import Malformed, frame_head
 from pardbg.hub.backlog import Definitions, Recent
+from pardbg.hub.serve.bundles import MANY, Bundles
 from pardbg.session.rotation import Rotation
 from pardbg.session.writer import SessionWriter
-from pardbg_agent.wire import Key
+from pardbg_agent.wire import DefKind, Key
 
 TURN_NS: Final = 20_000_000
 """Longest drain before the other sockets get their turn."""
@@ -77,6 +78,7 @@ class Collector:
         self._definitions, self._recent, self._parts = definitions, recent, parts
         self.clock = self._now = now
         self._known: set[bytes] = set()
+        self._bundles = Bundles(self._publish)
 
     def drain(self) -> int:
         """Take what has come, for TURN_NS at most; how many messages that was."""
@@ -105,8 +107,15 @@ class Collector:
             fields = self._definitions.add(key, payload)
             if fields is not None:
                 self.on_definition(key[1:].decode("ascii"), fields)
+            self._bundles.release(Key.RECORDS.value + key[1:])  # after it a ring may be a new one
         else:
             self._recent.add(key, payload)
+        if key[:1] == Key.RECORDS.value and len(self.heads.next) > MANY:
+            self._bundles.add(key, payload, self._now())
+        else:
+            self._publish(key, payload)
+
+    def _publish(self, key: bytes, payload: bytes) -> None:
         try:
             self._pub.send_multipart((key, payload), zmq.NOBLOCK)
         except zmq.Again:
@@ -119,7 +128,10 @@ class Collector:
         self.accept(key.value, msgpack.packb(fields))
 
     def define(self, **fields: Any) -> None:
-        """Record and publish a definition of the hub."""
+        """Record and publish a definition of the hub; that something has ended, behind its
+        records."""
+        if fields.get("k") == DefKind.END.value:
+            self._bundles.flush()
         self.accept(Key.DEFINITION.value, msgpack.packb(fields, default=str))
 
     def records(self, proc: str, payload: bytes, first: int, count: int) -> None:
@@ -139,7 +151,12 @@ class Collector:
             self.writer = None
 
     def flush(self, now: int | None) -> None:
-        """Close the session's chunk when it is old enough; None: now."""
+        """Publish what has waited for long enough, and close the session's chunk when it is old
+        enough; None: now."""
+        if now is None:
+            self._bundles.flush()
+        else:
+            self._bundles.tick(now)
         if self.writer is not None:
             try:
                 if now is None:

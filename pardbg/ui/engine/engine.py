@@ -221,6 +221,7 @@ class Engine:
         now_s = time.monotonic()
         self._revision = self._store.revision
         frame, looks = None, self._maker.num_looks
+        self._store.settle()  # what came costs the same however often one looks
         with self._pace.frame():
             try:
                 frame = self._maker.awaiting(self._made, now_s) or self._maker.make(

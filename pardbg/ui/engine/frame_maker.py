@@ -130,7 +130,7 @@ class FrameMaker:
         """Ranks have come to a stop, or go on again, since the last whole snapshot."""
         if self._kept is None or self._last is None:
             return False
-        return _stopped(self._kept[1]) != _stopped(self._last)
+        return stopped(self._kept[1]) != stopped(self._last)
 
     def _made(
         self,
@@ -210,7 +210,7 @@ class FrameMaker:
         return Comparison(second.name, made, place.by, place.note, detail)
 
 
-def _stopped(snapshot: Snapshot) -> tuple[object, ...]:
+def stopped(snapshot: Snapshot) -> tuple[object, ...]:
     """What holds ranks up, and who has come to a stop."""
     hang = snapshot.hang
     rows = tuple((r.rank, r.state) for r in snapshot.ranks if r.state not in ("running", "waiting"))

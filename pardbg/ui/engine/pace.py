@@ -20,8 +20,8 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
-GLANCE_SHARE = 8
-"""Of a live run of very many ranks: first answers come that often, whole ones by SHARE."""
+GLANCE_SHARE, MANY_SHARE = 16, 10
+"""Of a live run of very many ranks: first answers, and whole ones by their own cost."""
 HASTY_SHARE = 3
 """A whole one where ranks have come to a stop, or go on again, since the last."""
 PLAYING_SHARE = 2
@@ -64,7 +64,7 @@ class Pace:
         """While following: the next frame is one with everything in it."""
         if not (self._glances and self.slow):
             return True
-        share = HASTY_SHARE if self._hasty else SHARE
+        share = HASTY_SHARE if self._hasty else MANY_SHARE
         return time.monotonic() - self._whole_at_s >= self._whole_s * share
 
     @property
