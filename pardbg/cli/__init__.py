@@ -64,11 +64,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
 def _trouble(error: OSError) -> str | None:
     """Return what the machine lacks, where no command has said it better; None: a bug of ours."""
     if isinstance(error, FileNotFoundError) and error.filename is None:
-        return "the current directory is gone: cd to one that is there"
+        return "the current directory no longer exists: cd to another one"
     words = {
         errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
-        errno.ENOSPC: "no space left where this is written to",
-        errno.EDQUOT: "the disk quota is used up",
+        errno.ENOSPC: "no space left on the output device",
+        errno.EDQUOT: "disk quota exceeded",
         errno.ENOMEM: "out of memory",
     }
     return words.get(error.errno or 0)

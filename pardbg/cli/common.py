@@ -118,7 +118,7 @@ def refuse_planted(path: Path) -> None:
     shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
     if shared and found.st_uid not in (os.getuid(), folder.st_uid):
         uid = found.st_uid
-        raise UserError(f"{path} was put there by another user (uid {uid}): choose another -o")
+        raise UserError(f"{path} belongs to another user (uid {uid}): choose another -o")
 
 
 def _check_target(path: Path, force: bool) -> None:
@@ -187,7 +187,7 @@ def need_terminal(what: str, instead: str = "pardbg ctl ranks") -> None:
     """Raise UserError without a usable terminal."""
     if has_terminal():
         return
-    why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "there is none"
+    why = cannot_draw() if sys.stdin.isatty() and sys.stdout.isatty() else "stdin or stdout is none"
     raise UserError(f"{what} needs a terminal: {why}; try `{instead}`")
 
 

@@ -67,7 +67,7 @@ class _Ctl(click.Command):
     help="With compare: find the first tensor that differs, of params, grads, optimizer or EXPR.",
 )
 @click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="The run's keys, for RUN tcp://HOST:PORT.")  # fmt: skip
+              help="Key file of the run, for RUN tcp://HOST:PORT.")  # fmt: skip
 def ctl(
     words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool,
     key: Path | None,

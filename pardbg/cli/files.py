@@ -243,7 +243,7 @@ def whatif(
     echo(json.dumps(asdict(answer), indent=2) if json_ else text(answer))
     if not plans.torch_there():
         there = " and ".join(plans.ONE_STAGE)
-        echo(f"pardbg: torch is not installed here: {there} alone are answered", err=True)
+        echo(f"pardbg: torch is not installed here: only {there} are answered", err=True)
 
 
 def _schedules(text: str) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def _python() -> Check:
 def _torch() -> Check:
     version = _version("torch")
     if version is None:
-        return Check("torch", "warn", "not here: replay and report work, "
+        return Check("torch", "warn", "not installed: replay and report work, "
                      "demos need pip install 'pardbg[train]'")  # fmt: skip
     if not version.startswith(TESTED_TORCH):
         return Check("torch", "warn", f"{version}; tested with {TESTED_TORCH}")

@@ -79,7 +79,7 @@ class _AtLeast(click.ParamType[int]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if found < self._parse(self._least):
-            self.fail(f"{value} is too little: at least {self._least}", param, ctx)
+            self.fail(f"{value} is too small: the minimum is {self._least}", param, ctx)
         return found
 
 
@@ -132,15 +132,15 @@ recording_options: Final = all_of(
     click.option("--allow-eval", is_flag=True,
                  help="Let the controller run code in held ranks (p, tensor, compare …)."),
     click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",
-                 help="What happens to a rank that raises: die, or hold (keep it and its peers "
-                      "for inspection); hold:TIME limits how long, unattended (default 10m)."),
+                 help="What a rank that raises does: die, or hold (keep it and its peers "
+                      "for inspection); hold:TIME limits how long without a viewer (default 10m)."),
     click.option("--loss-pattern", type=_Pattern(),
-                 help="Finds the loss in the job's output: r'loss=(?P<loss>[0-9.]+)', and "
+                 help="Pattern of the loss in the job's output: r'loss=(?P<loss>[0-9.]+)', and "
                       "optionally the step: (?P<step>[0-9]+)."),
 )  # fmt: skip
 node_options: Final = all_of(
     click.option("--hub", metavar="tcp://HOST:PORT", help="For a job on several nodes: "
-                 "where node 0's hub listens (three ports from PORT on). Give it on every node."),
+                 "address of node 0's hub (three ports, from PORT). Give it on every node."),
     click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="File with the run's keys, the same on every node; node 0 creates it."),
     click.option("--node-rank", type=click.IntRange(0), metavar="N", help="This node's "

@@ -52,7 +52,7 @@ NEEDS: Final = (
 @click.option(
     "--world-size", "-n", type=click.IntRange(1, 32767), required=True, help="Ranks of the job."
 )
-@click.option("--ranks", metavar="RANKS", help="Run only these: 0-15, 3,7; default all.")
+@click.option("--ranks", metavar="RANKS", help="Run only these ranks: 0-15, 3,7 (default: all).")
 @click.option(
     "--steps", type=click.IntRange(1), default=None, help="End each rank after N training steps."
 )
@@ -61,7 +61,7 @@ NEEDS: Final = (
 )
 @click.option(
     "--transport", type=click.Choice(["rendezvous", "buffered", "pair"]), default="rendezvous",
-    show_default=True, help="How sends wait: a model.",
+    show_default=True, help="When a send blocks: the model to use.",
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Ranks at a time [cores].")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
@@ -150,7 +150,7 @@ def _folder() -> Iterator[Path]:
                 remove_run(old)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
     except OSError as error:
-        raise UserError(f"no place for the ranks' records: {error}") from None
+        raise UserError(f"cannot store the ranks' records: {error}") from None
     with _held(folder):
         for made in (folder, folder / RINGS_DIR):
             made.mkdir(mode=0o700, exist_ok=True)
@@ -234,7 +234,7 @@ def _refuse(traces: Sequence[Trace]) -> None:
         need = next((n for n, words in NEEDS if any(word in first.why for word in words)), None)
         said = f"rank {first.rank}: {first.why}"[:300]
         if need is None:
-            raise UserError(f"the program ends before it makes a group: {said}")
+            raise UserError(f"the program ends before it creates a process group: {said}")
         raise UserError(f"the program needs {need}: {said}")
 
 
@@ -269,7 +269,7 @@ def _tell(
         where = f" at {finding.where}" if finding.where else ""
         echo(f"{finding.severity} {finding.kind}{where}: {finding.text}")
     if not found and not json_:
-        echo(f"nothing found: {len(traces):,} ranks issue the same in the same order")
+        echo(f"nothing found: {len(traces):,} ranks issue the same ops in the same order")
     if more := also_run(plan.ranks, (trace.rank for trace in traces)):
         talk(more)
     failed = Counter(trace.why for trace in traces if trace.why)

@@ -29,7 +29,7 @@ def notice(event: dict[str, Any], run: str) -> str:
     """Return a control event as one line for the user of the job; empty if not of interest."""
     kind, text = event.get("event"), str(event.get("text") or "")
     if kind in ("exception", "hit") and event.get("mode") != "running":
-        held = f" (nobody comes: in {countdown(event['lease_ns'])})" if event["lease_ns"] else ""
+        held = f" (unattended: in {countdown(event['lease_ns'])})" if event["lease_ns"] else ""
         return f"{text}{held}; `pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
     return text if kind in ("lapsed", "released", "node_lost", "node_back") else ""
 

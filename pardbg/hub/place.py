@@ -68,10 +68,10 @@ def _check_host(host: str, node: int, say: Callable[[str], None]) -> None:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        say(f"no address is known for {host} (yet): is --hub right?")
+        say(f"cannot resolve {host} (yet): check --hub")
         return
     if node == 0 and host != "*" and not any(_is_ours(family, at) for family, *_, at in found):
-        say(f"node 0 runs the hub, but {host} is another machine: is --node-rank right?")
+        say(f"node 0 runs the hub, but {host} is another machine: check --node-rank")
 
 
 def _is_ours(family: int, address: Any) -> bool:
@@ -105,10 +105,10 @@ def _keys(
         try:
             return check_keys(json.loads(text), ENV_KEY)
         except ValueError:
-            raise ConfigError(f"{ENV_KEY} is not what a key file says") from None
+            raise ConfigError(f"{ENV_KEY} does not hold the contents of a key file") from None
     if path is None:
         raise ConfigError(
-            "--hub needs --key FILE, the same on every node (node 0 makes it), or PARDBG_KEY"
+            "--hub needs --key FILE, the same on every node (node 0 creates it), or PARDBG_KEY"
         )
     if node == 0 and not path.exists():
         try:
@@ -118,7 +118,7 @@ def _keys(
             write_json(to_look, keys_to_look(keys))
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-        say(f"keys for the other nodes are in {path}, those to look only in {to_look}")
+        say(f"keys for the other nodes are in {path}, view-only keys in {to_look}")
     return check_keys(_wait_for(path, "the key", say), str(path))
 
 
@@ -131,7 +131,7 @@ def _rendezvous(
     known = [env[name] for name in _JOB if env.get(name)]
     job = next(iter(known or _said(argv, "--rdzv-id", "--rdzv_id")), "")
     if not job:
-        raise ConfigError(f"{ENV_SHARED}: which job is this? no {_JOB[0]} nor --rdzv-id: use --hub")
+        raise ConfigError(f"{ENV_SHARED} needs a job id ({_JOB[0]} or --rdzv-id), or use --hub")
     path = folder / f"pardbg-{re.sub(r'[^A-Za-z0-9_-]+', '-', job)[:64]}.json"
     if node == 0:
         name = socket.getfqdn()  # of a host that calls itself 127.0.0.1 it is no name for others

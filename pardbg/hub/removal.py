@@ -47,7 +47,7 @@ def refusal(root: Path) -> str:
     except OSError as error:
         return f"{root}: {error.strerror or error}; {_CHOOSE}"
     if stat.S_ISLNK(found.st_mode):
-        return f"{root} is a link that somebody made; {_CHOOSE}"
+        return f"{root} is a symbolic link; {_CHOOSE}"
     if not stat.S_ISDIR(found.st_mode):
         return f"{root} is not a directory; {_CHOOSE}"
     if found.st_uid != os.getuid():
@@ -119,7 +119,7 @@ def _child(path: Path, run: str) -> Iterator[tuple[int, int]]:
     """Descriptors of the parent and of ``path``, if both may be touched. Raises OSError."""
     with _opened(path.parent) as root, _opened(Path(path.name), root) as fd:
         if not _private(root) or not _private(fd) or _mark_in(fd) != run:
-            raise PermissionError(f"{path} is not a directory that pardbg made")
+            raise PermissionError(f"{path} is not a directory that pardbg created")
         yield root, fd
 
 

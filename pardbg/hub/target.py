@@ -75,7 +75,7 @@ def _over_tcp(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
         port = int(text.rpartition(":")[2])
         socket.create_connection((ends.host, port), ANSWER_S).close()
     except socket.gaierror:
-        raise ConfigError(f"{text}: no address is known for {ends.host}") from None
+        raise ConfigError(f"{text}: cannot resolve {ends.host}") from None
     except OSError as error:
         why = "refused: is the job running?" if isinstance(error, ConnectionRefusedError) else error
         raise ConfigError(f"{text} cannot be reached: {why}") from None
@@ -95,10 +95,8 @@ def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:
-        raise ConfigError(f"{path or ENV_KEY} is not a key file of pardbg") from None
-    raise ConfigError(
-        "tcp:// needs --key FILE, the run's keys or those to look only, or PARDBG_KEY"
-    )
+        raise ConfigError(f"{path or ENV_KEY} is not a pardbg key file") from None
+    raise ConfigError("tcp:// needs --key FILE (the run's keys, full or view-only) or PARDBG_KEY")
 
 
 def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +127,7 @@ def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
         if monitor in ready:
             event = recv_monitor_message(monitor)["event"]
             if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                raise ConfigError(f"{text} refused our key: is --key the file of the run there?")
+                raise ConfigError(f"{text} refused the key: is --key the key file of that run?")
         raise ConfigError(f"{text}: what listens there is not a pardbg hub")
     finally:
         dealer.disable_monitor()
@@ -189,12 +187,12 @@ def _run_there(text: str, ssh: list[str], name: str, env: Mapping[str, str]) -> 
         runs = [run for run in json.loads(said) if name in (run["run"], run["name"])
                 or run["run"].startswith(name)]  # fmt: skip
     except (ValueError, LookupError, TypeError):
-        raise ConfigError(f"{text}: `pardbg ls --json` there says no list of runs") from None
+        raise ConfigError(f"{text}: `pardbg ls --json` there printed no list of runs") from None
     if not runs:
         raise ConfigError(f"{text}: no live run {name or 'is there'}")
     if len(runs) > 1 and not name:
         known = ", ".join(run["run"] for run in runs)
-        raise ConfigError(f"{text}: {len(runs)} runs are live there, name one: {known}")
+        raise ConfigError(f"{text}: {len(runs)} runs are live there: name one of {known}")
     return dict(runs[-1])
 
 
@@ -209,5 +207,5 @@ def _check(text: str, code: int, stderr: bytes) -> None:
         return
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
     why = plain(lines[-1]) if lines else f"exit code {code}"
-    hint = f"; say by {ENV_REMOTE} how it is called there" if code == 127 else ""
+    hint = f"; set {ENV_REMOTE} to the command that runs it there" if code == 127 else ""
     raise ConfigError(f"{text}: {why}{hint}")

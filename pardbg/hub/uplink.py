@@ -96,7 +96,7 @@ class Uplink:
                     self.num_links += 1
                     self.problem = ""
                 elif event in _REFUSED:
-                    self.problem = "it refused our key: is --key the file of this run?"
+                    self.problem = "it refused the key: is --key the key file of this run?"
                 elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self.problem = "what listens there is not a pardbg hub"
 

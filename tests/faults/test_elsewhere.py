@@ -68,7 +68,7 @@ def test_over_tcp_one_key_commands_and_the_other_only_looks(
             wrong = {**make_keys(), "server": keys["server"]}
             for refused in (make_keys(), wrong):
                 write_json(tmp_path / "other.key", refused)
-                with pytest.raises(ConfigError, match="refused our key"):
+                with pytest.raises(ConfigError, match="refused the key"):
                     elsewhere(hub, tmp_path / "other.key", {})
             assert control.command("kill", confirm=True).ok
             wait_until(lambda: not source.poll(20) and source.finished, 30, "the run's end")
@@ -105,7 +105,7 @@ def test_through_ssh_a_run_is_found_and_commanded(
         elsewhere("ssh://there/nobody", None, remote)
     with pytest.raises(ConfigError, match="ssh: no such host"):
         elsewhere("ssh://away", None, remote)
-    with pytest.raises(ConfigError, match="how it is called there"):
+    with pytest.raises(ConfigError, match="the command that runs it there"):
         elsewhere("ssh://there", None, {"PARDBG_REMOTE": "/no/such/pardbg"})
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, free_port: Callable[[], int]
     (tmp_path / "no.key").write_text(json.dumps([1]))
     for text, path, why in (
         (f"tcp://127.0.0.1:{port}", key, "refused: is the job running"),
-        ("tcp://no.such.host.invalid:29700", key, "no address is known for no.such.host.invalid"),
+        ("tcp://no.such.host.invalid:29700", key, "cannot resolve no.such.host.invalid"),
         ("tcp://node0", key, "is not of the form tcp://HOST:PORT"),
         (f"tcp://127.0.0.1:{port}", None, "needs --key FILE"),
         (f"tcp://127.0.0.1:{port}", tmp_path / "none", "cannot read"),

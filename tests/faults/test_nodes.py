@@ -233,7 +233,7 @@ def test_without_a_hub_and_with_a_wrong_key_the_job_runs_and_says_so(
         started(lone, tmp_path / "b.mcap", env=rank_env(), place=first) as one,
         started(lone, tmp_path / "c.mcap", env=rank_env(), place=wrong) as other,
     ):
-        wait_until(lambda: b"it refused our key" in notices(other), 10, "the notice")
+        wait_until(lambda: b"it refused the key" in notices(other), 10, "the notice")
         assert one.wait(40) == other.wait(40) == 0
 
 

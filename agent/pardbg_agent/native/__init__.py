@@ -78,7 +78,7 @@ def checked(path: str) -> None:
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror}") from None
     if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unusable(f"{path}: others may write it")
+        raise Unusable(f"{path}: writable by others")
     if hashlib.sha256(data[:-DIGEST]).hexdigest().encode() != data[-DIGEST:]:
         raise Unusable(f"{path}: damaged (pardbg native build)")
 

@@ -45,10 +45,10 @@ _OF_RANKS: Final = re.compile(r"^[\w.]*CheckpointException.* ranks:dict_keys\(\[
 """All ranks raise what some of them raised in a checkpoint's plan, and say who that was."""
 _SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9
 _KILLED_ADVICE: Final = {
-    -9: "Nobody but another process sends SIGKILL: look for the kernel's out-of-memory killer in "
+    -9: "SIGKILL comes from another process or the kernel: look for the out-of-memory killer in "
     "`dmesg`, and at the rank's memory on screen 6.",
     -11: "It crashed in C code: run it with PYTHONFAULTHANDLER=1 for the place.",
-    -6: "C or C++ code gave up (abort): the job's output has its last words.",
+    -6: "C or C++ code called abort: the job's output has its last words.",
     -7: "Shared memory or a mapped file ran out (SIGBUS): look at /dev/shm and the disk.",
 }
 _ADVICE: Final = (
@@ -160,9 +160,9 @@ def _went_early(view: View, left: Sequence[int], bad: Sequence[BadEnd]) -> Findi
     t_ns = min(t for r in left if (t := left_ns(view, r)) is not None)
     return Finding(
         kind="missing-rank", severity="error", ranks=others, culprits=tuple(left), t_ns=t_ns,
-        text=f"{ranks_text(left)} {agreed('has', left)} left as if all were done; "
+        text=f"{ranks_text(left)} {agreed('has', left)} exited normally; "
         f"{ranks_text(others)} then lost the connection.",
-        advice="Have every rank leave at the same step: uneven data is the usual cause "
+        advice="Have every rank stop at the same step: uneven data is the usual cause "
         "(torch.distributed.algorithms.join, or drop the rest).",
         evidence=Evidence(t_ns, left[0], "timeline"),
     )  # fmt: skip
@@ -178,7 +178,7 @@ def _cut_off(view: View, bad: Sequence[BadEnd]) -> Finding:
     return Finding(
         kind="cut-off", severity="error" if over else "warning", ranks=ranks, t_ns=t_ns,
         where=place(failures[0].frames) if failures else None,
-        text=f"{ranks_text(ranks)} ended, cut off or told to{said}.",
+        text=f"{ranks_text(ranks)} ended: lost a connection, or told to end{said}.",
         advice="What came first is not known: look at ranks on other hosts, the network, and who "
         "ended the job.",
         evidence=Evidence(t_ns, rank, "timeline"),
@@ -278,7 +278,7 @@ def _exception(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
     return Finding(
         kind="exception", severity="error", ranks=ranks, culprits=culprits, where=where, t_ns=t_ns,
         text=f"{text}.{_waiting_for(view, ranks, rank)}",
-        advice="This is the first failure; what other ranks say follows from it.",
+        advice="This is the first failure; errors of other ranks follow from it.",
         evidence=Evidence(t_ns, rank, "timeline"),
     )  # fmt: skip
 
@@ -297,7 +297,7 @@ def _code(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
 def _lost(view: View, ranks: tuple[int, ...], first: BadEnd) -> Finding:
     rank, t_ns, how = first
     code = view.ranks[rank].exit_code
-    said = killed_text(code) if how == "killed" else "ended without a word"
+    said = killed_text(code) if how == "killed" else "ended without an error"
     return Finding(
         kind="rank-lost", severity="error", ranks=ranks, culprits=ranks, t_ns=t_ns,
         text=f"rank {rank} {said}; its last records are kept.{_waiting_for(view, ranks, rank)}",
@@ -317,10 +317,10 @@ def _waiting_for(view: View, ranks: Sequence[int], rank: int) -> str:
 def _harmless(view: View, end: BadEnd) -> Finding:
     rank, t_ns, how = end
     code = view.ranks[rank].exit_code
-    said = {"killed": killed_text(code), "lost": "ended without a word"}.get(how, "raised")
+    said = {"killed": killed_text(code), "lost": "ended without an error"}.get(how, "raised")
     return Finding(
         kind="exception" if how == "exception" else "rank-lost", severity="info", ranks=(rank,),
-        t_ns=t_ns, text=f"rank {rank} {said}; the job took no harm.",
+        t_ns=t_ns, text=f"rank {rank} {said}; the job was not affected.",
         evidence=Evidence(t_ns, rank, "timeline"),
     )  # fmt: skip
 
@@ -331,7 +331,7 @@ def _followed(view: View, followed: Sequence[BadEnd], roots: Sequence[BadEnd]) -
     after = f" after {ranks_text(end[0] for end in roots)}"
     victims = left_waiting(view)
     waited = tuple(r for r in ranks if r in victims)
-    text = f"{ranks_text(ranks)} ended{after}: told to end, or cut off."
+    text = f"{ranks_text(ranks)} ended{after}: told to end, or lost a connection."
     if waited == ranks:
         for_whom = ranks_text({r for rank in waited for r in victims[rank]})
         text = f"{ranks_text(ranks)} ended while waiting for {for_whom}."
@@ -353,10 +353,10 @@ def _exit_code(end: tuple[int, int | None], culprits: tuple[int, ...], explained
 def note(view: View, asked: Told, bad: Sequence[BadEnd]) -> Finding:
     """The job was ended on purpose, as a fact and not a fault."""
     ranks = tuple(sorted({end[0] for end in bad}))
-    ended = f"; {ranks_text(ranks)} went with it" if ranks else ""
+    ended = f"; {ranks_text(ranks)} ended with it" if ranks else ""
     return Finding(
         kind="interrupted", severity="info", ranks=ranks, t_ns=asked.t_ns,
         text=f"the run was ended by {asked.by}{ended}.",
-        advice="Somebody ended it on purpose; what ranks then said follows from that.",
+        advice="It was ended on purpose; errors that ranks then reported follow from that.",
         evidence=Evidence(asked.t_ns, ranks[0] if ranks else None, "timeline"),
     )  # fmt: skip

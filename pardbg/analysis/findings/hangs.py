@@ -186,7 +186,7 @@ def _first_ns(view: View, blame: Blame) -> float:
 def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None) -> Finding:
     """A send or receive that names another rank than the one that waits for it."""
     kind = "unpaired-send" if op.send else "unpaired-recv"
-    does, waits = ("receives", "receive from") if op.send else ("sends", "send to")
+    does, waits = ("receive", "receive from") if op.send else ("send", "send to")
     where = place(seen(view, op.rank).frames)
     return Finding(
         kind=kind,
@@ -196,9 +196,9 @@ def _misaddressed(view: View, op: PendingOp, other: PendingOp, over: int | None)
         group=op.name,
         where=where,
         t_ns=op.since_ns,
-        text=f"rank {op.rank} waits in {op.text}, which {does} nothing of it, while rank "
-        f"{other.rank} waits to {waits} rank {op.rank}: one of them names another rank than is "
-        f"meant.{_stands(view, (op.rank, other.rank))}",
+        text=f"rank {op.rank} waits in {op.text}, which has no matching {does}, while rank "
+        f"{other.rank} waits to {waits} rank {op.rank}: one of them names the wrong "
+        f"rank.{_stands(view, (op.rank, other.rank))}",
         advice=_ADVICE[kind],
         evidence=Evidence(op.since_ns + INTO_NS, op.rank, "timeline", op=op.text),
     )
@@ -374,9 +374,9 @@ _ADVICE: Final = {
     "async_op=True and wait later.",
     "p2p-cycle": "Have one side send first, or use isend/irecv or batch_isend_irecv for both.",
     "p2p-tag-mismatch": "A send pairs with a receive of the same tag only: compare the two calls.",
-    "unpaired-recv": "Either the receive is too many or the send is missing: compare the two "
+    "unpaired-recv": "Either there is one receive too many or the send is missing: compare the two "
     "places.",
-    "unpaired-send": "Either the send is too many or the receive is missing: compare the two "
+    "unpaired-send": "Either there is one send too many or the receive is missing: compare the two "
     "places.",
 }  # fmt: skip
 

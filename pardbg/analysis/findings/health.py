@@ -26,7 +26,7 @@ def dropped(view: View) -> Iterable[Finding]:
         if lost:
             text = (
                 f"{plural(lost, 'record')} of rank {rank} were lost, so its figures have "
-                f"gaps. The hub was away or too slow; training was not held up by it."
+                f"gaps. The hub was away or too slow; training was not delayed."
             )
             yield Finding("records-dropped", "warning", view.t_ns, text, ranks=(rank,))
     if view.store.over_limit:
@@ -41,8 +41,8 @@ def begun_late(view: View) -> Iterable[Finding]:
     if missed:
         most = max(missed.values())
         text = (
-            f"the first {plural(most, 'record')} of {ranks_text(missed)} are not here: "
-            f"what came before, and sums over the whole run, are not known."
+            f"the first {plural(most, 'record')} of {ranks_text(missed)} are missing: "
+            f"what came before, and sums over the whole run, are unknown."
         )
         yield Finding("records-missing", "info", view.begin_ns, text, ranks=tuple(missed))
 
@@ -63,7 +63,7 @@ def unseen_ranks(view: View) -> Iterable[Finding]:
         severity="warning",
         ranks=unseen,
         t_ns=view.begin_ns,
-        text=f"nothing was recorded of {ranks_text(unseen)}: what was done there is not known, and "
+        text=f"nothing was recorded of {ranks_text(unseen)}: what they did is unknown, and "
         f"figures over ranks leave {agreed('it', unseen)} out.",
         advice="The agent is not in those processes, or their part of the recording is missing: "
         "see `pardbg doctor` there.",
@@ -118,7 +118,7 @@ def thread_failures(view: View) -> Iterable[Finding]:
                 where=where,
                 t_ns=failure.t_ns,
                 text=f"rank {rank}'s thread {failure.thread} raised {failure.text}"
-                f"{f' (at {where})' if where else ''} and is gone; the rank goes on without it.",
+                f"{f' (at {where})' if where else ''} and ended; the rank continues without it.",
                 advice="What waits for this thread will wait forever.",
                 evidence=Evidence(failure.t_ns, rank, "timeline"),
             )
@@ -175,8 +175,8 @@ def recorder_lost(view: View) -> Iterable[Finding]:
         counts = {who: [w for _, w in seen].count(who) for _, who in seen}
         times = ", ".join(who if n == 1 else f"{who} {n} times" for who, n in counts.items())
         text = (
-            f"While the job ran, pardbg lost {times}: killed. The recording goes on after it, and "
-            "records that are missing are counted (records-missing)."
+            f"While the job ran, pardbg lost {times}: killed. The recording continues, and "
+            "missing records are counted (records-missing)."
         )
         yield Finding("recorder-lost", "info", seen[-1][0], text)
 

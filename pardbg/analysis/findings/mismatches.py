@@ -90,7 +90,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
     said = ""
     if not row.culprits:
         row, said = _who(view, row)
-    again = f" So in {len(rows)} of the last collectives." if len(rows) > 1 else ""
+    again = f" Same in {len(rows)} of the last collectives." if len(rows) > 1 else ""
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
     places = (_place(view, r, row.issued.get(r), r in stands) for r in row.culprits)
     return Finding(
@@ -248,9 +248,9 @@ def _threads_finding(view: View, key: Key, seq: int, by_rank: Mapping[int, Ops])
         where=where[0] if where else None,
         t_ns=begun,
         text=f"{ranks_text(ranks)} issue ops on {label} from two threads (MainThread, "
-        f"{', '.join(names[:_MAX_PLACES])}), and which one comes first differs: #{seq} is "
+        f"{', '.join(names[:_MAX_PLACES])}), in an order that differs: #{seq} is "
         f"{', '.join(f'{what} on {ranks_text(who)}' for what, who in did.items())}."
-        f"{' They stand: ' + ', '.join(list(stands)[:_MAX_PLACES]) + '.' if stands else ''}",
+        f"{' Call sites: ' + ', '.join(list(stands)[:_MAX_PLACES]) + '.' if stands else ''}",
         advice="Give each thread a group of its own (new_group), or issue all ops of a group from "
         "one thread.",
         evidence=Evidence(begun, ranks[0], "collectives", op=f"{label} #{seq}"),
@@ -306,7 +306,7 @@ def _sides(view: View, bad: Sequence[P2PRow], good: Sequence[P2PRow]) -> Finding
     says = [said[side[0]] if what == 0 else f"{side[1]} ({said[side[0]]})" for side in row.sides]
     usual = {r.sides[0][what] for r in good if r.sides is not None and r.tag == row.tag}
     culprits, why = _odd([side[what] for side in row.sides], usual, len(good), row)
-    again = f" So in {number} of the last messages." if number > 1 else ""
+    again = f" Same in {number} of the last messages." if number > 1 else ""
     return _message_finding(
         view, row, f"p2p-{row.verdict.replace(' ', '-')}", culprits,
         f"{row.verdict} between ranks {row.src} and {row.dst}: rank {row.src} sends {says[0]}, "

@@ -227,7 +227,7 @@ def _diverged(
     if equal_before:
         since = f"after step {equal_before[-1]} and by step {step}"
     who = f"{ranks_text(culprits)} {agreed('differs', culprits)} from the others" \
-        if culprits else "no two sides are larger than the other"  # fmt: skip
+        if culprits else "neither side has a majority"  # fmt: skip
     ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
     sure = (len(different) > 1 and not again) or newest == step
     sure = sure and not group.startswith(_OWN)
@@ -342,9 +342,9 @@ def unaveraged(view: View) -> Iterable[Finding]:
             t_ns=view.t_ns,
             text=f"{ranks_text(ranks)} began with the same {size(parameters_bytes)} of parameters "
             f"and took {steps} optimizer steps each, but never exchanged a gradient: they train "
-            "apart.",
+            "independently.",
             advice="Wrap the model (DistributedDataParallel, fully_shard) or average the "
-            "gradients; if the ranks are to train apart, all is well.",
+            "gradients. If the ranks are meant to train independently, ignore this.",
             evidence=Evidence(view.t_ns, None, "collectives"),
         )
 

@@ -35,7 +35,7 @@ _IMPORTS_NS: Final = 10_000_000_000
 UNKNOWN: Final = "has not come"
 ASLEEP: Final = " (it sleeps or waits there)"
 _LEFT: Final = (
-    "The others wait for it until their timeout: end the job, or have every rank leave at the same "
+    "The others wait for it until their timeout: end the job, or have every rank stop at the same "
     "step."
 )
 _PHASES: Final = {
@@ -76,7 +76,7 @@ def reason(view: View, rank: int) -> Reason:
     at = f" at {where}" if where else ""
     leaving = view.ranks[rank].leaving_ns
     if leaving is not None and leaving <= view.t_ns:
-        return Reason("missing-rank", "error", "has left as if all were done", None, _LEFT)
+        return Reason("missing-rank", "error", "has exited normally", None, _LEFT)
     if now.os_state == "T":
         return Reason("rank-stopped", "error", f"is stopped (SIGSTOP){at}", where,
                       f"`kill -CONT {view.ranks[rank].pid}` lets it run on.")  # fmt: skip

@@ -19,7 +19,7 @@ _ADVICE: Final = {
     "extra-op": "All ranks of a group must call its ops: call it on all of them, or on none.",
     "op-order": "Issue the ops of all groups in one order on all ranks.",
     "wrong-group": "Look at which group this call names.",
-    "wrong-peer": "Look at how this rank works out whom it sends to or receives from.",
+    "wrong-peer": "Look at how this rank computes the peer it sends to or receives from.",
 }
 _MISMATCH: Final = "The same call must be made alike on all ranks that it concerns."
 

@@ -20,12 +20,12 @@ SET_UP_NS: Final = 12_000_000_000
 """... a call of the set-up, while a rank in it works or stands ready: hosts are busy then."""
 _EVENTS: Final = 64
 _TRANSPORT_ADVICE: Final = (
-    "Nobody is missing, so it is the transport: the network between these ranks, a firewall, a "
-    "backend that waits. A large transfer takes its time, too."
+    "No rank is missing, so it is the transport: the network between these ranks, a firewall, a "
+    "backend that waits. A large transfer may also just take this long."
 )
 _SET_UP_ADVICE: Final = (
-    "Nobody is missing, so ranks do not reach each other: MASTER_ADDR and MASTER_PORT, a firewall, "
-    "the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)."
+    "No rank is missing, so ranks cannot reach each other: check MASTER_ADDR and MASTER_PORT, the "
+    "firewall, the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)."
 )
 
 

@@ -136,7 +136,7 @@ def saver(path: Path, text: str) -> Callable[[Table, str], str]:
         try:
             there = _text(str(to)) if to.exists() else None
             if there != known.get(to):
-                why = "was changed by somebody else" if to in known else "is there already"
+                why = "was changed by another program" if to in known else "already exists"
                 raise UserError(f"{to.name} {why}: W saves as another file")
             with new_file(to, force=True) as fresh:
                 fresh.write_text(dump(changed))
@@ -210,13 +210,13 @@ def compare(
 @click.option("--pp", type=click.IntRange(2, 64), help="Ranks (default: as in --from).")
 @click.option("--mb", type=click.IntRange(1, 512), help="Microbatches, likewise.")
 @click.option("--memory", type=float, metavar="N",
-              help="Most activations on a rank, in microbatches' of all its stages: 1F1B has as "
-              "many as there are ranks (default: no limit).")  # fmt: skip
+              help="Maximum activations on a rank, in microbatches over all its stages: 1F1B "
+              "needs as many as there are ranks (default: no limit).")  # fmt: skip
 @click.option("--placement", type=click.Choice(["any", "one", "v", "loop"]), default="any",
-              help="One stage a rank; two there and back; two round (default: any).")  # fmt: skip
+              help="One stage per rank; two, V-shaped; two, looped (default: any).")  # fmt: skip
 @cost_options
 @click.option("--seconds", type=click.FloatRange(0.0, 3600.0), default=20.0, show_default=True,
-              help="For the solver; 0: the heuristic alone.")  # fmt: skip
+              help="Time limit of the solver; 0: only the heuristic.")  # fmt: skip
 @output_options
 def search(
     pp: int | None, mb: int | None, memory: float | None, placement: str, costs_: str | None,
@@ -301,7 +301,7 @@ def _text(name: str) -> str:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no schedule: it is not text") from None
+        raise UserError(f"{path} is not a schedule: it is not text") from None
 
 
 def _parsed(name: str, text: str) -> Table:
@@ -310,7 +310,7 @@ def _parsed(name: str, text: str) -> Table:
     try:
         return parse(text)
     except UserError as error:
-        raise UserError(f"{name} is no schedule: {error}") from None
+        raise UserError(f"{name} is not a schedule: {error}") from None
 
 
 def _built_in(name: str, pp: int, mb: int, virtual: int | None) -> Table:

@@ -65,8 +65,8 @@ def _won(best: Found, rival: Predicted | None) -> list[str]:
         lines.append(
             f"{percent(less)} shorter than {rival.name}, the best built-in under the limit"
         )
-    where = {"one": "one stage a rank", "v": "two stages a rank, there and back",
-             "loop": "two stages a rank, round"}[best.placement]  # fmt: skip
+    where = {"one": "one stage per rank", "v": "two stages per rank, V-shaped",
+             "loop": "two stages per rank, looped"}[best.placement]  # fmt: skip
     if best.proved:
         lines.append(f"{where}: by these durations none of that kind is shorter")
     else:
@@ -94,8 +94,8 @@ def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: floa
             found += [(problem, made)] if made is not None else []
     best = min((made for _, made in found), key=lambda one: _step(one.predicted), default=None)
     if seconds and not solver_there():
-        click.echo("pardbg: no solver here, the heuristic alone: pip install 'pardbg[search]' adds "
-                   "one", err=True)  # fmt: skip
+        click.echo("pardbg: no solver installed, only the heuristic runs: "
+                   "pip install 'pardbg[search]' adds one", err=True)  # fmt: skip
     open_ = [(p, made) for p, made in found
              if best is not None and made.bound_ns < _step(best.predicted) * 0.995]  # fmt: skip
     if not seconds or not solver_there() or not open_:

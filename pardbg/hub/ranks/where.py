@@ -104,7 +104,7 @@ class Where:
                 for proc in list(asked.waiting):
                     self._go_outside(number, asked, proc)
                     if proc in asked.elsewhere and now - asked.since_ns >= ELSEWHERE_NS:
-                        self._results.put((number, proc, "no answer, and its node has none"))
+                        self._results.put((number, proc, "no answer, neither from its node"))
         while not self._results.empty():
             number, proc, found = self._results.get()
             if isinstance(found, str):
@@ -114,7 +114,7 @@ class Where:
 
     def _go_outside(self, number: int, asked: Asked, proc: str) -> None:
         if len(asked.threads) >= MAX_OUTSIDE and proc not in asked.threads:
-            self._results.put((number, proc, f"no answer; {MAX_OUTSIDE} others are looked at"))
+            self._results.put((number, proc, f"no answer; inspecting {MAX_OUTSIDE} others already"))
         elif proc in asked.waiting and proc not in asked.threads:
             arguments = (number, proc, asked.waiting[proc][1])
             if proc in asked.elsewhere or self.elsewhere(*arguments):

@@ -272,7 +272,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _make_run_dir(run: str) -> Path:
-    problem = "no directory is there and short enough for a socket; set TMPDIR to one"
+    problem = "no directory has a path short enough for a socket; set TMPDIR to one"
     for root in roots():
         path = root / run
         if len(str(path / "data")) > MAX_SOCKET_PATH:

@@ -199,7 +199,7 @@ class RingFile:
             except OSError:  # a hole up to the end
                 at = os.fstat(self._fd).st_size
             if at > self._end:
-                lost = f"pardbg: {size(at - self._end)} of output came while this was stopped: gone"
+                lost = f"pardbg: dropped {size(at - self._end)} of output written while stopped"
                 os.write(STDERR, f"{lost}\n".encode())
             found.append(os.pread(self._fd, READ_BYTES, at))
             self._end = at + len(found[-1])

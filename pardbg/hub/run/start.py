@@ -97,7 +97,7 @@ class RunHandle:
         begun = time.monotonic()
         while self.alive():
             if timeout_s is not None and time.monotonic() - begun > timeout_s:
-                raise TimeoutError(f"{self.run} goes on after {duration(timeout_s * 1e9)}")
+                raise TimeoutError(f"{self.run} still runs after {duration(timeout_s * 1e9)}")
             self.ended()
             time.sleep(POLL_S)
         self.ended()

@@ -190,7 +190,7 @@ class Hub:
         self._collector.flush(now)
         self._check_writer()
         if self._successor.tick():
-            self._control_event("launcher_lost", "the launcher was killed: the hub goes on alone")
+            self._control_event("launcher_lost", "launcher killed: the hub continues without it")
         return self._is_over(now)
 
     def _turn_after_end(self) -> None:

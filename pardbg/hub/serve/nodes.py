@@ -124,7 +124,7 @@ class Nodes:
             return
         node = self._nodes.get(relay)
         if node is None:
-            raise Malformed("a relay nobody knows")
+            raise Malformed("an unknown relay")
         node.heard_ns = now
         if kind == Node.RESCUED.value:
             self._rescued(node, message)
@@ -211,11 +211,11 @@ class Nodes:
         same = next((node for node in self if node.number == number), None)
         why = ""
         if message["version"] != VERSION:
-            why = f"its pardbg speaks version {VERSION}, yours {message['version']}: use one"
+            why = f"it speaks version {VERSION}, yours {message['version']}: install one version"
         elif same is not None and same.run != run and not (same.ended or same.silent):
-            why = f"node {number} is there already ({same.host}): another --node-rank, or wait"
+            why = f"node {number} is already connected ({same.host}): another --node-rank, or wait"
         elif len(self._nodes) >= MAX_NODES:
-            why = f"{MAX_NODES} nodes are there already"
+            why = f"{MAX_NODES} nodes are already connected"
         if why:
             self._router.send_relay(relay, {"t": Node.REFUSED.value, "why": why})
             return None

@@ -84,7 +84,7 @@ def store_of(name: str, cut: Cut) -> Store:
 
 HOLES: dict[str, tuple[Cut, str, str]] = {
     "a rank is missing": (without_rank, "unseen-rank", "nothing was recorded of rank 1"),
-    "a rank joined late": (without_records(0, 0.5), "records-missing", "records of rank 1 are not"),
+    "a rank joined late": (without_records(0, 0.5), "records-missing", "of rank 1 are missing"),
     "records were dropped": (without_records(0.3, 0.6), "records-dropped", "of rank 1 were lost"),
     "groups never seen": (without_groups, "unknown-group", "rank 1 issued ops on groups whose"),
 }

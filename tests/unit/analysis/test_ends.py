@@ -135,7 +135,7 @@ def test_a_rank_that_does_not_mind_sigterm_is_no_failure() -> None:
     trace.end(30_100, code=1)
     text, worse = interrupt_said(trace)
     assert worse == []
-    assert text == "the run was ended by SIGTERM to the launcher; ranks 0–2 went with it."
+    assert text == "the run was ended by SIGTERM to the launcher; ranks 0–2 ended with it."
 
 
 def test_a_rank_that_left_early_is_the_cause_of_lost_connections() -> None:
@@ -219,7 +219,7 @@ def test_an_interrupted_job_is_not_called_wrong(how: str) -> None:
     trace.end(90, code=1)
     text, worse = interrupt_said(trace)
     assert worse == []
-    assert text == "the run was ended by Ctrl-C (SIGINT); ranks 0–2 went with it."
+    assert text == "the run was ended by Ctrl-C (SIGINT); ranks 0–2 ended with it."
 
 
 def test_a_failure_before_the_interrupt_is_still_the_failure() -> None:

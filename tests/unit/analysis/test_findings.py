@@ -55,7 +55,7 @@ def test_a_rank_in_its_exit_has_left() -> None:
     trace.state(3_000, **{trace.ranks[0].proc: waits, trace.ranks[1].proc: ends})
     (((kind, _), finding),) = found(trace).items()
     assert (kind, finding.culprits, finding.severity) == ("missing-rank", (1,), "error")
-    assert "for rank 1, which has left as if all were done" in finding.text
+    assert "for rank 1, which has exited normally" in finding.text
 
 
 def test_ranks_that_wait_for_each_other_are_both_culprits() -> None:

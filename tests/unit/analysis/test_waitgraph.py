@@ -262,8 +262,8 @@ def test_a_message_for_another_rank_than_the_one_that_waits(send: bool) -> None:
     (said,) = hangs(at(trace, 3000))
     kind = "unpaired-send" if send else "unpaired-recv"
     assert (said.kind, said.culprits, said.ranks) == (kind, (0,), (0, 1))
-    verb = "send to 2, which receives" if send else "recv from 2, which sends"
-    assert f"rank 0 waits in {verb} nothing of it, while rank 1 waits" in said.text
+    op, other = ("send to", "receive") if send else ("recv from", "send")
+    assert f"rank 0 waits in {op} 2, which has no matching {other}, while rank 1 waits" in said.text
 
 
 def test_a_rank_that_is_ready_to_run_and_has_no_stack_may_lack_a_core() -> None:

@@ -179,9 +179,9 @@ def test_output_that_the_locale_cannot_say_is_no_traceback() -> None:
 @pytest.mark.parametrize(
     ("before", "words", "said"),
     [
-        ("exec > /dev/full", "--help", "no space left where this is written to"),
+        ("exec > /dev/full", "--help", "no space left on the output device"),
         ("mkdir gone; cd gone; rmdir ../gone", "report none.mcap",
-         "the current directory is gone: cd to one that is there"),
+         "the current directory no longer exists: cd to another one"),
         ("ln -s none.mcap none.mcap", "report none.mcap",
          "cannot read none.mcap: Too many levels of symbolic links"),
         ("exec <&- >&-", "report none.mcap", "no such file: none.mcap"),

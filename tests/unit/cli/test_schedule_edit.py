@@ -28,11 +28,11 @@ def test_a_table_is_saved_whole_and_never_over_what_somebody_else_wrote(tmp_path
     assert path.read_text() == TWO and path.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
     assert save(parse(ONE), "") == "wrote one.csv"  # its own writing is no surprise
     path.write_text("0F0\n")
-    with pytest.raises(UserError, match=r"one\.csv was changed by somebody else"):
+    with pytest.raises(UserError, match=r"one\.csv was changed by another program"):
         save(parse(TWO), "")
     assert path.read_text() == "0F0\n"
     (tmp_path / "there.csv").write_text("")
-    with pytest.raises(UserError, match=r"there\.csv is there already"):
+    with pytest.raises(UserError, match=r"there\.csv already exists"):
         save(parse(TWO), "there.csv")
     assert save(parse(TWO), "new.csv") == "wrote new.csv"
     with pytest.raises(UserError, match="no such directory"):

@@ -235,7 +235,7 @@ def test_who_follows_the_job_is_told() -> None:
     event = {"event": "exception", "mode": "pausing", "lease_ns": 600 * SEC,
              "text": "rank 1 raised ValueError: x: continue lets it die"}  # fmt: skip
     assert notice(event, "ddp-1") == (
-        "rank 1 raised ValueError: x: continue lets it die (nobody comes: in 10m00s); "
+        "rank 1 raised ValueError: x: continue lets it die (unattended: in 10m00s); "
         "`pardbg ctl ddp-1 where`, `continue`, or `pardbg watch ddp-1`"
     )
     assert notice({**event, "event": "pause"}, "ddp-1") == ""
@@ -274,7 +274,7 @@ def test_the_hub_holds_tells_who_follows_and_a_viewer_that_is_there_counts(run_d
         rig.until(lambda: status()["mode"] == "held", "held")
         assert (status()["controller"], status()["held"]) == (RUN, {0: "exception ValueError: x"})
         notices = (run_dir / NOTICES_FILE).read_text()
-        assert notices.startswith("pardbg: rank 0 raised ValueError: x: continue lets it die (nobo")
+        assert notices.startswith("pardbg: rank 0 raised ValueError: x: continue lets it die (")
         lease = rig.hub._machine.control.lease
         lease.until_ns -= 40 * SEC  # most of it is over
         viewer.send("lease")

@@ -141,7 +141,7 @@ def test_a_node_whose_job_has_ended_is_not_lost(world: World) -> None:
 def test_who_may_not_join_hears_why(world: World) -> None:
     world.rows("relay-1-x", S, run="other")  # node 1 twice
     world.rows("relay-3-a", S, node=3, version=VERSION + 1)
-    assert ["node 1 is there already (n1)" in world.refused()[0], len(world.refused())] == [True, 2]
+    assert "node 1 is already connected (n1)" in world.refused()[0] and len(world.refused()) == 2
     assert f"speaks version {VERSION}, yours {VERSION + 1}" in world.refused()[1]
     assert set(world.nodes.rows) == {"0.n1.0", "0.n1.1"}
 

@@ -76,7 +76,7 @@ def test_what_was_said_outranks_what_was_found(key: Path) -> None:
         ({"node": 1, "key": None}, "--key FILE"),
         ({"node": 1, "key": None, "PARDBG_KEY": "{"}, "PARDBG_KEY"),
         ({"node": 1, "key": None, "PARDBG_KEY": '{"server": 1}'}, "does not hold"),
-        ({"hub": None, "node": 1, "PARDBG_SHARED": "/tmp"}, "which job"),
+        ({"hub": None, "node": 1, "PARDBG_SHARED": "/tmp"}, "needs a job id"),
     ],
 )
 def test_mistakes_are_one_line(key: Path, given: dict[str, Any], says: str) -> None:
@@ -138,6 +138,6 @@ def test_what_cannot_work_is_said_at_once(key: Path) -> None:
     ):  # fmt: skip
         assert find_place(hub, key, node, 2, [], {}, said.append) is not None
     assert said == [
-        "no address is known for x.invalid (yet): is --hub right?",
-        "node 0 runs the hub, but 192.0.2.1 is another machine: is --node-rank right?",
+        "cannot resolve x.invalid (yet): check --hub",
+        "node 0 runs the hub, but 192.0.2.1 is another machine: check --node-rank",
     ]

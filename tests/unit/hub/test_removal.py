@@ -99,7 +99,7 @@ def test_a_root_that_is_a_link_is_not_followed(
     for argv in (["report", "x.mcap"], ["ctl", "status"], ["watch"]):
         pardbg(*argv)
     assert contents(home) == before
-    with pytest.raises(files.ConfigError, match="is a link"):
+    with pytest.raises(files.ConfigError, match="is a symbolic link"):
         dead_run(tmp_path)
 
 

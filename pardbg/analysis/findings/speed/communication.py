@@ -128,7 +128,7 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
             text=f"{number} small {op}s one after the other in {group} each step, {size(sent)} "
             f"together, {size(sent / number)} each: what they cost is the number of rounds, "
             f"{duration(cost)} a step, not the bytes.",
-            advice="Put them together: DDP's buckets, one flat tensor, or the coalesced form of "
+            advice="Combine them: DDP's buckets, one flat tensor, or the coalesced form of "
             "the op.",
             cost_ns_per_step=round(cost),
             evidence=Evidence(first(newest), None, "collectives",
