@@ -152,6 +152,6 @@ def stat_fields(pid: int, *, ended: bool = False) -> list[str]:
 
 
 def started(pid: int) -> str:
-    """When a process began (kernel ticks, as text); empty if it is gone or a zombie."""
+    """Return when a process began (kernel ticks, as text); empty if it is gone or a zombie."""
     fields = stat_fields(pid)
     return fields[19] if fields else ""

@@ -81,8 +81,8 @@ def _write_no_more() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Where stdin, stdout or stderr is closed (`>&-`), no file of ours may take its number. What
-    stdout and stderr cannot encode gets a stand-in, not a traceback."""
+    """Keep the numbers of closed standard streams (`>&-`) from files of ours. What stdout and
+    stderr cannot encode gets a stand-in, not a traceback."""
     while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(fd)

@@ -109,8 +109,8 @@ def _move_into(fresh: Path, path: Path) -> None:
 
 
 def refuse_planted(path: Path) -> None:
-    """Where everybody may write, a link or file of somebody else's is neither followed nor written
-    to, as with the kernel's ``protected_symlinks``. Raises UserError."""
+    """Refuse another user's link or file where everybody may write, as the kernel's
+    ``protected_symlinks`` does. Raises UserError."""
     try:
         found, folder = path.lstat(), path.parent.stat()
     except OSError:

@@ -161,7 +161,7 @@ def _agent() -> Check:
 
 
 def _native() -> Check:
-    """How jobs of this Python see their ops."""
+    """Check how jobs of this Python see their ops."""
     from pardbg_agent import native
 
     try:

@@ -256,8 +256,8 @@ def _list_recipes() -> None:
 
 
 def _session_target(output: Path | None, name: str, force: bool) -> Path:
-    """Where the recording goes: an empty file, or with ``force`` one that is there. Refused before
-    anything starts if it cannot be written."""
+    """Return the file to record to: an empty one, or with ``force`` one that is there. Refused
+    before anything starts if it cannot be written."""
     from pardbg.cli.headless import default_session_path
     from pardbg.hub.run.runs import list_runs
 

@@ -54,7 +54,7 @@ class Recording:
 
     @property
     def attentive(self) -> bool:
-        """Whether only totals are recorded, so that the level has to be raised where needed."""
+        """Return whether only totals are recorded, so that the level is raised where needed."""
         level = self.level or os.environ.get(wire.ENV_LEVEL, "")
         return level.strip().lower() == "summary"
 

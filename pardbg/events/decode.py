@@ -84,7 +84,7 @@ def taken(records: NDArray[Any], rows: NDArray[np.intp]) -> NDArray[Any]:
 
 
 def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which records were committed and carry times a clock can show, in order."""
+    """Return a mask of the records that were committed, in order, with times a clock can show."""
     limit = np.int64(MAX_NUMBER)
     t0, t1 = records["t0_ns"], records["t1_ns"]
     ok: NDArray[np.bool_] = (records["mark"] != 0) & (t0 >= 0) & (t1 >= t0) & (t1 < limit)

@@ -315,7 +315,7 @@ class HubControl:
             self._end(why)
 
     def _end(self, why: str) -> None:
-        """Nobody waits for an answer that cannot come, and the pipe is not written any more."""
+        """Release those who wait for an answer that cannot come; write the pipe no more."""
         with self._lock:
             self._ended = why
             waiting, self._waiting = self._waiting, {}

@@ -125,7 +125,7 @@ def _keys(
 def _rendezvous(
     folder: Path, node: int, argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Where the hub listens and its keys, by a file in a directory that all nodes see."""
+    """Return where the hub listens and its keys, by a file in a directory that all nodes see."""
     from pardbg.hub.serve.sockets import check_keys, make_keys
 
     known = [env[name] for name in _JOB if env.get(name)]

@@ -168,7 +168,7 @@ class _Recovery:
             tail.close()
 
     def _say_end(self, rings: dict[str, Mapped], last: int) -> None:
-        """Where each rank was, then who has died, and what the run's end is known of."""
+        """Write where each rank was, then who died, and what is known of the run's end."""
         self._say(Key.STATE, last, hub="postmortem", ranks=self.rings.rows(last))
         died = [proc for proc, ring in rings.items() if not _lives(ring)]
         for proc in died:
@@ -206,7 +206,7 @@ class _Recovery:
 
 
 def _is_note(message: Message) -> bool:
-    """What the reader itself adds to a file that ends early: this one will not."""
+    """Return whether it is a note of the reader on a file that ends early: this one will not."""
     return message.received_ns == 0 and b"session.truncated" in message.payload
 
 

@@ -87,7 +87,7 @@ class Uplink:
         return [self.ctrl, *self._monitors]
 
     def look(self) -> None:
-        """What has become of the connections."""
+        """Look at what has become of the connections."""
         for monitor, socket in self._monitors.items():
             while monitor.poll(0):
                 event = recv_monitor_message(monitor)["event"]

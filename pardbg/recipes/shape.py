@@ -25,8 +25,8 @@ MOE_BLOCKS: Final = (2, 5)
 
 
 def share(index: int, count: int, whole: int = BATCH) -> slice:
-    """What one of ``count`` has of the batch's sequences (or of ``whole``). Where they do not
-    divide evenly, the first ones take one more."""
+    """Return the part of the batch's sequences (or of ``whole``) of one of ``count``. Where they do
+    not divide evenly, the first ones take one more."""
     size, extra = divmod(whole, count)
     first = index * size + min(index, extra)
     return slice(first, first + size + (index < extra))

@@ -58,7 +58,7 @@ class Tour:
         return torch.full((SIZE,), self.rank + 1, dtype=dtype, device=self.device)
 
     def of_all(self) -> list[Tensor]:
-        """What every rank holds: a list to send, or to compare with."""
+        """Return what every rank holds: a list to send, or to compare with."""
         return [torch.full((SIZE,), float(n), device=self.device) for n in self.everybody]
 
     def empty(self) -> list[Tensor]:
@@ -226,7 +226,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def combined(name: str, numbers: Sequence[int]) -> float:
-    """What the reduction makes of the ranks' numbers, worked out in Python."""
+    """Return what the reduction makes of the ranks' numbers, worked out in Python."""
     ways: dict[str, Callable[[Sequence[int]], float]] = {
         "SUM": sum,
         "AVG": lambda n: sum(n) / len(n),

@@ -251,7 +251,7 @@ class Play:
         return cut
 
     def _awaited(self, me: _Rank) -> set[int] | None:
-        """Whom a rank waits for where it stands; None: it ran to its end."""
+        """Return the ranks that a rank waits for where it stands; None: it ran to its end."""
         if me.at == len(me.events):
             return None
         event = me.events[me.at]

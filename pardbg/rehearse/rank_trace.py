@@ -54,7 +54,7 @@ class Trace:
         return {number: said["key"] for number, said in self.groups.items()}
 
     def stacks(self) -> list[tuple[Frame, ...]]:
-        """Where each OP_ISSUE was called, in order."""
+        """Return the stack of each OP_ISSUE, in order."""
         try:
             said = msgpack.unpackb(self.said)
         except ValueError:

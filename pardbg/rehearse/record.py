@@ -156,7 +156,7 @@ def _frames(played: Mapping[int, Played]) -> list[tuple[int, bytes, bytes]]:
 
 
 def _stacks(stuck: Sequence[Played]) -> list[dict[str, Any]]:
-    """Where ranks stand, those that stand together as one."""
+    """Return where ranks stand, those that stand together as one."""
     found: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for one in stuck:
         stacks = one.trace.stacks()

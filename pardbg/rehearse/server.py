@@ -301,7 +301,7 @@ def _run(program: Sequence[str]) -> None:
 
 
 def _say_place(path: Path, error: BaseException) -> None:
-    """Where the program's own code raised, and what."""
+    """Say where the program's own code raised, and what."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if "site-packages" not in f.filename and "runpy" not in f.filename
            and "/rehearse/" not in f.filename and "/torch/" not in f.filename]  # fmt: skip

@@ -141,8 +141,8 @@ def _keys(table: bytes) -> list[bytes]:
 
 
 def _check(lengths: Ints, counts: Ints, num_records: int, rest: int) -> None:
-    """What the payloads will take, before they take it. Every record and every byte of the other
-    payloads has its own byte in what is left."""
+    """Check what the payloads will take before they take it. Every record and every byte of the
+    other payloads has its own byte in what is left."""
     if int(counts.sum()) != num_records or num_records > rest:
         raise ValueError("another number of records than the frames say")
     if len(lengths) and (int(lengths.min()) < 0 or int(lengths.max()) > rest):

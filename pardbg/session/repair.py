@@ -126,7 +126,7 @@ class _Repair:
         return self.done
 
     def _say(self, writer: SessionWriter, newest: int, number: int, ended: bool) -> None:
-        """What happened to the file stands in it."""
+        """Write into the file what happened to it."""
         event = {"n": number, "t_ns": newest, "event": "repaired", "by": "",
                  "text": self.done.text()}  # fmt: skip
         writer.write(Key.CONTROL.value, msgpack.packb(event), newest)
@@ -218,7 +218,7 @@ class _Repair:
         self.done.expected_messages = max(self.done.expected_messages or 0, count)
 
     def _next_chunk(self, start: int) -> int | None:
-        """Where the next whole chunk begins, from ``start`` on."""
+        """Return where the next whole chunk begins, from ``start`` on."""
         for found in _CHUNK.finditer(self.data, start):
             at = found.start()
             length = int.from_bytes(self.data[at + 1 : at + _HEAD], "little")

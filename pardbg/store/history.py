@@ -41,7 +41,7 @@ class History:
         return self._times[-1] if self._times else None
 
     def is_new(self, n: int | None, t_ns: int) -> bool:
-        """Whether message number ``n`` has not been seen.
+        """Return whether message number ``n`` has not been seen.
 
         A hub that was started again may count from 0; its times go on, so those decide.
         """

@@ -83,7 +83,7 @@ class Taker(Protocol):
     """A process."""
 
     def came(self) -> Came | None:
-        """What came; it is the caller's from now on."""
+        """Return what came; it is the caller's from now on."""
 
     def saw(self, came: Came, seen: Seen) -> None:
         """Note what was in it."""

@@ -168,7 +168,7 @@ class Process:
         move((self,))
 
     def came(self) -> Came | None:
-        """What came since; the next call gives what comes from now on."""
+        """Return what came since the last call."""
         if not self._pending:
             return None
         body = b"".join(self._pending)
@@ -216,7 +216,7 @@ class Process:
     # ------------------------------------------------------------------ inside
 
     def _shift(self, by_ns: int) -> None:
-        """What came before the clock was known is on the process's own clock."""
+        """Shift what came before the clock was known: it is on the process's own clock."""
         for table in self._tables.values():
             table.shift(by_ns)
         for name in ("first_ns", "started_ns", "newest_ns", "leaving_ns"):

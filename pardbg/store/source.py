@@ -23,7 +23,7 @@ class Source(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether more data may come (a live run, not a file)."""
+        """Return whether more data may come (a live run, not a file)."""
         ...
 
     def poll(self, timeout_ms: int) -> list[Message]:

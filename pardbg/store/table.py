@@ -239,7 +239,7 @@ class Totals:
         return len(self._keys) > _MAX_CODES
 
     def may_overflow(self, visible: int) -> bool:
-        """Whether some of the rows up to ``visible`` may be under OTHER."""
+        """Return whether some of the rows up to ``visible`` may be under OTHER."""
         return self._table.base + visible > _MAX_CODES
 
     def as_of(self, visible: int) -> list[tuple[OpKey, int, int]]:

@@ -86,7 +86,7 @@ def frames(innermost: From) -> list[Place]:
 
 
 def _torch_dirs() -> tuple[str, ...]:
-    """Where torch's own code lies, as it was really imported (it may be on PYTHONPATH)."""
+    """Return the directories of torch's own code, as really imported (it may be on PYTHONPATH)."""
     found = (getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "torchelastic"))
     return tuple(os.path.dirname(file) + os.sep for file in found if file)
 

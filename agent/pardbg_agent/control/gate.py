@@ -318,7 +318,7 @@ class GateControl:
             self._look_again()
 
     def free_since(self, t_ns: int) -> bool:
-        """Nobody has held this rank since then."""
+        """Return whether nobody has held this rank since then."""
         return not self.holding and self.opened_ns <= t_ns
 
     def check_lease(self) -> bool:

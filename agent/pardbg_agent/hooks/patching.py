@@ -27,7 +27,7 @@ _ABSENT = object()
 
 
 def nothing(*_: Any) -> None:
-    """What comes after a call of which only the begin is watched."""
+    """Do nothing after a call of which only the begin is watched."""
 
 
 class Patches:

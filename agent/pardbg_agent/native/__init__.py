@@ -31,7 +31,7 @@ class Unusable(Exception):
 
 
 def folder() -> str:
-    """Where built ones are kept. Raises Unusable."""
+    """Return the directory of built modules. Raises Unusable."""
     wanted = os.environ.get(ENV, "")
     if wanted == "off":
         raise Unusable(f"off ({ENV}=off)")
@@ -40,7 +40,7 @@ def folder() -> str:
 
 
 def torch_folder() -> str:
-    """Where torch is installed; it is not imported. Raises Unusable."""
+    """Return where torch is installed, without importing it. Raises Unusable."""
     try:
         found = importlib.util.find_spec("torch")
     except (ImportError, ValueError):
@@ -63,7 +63,7 @@ def tag(torch: str) -> str:
 
 
 def path_of(torch: str) -> str:
-    """Where the one for this torch is, if it is there. Raises Unusable or OSError."""
+    """Return the path of the module built for this torch. Raises Unusable or OSError."""
     return os.path.join(folder(), f"hotpath-{tag(torch)}.so")
 
 

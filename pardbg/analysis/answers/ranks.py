@@ -320,7 +320,7 @@ def _around(view: View, process: Process, name: str) -> int | None:
 
 
 def _last_end(view: View, process: Process) -> int:
-    """When the last phase or wait before the cursor ended."""
+    """Return when the last phase or wait before the cursor ended, in ns."""
     ends = [process.started_ns or view.begin_ns]
     for name in ("phase", "wait"):
         visible = view.visible(process, name)

@@ -34,7 +34,7 @@ def unheld_ns(view: View, rank: int, t0_ns: int, t1_ns: int) -> int:
 
 
 def stalls(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
-    """When, within t0..t1, the rank was held, or waited inside an op while another was."""
+    """Return when, in t0..t1, the rank was held, or waited inside an op while another was."""
     if not was_held(view, t0_ns, t1_ns):
         return []
     own = _held(view, rank, t0_ns, t1_ns)
@@ -59,7 +59,7 @@ def was_held(view: View, t0_ns: int, t1_ns: int) -> bool:
 
 
 def last_hold_end(view: View) -> int:
-    """When the debugger let a rank go for the last time; 0: it held none lately."""
+    """Return when the debugger last released a rank, in ns; 0: it held none lately."""
     spans = _recent(view)
     return spans[-1][1] if spans else 0
 
@@ -96,7 +96,7 @@ def _open_holds(view: View) -> dict[int, int]:
 
 
 def _waiting(view: View, process: Process, t0_ns: int, t1_ns: int) -> list[Interval]:
-    """When the host was inside waits and synchronous ops."""
+    """Return the times when the host was inside waits and synchronous ops."""
     found: list[Interval] = []
     for name in ("wait", "issue", "issue_p2p"):
         table, visible = view.rows(process, name)

@@ -27,12 +27,12 @@ class Arrival(NamedTuple):  # a thousand ranks have many: a dataclass takes thre
 
     @property
     def came_ns(self) -> int | None:
-        """When it would have come without holds."""
+        """Return its arrival time without holds."""
         return None if self.issued_ns is None else self.issued_ns - self.held_ns
 
     @property
     def left_ns(self) -> int | None:
-        """When it would have been complete without holds."""
+        """Return its completion time without holds."""
         if self.completed_ns is None:
             return None
         return self.completed_ns - self.held_ns - self.held_in_ns

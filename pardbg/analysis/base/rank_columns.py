@@ -39,7 +39,7 @@ class Joined:
 
     @cached_property
     def starts(self) -> Array:
-        """Where each one's rows begin among all."""
+        """Return the row at which each process begins among all."""
         begins: Array = np.cumsum(self.sizes) - self.sizes
         return begins
 

@@ -211,7 +211,7 @@ class Gathered:
         self._sources = [source_of(flag) for flag in flags.tolist()]
 
     def _sort(self, issued: Columns) -> None:
-        """What a rank issued twice under one number counts once."""
+        """Sort the rows; what a rank issued twice under one number counts once."""
         key = issued["group"] << 32 | issued["seq"]
         order = np.argsort(key, kind="stable")
         order = order[key[order] >= 0]

@@ -58,7 +58,7 @@ class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four
 
 @lru_cache(maxsize=1 << 12)
 def source_of(flags: int) -> str:
-    """Where a completion time comes from; times of different sources are not mixed."""
+    """Return where a completion time comes from; times of different sources are not mixed."""
     return next((name for flag, name in _SOURCES if flags & flag), "")
 
 
@@ -165,8 +165,8 @@ def is_undefined(group: GroupDef) -> bool:
 
 
 def is_unrecorded(process: Process, t_ns: int, now_ns: int) -> bool:
-    """What the process has issued since ``t_ns`` cannot be told at ``now_ns``: its records begin
-    later, its ops were not recorded for a time, or groups that it used were never defined."""
+    """Return whether what the process issued from ``t_ns`` to ``now_ns`` is unknown: its records
+    begin later, its ops were not recorded for a time, or groups that it used were never defined."""
     if process.missed_before and (process.first_ns is None or process.first_ns > t_ns):
         return True
     return bool(process.undefined_groups) or process.unrecorded_since(t_ns, now_ns)

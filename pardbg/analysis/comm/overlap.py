@@ -101,7 +101,7 @@ def under_way(
 def blocked(
     view: View, process: Process, span: Interval, under_way: Sequence[Interval]
 ) -> list[Interval]:
-    """When communication held the rank's host up."""
+    """Return when communication held the rank's host up."""
     found = [one[1:3] for one in records(view, process, "wait", span) if not one.flags & _P2P]
     issued = records(view, process, "issue", span)
     found += [one[1:3] for one in issued if not one.flags & _ASYNC]

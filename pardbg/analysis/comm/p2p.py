@@ -274,7 +274,7 @@ class RingStep:
 
 
 def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
-    """Where the newest such collective is; None if no message says its part and chunk.
+    """Return how far the newest such collective is; None if no message says its part and chunk.
 
     Ranks run up to a step apart from their neighbours. The step is that of the rank furthest
     behind: all others have been there, so its row of moves is whole.

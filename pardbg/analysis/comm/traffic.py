@@ -136,8 +136,8 @@ def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
 def _courses(
     view: View, rows: Sequence[CollectiveRow]
 ) -> dict[tuple[int, int, str], NDArray[np.float64]]:
-    """When in the window each edge's bytes went: messages and parts as recorded, rings' shares when
-    the last rank had come."""
+    """Return when in the window each edge's bytes went: messages and parts as recorded, rings'
+    shares when the last rank had come."""
     begin, each = view.t_ns - WINDOW_NS, WINDOW_NS // BINS
     found: dict[tuple[int, int, str], NDArray[np.float64]] = defaultdict(lambda: np.zeros(BINS))
     for name in ("issue_p2p", "part"):
@@ -205,7 +205,7 @@ def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
 
 
 def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
-    """What each all_to_all moved from rank to rank: the router's choice, not a ring's shares."""
+    """Add what all_to_alls moved between ranks: the router's choice, not a ring's shares."""
     for rank, process in view.having("part"):
         for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
             sums.edges[rank, peer, "observed"].add(number, size, recent)

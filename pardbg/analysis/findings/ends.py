@@ -121,7 +121,7 @@ def _sent_away(view: View, end: BadEnd) -> bool:
 
 
 def _settled(view: View, bad: Sequence[BadEnd]) -> bool:
-    """What came first would be known by now."""
+    """Return whether what came first would be known by now."""
     return view.run_end is not None or view.t_ns - bad[0][1] >= SETTLED_NS
 
 

@@ -218,7 +218,7 @@ def _patience(view: View, blame: Blame, why: Reason) -> int:
 
 
 def _unusual(view: View, blame: Blame) -> bool:
-    """Nobody has waited nearly as long in that group, or for messages of that rank, before."""
+    """Return whether nobody waited nearly as long before in that group or for that rank."""
     op, rank = blame.waits[0].op, blame.ranks[0]
     before: list[int | None] = [
         row.skew_ns for row in collectives(view) if row.key == op.key and row.verdict == "matched"

@@ -214,7 +214,7 @@ def _what(view: View, rank: int) -> str:
 
 
 def _near(view: View, looked_at: Window) -> Iterable[Finding]:
-    """Where the limit is known (MEMORY ``limit``): of each device, of each cgroup once."""
+    """Find memory near its limit (MEMORY ``limit``), of each device and once of each cgroup."""
     cgroups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         limit, shared = latest_bytes(view, process).get("limit", (0, 0))

@@ -74,7 +74,7 @@ def mismatches(view: View) -> Iterable[Finding]:
 
 
 def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]]) -> bool:
-    """Whether ranks are still to come that decide who differs from most: one that has come is known
+    """Return whether ranks still to come decide who differs from most: one that has come is known
     to differ elsewhere, or the others had no time yet."""
     came = set(row.issued)
     if len(came) == len(row.arrivals):
@@ -125,7 +125,7 @@ def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
 
 
 def _place(view: View, rank: int, issued_ns: int | None, stands: bool) -> str | None:
-    """Where a rank issued an op, as a rehearsal knows it; else where it stands in it."""
+    """Return where a rank issued an op, as a rehearsal knows it; else where it stands in it."""
     known = rehearsed.places(view).get((rank, issued_ns or 0))
     return known or (place(seen(view, rank).frames) if stands and rank in view.ranks else None)
 

@@ -256,9 +256,9 @@ def _diverged(
 
 
 def _averages_at_times(view: View, process: Process) -> bool:
-    """Whether as much as the model is all-reduced outside backward in some steps, and not in most
-    of them: the replicas of local SGD. A checksum is made before such an average, never after it,
-    and so does not see them equal again."""
+    """Return whether as much as the model is all-reduced outside backward in some steps, not in
+    most: the replicas of local SGD. A checksum is made before such an average, never after it, and
+    so does not see them equal again."""
     begun, ended, steps_of = _backwards(view, process)
     issues, visible = view.rows(process, "issue")
     ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]

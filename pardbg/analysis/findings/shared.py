@@ -140,7 +140,7 @@ def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
 
 
 def left_ns(view: View, rank: int) -> int | None:
-    """When the rank's program was over, or its process at the latest; None: neither."""
+    """Return when the rank's program, at the latest its process, ended, in ns; None: neither."""
     process = view.ranks[rank]
     end = view.proc_end(process)
     times = [end[0]] if end is not None else []
@@ -155,7 +155,7 @@ def ended(view: View, rank: int) -> bool:
 
 
 def first(row: CollectiveRow) -> int:
-    """When its first rank issued it."""
+    """Return when its first rank issued it, in ns."""
     return min(row.issued.values(), default=0)
 
 

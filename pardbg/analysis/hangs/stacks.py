@@ -92,7 +92,7 @@ def at_files(frames: Sequence[Frame]) -> bool:
 
 
 def in_pdb(frames: Sequence[Frame]) -> bool:
-    """Whether the thread stands in a debugger's prompt."""
+    """Return whether the thread stands at a debugger's prompt."""
     return busy(frames) in ("is in pdb", "is in an interactive prompt")
 
 

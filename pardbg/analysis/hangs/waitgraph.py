@@ -278,8 +278,8 @@ def _all_complete_by(view: View, name: str) -> NDArray[np.int64]:
 
 
 def _complete_by(view: View, process: Process, name: str) -> NDArray[np.int64]:
-    """When all ops up to each row of a table of issued ones were complete or had failed. As long as
-    the table: the newest alone is kept, of each process."""
+    """Return when all ops up to each row of a table of issued ones had completed or failed. As long
+    as the table: the newest alone is kept, of each process."""
     kept: dict[tuple[str, str], tuple[Hashable, NDArray[np.int64]]] = view.store.memo.setdefault(
         "complete by", {}
     )

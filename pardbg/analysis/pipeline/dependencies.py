@@ -82,7 +82,7 @@ def source(action: str, num_stages: int, known: Container[str]) -> str | None:
 
 
 def satisfied(action: str, num_stages: int, done: Collection[str]) -> bool:
-    """Whether what ``action`` needs is among the actions finished on any rank."""
+    """Return whether what ``action`` needs is among the actions finished on any rank."""
     needed = producer(action, num_stages)
     if needed is not None and needed not in done and twin(needed) not in done:
         return False

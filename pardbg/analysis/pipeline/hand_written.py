@@ -134,7 +134,7 @@ def _see(view: View, process: Process, step: int) -> _Seen:
 
 
 def _ended_ns(view: View, process: Process, step: int) -> int:
-    """When a step ended; 0 where that was not seen."""
+    """Return when a step ended, in ns; 0 where that was not seen."""
     table, rows = view.step_rows(process, "step", step)
     return int(table.col("t1_ns")[rows[-1]]) if len(rows) else 0
 

@@ -76,7 +76,7 @@ class MicrobatchWait:
 
 
 def microbatch_waits(steps: Sequence[PipelineStep]) -> tuple[MicrobatchWait, ...]:
-    """Those that waited in half of the steps or more, the longest first."""
+    """Return the waits that occur in half of the steps or more, the longest first."""
     found: dict[tuple[int, str, str, int], list[int]] = defaultdict(list)
     for step in steps:
         for row in step.ranks:

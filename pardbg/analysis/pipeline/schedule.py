@@ -398,8 +398,8 @@ def _is_under_way(view: View, layout: Layout, step: int) -> bool:
 
 
 def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
-    """When the last rank had ended the step (0 where none counts steps): known as complete by
-    then, whatever made it so."""
+    """Return when the last rank ended the step, in ns (0 where none counts steps): it is complete
+    by then."""
     ended = 0
     for rank in layout.ranks:
         process = view.ranks.get(rank)

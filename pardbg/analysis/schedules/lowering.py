@@ -83,7 +83,7 @@ def _messages(op: Op, rank: int, owner: Mapping[int, int], last: int) -> Sequenc
 
 
 def _ready(op: Op, last: int, seen: set[Op]) -> bool:
-    """Whether its input is on this rank: received, or made here."""
+    """Return whether its input is on this rank: received, or made here."""
     stage, kind, mb = op
     if kind == "F" and stage > 0:
         return Op(stage, "RECV_F", mb) in seen or Op(stage - 1, "F", mb) in seen

@@ -204,7 +204,7 @@ class _Run:
         self.rows: Rows = [[] for _ in ranks]
 
     def ready(self, op: Op) -> float | None:
-        """When its input is there; None: not known yet."""
+        """Return when its input is there, in ns; None: not known yet."""
         needed = self.problem.needs(op)
         if needed is None:
             return 0.0
@@ -234,7 +234,7 @@ class _Run:
         return sorted(found)
 
     def to_the_end(self) -> float | None:
-        """When the last action ends, in ns; None: it came to a standstill."""
+        """Return when the last action ends, in ns; None: deadlock."""
         while self._step():
             pass
         whole = all(len(row) == self._length(rank) for rank, row in enumerate(self.rows))

@@ -19,7 +19,7 @@ UNITS: Final = 20
 
 
 def solver_there() -> bool:
-    """Whether ``ortools`` is installed."""
+    """Return whether ``ortools`` is installed."""
     return find_spec("ortools") is not None
 
 

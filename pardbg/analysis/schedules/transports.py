@@ -135,7 +135,7 @@ class _Play:
             self._in_order[way, sends].append(op)
 
     def _stream(self, op: Op) -> int:
-        """Which of its rank's streams a message is in."""
+        """Return the number of the stream of its rank that a message is in."""
         to = peer(op, self._owner)
         return -1 if self._transport == "rank" or to is None else to
 

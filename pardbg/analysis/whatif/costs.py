@@ -224,7 +224,7 @@ def line(points: Sequence[tuple[int, int]]) -> tuple[float, float]:
 def _ready(
     action: ActionSpan, rank: int, ended: Mapping[str, tuple[int | None, int]], num_stages: int
 ) -> int | None:
-    """When what ``action`` needs of another rank was done; None: it needs nothing of others."""
+    """Return when ``action``'s need of another rank was met, in ns; None: it needs none."""
     needed = source(action.text, num_stages, ended)
     return None if needed is None or ended[needed][1] == rank else ended[needed][0]
 

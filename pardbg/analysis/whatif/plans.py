@@ -53,7 +53,7 @@ def plan(schedule: str, num_ranks: int, num_virtual: int, num_microbatches: int)
 
 
 def torch_there() -> bool:
-    """Whether the schedules of several stages can be asked for."""
+    """Return whether torch is installed, which knows the schedules of several stages."""
     from importlib.util import find_spec
 
     return find_spec("torch") is not None

@@ -100,8 +100,8 @@ class _Chain:
         return out
 
     def _need(self, text: str, turn: int) -> None:
-        """That action has to be done, in that turn of the plan, and so has what its rank's actions
-        on the way there need."""
+        """Require that action, in that turn of the plan, and what its rank's actions before it
+        need."""
         todo = [(text, turn)]
         while todo:
             text, turn = todo.pop()

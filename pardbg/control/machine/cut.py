@@ -95,7 +95,7 @@ class View:
 
     @property
     def fresh(self) -> bool:
-        """Whether its state follows everything it was asked."""
+        """Return whether its state follows everything it was asked."""
         state = self.state
         return state is not None and (self.asked == 0 or (state.reply_to or 0) >= self.asked)
 
@@ -120,7 +120,7 @@ class Settlement:
 
     @property
     def reached(self) -> bool:
-        """Whether the cut is reached: no rank is moving."""
+        """Return whether the cut is reached: no rank is moving."""
         return not self.under_way and not self.release
 
 

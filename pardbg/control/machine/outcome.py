@@ -65,7 +65,7 @@ def actions_ran(before: AgentState, after: AgentState) -> tuple[str, ...]:
 
 
 def _upcoming(pipe: States, waits: dict[int, str], coming: dict[int, str]) -> None:
-    """Whose next action has its input, and for what the others wait."""
+    """Find whose next action has its input, and what the others wait for."""
     last = num_stages(pipe.values())
     done = {text for state in pipe.values() for text in state.done}
     for rank, state in pipe.items():

@@ -126,7 +126,7 @@ class ControlState:
 
     @property
     def settling(self) -> bool:
-        """Whether a cut is being made, which needs frequent ticks."""
+        """Return whether a cut is being made, which needs frequent ticks."""
         return self.mode in (Mode.PAUSING, Mode.STEPPING)
 
     def held(self) -> dict[int, str]:
@@ -164,7 +164,7 @@ class ControlState:
         return [view for view in self.views.values() if view.rank in wanted]
 
     def dying(self, views: Iterable[View]) -> list[int]:
-        """Those of them that are at an exception: no step leads on from there."""
+        """Return the held ranks that are at an exception: no step leads on from there."""
         return [view.rank for view in views if view.proc in self.raised.procs]
 
     def by_pipeline(self) -> list[list[AgentState]]:
@@ -199,7 +199,7 @@ class ControlState:
         return "; ".join(self.why[:MAX_REASONS] + [f"and {more} more"] * (more > 0))
 
     def acted_on(self, view: View, since: int) -> bool:
-        """That stop of its own was acted on already; from now on it was."""
+        """Return whether that stop of its own was acted on already, and mark it so."""
         key = (view.proc, since)
         if key in self.hits:
             return True

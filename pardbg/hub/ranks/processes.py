@@ -15,7 +15,7 @@ stat_fields: Final = identity.stat_fields
 
 
 def exit_code(pid: int, started: str) -> int | None:
-    """How a process ended that its parent has not reaped yet; None if it is too late."""
+    """Return the exit code of a process not reaped yet; None if it is too late."""
     fields = stat_fields(pid, ended=True)
     if len(fields) < 50 or fields[19] != started or fields[0] not in "ZX":
         return None

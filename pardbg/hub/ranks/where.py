@@ -87,7 +87,7 @@ class Where:
         self._take(number, proc, "agent", threads if isinstance(threads, list) else [])
 
     def looked(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
-        """What was seen of a process on another node, or why nothing was."""
+        """Take what was seen of a process on another node, or why nothing was."""
         self._results.put((number, proc, found))
 
     def gone(self, proc: str) -> None:

@@ -145,7 +145,7 @@ class RunConfig:
 
     @property
     def upstream(self) -> Endpoints:
-        """Where the hub is, of several nodes. Raises ConfigError."""
+        """Return the endpoints of the hub of several nodes. Raises ConfigError."""
         return Endpoints(self.hub)
 
     @property

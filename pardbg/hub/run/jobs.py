@@ -63,9 +63,9 @@ def send(run_dir: Path, number: int, group: bool) -> bool:
 
 
 def suspend(run_dir: Path, group: bool) -> bool:
-    """What Ctrl-Z does: True if the job's first process stands still. The kernel ignores SIGTSTP in
-    a group whose parents are in other sessions, as the job's is: who does not handle it is stopped.
-    """
+    """Stop the job as Ctrl-Z does; return whether its first process stands still. The kernel
+    ignores SIGTSTP in a group whose parents are in other sessions: those without a handler are
+    stopped."""
     pid = job_pid(run_dir)
     if pid is None:
         return False

@@ -239,8 +239,8 @@ class Launcher:
 
 
 def ended(pid: int) -> int | None:
-    """How a child has ended (< 0: the signal), which it stays to be asked for: were we killed
-    before that is written down, who adopts it still knows."""
+    """Return how a child has ended (< 0: the signal), unreaped: were we killed before that is
+    written down, whoever adopts it still knows."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if found is None:
         return None

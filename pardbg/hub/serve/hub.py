@@ -107,7 +107,7 @@ class Hub:
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended."""
+        """Return whether the job has ended."""
         return self._exit_ns > 0
 
     # -- setting up

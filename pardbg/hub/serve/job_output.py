@@ -66,7 +66,7 @@ class Tail:
 
     @property
     def at_end(self) -> bool:
-        """Whether the whole file has been returned."""
+        """Return whether the whole file has been returned."""
         try:
             return not self._rest and self.offset >= os.stat(self._path).st_size
         except OSError:
@@ -139,7 +139,7 @@ class JobOutput:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything has been returned."""
+        """Return whether everything has been returned."""
         return all(tail.at_end for tail in self._tails.values())
 
     def close(self) -> None:

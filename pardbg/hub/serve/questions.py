@@ -99,7 +99,7 @@ class Levels:
         return asked
 
     def tick(self, now: int) -> list[tuple[str, int]]:
-        """Whose while is over: (proc, the level it has again)."""
+        """Return those whose time is over: (proc, the level it has again)."""
         over = [(proc, level) for proc, (until, level) in self._back.items() if until <= now]
         for proc, level in over:
             del self._back[proc]

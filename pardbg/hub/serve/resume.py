@@ -77,7 +77,7 @@ class Resumed:
             self._part(fields)
 
     def _part(self, fields: dict[str, Any]) -> None:
-        """Where the part before ended."""
+        """Find where the part before ended."""
         for proc, head in dict(fields.get("heads") or {}).items():
             self.heads[str(proc).encode("ascii")] = int(head)
         self.offsets.update({str(k): int(v) for k, v in dict(fields.get("offsets") or {}).items()})

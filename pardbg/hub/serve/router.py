@@ -109,7 +109,7 @@ class Router:
 
     @property
     def busy(self) -> bool:
-        """Whether a history is being sent."""
+        """Return whether a history is being sent."""
         return any(viewer.backlog or viewer.then for viewer in self.viewers.values())
 
     def _take(self, frames: list[zmq.Frame]) -> None:

@@ -93,7 +93,7 @@ class ServerSecurity:
             socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
 
     def role(self, frame: zmq.Frame) -> Role:
-        """Whose message this is; on local sockets whoever reaches them may do everything."""
+        """Return the role of a message's sender; on local sockets it may do everything."""
         if self.keys is None:
             return "control"
         try:
@@ -110,7 +110,7 @@ class ServerSecurity:
 
 
 def _over_tcp(frame: zmq.Frame) -> bool:
-    """Whether a message came from an internet address; over ipc libzmq tells uid and pid."""
+    """Return whether a message came from an internet address; over ipc libzmq tells uid and pid."""
     try:
         ipaddress.ip_address(str(frame.get("Peer-Address")).partition("%")[0])
     except (zmq.ZMQError, ValueError):
@@ -127,7 +127,7 @@ def load_keys(run_dir: Path) -> dict[str, Any] | None:
 
 
 def keys_to_look(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a viewer that may not command."""
+    """Return the keys of a view-only viewer."""
     return {"server": {"public": keys["server"]["public"]}, "viewer": keys["viewer"]}
 
 

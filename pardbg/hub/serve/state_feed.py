@@ -52,12 +52,12 @@ class RowNews:
         self._told: dict[str, Any] = {}
 
     def due(self, now: int) -> bool:
-        """Whether it is time to look at them."""
+        """Return whether it is time to look at them."""
         rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
         return self.force or now - self.told_ns >= rate
 
     def take(self, rows: dict[str, dict[str, Any]], now: int) -> bool:
-        """Whether ``rows`` are to be said now; they count as said then."""
+        """Return whether to say ``rows`` now; they count as said then."""
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
         }

@@ -132,7 +132,7 @@ class Recipe:
     """Needs what only gloo on CPUs has, also where there are GPUs."""
 
     def load(self) -> Callable[[Any, Any], Any]:
-        """What trains; imports torch."""
+        """Return the function that trains; imports torch."""
         module, _, name = (self.code or f"{self.module}:train").partition(":")
         found: Callable[[Any, Any], Any] = getattr(import_module(module), name)
         return found

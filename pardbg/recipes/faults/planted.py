@@ -77,7 +77,7 @@ class Training:
         return tokens
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
-        """What backward starts from."""
+        """Return what backward starts from."""
         return loss(scores, targets)
 
     def update(self, step: int) -> None:

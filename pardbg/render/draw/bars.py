@@ -64,7 +64,7 @@ def thin(fraction: float, size: int) -> str:
 
 
 def shares(parts: Sequence[float], size: int) -> list[int]:
-    """Whole cells per part, summing to round(sum(parts) * size): largest remainders win."""
+    """Return whole cells per part, summing to round(sum(parts) * size): largest remainders win."""
     exact = [max(part, 0.0) * size for part in parts]
     cells = [int(value) for value in exact]
     missing = min(size, round(sum(exact))) - sum(cells)

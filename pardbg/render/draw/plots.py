@@ -49,8 +49,8 @@ class Scale:
     """Stands before the first tick: ``step 0``."""
 
     def place(self, value: float) -> float:
-        """Where a value lies on the axis. (Logarithms are taken here: plotext 6.1 takes them of
-        ticks and points, but not of limits.)"""
+        """Return where a value lies on the axis. (Logarithms are taken here: plotext 6.1 takes them
+        of ticks and points, but not of limits.)"""
         return math.log10(value) if self.log else value
 
 

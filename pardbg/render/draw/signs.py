@@ -52,7 +52,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def has_utf8() -> bool:
-    """What the locale's variables say; where none is set, what Python made of that."""
+    """Return whether the locale's variables say UTF-8; where none is set, whether Python does."""
     named = next((v for v in map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG")) if v), None)
     if named is not None:
         return "utf8" in named.lower().replace("-", "")

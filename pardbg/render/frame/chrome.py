@@ -133,13 +133,13 @@ def _size(snapshot: Snapshot) -> str:
 
 
 def _part(snapshot: Snapshot) -> Line:
-    """Which file of a recording in several."""
+    """Draw which file of a recording in several."""
     number, following = snapshot.run.part
     return line(Segment(f"part {number}", "warn")) if number > 1 or following else ()
 
 
 def _life(snapshot: Snapshot) -> Line:
-    """Which life or role of a run that has several."""
+    """Draw which life or role of a run that has several."""
     part, number = snapshot.part, len(snapshot.parts)
     if part is None:
         return line(Segment(f"[ ] {number} parts", "dim")) if number else ()

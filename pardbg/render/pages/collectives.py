@@ -93,8 +93,8 @@ def _text(row: CollectiveRow | P2PRow) -> str:
 
 
 def begins_at(snapshot: Snapshot, rows: Sequence[CollectiveRow | P2PRow], by_wait: bool) -> int:
-    """Where the page stands before a row is chosen: in a hang at what ranks are stuck in (where
-    they disagree, else where a culprit is missing, else where anybody is), else at the newest."""
+    """Return the row to show before one is chosen: in a hang at what ranks are stuck in (where they
+    disagree, else where a culprit is missing, else where anybody is), else at the newest."""
     newest, hang = 0 if by_wait else len(rows) - 1, snapshot.hang
     if by_wait or hang is None:
         return newest
@@ -328,7 +328,7 @@ def arrivals(row: CollectiveRow, snapshot: Snapshot, cells: int, limit: int) -> 
 
 
 def _shown(row: CollectiveRow, snapshot: Snapshot, limit: int) -> list[Arrival]:
-    """Those that a few lines are for, in the order of the group."""
+    """Return the arrivals that a few lines are for, in the order of the group."""
     held_up_by = snapshot.hang.culprits if snapshot.hang is not None else ()
 
     def weight(a: Arrival) -> tuple[bool, bool, float]:

@@ -191,7 +191,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
 
 
 def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
-    """Nobody holds anything: who waits, for whom, and what one can do."""
+    """Draw who waits for whom and what one can do while nothing is held."""
     hang = snapshot.hang
     hint = "space holds every rank at a consistent cut" if look.can_control else (
         "a recording: ←→ moves in time, :up and :down go through the frames"
@@ -246,7 +246,7 @@ def _ranks(
 
 
 def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
-    """What ranks do gets the room that what comes next leaves, and the other way round."""
+    """Return the cells for what ranks do: those that what comes next leaves, and vice versa."""
     hang = snapshot.hang
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     most = max((width(clean(now)) for now in {r.now for r in snapshot.ranks}), default=0) + 2

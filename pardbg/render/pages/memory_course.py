@@ -180,7 +180,7 @@ def _shown(units: Sequence[UnitRow], most: int) -> Sequence[UnitRow]:
 
 
 def _phases(view: ShardingView, axis: Axis) -> Line:
-    """Where forward, backward and the optimizer lie, in words."""
+    """Draw where forward, backward and the optimizer lie, in words."""
     drawn = Row(axis.cells)
     for name, t0, t1 in view.phases:
         if name == "recompute":

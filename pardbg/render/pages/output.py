@@ -106,7 +106,7 @@ _MOST_ROWS: Final = 4
 def output_lines(
     entry: OutputLine, begin_ns: int, cells: int, most: int = _MOST_ROWS
 ) -> tuple[Line, ...]:
-    """When, who, and what was printed, in at most ``most`` rows."""
+    """Draw when, by whom and what was printed, in at most ``most`` rows."""
     when = words.offset(max(0, entry.t_ns - begin_ns), 1e7)
     who = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""

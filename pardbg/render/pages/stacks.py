@@ -217,7 +217,7 @@ def fold(text: str, cells: int) -> list[str]:
 
 
 def _last_fitting(text: str, cells: int) -> int:
-    """Where to cut: after the last blank that fits, unless that wastes half a row."""
+    """Return where to cut: after the last blank that fits, unless that wastes half a row."""
     end = len(text)
     while width(text[:end]) > cells:
         end -= max(1, (width(text[:end]) - cells) // 2)

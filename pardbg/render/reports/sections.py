@@ -149,7 +149,7 @@ def wait_lines(waits: Sequence[MicrobatchWait]) -> list[str]:
 
 
 def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
-    """Where each rank had the most microbatches in flight."""
+    """Return lines on where each rank had the most microbatches in flight."""
     shown = list(peaks.items())[:MAX_PEAKS]
     said = [f"rank {rank} after {peak.action} ({peak.number})" for rank, peak in shown]
     more = ", …" if len(peaks) > MAX_PEAKS else ""

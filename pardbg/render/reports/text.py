@@ -82,7 +82,7 @@ def _run(report: Report) -> list[str]:
 
 
 def _ended(report: Report) -> str:
-    """How a run without an exit code stands."""
+    """Return how a run without an exit code stands."""
     if report.run.truncated:
         return "cut off"
     if report.live:
@@ -187,7 +187,7 @@ def _idle_table(use: Sequence[RankUse]) -> list[str]:
 
 
 def _steps(report: Report) -> list[str]:
-    """Where a step's time goes, by phase."""
+    """Return lines on where a step's time goes, by phase."""
     steps = [s for s in report.steps if s.phases]
     if not steps:
         return []

@@ -51,7 +51,8 @@ def import_files(paths: Sequence[Path], output: Path) -> Imported:
 
 
 def _written(files: Sequence[Path], builds: Sequence[Any]) -> int:
-    """When the newest dump was written, if its file still says so: a hang lasted until then."""
+    """Return when the newest dump was written (ns), if its file says so: a hang lasted till
+    then."""
     newest = max((t for build in builds for t, _ in build.records), default=0)
     stamp = max(path.stat().st_mtime_ns for path in files)
     return stamp if newest <= stamp <= newest + _DAY_NS else newest

@@ -90,8 +90,8 @@ def find(
 
 
 def step_end(store: Store, step: int) -> int | None:
-    """When ``step`` has ended on every rank that ran it; but before any action of the next one.
-    None: no rank ended it."""
+    """Return when ``step`` ended on every rank that ran it, in ns; before any action of the next
+    one. None: no rank ended it."""
     ends, following = [], []
     for process in store.procs.values():
         table = process.table("step")
@@ -110,9 +110,9 @@ def step_end(store: Store, step: int) -> int | None:
 
 
 def opening(store: Store) -> int | None:
-    """Where a recording opens, as there is something to see: the end of the second training step
-    (the first one warms up, and not every rank has told its memory), of the first where some rank
-    has ended no other. None: no rank has ended any."""
+    """Return the time at which a recording opens, where there is something to see: the end of the
+    second training step (the first one warms up, and not every rank has told its memory), of the
+    first where some rank has ended no other. None: no rank has ended any."""
     store.settle()
     tables = [table.col("step") for p in _ranks(store) if len(table := p.table("step"))]
     if not tables:
@@ -124,7 +124,7 @@ _ACTIVE: Final = ("step", "phase", "action", "wait", "done", "done_p2p")
 
 
 def active_bounds(store: Store) -> tuple[int, int] | None:
-    """When ranks did the first and the last thing that was recorded; None: nothing, or no rank
+    """Return when ranks did the first and last thing recorded, in ns; None: nothing, or no rank
     did. A hang belongs to it: where the job ended badly, its end does."""
     store.settle()
     tables = [p.table(name) for p in _ranks(store) for name in _ACTIVE]
@@ -240,7 +240,7 @@ def action_text(process: Process, row: int) -> str:
 
 
 def _action(store: Store, t_ns: int, text: str, step: int | None) -> Found:
-    """Where it begins in this step, nearest after ``t_ns``; else the next one, else the last."""
+    """Find its begin in this step, nearest after ``t_ns``; else the next one, else the last."""
     here: list[tuple[bool, bool, int, str]] = []
     for process in _ranks(store):
         rows, table = _rows_of(process, text), process.table("action")

@@ -95,7 +95,7 @@ _COMPARED: Final = re.compile(r"(\w+)\s*[!=]=\s*(\w*)$")
 
 
 def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
-    """Whole lines that ``text`` may become, best first; a blank at the end where more must come."""
+    """Return lines ``text`` may become, best first; a blank at the end where more must come."""
     if " " not in text:
         known = (_with_blank(action) for action in for_mode(live) if action.command)
         return [word for word in known if _starts(word, text)]

@@ -78,7 +78,7 @@ class Engine:
             self._thread.join(timeout_s)
 
     def want(self, want: Want) -> None:
-        """What the next frames must hold; a changed wish is answered at once."""
+        """Set what the next frames must hold; a change is answered at once."""
         if want != self._want:
             self._want = want
             self._wake.set()
@@ -185,7 +185,7 @@ class Engine:
         return True
 
     def _travel(self) -> None:
-        """Where keys and ``:goto`` want to be."""
+        """Move to where keys and ``:goto`` ask."""
         while self._journeys:
             journey = self._journeys.popleft()
             if isinstance(journey, Bookmark):

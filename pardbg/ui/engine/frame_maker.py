@@ -159,7 +159,7 @@ class FrameMaker:
         return found
 
     def awaiting(self, made: Frame | None, now_s: float) -> Frame | None:
-        """Where the moment asked for is not read yet: the frame before it, saying so."""
+        """Return the previous frame, marked, while the moment asked for is not read yet."""
         t_ns = self._cursor.at(now_s)
         if not self._cursor.replay or t_ns is None or made is None or self._loader.is_read(t_ns):
             return None
@@ -211,7 +211,7 @@ class FrameMaker:
 
 
 def stopped(snapshot: Snapshot) -> tuple[object, ...]:
-    """What holds ranks up, and who has come to a stop."""
+    """Return what holds ranks up, and who has come to a stop."""
     hang = snapshot.hang
     rows = tuple((r.rank, r.state) for r in snapshot.ranks if r.state not in ("running", "waiting"))
     return (None if hang is None else (hang.kind, hang.culprits)), rows

@@ -170,7 +170,7 @@ class Places:
         self._made_s, self._made_of = 0.0, None
 
     def go(self, journey: Journey, t_ns: int, begin_ns: int, end_ns: int) -> Found:
-        """Where a journey ends. Raises UserError."""
+        """Return where a journey ends. Raises UserError."""
         if journey.goto:
             target = parse(journey.goto)
             found = find(self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step)

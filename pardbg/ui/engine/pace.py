@@ -69,12 +69,12 @@ class Pace:
 
     @property
     def idle(self) -> bool:
-        """Nobody has moved about for a while."""
+        """Return whether nobody has navigated for a while."""
         return time.monotonic() - self._looked_s > IDLE_S
 
     @property
     def slow(self) -> bool:
-        """Whole frames take long."""
+        """Return whether whole frames take long."""
         return self._whole_s > SLOW_S
 
     def is_time(self, awaited: bool) -> bool:

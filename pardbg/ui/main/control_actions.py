@@ -123,7 +123,7 @@ class ControlActions:
         self._view.paint()
 
     def said_at_start(self, text: str, bad: bool) -> None:
-        """What became of a line of a ``.pardbgrc``."""
+        """Show what became of a line of a ``.pardbgrc``."""
         debug = self._debug
         debug.say(text, "bad" if bad else "dim")
         if bad:

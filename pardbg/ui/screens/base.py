@@ -162,7 +162,7 @@ class Page(PicturePane):
         return max(1, (snapshot.step_ns or 100_000_000) // 20)
 
     def jump(self, frame: Frame) -> Evidence | None:
-        """Where enter goes to; None: it opens the detail."""
+        """Return where enter goes to; None: it opens the detail."""
         return None
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:

@@ -64,7 +64,7 @@ class TimelinePage(Page):
         )
 
     def _lanes(self, frame: Frame) -> Lanes:
-        """Those that the filter leaves."""
+        """Return the lanes that the filter leaves."""
         lanes: Lanes = frame.lanes
         wanted = whole(self.contains)
         if wanted is not None:

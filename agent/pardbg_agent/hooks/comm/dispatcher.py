@@ -111,7 +111,7 @@ def _rest(keyset: Any) -> Any:
 
 
 def _ends(spec: Spec) -> Any:
-    """How the completion of an op is seen that C++ issued."""
+    """Return how the completion of an op that C++ issued is seen."""
     functional, future = spec.functional, spec.future
 
     def ends(c: _core.Core, op: Op, args: Args, result: Any) -> None:

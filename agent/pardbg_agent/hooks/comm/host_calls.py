@@ -215,7 +215,7 @@ def _destroy(group: Any = None) -> About:
 
 
 def _key(store: Any, keys: Any = "", *_: Any, **__: Any) -> About:
-    """Whoever sets the key is waited for, and that may be any rank: alone, by name of the key."""
+    """Describe a wait for a key: any rank may set it, so it is named by the key alone."""
     return About(", ".join(keys) if isinstance(keys, (list, tuple)) else str(keys), None)
 
 

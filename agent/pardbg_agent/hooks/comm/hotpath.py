@@ -133,8 +133,8 @@ def _adopt(c: _core.Core) -> None:
 
 
 def _tell(c: _core.Core) -> None:
-    """What C++ goes by: after each change of the step, the level, the gate or the watches. Any
-    thread; one that was interrupted in between must not put back what another has changed."""
+    """Tell C++ of each change of the step, the level, the gate or the watches. Any thread; one that
+    was interrupted in between must not put back what another has changed."""
     said = None
     while (known := _facts(c)) != said:
         c.native.table.set(*known)

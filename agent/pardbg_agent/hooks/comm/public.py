@@ -160,7 +160,7 @@ def _forget(key: int, ref: Any) -> None:
 
 
 def _spec(op: str, coalesced: bool = False, **fields: Any) -> Spec:
-    """Where ``_begin`` puts things: (inputs, tensor, bytes in, bytes out, root, tag, async_op)."""
+    """Return what ``_begin`` needs: (inputs, tensor, bytes in, bytes out, root, tag, async_op)."""
     word = f"{op} of many" if coalesced else op
     return Spec(
         word, op, given, 0, root=4 if fields.pop("rooted", False) else -1, tag=5, is_async=6,

@@ -49,7 +49,7 @@ def _begins(c: _core.Core, made: Actions, given: Given) -> Plan | None:
 
 
 def _before_loss(c: _core.Core, state: Any, activation: Any, *_: Any, **__: Any) -> None:
-    """What backward is to begin from: on the last stage the loss, elsewhere stand-ins for what
-    was sent."""
+    """Note what backward begins from: the loss on the last stage, else stand-ins for what was
+    sent."""
     if not type(getattr(activation, "grad_fn", None)).__name__.startswith("SendTensor"):
         seam.keep_loss(pipeline_actions.of(c), activation)

@@ -80,8 +80,8 @@ def report_mean(c: _core.Core, made: Actions) -> None:
 
 
 def names_of(function: Any) -> Callable[[tuple[Any, ...], Given], Given]:
-    """How a call of ``function`` gives its arguments, whatever the call's form: by name. What the
-    signature does not know is left out."""
+    """Return a function that names a call's arguments, whatever its form. Arguments that the
+    signature does not have are left out."""
     try:
         known = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):

@@ -79,13 +79,13 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
 
 
 def activations(c: _core.Core, num_bytes: int, t: int, recomputed_bytes: int = 0) -> None:
-    """What a whole forward saved; while a region is recomputed, its inside comes on top."""
+    """Count what a whole forward saved; while a region is recomputed, its inside comes on top."""
     memory_limit.record(c, "activations", num_bytes, num_bytes + recomputed_bytes, t)
     _of(c).parts["activations"] = num_bytes + recomputed_bytes
 
 
 def counted(c: _core.Core, stage: int, num_bytes: int) -> None:
-    """What one microbatch's forward of a pipeline stage saved."""
+    """Count what one microbatch's forward of a pipeline stage saved."""
     _of(c).chunks[stage] = num_bytes
 
 
@@ -151,8 +151,8 @@ def _counts(x: Context) -> tuple[int, int]:
 
 
 def _inner(optimizer: Any) -> list[Any]:
-    """Those that keep the state: ZeroRedundancyOptimizer has a local one for this rank's share,
-    torchtitan's OptimizersContainer one for each part of the model."""
+    """Return the optimizers that keep the state: ZeroRedundancyOptimizer has a local one for this
+    rank's share, torchtitan's OptimizersContainer one for each part of the model."""
     parts = getattr(optimizer, "optimizers", None)
     named = getattr(optimizer, "optim", None), *(parts if isinstance(parts, (list, tuple)) else ())
     return [each for each in named if isinstance(each, torch.optim.Optimizer)] or [optimizer]

@@ -190,7 +190,7 @@ def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 
 def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
-    """What backward begins from, if it is one number."""
+    """Note what backward begins from, if it is one number."""
     unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
         value, share = unscaled or (tensors.item(), share_of(tensors))

@@ -180,7 +180,7 @@ def _order(
 
 
 def _then(seen: Sequence[str], planned: Sequence[str]) -> list[str]:
-    """What was seen comes as it came, also where the plan says otherwise."""
+    """Return what was seen in the order it came, also where the plan says otherwise."""
     known = {*seen, *(other for text in seen if (other := twin(text)) is not None)}
     return [*seen, *(text for text in planned if text not in known)]
 
@@ -270,7 +270,7 @@ def _last(
 
 
 def _moved_ns(view: View) -> int | None:
-    """When the last verb was given, where it is one that runs some actions and ranks are held."""
+    """Return when the last verb was given if it runs some actions and ranks are held, in ns."""
     events = view.store.controls.last(view.t_ns, 64)
     mode = next((fields.text(e, "mode") for _, e in reversed(events) if "mode" in e), "running")
     if mode not in ("held", "stepping") or view.run_end is not None:

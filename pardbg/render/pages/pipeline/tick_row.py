@@ -118,7 +118,7 @@ def _cell(drawn: Row, cell: TickCell, many_stages: bool, seen: Window) -> None:
 
 
 def gutter(row: TickRow, many_stages: bool, cells: int) -> Line:
-    """Where the rank is held and whom it waits for, in exactly ``cells`` cells."""
+    """Draw where the rank is held and what it waits for, in exactly ``cells`` cells."""
     parts: list[Segment] = [Segment("┊ ", "faint")]
     if row.gate:
         text = clean(short_next(row.gate, many_stages))
