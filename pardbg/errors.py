@@ -10,4 +10,4 @@ class UserError(Exception):
 
 
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""What fields of a wrong type or size, from outside, lead to."""
+"""Errors that fields of a wrong type or size, from outside, lead to."""

@@ -40,7 +40,7 @@ MAX_TEXT: Final = 40
 WHY_SILENT: Final = (
     "the network between here and there, the relay or the node; ranks are shown as they were"
 )
-"""Of a node that nothing is heard of."""
+"""Causes for the silence of a node."""
 _DECIMAL: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATION: Final = re.compile(

@@ -135,7 +135,7 @@ MODULES: Final = (
 )  # fmt: skip
 CHILDREN: Final = ("multiprocessing.resource_tracker", "multiprocessing.spawn",
                    "multiprocessing.forkserver", "compile_worker")  # fmt: skip
-"""Of command lines that are no rank's: names of programs, of modules, and words in ``-c``."""
+"""Parts of command lines that are no rank's: names of programs, of modules, and words in ``-c``."""
 _SAME: Final = (b"RANK", b"LOCAL_RANK", b"TORCHELASTIC_RUN_ID", b"TORCHELASTIC_RESTART_COUNT")
 
 

@@ -22,7 +22,7 @@ from pardbg_agent.wire import DefKind
 MAX_NAMES: Final = 65_536
 """Names a process may define; past it every new one is ``MORE``. Bounds memory."""
 MAX_BYTES: Final = 64 << 20
-"""Of a file that are read."""
+"""Maximum bytes of a file that are read."""
 MORE: Final = "(more names than pardbg keeps)"
 _MAX_STRING: Final = 1024
 _LENGTH: Final = struct.Struct("<I")

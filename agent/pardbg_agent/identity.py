@@ -13,7 +13,7 @@ from typing import Any, Final
 from pardbg_agent import clock
 
 ENV_HOST: Final = "PARDBG_HOST"
-"""What recordings call this host, where its own name says nothing or should not be said."""
+"""Name of this host in recordings, where its own name says nothing or should not be said."""
 
 _MAX_ARG, _MAX_ARGS = 256, 32
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")

@@ -23,7 +23,7 @@ write full blocks."""
 ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
 LEVELS: Final = ("off", "summary", "full")
-"""How much a rank records, by the level's number."""
+"""Sampling levels: how much a rank records, by number."""
 REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 """Names of reductions, by the value of torch's RedOpType."""
 RUN_FILE: Final = "run.json"
@@ -171,7 +171,7 @@ class Flag(enum.IntFlag):
     PACED = 2048
     """Compute that a recipe paces with sleeps."""
     OTHER_THREAD = 4096
-    """Of an issue: by a Python thread that is not the main one (its name: NOTE_THREAD)."""
+    """Flag of an issue: by a Python thread that is not the main one (its name: NOTE_THREAD)."""
 
 
 # --------------------------------------------------------------------------- ring file
@@ -301,7 +301,7 @@ GATE_ALL: Final = (
 )  # fmt: skip
 
 LEASE_NS: Final = 10_000_000_000
-"""How long ranks stay held without a word from the one who holds them."""
+"""Time ranks stay held without a renewal by the one who holds them."""
 
 
 EXPR_NUMBERS: Final = frozenset(
@@ -316,7 +316,7 @@ EXPR_MAX_DEPTH: Final = 16
 MAX_BREAKS: Final = 64
 """Breakpoints of one rank, and watches."""
 WATCH_KINDS: Final = ("nan", "mismatch", "slow", "skew", "memory", "diverge")
-"""What a watch can look for. Limits: ``slow`` times the median, ``skew`` ns, ``memory`` bytes."""
+"""Kinds of watches. Limits: ``slow`` times the median, ``skew`` ns, ``memory`` bytes."""
 
 
 class Msg(str, enum.Enum):

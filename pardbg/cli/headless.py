@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STDOUT, STDERR = 1, 2
 POLL_S = 0.05
 RECORDED_TIMEOUT_S = 30.0
-"""How long the hub may take to write the rest of a session after its job ended."""
+"""Maximum time for the hub to write the rest of a session after its job ended."""
 
 
 def default_session_path(name: str) -> Path:

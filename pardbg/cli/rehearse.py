@@ -45,7 +45,7 @@ NEEDS: Final = (
     ("another world size", ("AnotherWorld", "world_size", "world size", "WORLD_SIZE",
                             "number of ranks", "num_ranks")),
 )  # fmt: skip
-"""What a program's first error says that it needs."""
+"""Needs that a program's first error names."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

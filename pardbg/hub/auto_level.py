@@ -22,7 +22,7 @@ from pardbg.store.store import Limits, Store
 from pardbg.words import duration
 
 RAISE_S: Final = 20.0
-"""How long everything is recorded after something seems wrong."""
+"""Time for which everything is recorded after something seems wrong."""
 AGAIN_NS: Final = 600_000_000_000
 """The same thing raises the level again after so long: what is always so needs no more detail."""
 POLL_S: Final = 0.25

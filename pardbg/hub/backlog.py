@@ -16,7 +16,7 @@ RECENT_BYTES: Final = 64 << 20
 DEFINITION_BYTES: Final = 64 << 20
 """Definitions beyond this are recorded and forwarded, but late viewers do not get them."""
 OVERHEAD: Final = 120
-"""What a kept message costs besides its bytes."""
+"""Bytes a kept message costs besides its own."""
 
 Wire = tuple[bytes, bytes]
 """[key, payload] as it travels."""

@@ -16,13 +16,13 @@ from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, writ
 
 ENV_HUB, ENV_KEY, ENV_SHARED = "PARDBG_HUB", "PARDBG_KEY", "PARDBG_SHARED"
 WAIT_S: Final = 300.0
-"""How long a node waits for the file of node 0."""
+"""Maximum time a node waits for the file of node 0."""
 POLL_S: Final = 0.2
 FRESH_S: Final = 3600.0
 """A shared file older than this is another job's."""
 LISTENS_S: Final = 60.0
-"""So is one whose hub is not there (the last step of the same job, the last try under this id): how
-long node 0 has for another one, before its word is taken as it is."""
+"""Maximum wait for another file where its hub is not there (it is of the job's last step, or the
+last try under this id); then it is taken as it is."""
 _NODE: Final = (
     "PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "GROUP_RANK", "OMPI_COMM_WORLD_RANK",
     "PMI_RANK", "RANK",

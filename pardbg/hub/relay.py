@@ -47,7 +47,7 @@ ABSENT_NS: Final = 3_000 * MS
 PULL_HWM: Final = 64
 MAX_LINES: Final = 500
 TOLD_FILE: Final = "relay.json"
-"""How far the job's output has been passed on, for a relay that comes after us."""
+"""File with how far the job's output has been passed on, for a relay that comes after us."""
 
 
 class Relay:

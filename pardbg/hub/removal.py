@@ -31,7 +31,7 @@ _RUN_FILES: Final = re.compile(
     r"|job\.(?:out|err)(?:\.aside\d+)?|notices|relay\.json|told|kill|data|pub|ctrl"
     r"|\.[a-z]+\.(?:json|pid)\.\d+|plan|imports(?:\.learnt)?|(?:out|err|why|places)\.\d+"
 )
-"""What launcher, hub and rehearsals make in a run's directory (``.…``: JSON files half written)."""
+"""Files of launcher, hub and rehearsals in a run's directory (``.…``: JSON files half written)."""
 RING: Final = ".ring"
 _RING_SUFFIXES: Final = (RING, ".defs", ".board", ".board.new")
 _RING_FILES: Final = re.compile(".+(?:" + "|".join(map(re.escape, _RING_SUFFIXES)) + ")")

@@ -36,7 +36,7 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
 _REFUSED: Final = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-"""Of another run's key a hub says nothing: it closes the connection."""
+"""Events of a refusal: of another run's key a hub says nothing and closes the connection."""
 MAX_KEPT: Final = 256
 """Batches that wait for their process's WELCOME; beyond that nothing is taken from any."""
 MAX_REFUSED: Final = 100

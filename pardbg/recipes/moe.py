@@ -35,7 +35,7 @@ from pardbg.recipes.model import Block, gpt, loss
 from pardbg.recipes.shape import EXPERTS, MOE_BLOCKS, WIDTH
 
 NUDGE = 0.02
-"""How far a step moves the bias of an expert that had too many tokens, or too few."""
+"""Distance by which a step moves the bias of an expert that had too many tokens, or too few."""
 
 
 class Experts(nn.Module):

@@ -36,7 +36,7 @@ REDUCTIONS = {
     "nccl": ("SUM", "AVG", "PRODUCT", "MIN", "MAX"),
     "mpi": ("SUM", "PRODUCT", "MIN", "MAX", *BITWISE),
 }
-"""What each backend can combine with. PREMUL_SUM is NCCL's alone, and no method of ReduceOp."""
+"""Reductions of each backend. PREMUL_SUM is NCCL's alone, and no method of ReduceOp."""
 
 # Before 2.13 they had these other names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -23,7 +23,7 @@ from pardbg_agent.wire import FRAME, PROTOCOL_VERSION, DefKind, Key
 
 BEGIN_NS: Final = 1_000_000_000
 STALL_NS: Final = 2_500_000_000
-"""When the stacks of stuck ranks are told, after their last event; a live hub takes as long."""
+"""Time from the last event of stuck ranks to their stacks; a live hub takes as long."""
 END_NS: Final = 8_000_000_000
 BATCH: Final = 8192
 MAX_STACKS: Final = 256

@@ -42,7 +42,7 @@ _LISTS: Final = {
     Opcode.SCHEMA: (Schema, "schemas"), Opcode.CHANNEL: (Channel, "channels"),
     Opcode.CHUNK_INDEX: (ChunkIndex, "chunks"), Opcode.METADATA_INDEX: (MetadataIndex, "metadata"),
 }  # fmt: skip
-"""What a summary has many of, and where they go."""
+"""Records a summary has many of, and where they go."""
 
 
 @dataclass(slots=True)

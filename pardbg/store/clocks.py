@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DRIFT: Final = 100e-6
-"""How far two quartz clocks may run apart per second, with room (they are good to 50 ppm)."""
+"""Maximum drift of two quartz clocks per second, with room (they are good to 50 ppm)."""
 _MAX_TOLD: Final = 4096
 _MAX_JUMPS: Final = 64
 WINDOW: Final = 16

@@ -70,7 +70,7 @@ class ModelDef:
 
 
 _NUMBERED: Final = re.compile(r"\d+|[0-9a-f]{40}|undefined")
-"""What torch calls groups that nobody named: a number, or a hash of their ranks."""
+"""torch's names of groups that nobody named: a number, or a hash of their ranks."""
 Frame = tuple[str, int, str]
 """(file, line, function)"""
 MAX_FRAMES = 128

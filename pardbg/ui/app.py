@@ -27,7 +27,7 @@ from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.prompt import Prompt
 
 ARRIVED_S = 3.0
-"""Where a journey ended is said for so long: it stands where the time bar is."""
+"""Time for which the end of a journey is shown: it stands where the time bar is."""
 
 
 class PardbgApp(TerminalApp):

@@ -31,7 +31,7 @@ NARROWEST: Final = 40
 PLAY_S: Final = 0.25
 """Between two ticks while it plays."""
 STALE_S: Final = 0.15
-"""How long the picture of the draft before stands unmarked, while the new one is made."""
+"""Time the previous draft's picture stands unmarked, while the new one is made."""
 KEPT: Final = 32
 """Sheets kept, for undo and redo."""
 Say = Callable[[Table], Sheet]

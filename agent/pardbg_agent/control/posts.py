@@ -60,11 +60,11 @@ HEADER: Final = struct.Struct("@8sIIiIQq")
 """magic, slot bytes, pid, rank, kinds (bits of KINDS), job, kernel ticks when the process began.
 Then its CRC-32."""
 KINDS: Final = {"mismatch": 1, "skew": 2, "diverge": 4}
-"""What a process watches, as bits."""
+"""Bits of what a process watches."""
 ELSEWHERE: Final = 128
 """Another one: the board is a copy of one on another node; pid and start are the copier's."""
 AWAY_NS: Final = 50_000_000
-"""How long an op waits for the copies of the others' posts, where ranks elsewhere take part."""
+"""Maximum time an op waits for the copies of the others' posts, where ranks elsewhere take part."""
 _COUNT: Final = struct.Struct("@Q")
 _PLACE: Final = struct.Struct("@H")
 _COUNT_AT, _PLACES_AT, PLACES = 64, 128, 1024

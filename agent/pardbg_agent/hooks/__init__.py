@@ -15,7 +15,7 @@ from pardbg_agent.clock import now_ns
 _installed: Any = None
 OUTLIVE_NS: Final = 60_000_000_000
 QUIET_S = 0.05
-"""How long gloo's worker may need, after the last completion, to drop what it holds."""
+"""Maximum time gloo's worker needs, after the last completion, to drop what it holds."""
 
 
 def install() -> None:

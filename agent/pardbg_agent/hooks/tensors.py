@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 WORDS: Final = ("params", "grads", "optimizer")
-"""What ``hash`` knows without an expression: everything the optimizers of the program have."""
+"""Words ``hash`` knows without an expression: everything the optimizers of the program have."""
 BINS: Final = 20
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 MAX_TENSORS: Final = 4_000

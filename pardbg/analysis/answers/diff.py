@@ -34,7 +34,7 @@ CONFIDENCE: Final = 0.99
 MAX_VALUES: Final = 20_000
 """More values than this are thinned evenly: the medians of so many do not move by it."""
 SMALLEST: Final = 0.005
-"""Of the value: a smaller difference is none, however sure."""
+"""Share of the value below which a difference is none, however sure."""
 NOISY_SIZE: Final = 0.02
 """The same of what the operating system counts."""
 _NOISY_SIZES: Final = ("memory rss", "memory allocated")

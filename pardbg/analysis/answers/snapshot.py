@@ -86,7 +86,7 @@ FEW_STEPS: Final = 4
 """Where a live run's ranks ended more since the last snapshot, the whole one says what was in
 them."""
 MANY: Final = 128
-"""Of more ranks a page shows some: a first answer is made for those."""
+"""Number of ranks above which a page shows some: a first answer is made for those."""
 PARTS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
 """Fields of a snapshot that take long at many ranks and that few pages show."""
 

@@ -26,7 +26,7 @@ _INFERRED: Final = int(wire.Flag.INFERRED)
 _ACTIVITY: Final = ("phase", "action")
 """Not ops: programs average their loss over ranks just before they log it."""
 BACKWARD: Final = "backward"
-"""What says a loss: the scalar that backward began from, …"""
+"""Sources of a loss: the scalar that backward began from, …"""
 SCHEDULE: Final = "schedule"
 """… what a framework's schedule reported …"""
 LOGGED: Final = "logged"

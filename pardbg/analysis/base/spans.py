@@ -17,7 +17,7 @@ from pardbg_agent import wire
 _OPEN: Final = 16
 """Number of newest span begins searched for spans that have not ended."""
 _DEPTH: Final = 16
-"""So deep may spans be nested to be found."""
+"""Maximum nesting depth of spans that are found."""
 
 
 class Span(NamedTuple):

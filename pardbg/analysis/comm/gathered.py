@@ -22,7 +22,7 @@ from pardbg_agent import wire
 
 MAX_MEMBERS: Final = 4096
 SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
-"""What all ranks must say alike of an op."""
+"""Fields of an op that must agree on all ranks."""
 _UPPER_BOUNDS: Final = ("waited", "polled")
 _ISSUED: Final = (
     "group_id", "name_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step", "stage",

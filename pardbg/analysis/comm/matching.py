@@ -30,7 +30,7 @@ _MARGIN: Final = 1.6
 _FEW: Final = 40
 """Rows that a collective has at first taken to have."""
 MISSING_AFTER_NS: Final = 1_000_000_000
-"""How long the others must have waited before a rank is called missing."""
+"""Minimum wait of the others before a rank is called missing."""
 _IN_OUT: Final = {"gather": "a", "scatter": "b"}
 _BARRIERS: Final = ("barrier", "monitored_barrier")
 _NO_SIZE: Final = ("all_to_all", *_BARRIERS)

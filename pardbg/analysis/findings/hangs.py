@@ -60,7 +60,7 @@ GETS_ON_NS: Final = 3_000_000_000
 UNUSUAL: Final = 5
 """... nobody had to wait a fifth as long in ..."""
 LEAST_BEFORE: Final = 8
-"""... so many ops before."""
+"""... this number of ops before."""
 ENDED_NS: Final = 1_000_000_000
 """A process that has just gone: why is told with its exit code."""
 BEFORE_NS: Final = 200_000_000

@@ -48,8 +48,8 @@ CALL_ADVICE: Final = (
     "split_group and init_device_mesh in the same order with the same arguments."
 )
 DECIDED_AFTER_NS: Final = 1_000_000_000
-"""How long the ranks that have not come are waited for, to know which ones differ from most; as
-many times as long as threads share a core of their host, as in a start-up: set-up calls too."""
+"""Maximum wait for ranks that have not come, to know which ones differ from most; times the threads
+that share a core of their host, as in a start-up: set-up calls too."""
 
 
 def mismatches(view: View) -> Iterable[Finding]:

@@ -20,7 +20,7 @@ from pardbg_agent import wire
 
 _P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
 MIN_STEPS: Final = 3
-"""Of a run that has ended. While it runs, local SGD may average later."""
+"""Minimum steps of a run that has ended. While it runs, local SGD may average later."""
 MIN_LIVE_STEPS: Final = 1000
 SMALL_BYTES: Final = 1024
 """Losses, counts and flags are smaller, gradients and activations larger."""

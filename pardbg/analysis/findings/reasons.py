@@ -27,7 +27,7 @@ _MOST_LOAD: Final = 4.0
 START_LOAD: Final = 8.0
 """A start-up has many processes and threads beside it, and reads the disk."""
 _UNKNOWN_NS: Final = 3_000_000_000
-"""Where threads take turns on cores, and no stack has come yet that says what a rank does."""
+"""Wait where threads take turns on cores and no stack says yet what a rank does."""
 _MAX_THREADS: Final = 3
 _BLOCKED_NS: Final = 6_000_000_000
 """A disk with other things to do, or pages that are read anew, keep a rank as long."""

@@ -15,7 +15,7 @@ from pardbg.events import fields
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
 STUCK_NS: Final = 5_000_000_000
-"""An op that all its ranks issued and that does not end for so long."""
+"""Minimum time that an op issued by all its ranks has not ended."""
 SET_UP_NS: Final = 12_000_000_000
 """... a call of the set-up, while a rank in it works or stands ready: hosts are busy then."""
 _EVENTS: Final = 64

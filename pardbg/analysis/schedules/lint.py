@@ -18,7 +18,7 @@ Kind = Literal["missing", "twice", "order", "place", "message", "deadlock"]
 Load = Literal["loads", "refused", "no order"]
 _BEFORE: Final = {"B": "F", "I": "F", "W": "I"}
 MAX_PROBLEMS: Final = 1000
-"""Of one table: a cell 999999F999999 alone makes a million million others missing."""
+"""Limit for one table: a cell 999999F999999 alone makes a million million others missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Problem:
     placement: Placement
     taken: Durations | Costs
     memory: float | None
-    """Most activations on a rank, in microbatches' of all its stages; None: no limit."""
+    """Maximum activations on a rank, in microbatches over all its stages; None: no limit."""
 
     @property
     def num_stages(self) -> int:

@@ -15,7 +15,7 @@ from pardbg.analysis.schedules.search import Found, Problem, better
 from pardbg.analysis.whatif.playout import Between, ordered, spans
 
 UNITS: Final = 20
-"""Of the shortest duration: times are whole numbers to the solver."""
+"""Units in the shortest duration: times are whole numbers to the solver."""
 
 
 def solver_there() -> bool:

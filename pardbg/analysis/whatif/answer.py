@@ -38,8 +38,8 @@ from pardbg.words import percent
 SHARES: Final = (1 / 3, 2 / 3)
 """Shares of W in B that an assumed split is tried with."""
 LEAST_MARGIN: Final = 0.05
-"""So far off the model may be for a schedule that it did not see, however well it has the one that
-ran: ``make bench ONLY=whatif`` measures it."""
+"""Minimum error of the model for a schedule it did not see, however well it fits the one that ran:
+``make bench ONLY=whatif`` measures it."""
 IMBALANCE: Final = 0.05
 """Stages this far apart are also tried with equal times."""
 EVERY: Final = 16

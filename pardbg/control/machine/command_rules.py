@@ -17,9 +17,9 @@ from pardbg_agent.wire import Msg
 
 MAX_QUEUE = 8
 MAX_COUNT = 10_000
-"""How often a verb may be asked for at once."""
+"""Maximum number of times a verb may be asked for at once."""
 RUN_WAIT_NS = 1_000_000_000
-"""How long ``continue`` waits for the agents' word before it is answered anyway."""
+"""Maximum time ``continue`` waits for the agents' word before it is answered anyway."""
 MAX_ROUNDS = 4
 """``next``: how often ranks that settling left inside the step are sent on to its end."""
 

@@ -32,7 +32,7 @@ PIECE_BYTES: Final = 1 << 20
 MAX_COPIES: Final = 512
 """A third of a MiB each, in shared memory; ranks beyond that are not compared here."""
 TURN_MS: Final = 2
-"""How often to look while somebody watches."""
+"""Time between two looks while somebody watches."""
 
 Change = list[Any]
 """[proc, rank, kinds, job, [[place, bytes], ...]]; rank -1: its process has ended."""

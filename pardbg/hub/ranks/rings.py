@@ -25,7 +25,7 @@ FRESH_NS: Final = 3_000_000_000
 """A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
 BATCH: Final = 4096
 LOAD_SHARE: Final = 0.1
-"""What a look, some times a second, counts in the mean of the host's load."""
+"""Weight of a look, some times a second, in the mean of the host's load."""
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 SALVAGED: Final = 1
 """FRAME flag: the hub read these records from the ring of a process that had ended."""

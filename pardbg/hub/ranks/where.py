@@ -28,7 +28,7 @@ ELSEWHERE_NS: Final = 7_000_000_000
 MAX_FRAMES: Final = 256
 WAITING: Final = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/selectors.py",
                   "/concurrent/futures/thread.py")  # fmt: skip
-"""Where a thread stands that waits for another one."""
+"""Places of a thread that waits for another one."""
 IN_OPS: Final = ("wait", "op", "call")
 MAX_OUTSIDE: Final = 32
 """Processes looked at from outside for one question."""

@@ -39,9 +39,9 @@ HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
 TOLD_FILE, KILL_FILE = "told", "kill"
 """Signals that the job was given, a line each; there if the job is to be ended."""
 RECORDED_FILE = "recorded.json"
-"""What the hub says of the recording at its end, or when it can write no more of it."""
+"""Result of the recording, by the hub, at its end or when it can write no more of it."""
 NOTICES_FILE = "notices"
-"""What the hub has to say to who started the run, a line each: it is held, it was let go."""
+"""Messages of the hub to whoever started the run, a line each: it is held, it was let go."""
 
 
 CTRL_PORT, DATA_PORT, PUB_PORT = 0, 1, 2

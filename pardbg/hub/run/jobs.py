@@ -34,7 +34,7 @@ UNKNOWN: Final = "the launcher was killed: how the job ended is not known"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 LOOK_S: Final = 0.1
 REAP_S: Final = 1.0
-"""How long whoever became the job's parent may take to write down how it ended."""
+"""Maximum time for the job's new parent to write down how it ended."""
 
 
 def is_alive(said: dict[str, Any] | None, pid: str, start: str) -> bool:

@@ -36,7 +36,7 @@ HUB_START_S: Final = 60.0
 """A host with many processes a core takes longer to import than one would wait."""
 HUB_POLL_S: Final = 0.003
 HUB_END_S: Final = 20.0
-"""How long the hub may take to write the rest after the job's end."""
+"""Maximum time for the hub to write the rest after the job's end."""
 TICK_S: Final = 0.2
 STAND_IN_S: Final = 0.01
 RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)

@@ -28,7 +28,7 @@ from pardbg_agent.sender.wake import WakePipe
 
 LAUNCHER, HUB = b"l", b"h"
 HEAR_S: Final = 0.03
-"""How long to wait for what the others heard."""
+"""Time to wait for what the others heard."""
 _NOT_PASSED: Final = {
     signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU,
     signal.SIGWINCH, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,

@@ -25,7 +25,7 @@ SCAN_NS: Final = 250_000_000
 SETTLE_NS: Final = 150_000_000
 """Time for a dead process's last messages to arrive through the sockets."""
 PING_LOOK_NS: Final = 20_000_000
-"""How often to look whose clock is due."""
+"""Time between two looks at whose clock is due."""
 LOST_NS: Final = 15_000_000_000
 """Silence after which a process on another host counts as lost."""
 

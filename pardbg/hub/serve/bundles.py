@@ -14,11 +14,11 @@ from typing import Final
 from pardbg_agent import wire
 
 MANY: Final = 128
-"""Of more processes records wait for more of the same process."""
+"""Number of processes above which records of a process wait to be sent together."""
 HOLD_NS: Final = 400_000_000
-"""So long at most."""
+"""Maximum time a record waits."""
 MAX_RECORDS: Final = 1024
-"""Of one message, unless a single batch has more."""
+"""Maximum records of one message, unless a single batch has more."""
 
 
 @dataclass(slots=True)

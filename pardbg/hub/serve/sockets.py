@@ -37,7 +37,7 @@ _MAY: Final[dict[str, tuple[Role, ...]]] = {
 PULL_HWM: Final = 256
 PUB_HWM: Final = 2_000
 LINGER_MS: Final = 1_000
-"""How long viewers may take to fetch what is in their queues."""
+"""Maximum time for viewers to fetch what is in their queues."""
 
 
 def make_keys() -> dict[str, Any]:

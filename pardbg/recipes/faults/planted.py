@@ -17,7 +17,7 @@ from pardbg.recipes.shape import BATCH
 Batch = Callable[[int], tuple[Tensor, Tensor]]
 """Step in; this rank's tokens and targets out, two int64 tensors [BATCH / ranks, CONTEXT]."""
 NUMBERS_PER_MIB = 2**20 // 4
-"""Of float32."""
+"""Numbers of float32 in a MiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,12 @@ from pardbg.render.pages.pipeline.schedule import label as short
 
 GUTTER = 15
 MANY = 128
-"""Of more ranks than that the page lists those around the chosen one."""
+"""Number of ranks above which the page lists those around the chosen one."""
 SHORT = {
     "all_reduce": "AR", "all_gather": "AG", "reduce_scatter": "RS", "all_to_all": "A2A",
     "broadcast": "BC", "barrier": "BA", "gather": "GA", "scatter": "SC", "reduce": "RE",
 }  # fmt: skip
-"""What stands in a box that is too narrow for the op's name."""
+"""Labels of boxes that are too narrow for the op's name."""
 HATCHED = ("wait",)
 """Style roots drawn with a character instead of a fill."""
 

@@ -51,7 +51,7 @@ def flows(view: View) -> Iterator[Flow]:
 
 
 COMPRESSION: Final = 1
-"""Of a trace made to be looked at once: level 6 makes it a fifth smaller and takes three times."""
+"""Of a trace made for one look: level 6 makes it a fifth smaller and takes three times."""
 _ROWS_PER_LANE: Final = 100
 
 

@@ -20,7 +20,7 @@ MAX_JSON_BYTES: Final = 2 << 30
 MAX_PICKLE_BYTES: Final = 64 << 20
 READ_BYTES: Final = 4 << 20
 MAX_OBJECTS_BYTES: Final = 4 << 30
-"""Of memory that a file's values may take, by what it has of brackets and commas."""
+"""Maximum memory of a file's values, by its number of brackets and commas."""
 MAX_FILES: Final = 4096
 _RANK: Final = re.compile(r"rank[_\-.]?(\d{1,6})|(\d{1,6})$", re.IGNORECASE)
 _DAY_NS: Final = 86_400 * 10**9

@@ -22,7 +22,7 @@ from pardbg.store.process import Process
 from pardbg.store.store import Store
 
 UNITS: Final = ("step", "action", "op", "tick", "finding", "bookmark")
-"""What one press of a key moves by, in the order they are offered."""
+"""Units that one press of a key moves by, in the order they are offered."""
 _NEAR: Final = 64
 """Actions that may overlap on one rank: rows are sorted by end, we look for begins."""
 

@@ -12,22 +12,22 @@ from typing import Final
 from pardbg.ui.engine.cursor import TimeCursor
 
 LIVE_PERIOD_S = 0.125
-"""At most 8 frames a second of a live run."""
+"""Time between frames of a live run: at most 8 a second."""
 PLAY_PERIOD_S = 0.066
-"""At most 15 frames a second while a recording plays."""
+"""Time between frames while a recording plays: at most 15 a second."""
 LOOK_BACK_PERIOD_S = 1.0
 """A frame of the past does not change; only the run's end moves."""
 SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
 GLANCE_SHARE, MANY_SHARE = 16, 10
-"""Of a live run of very many ranks: first answers, and whole ones by their own cost."""
+"""As SHARE, for a live run of very many ranks: first answers, and whole ones by cost."""
 HASTY_SHARE = 3
 """A whole one where ranks have come to a stop, or go on again, since the last."""
 PLAYING_SHARE = 2
 """While a recording plays somebody watches."""
 SLOW_S = 0.06
-"""Where a whole frame takes longer, what is asked for comes without findings first."""
+"""Cost of a whole frame above which what is asked for comes without findings first."""
 IDLE_S = 1.5
 """Findings of other moments are looked for once nobody has moved for so long."""
 

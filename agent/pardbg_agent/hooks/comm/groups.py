@@ -15,7 +15,7 @@ from pardbg_agent.life import calls
 
 _MAX_AXES = 4096
 _AXES = frozenset(("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep"))
-"""What programs call the axes of their meshes: a group described as one is that."""
+"""Names of mesh axes in programs: a group described as one is that."""
 
 
 class _Process:

@@ -47,7 +47,7 @@ class About(NamedTuple):
 
 
 Describe = Callable[..., About | None]
-"""Of the call's arguments; None: it is not watched."""
+"""Describes a call by its arguments; None: it is not watched."""
 
 
 class _Here(threading.local):

@@ -122,7 +122,7 @@ def given(args: Args) -> tuple[Any, int, int]:
 _INPUTS: Final[dict[Callable[[Args], tuple[Any, int, int]], int]] = {
     _in_place: 0, _two: 1, _lists: 1, _many_out: 1, _many_in: 1, given: 0,
 }  # fmt: skip
-"""Where the inputs are, by where the Spec takes its tensors from."""
+"""Places of the inputs, by where the Spec takes its tensors from."""
 
 SPECS: Final = (
     Spec("allreduce_", "all_reduce", _in_place, 1, is_async=4, reduces=True, functional=True),

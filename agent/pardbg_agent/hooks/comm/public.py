@@ -43,11 +43,11 @@ from pardbg_agent.settings import complain
 from pardbg_agent.wire import NONE, Kind, Lane
 
 HOOKS_NS: Final = 600
-"""What calling two empty hooks costs by itself; our own clock readings lie inside."""
+"""Cost of calling two empty hooks; our own clock readings lie inside."""
 HOOK_ID: Final = 0x706172646267
 """Hooks are told apart by a number of their owner's choice: "pardbg"."""
 HOST_BACKENDS: Final = ("gloo", "mpi", "fake", "cpu:gloo")
-"""Whose barrier, which has no tensor to tell, is over when its wait returns."""
+"""Backends whose barrier, which has no tensor to tell, is over when its wait returns."""
 
 _ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
 _PG: Any = torch._C._distributed_c10d.ProcessGroup

@@ -31,7 +31,7 @@ _ORDERS: Final[dict[str, tuple[str, Callable[[int, int, int], list[str]]]]] = {
     "gpipe": ("gpipe", all_forward_all_backward),
     "afab": ("gpipe", all_forward_all_backward),
 }
-"""What a program calls it -> (name, order of a rank)."""
+"""Name in a program -> (name, order of a rank)."""
 
 
 class ProgramAction:

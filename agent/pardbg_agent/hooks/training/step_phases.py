@@ -38,7 +38,7 @@ _MIN_INFERRED_NS = 1_000
 _SEEN = int(Flag.FLOAT | Flag.INFERRED)
 """A number that a hook saw and the program did not log."""
 _SHARES = "torchtitan.components.loss"
-"""Where it is imported, backward begins from a part of the sum over all ranks' tokens: no loss."""
+"""Once it is imported, backward begins from a part of the sum over all ranks' tokens: no loss."""
 
 
 class Steps:

@@ -43,7 +43,7 @@ EVERY: Final = 10
 """Steps between two checksums; the first step has one too."""
 SHARE: Final = 0.003
 FREE_NS: Final = 20_000_000
-"""What probes may take before SHARE counts: the first steps are slow ones."""
+"""Time probes may take before SHARE counts: the first steps are slow ones."""
 MAX_TOLD: Final = 64
 """NaN records of a process."""
 MAX_RECORDS: Final = 16
@@ -53,7 +53,7 @@ MAX_LOOKS: Final = 64
 MAX_STEPPED: Final = 1024
 """Parameters that no DDP has which a checksum reads."""
 MAX_ELEMENTS: Final = 1 << 18
-"""Of one parameter that a checksum reads; which ones moves on from time to time."""
+"""Maximum elements of a parameter that a checksum reads; which ones moves on from time to time."""
 
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)

@@ -47,7 +47,7 @@ FAST, MOST, CLEARLY = 20, 80, 1.5
 """The slow link's 20th percentile is that many times the others' 80th."""
 _SOURCE, _RANK = attrgetter("source"), attrgetter("rank")
 _TRUE_ENDS: Final = {"completed", "device"}
-"""Where an end is only known from a wait, it says when somebody looked, not when it was."""
+"""Sources of a true end: one known only from a wait says when somebody looked."""
 Ranks = tuple[int, ...]
 Kind = tuple[str, int, int]
 """(op, size class, number of ranks)"""

@@ -20,7 +20,7 @@ from pardbg.store.store import Store
 from pardbg_agent import wire
 
 HELD_MODES: Final = ("held", "stepping")
-"""Of control: ranks stand at their gates."""
+"""Modes of control in which ranks stand at their gates."""
 _STEPS: Final = 8
 """Newest steps that a median is of."""
 

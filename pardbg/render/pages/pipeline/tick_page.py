@@ -38,7 +38,7 @@ _ORDER = {
     "step before": ("no plan: what is to come is as in the step before",
                     "to come: as in the step before", "no plan"),
 }  # fmt: skip
-"""Where the order of actions comes from, in ever fewer words."""
+"""Source of the order of actions, in ever fewer words."""
 
 
 @dataclass(frozen=True, slots=True)
