@@ -69,7 +69,7 @@ def ensure() -> Core:
 
 
 def resumable() -> Core | None:
-    """The Core that detach() ended, if attach() would go on with it."""
+    """Return the Core that detach() ended, if attach() would go on with it."""
     run_dir = os.environ.get(wire.ENV_RUN)
     try:
         return _parked if _parked and run_dir and _parked.run == load_run(run_dir) else None

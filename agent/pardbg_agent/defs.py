@@ -51,7 +51,7 @@ class Defs:
             self._file = os.open(path, flags, 0o600)
 
     def name(self, text: str) -> int:
-        """Id of an interned string (from 1)."""
+        """Return the id of an interned string (from 1)."""
         return self._names.get(text) or self._new(text, text)
 
     def op(
@@ -63,7 +63,7 @@ class Defs:
         tag: int = 0,
         coalesced: bool = False,
     ) -> int:
-        """Id of an op's signature; ids are shared with names."""
+        """Return the id of an op's signature; ids are shared with names."""
         key = (op, dtype, reduce, root, tag, coalesced)
         return self._names.get(key) or self._new(key, op)
 
@@ -75,8 +75,8 @@ class Defs:
         self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str,
         timeout_ns: int | None = None,
     ) -> int:  # fmt: skip
-        """Id of a process group (from 1). ``key`` is equal on all members; sent again if what is
-        known of it (its name, its axis) changed."""
+        """Return the id of a process group (from 1). ``key`` is equal on all members; sent again if
+        what is known of it (its name, its axis) changed."""
         facts = (name, axis, tuple(ranks), backend, timeout_ns)
         with self._lock:
             known = self._groups.get(key)

@@ -29,7 +29,7 @@ class Guard:
         self._report = report
 
     def call(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
-        """``fn(*args)``, or None if it is disabled or fails now."""
+        """Return ``fn(*args)``, or None if it is disabled or fails now."""
         if name in self.disabled:
             return None
         try:

@@ -79,7 +79,7 @@ def _argv() -> list[str]:
 
 
 def num_cpus() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -128,7 +128,7 @@ def _namespace_offset() -> str:
 
 
 def read_text(path: str) -> str:
-    """A small file's text; empty if it cannot be read."""
+    """Return a small file's text; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

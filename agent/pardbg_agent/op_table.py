@@ -61,7 +61,7 @@ class OpTable:
         return self.counter(group_key, p2p)()
 
     def counter(self, group_key: str, p2p: bool = False) -> Callable[[], int]:
-        """``next_seq`` of this group, to be kept: saves the look-up."""
+        """Return ``next_seq`` of this group, to be kept: saves the look-up."""
         key = (group_key, p2p)
         counter = self._seq.get(key)
         if counter is None:
@@ -140,7 +140,7 @@ class OpTable:
         return 2 * self._newest - len(self._open)
 
     def num_issued(self, group_key: str) -> int:
-        """Collectives issued on this group: the number of the next one."""
+        """Return the number of collectives issued on this group: the number of the next one."""
         return self._collectives.get(group_key, 0)
 
     def num_on_edge(self, group_key: str, peer: int, tag: int, send: bool) -> int:
@@ -158,7 +158,7 @@ class OpTable:
 
     @property
     def num_open(self) -> int:
-        """Ops that a backend has; calls are none."""
+        """Return the number of ops that a backend has; calls are none."""
         return sum(not op[0].startswith(CALLS) for op in list(self._open.values()))
 
     def _first(self) -> tuple[Any, ...] | None:
@@ -220,7 +220,7 @@ class Unrecorded:
 
     @property
     def gaps(self) -> list[list[int]]:
-        """[from, to] in ns, to = 0 where it lasts."""
+        """Return [from, to] in ns, to = 0 where it lasts."""
         return [list(gap) for gap in self._gaps]
 
     def begins(self, t_ns: int, for_good: bool = False) -> None:

@@ -49,7 +49,7 @@ def capacity_from_env() -> int:
 
 
 def power_of_two(wanted: int) -> int:
-    """``wanted`` rounded up to a power of two within what a ring may hold."""
+    """Return ``wanted`` rounded up to a power of two within what a ring may hold."""
     wanted = min(max(wanted, _MIN_CAPACITY), _MAX_CAPACITY)
     return 1 << (wanted - 1).bit_length()
 
@@ -121,7 +121,7 @@ class Ring:
 
     @classmethod
     def anonymous(cls) -> Ring:
-        """A ring nobody reads: what hooks write into while the agent is off."""
+        """Return a ring nobody reads: what hooks write into while the agent is off."""
         size = wire.RING_DATA_OFFSET + _MIN_CAPACITY * wire.RECORD_BYTES
         return cls(mmap.mmap(-1, size), _MIN_CAPACITY, None)
 
@@ -222,7 +222,7 @@ class RingReader:
             self.buffer.close()
 
     def read(self, limit: int = 4096, *, final: bool = False) -> tuple[int, bytes] | None:
-        """(index of the first, raw records) or None if nothing new is committed.
+        """Return (index of the first, raw records) or None if nothing new is committed.
 
         ``final``: the writer is dead or quiet, so a hole will not be filled: skip it at once.
         """
@@ -242,7 +242,7 @@ class RingReader:
                 return None
 
     def head(self) -> int:
-        """Index after the newest committed record (looks at every mark)."""
+        """Return the index after the newest committed record (looks at every mark)."""
         return max(self._marks.tolist())
 
     def put_back(self) -> None:
@@ -341,7 +341,7 @@ def parse_header(buffer: mmap.mmap | bytes) -> Header:
 
 
 def stable_fields(buffer: mmap.mmap | bytes, layout: struct.Struct, offset: int) -> tuple[Any, ...]:
-    """A status block that was the same twice running (another process may be writing it)."""
+    """Return a status block that was the same twice running (another process may be writing it)."""
     seen = layout.unpack_from(buffer, offset)
     for _ in range(8):
         again = layout.unpack_from(buffer, offset)

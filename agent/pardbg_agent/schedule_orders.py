@@ -32,17 +32,17 @@ class Plan:
     paced: bool = False
 
     def row(self, rank: int) -> list[str]:
-        """The planned actions of one rank, an overlapped pair as its two."""
+        """Return the planned actions of one rank, an overlapped pair as its two."""
         return one_by_one(self.order.get(rank, ()))
 
 
 def text(stage: int, verb: str, mb: int) -> str:
-    """``2B5``; without a microbatch ``2REDUCE_GRAD``."""
+    """Return text such as ``2B5``; without a microbatch ``2REDUCE_GRAD``."""
     return f"{stage}{verb}{mb if mb >= 0 else ''}"
 
 
 def parse(said: str) -> tuple[int, str, int]:
-    """``2B5`` as (stage, verb, microbatch)."""
+    """Return ``2B5`` as (stage, verb, microbatch)."""
     head = len(said) - len(said.lstrip("0123456789"))
     verb = said[head:].rstrip("0123456789")
     mb = said[head + len(verb) :]
@@ -50,7 +50,7 @@ def parse(said: str) -> tuple[int, str, int]:
 
 
 def one_by_one(order: Sequence[str]) -> list[str]:
-    """The actions of a rank's plan, an overlapped pair as its two."""
+    """Return the actions of a rank's plan, an overlapped pair as its two."""
     out: list[str] = []
     for entry in order:
         out += entry[1 : entry.index(")")].split(";") if entry.startswith("(") else [entry]
@@ -100,5 +100,5 @@ def interleaved(
 
 
 def by_rank(ranks: Sequence[int], row: Callable[[int], list[str]]) -> dict[int, list[str]]:
-    """{global rank: its actions}; ``row`` gives those of a rank of the pipeline, from 0."""
+    """Return {global rank: its actions}; ``row`` gives those of a rank of the pipeline, from 0."""
     return {rank: row(number) for number, rank in enumerate(ranks)}

@@ -159,7 +159,7 @@ class Core:
             self._keep_budget(cost, t1 - t0)
 
     def cost(self) -> tuple[int, int]:
-        """(ns, calls) of all hooks so far."""
+        """Return (ns, calls) of all hooks so far."""
         ns, calls = (0, 0) if self.native is None else self.native.cost()
         return self.hook_ns + ns, self.hook_calls + calls
 

@@ -29,7 +29,7 @@ RECORDED_TIMEOUT_S = 30.0
 
 
 def default_session_path(name: str) -> Path:
-    """``<user data>/pardbg/sessions/<name>-<date>-<time>.mcap``"""
+    """Return ``<user data>/pardbg/sessions/<name>-<date>-<time>.mcap``"""
     import platformdirs
 
     stem = re.sub(r"[^\w.-]+", "-", name) or "run"

@@ -100,8 +100,8 @@ def rehearse(
 
 
 def script_of(words: Sequence[str]) -> list[str]:
-    """A script (or ``-m`` and a module) and its arguments, out of the line that starts the job with
-    python or torchrun. Raises UserError."""
+    """Return a script (or ``-m`` and a module) and its arguments, out of the line that starts the
+    job with python or torchrun. Raises UserError."""
     rest = list(words)
     launcher = bool(rest) and Path(rest[0]).name == "torchrun"
     if rest and (launcher or Path(rest[0]).name.startswith(PYTHONS)):

@@ -72,13 +72,13 @@ def frame_head(payload: bytes) -> Head:
 
 
 def records_from(body: bytes) -> NDArray[Any]:
-    """Records as a structured array over ``body`` (whole records, no FRAME); no copy."""
+    """Return records as a structured array over ``body`` (whole records, no FRAME); no copy."""
     return np.frombuffer(body, dtype=RECORD_DTYPE)
 
 
 def taken(records: NDArray[Any], rows: NDArray[np.intp]) -> NDArray[Any]:
-    """``records[rows]`` as one block of bytes each: numpy would copy field by field, which takes
-    twenty times as long."""
+    """Return ``records[rows]`` as one block of bytes each: numpy would copy field by field, which
+    takes twenty times as long."""
     whole = np.ascontiguousarray(records).view(_WHOLE)
     return whole.take(rows).view(RECORD_DTYPE)
 
@@ -116,8 +116,8 @@ def decode_map(payload: bytes) -> dict[str, Any]:
 
 
 def leading(payload: bytes, last: str) -> dict[str, Any]:
-    """The first values of a map with text keys, up to that of ``last`` (or all of a map without
-    it): what follows, a thousand ranks' rows, is not decoded. Raises Malformed."""
+    """Return the first values of a map with text keys, up to that of ``last`` (or all of a map
+    without it): what follows, a thousand ranks' rows, is not decoded. Raises Malformed."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise Malformed("message size")
     reader = msgpack.Unpacker(

@@ -73,7 +73,7 @@ def mark(path: Path, run: str) -> None:
 
 
 def marked(path: Path) -> str:
-    """The run whose mark the directory carries; empty if it is not one that we made."""
+    """Return the run whose mark the directory carries; empty if it is not one that we made."""
     with contextlib.suppress(OSError), _opened(path) as fd:
         return _mark_in(fd) if os.fstat(fd).st_uid == os.getuid() else ""
     return ""

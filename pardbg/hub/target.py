@@ -53,7 +53,7 @@ class Target:
 
 
 def local(run_dir: Path) -> Target:
-    """A run with a directory on this machine; of a relay's: its hub. Raises ConfigError."""
+    """Return a run with a directory on this machine; of a relay's: its hub. Raises ConfigError."""
     handle = RunHandle(Path(run_dir))
     config = handle.config
     ends = config.upstream if config.is_relay else config
@@ -62,7 +62,8 @@ def local(run_dir: Path) -> Target:
 
 
 def elsewhere(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
-    """``tcp://HOST:PORT`` or ``ssh://[USER@]HOST[:PORT][/RUN]``. Raises ConfigError."""
+    """Return the target of ``tcp://HOST:PORT`` or ``ssh://[USER@]HOST[:PORT][/RUN]``. Raises
+    ConfigError."""
     return _over_ssh(text, env) if text.startswith("ssh:") else _over_tcp(text, key, env)
 
 

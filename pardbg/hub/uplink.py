@@ -120,7 +120,7 @@ class Uplink:
         return True
 
     def receive(self, limit: int = 256) -> list[tuple[bytes, bytes]]:
-        """(process, payload) of what the hub says."""
+        """Return (process, payload) of what the hub says."""
         out: list[tuple[bytes, bytes]] = []
         with contextlib.suppress(zmq.Again):
             while len(out) < limit:

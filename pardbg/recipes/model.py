@@ -79,8 +79,8 @@ class Head(nn.Module):
 
 
 def gpt(seed: int, pace_ms: float = 0.0) -> nn.Sequential:
-    """The whole model with the weights this seed gives, on the CPU. A block takes ``pace_ms`` in
-    forward and twice that in backward, beside what it computes."""
+    """Return the whole model with the weights this seed gives, on the CPU. A block takes
+    ``pace_ms`` in forward and twice that in backward, beside what it computes."""
     torch.manual_seed(seed)
     return nn.Sequential(Embedding(), *(Block(pace_ms) for _ in range(BLOCKS)), Head())
 

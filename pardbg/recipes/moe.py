@@ -86,8 +86,8 @@ class Experts(nn.Module):
 
 
 def build(world: World, options: Options) -> tuple[nn.Sequential, dict[int, Experts]]:
-    """The GPT with experts in some blocks, by the number of the block. Every rank makes them all
-    from the same seed and keeps its own."""
+    """Return the GPT with experts in some blocks, by the number of the block. Every rank makes them
+    all from the same seed and keeps its own."""
     # The ranks of the default group again, under a name of their own: DDP's traffic stays apart.
     group = dist.new_group(group_desc="ep")
     model = gpt(options.seed, options.pace_ms)

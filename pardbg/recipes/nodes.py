@@ -52,8 +52,8 @@ def main() -> int:
 
 
 def wait(launchers: list[subprocess.Popen[bytes]], end_at: list[float]) -> int:
-    """The first exit code that is not 0, once all have ended. ``end_at``: times from which on those
-    that have not are terminated."""
+    """Return the first exit code that is not 0, once all have ended. ``end_at``: times from which
+    on those that have not are terminated."""
     failed = False
     while any(launcher.poll() is None for launcher in launchers):
         if not failed and any(launcher.returncode for launcher in launchers):
@@ -71,7 +71,7 @@ def wait(launchers: list[subprocess.Popen[bytes]], end_at: list[float]) -> int:
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """Return a port that nobody listens on now."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         port: int = made.getsockname()[1]

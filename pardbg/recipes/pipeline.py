@@ -52,7 +52,7 @@ def v_shape(rank: int, size: int) -> Sequence[int]:
 
 
 def by(schedule: Callable[..., Any], place: Place = one_each) -> Train:
-    """A recipe's ``train`` that goes by one of torch's schedules."""
+    """Return a recipe's ``train`` that goes by one of torch's schedules."""
     return partial(train_pipeline, make_schedule=made_by(schedule, place), place=place)
 
 

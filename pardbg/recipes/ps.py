@@ -88,7 +88,7 @@ def work(world: World, options: Options) -> None:
 
 
 def gradients(model: torch.nn.Module) -> torch.Tensor:
-    """All of them as one vector, in the order of the parameters."""
+    """Return all gradients as one vector, in the order of the parameters."""
     return parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None])
 
 

@@ -50,7 +50,7 @@ class Mail:
         self._counts: Counter[str] = Counter()
 
     def number(self, what: str) -> str:
-        """The name of the next message of a stream; both of its ends count alike."""
+        """Return the name of the next message of a stream; both of its ends count alike."""
         self._counts[what] += 1
         return f"{what}.{self._counts[what]}"
 

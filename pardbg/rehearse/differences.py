@@ -57,7 +57,7 @@ class Difference(NamedTuple):
 
 
 def differences(traces: Iterable[Trace]) -> list[Difference]:
-    """The first one of each rank in each group; a call on a wrong group is one."""
+    """Return the first one of each rank in each group; a call on a wrong group is one."""
     by_rank = {trace.rank: _calls(trace) for trace in traces if not trace.code}
     groups: dict[str, dict[int, Calls]] = defaultdict(dict)
     for rank, calls in by_rank.items():

@@ -315,7 +315,7 @@ class Member(NamedTuple):
 
 
 def members(trace: Trace) -> Iterator[Member]:
-    """Its part of each op that a rank issues, in order."""
+    """Yield its part of each op that a rank issues, in order."""
     for made in _made(trace.records[trace.records["kind"] == _ISSUE]):
         said = trace.ops.get(made.name_id, {})
         message = bool(made.flags & _P2P)

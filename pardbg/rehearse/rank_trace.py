@@ -50,7 +50,7 @@ class Trace:
                 self.groups[said["id"]] = said
 
     def keys(self) -> dict[int, str]:
-        """Names of the groups, the same on all ranks, by their ids here."""
+        """Return the names of the groups, the same on all ranks, by their ids here."""
         return {number: said["key"] for number, said in self.groups.items()}
 
     def stacks(self) -> list[tuple[Frame, ...]]:

@@ -68,7 +68,7 @@ def notes(said: Rehearsal, played: Mapping[int, Played]) -> list[str]:
 
 
 def also_run(wanted: Sequence[int], ran: Iterable[int]) -> str:
-    """A line about ranks that nobody asked for; empty: there are none."""
+    """Return a line about ranks that nobody asked for; empty: there are none."""
     more = sorted(set(ran) - set(wanted))
     why = "others wait for their integers (shapes, objects)"
     return f"{ranks_text(more)} ran too: {why}" if more else ""

@@ -34,7 +34,7 @@ class Bytes:
 
     @property
     def rest(self) -> int:
-        """Bytes not yet taken."""
+        """Return the number of bytes not yet taken."""
         return len(self._data) - self._at
 
     def take(self, count: int) -> bytes:

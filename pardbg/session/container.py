@@ -61,7 +61,7 @@ class Summary:
 
 
 def read_summary(file: BinaryIO) -> Summary | None:
-    """The summary of an open file, whose place stays; None: it has none that makes sense."""
+    """Return the summary of an open file, whose place stays; None: it has none that makes sense."""
     at = file.tell()
     try:
         return _read(file)

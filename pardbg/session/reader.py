@@ -91,7 +91,7 @@ class SessionSource:
         return self._finished and not self._waiting
 
     def poll(self, timeout_ms: int) -> list[Message]:
-        """Messages of the next chunk; empty at the end. Never waits."""
+        """Return messages of the next chunk; empty at the end. Never waits."""
         while not self._waiting and not self._finished:
             self._waiting = self._next()
         messages, self._waiting = self._waiting, []
@@ -197,7 +197,7 @@ def open_session(path: str | Path) -> SessionSource:
 
 
 def load(path: str | Path, *, growing: bool = False) -> Store:
-    """A whole session file in a store. Raises SessionError.
+    """Load a whole session file into a store. Raises SessionError.
 
     ``growing``: a run is still writing the file, so that it has no end is as it should be.
     """

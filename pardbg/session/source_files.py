@@ -34,8 +34,8 @@ class SourceLines:
 
 
 def source_around(place: Place) -> SourceLines:
-    """The lines around ``place``. Never raises: what cannot be read is a note. A session says any
-    path it likes, so only regular files of a bounded size are read."""
+    """Return the lines around ``place``. Never raises: what cannot be read is a note. A session
+    says any path it likes, so only regular files of a bounded size are read."""
     if place.file.startswith("<") or place.line < 1:
         return SourceLines(place, 1, (), "no source: it is not in a file")
     path = _found(place.file)

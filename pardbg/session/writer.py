@@ -179,7 +179,7 @@ class SessionWriter:
 
 
 def whole_messages(path: Path) -> Iterator[Message]:
-    """Messages of a file that may be cut off anywhere, up to its last whole chunk."""
+    """Yield messages of a file that may be cut off anywhere, up to its last whole chunk."""
     keys: dict[int, bytes] = {}
     try:
         with open(path, "rb") as file:

@@ -70,7 +70,7 @@ class History:
         self.evicted += count
 
     def count(self, t_ns: int | None) -> int:
-        """Number of values at or before ``t_ns``."""
+        """Return the number of values at or before ``t_ns``."""
         return len(self._times) if t_ns is None else bisect_right(self._times, t_ns)
 
     def at(self, index: int) -> tuple[int, Any]:
@@ -96,7 +96,7 @@ class StateHistory(History):
         self._num_decoded = 0
 
     def ranks(self, t_ns: int | None) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
-        """(time of the newest state, {proc: its state}) as of ``t_ns``.
+        """Return (time of the newest state, {proc: its state}) as of ``t_ns``.
 
         A message that names only some processes leaves the others as an earlier one said.
         """

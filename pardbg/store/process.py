@@ -87,7 +87,7 @@ class Process:
     # ------------------------------------------------------------------ reading
 
     def table(self, name: str) -> Table:
-        """Columns of one kind; call ``settle`` before reading."""
+        """Return the columns of one kind; call ``settle`` before reading."""
         return self._tables[name]
 
     def keep(self, rows: int) -> None:
@@ -103,7 +103,7 @@ class Process:
         return found
 
     def lost(self, t_ns: int | None) -> int:
-        """Records known lost up to ``t_ns``."""
+        """Return the number of records known lost up to ``t_ns``."""
         if not self._gaps:
             return 0
         if t_ns is None:
@@ -121,7 +121,7 @@ class Process:
 
     @property
     def offset_ns(self) -> int:
-        """Newest offset: its clock plus this is the hub's clock."""
+        """Return the newest offset: its clock plus this is the hub's clock."""
         return self.clocks.newest.offset_ns
 
     @property
@@ -131,7 +131,7 @@ class Process:
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """(when it was known, records lost so far)."""
+        """Return (when it was known, records lost so far)."""
         return tuple(self._gaps)
 
     @property

@@ -63,8 +63,8 @@ class Limits:
         return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000)
 
     def rows(self, num_processes: int) -> int | None:
-        """Records per kind that each of so many processes keeps: beyond FEW half as many whenever
-        they are twice as many, but LEAST_ROWS."""
+        """Return records per kind that each of so many processes keeps: beyond FEW half as many
+        whenever they are twice as many, but LEAST_ROWS."""
         if self.rows_per_kind is None:
             return None
         halved = (max(0, num_processes - 1) // FEW).bit_length()
@@ -177,7 +177,7 @@ class Store:
 
     @property
     def end_ns(self) -> int:
-        """Newest time known, of a part that is looked at: its end."""
+        """Return the newest time known, of a part that is looked at: its end."""
         self.settle()
         if self.part is not None:
             return end_of(self.of_part())
@@ -187,8 +187,8 @@ class Store:
         return max(newest, default=self.begin_ns)
 
     def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
-        """rank -> the process that is (or last was) it at ``t_ns``, of the life or role that is
-        looked at: the newest life started, with ranks of the one before that are still to come.
+        """Return rank -> the process that is (or last was) it at ``t_ns``, of the life or role that
+        is looked at: the newest life started, with ranks of the one before that are still to come.
 
         A rank that had not started yet is shown as the process it will be.
         """

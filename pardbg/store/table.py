@@ -37,12 +37,12 @@ Blocks = Mapping[str, Array]
 
 
 def blocks_of(records: Array) -> Blocks:
-    """The columns of records."""
+    """Return the columns of records."""
     return {code: np.array([records[name] for name in names]) for code, names in _BLOCKS.items()}
 
 
 def column(blocks: Blocks, name: str) -> Array:
-    """One of the columns."""
+    """Return one of the columns."""
     code, place = _PLACES[name]
     found: Array = blocks[code][place]
     return found
@@ -116,13 +116,13 @@ class Table:
         return self.col(self._when)
 
     def visible(self, t_ns: int | None) -> int:
-        """Number of rows visible at ``t_ns`` (all for None)."""
+        """Return the number of rows visible at ``t_ns`` (all for None)."""
         if t_ns is None:
             return len(self)
         return int(self.when.searchsorted(t_ns, side="right"))
 
     def step_rows(self, first: int, last: int, visible: int) -> Array:
-        """Indices of the visible rows with first <= step <= last."""
+        """Return the indices of the visible rows with first <= step <= last."""
         steps = self.col("step")[:visible]
         if self.step_sorted:
             # A plain int would have numpy copy the whole column as int64 first.

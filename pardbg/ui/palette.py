@@ -48,7 +48,7 @@ _LOOKS = _parse()
 
 @lru_cache(maxsize=4096)
 def style(palette: str, token: str) -> Style:
-    """The rich style of ``token`` in ``palette`` (``dark``, ``light`` or ``16``)."""
+    """Return the rich style of ``token`` in ``palette`` (``dark``, ``light`` or ``16``)."""
     name, mark, ending = token.partition("+")
     front, back, attribute = _look(palette, name)
     if mark + ending == EDGE:

@@ -43,8 +43,8 @@ class TerminalDriver(LinuxDriver):
 
 
 def terminal_file() -> TextIOWrapper:
-    """The terminal, to be written: stderr or stdout where one of them is it, else /dev/tty. Raises
-    OSError where there is none."""
+    """Return the terminal, to be written: stderr or stdout where one of them is it, else /dev/tty.
+    Raises OSError where there is none."""
     streams = (stream for stream in (sys.__stderr__, sys.__stdout__) if stream is not None)
     where: int | str = next((one.fileno() for one in streams if one.isatty()), "/dev/tty")
     encoding = "utf-8" if has_utf8() else "ascii"

@@ -100,7 +100,7 @@ def pair(mine: Post, other: Post, peer: int) -> str:
 
 
 def words(post: Post, with_reduce: bool) -> str:
-    """``all_reduce float32[1024]``, ``broadcast float32[4, 2] root 0``"""
+    """Return text such as ``all_reduce float32[1024]``, ``broadcast float32[4, 2] root 0``"""
     reduce = ""
     if with_reduce and 0 <= post.reduce < len(REDUCE):
         reduce = f" {REDUCE[post.reduce]}"
@@ -109,7 +109,8 @@ def words(post: Post, with_reduce: bool) -> str:
 
 
 def tensor(post: Post) -> str:
-    """``float32[4, 2]``; of several tensors how many, where the bytes tell it."""
+    """Return text such as ``float32[4, 2]``; of several tensors how many, where the bytes tell
+    it."""
     if not post.dtype:
         return ""
     several = f"×{post.tensors}" if post.tensors > 1 else "" if post.tensors else " and more"

@@ -102,7 +102,7 @@ def _places(innermost: From) -> list[Place]:
 
 
 def pick(innermost: From, number: int) -> Place:
-    """Frame ``number``, 0 the innermost. Raises Refused."""
+    """Return frame ``number``, 0 the innermost. Raises Refused."""
     known = frames(innermost)
     if not 0 <= number < len(known):
         raise Refused(f"no frame {number}: there are 0 to {len(known) - 1}, 0 the innermost")

@@ -48,9 +48,9 @@ def _next_of_program(trace: TracebackType | None) -> TracebackType | None:
 def stacks(
     skip_thread: int | None = None, raised: Mapping[int, TracebackType] | None = None
 ) -> list[dict[str, Any]]:
-    """[{"thread", "main", "frames": [[file, line, function], ...], "inside"}], outermost frame
-    first, the main thread first. The agent's own frames and ``skip_thread`` (an ident) are left
-    out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue),
+    """Return [{"thread", "main", "frames": [[file, line, function], ...], "inside"}], outermost
+    frame first, the main thread first. The agent's own frames and ``skip_thread`` (an ident) are
+    left out; ``inside`` says what they were around: "gate", "wait" (for an op), "op" (its issue),
     "call" (one that may block: life.calls).
 
     ``raised``: threads that are held at an exception, by ident. They stand where it was raised:
@@ -75,8 +75,8 @@ def stacks(
 
 
 def traceback_of(trace: TracebackType | None) -> list[list[Any]]:
-    """[file, line, function] of an exception, outermost first; the innermost MAX_FRAMES, without
-    our own."""
+    """Return [file, line, function] of an exception, outermost first; the innermost MAX_FRAMES,
+    without our own."""
     found = [
         [frame.f_code.co_filename, number, frame.f_code.co_name]
         for frame, number in traceback.walk_tb(trace)
@@ -102,8 +102,8 @@ def _inside(frame: FrameType | None) -> str:
 
 
 def frames_of(frame: FrameType | None) -> list[list[Any]]:
-    """[file, line, function] of a stack, outermost first; MAX_FRAMES of them. Without what
-    a gate runs in to wait: a held rank is where it met the gate."""
+    """Return [file, line, function] of a stack, outermost first; MAX_FRAMES of them. Without what a
+    gate runs in to wait: a held rank is where it met the gate."""
     out: list[list[Any]] = []
     while frame is not None and len(out) < MAX_WALKED:
         code = frame.f_code

@@ -418,7 +418,7 @@ def waited(found: Iterable[Peer], there: Callable[[Peer], object]) -> int:
 
 
 def moved(place: int, raw: bytes, by_ns: int) -> bytes:
-    """A slot with its time on another clock; an area as it is, and what is no slot."""
+    """Return a slot with its time on another clock; an area as it is, and what is no slot."""
     if place >= SETS * WAYS or not by_ns or raw[-4:] != _crc(raw[:-4]) or len(raw) != SLOT:
         return raw
     what, which, t_ns, *rest = _BODY.unpack(raw[:-4])

@@ -95,8 +95,8 @@ NO_WATCHES: Final = Watches()
 
 
 def watches_of(said: Any) -> Watches:
-    """``BREAKS.watches`` as it came; None (an older hub): none. Unknown kinds are left out. Raises
-    ValueError, KeyError or TypeError."""
+    """Return ``BREAKS.watches`` as it came; None (an older hub): none. Unknown kinds are left out.
+    Raises ValueError, KeyError or TypeError."""
     if said is None:
         return NO_WATCHES
     if not isinstance(said, list) or len(said) > MAX_BREAKS:

@@ -102,8 +102,8 @@ class Installed:
 
 
 def choose() -> OpHooks:
-    """The native way where it was built; else torch's public hooks where it has them and they can
-    be put in place without a race, else the dispatcher. ``PARDBG_HOOKS`` says which."""
+    """Return the native way where it was built; else torch's public hooks where it has them and
+    they can be put in place without a race, else the dispatcher. ``PARDBG_HOOKS`` says which."""
     wanted = os.environ.get("PARDBG_HOOKS", "")
     if wanted not in ("", "native", "dispatcher", "public"):
         complain(f"PARDBG_HOOKS={wanted}: it is native, dispatcher or public; ignored")

@@ -65,8 +65,8 @@ class Patches:
 def around(
     original: Any, hook: str, before: Before, after: After, idle: Callable[[], Any] | None = None
 ) -> Any:
-    """``original`` with hooks around it. An exception of a hook never leaves it; the gate's wait
-    is inside ``before``, so KeyboardInterrupt passes. ``before`` gets the arguments by their
+    """Return ``original`` with hooks around it. An exception of a hook never leaves it; the gate's
+    wait is inside ``before``, so KeyboardInterrupt passes. ``before`` gets the arguments by their
     places, as far as the call's form allows. ``idle``, cheap, says that no hook is to be called."""
     names = _names(original)
 

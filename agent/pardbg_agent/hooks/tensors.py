@@ -45,7 +45,7 @@ def describe(value: Any) -> dict[str, Any] | None:
 
 
 def measure(value: Any) -> dict[str, Any] | None:
-    """{"hash", and "number" of a single element}; None: no tensor."""
+    """Return {"hash", and "number" of a single element}; None: no tensor."""
     tensor = _tensor(value)
     if tensor is None:
         return None
@@ -67,8 +67,8 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def named(value: Any) -> dict[str, str]:
-    """name -> digest of a tensor, a module's parameters and buffers, or a dict or list of tensors.
-    Raises TypeError."""
+    """Return name -> digest of a tensor, a module's parameters and buffers, or a dict or list of
+    tensors. Raises TypeError."""
     if isinstance(value, torch.nn.Module):
         pairs = [*value.named_parameters(), *value.named_buffers()]
     elif isinstance(value, dict):
@@ -84,8 +84,8 @@ def named(value: Any) -> dict[str, str]:
 
 
 def known(word: str, optimizers: Iterable[Any]) -> dict[str, str]:
-    """name -> digest of what the program's optimizers have: parameters, their gradients, or the
-    optimizer's own state. By place, as all replicas make them in the same order. Raises
+    """Return name -> digest of what the program's optimizers have: parameters, their gradients, or
+    the optimizer's own state. By place, as all replicas make them in the same order. Raises
     TypeError."""
     optimizers = list(optimizers)
     if not optimizers:
@@ -136,8 +136,8 @@ def local_part(value: Any) -> Any:
 
 
 def bytes_of(tensor: Any) -> int:
-    """Bytes that a tensor has on this rank, of whatever kind: of a sparse one its values and their
-    places; 0 where that is not known."""
+    """Return bytes that a tensor has on this rank, of whatever kind: of a sparse one its values and
+    their places; 0 where that is not known."""
     try:
         return int(local_part(tensor).nbytes) + sum(int(part.nbytes) for part in _places(tensor))
     except (RuntimeError, NotImplementedError, AttributeError):

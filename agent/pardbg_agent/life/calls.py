@@ -33,12 +33,12 @@ class Call(NamedTuple):
 
 
 def together(members: Sequence[int]) -> str:
-    """Key of the group on which calls of all ``members`` count; equal on all of them."""
+    """Return the key of the group on which calls of all ``members`` count; equal on all of them."""
     return f"{wire.CALLS}.{len(members)}.{zlib.crc32(repr(tuple(members)).encode()):08x}"
 
 
 def begin(c: Core, name: str, detail: str, key: str, members: Sequence[int]) -> Call:
-    """The call starts now: in the status block, and as a record."""
+    """Start the call now: in the status block, and as a record."""
     group_id = c.defs.group(key, "set-up", None, members, wire.CALLS)
     name_id = c.defs.op(name, "", detail[:MAX_DETAIL])
     seq, t0 = c.ops.next_seq(key), now_ns()
@@ -55,7 +55,7 @@ def end(c: Core, call: Call, failed: bool = False) -> None:
 
 
 def alone(c: Core, name: str, detail: str = "") -> Call:
-    """A call of this rank that nobody else has to make."""
+    """Return a call of this rank that nobody else has to make."""
     rank = c.identity.rank
     return begin(c, name, detail, f"{wire.CALLS}.of.{rank}", (rank,))
 

@@ -53,7 +53,7 @@ class LateImports(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module as everybody else finds it, with our function after its body."""
+        """Return the module as everybody else finds it, with our function after its body."""
         if name not in self._wanted or name in self._busy:
             return None
         self._busy.add(name)

@@ -84,7 +84,7 @@ def checked(path: str) -> None:
 
 
 def state() -> str:
-    """Path of the one that jobs of this Python use. Raises Unusable. Loads nothing."""
+    """Return the path of the one that jobs of this Python use. Raises Unusable. Loads nothing."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise Unusable("Python runs without its lock")
     try:
@@ -96,7 +96,7 @@ def state() -> str:
 
 
 def loaded(path: str) -> Any:
-    """The module in this file. Raises Unusable."""
+    """Return the module in this file. Raises Unusable."""
     loader = importlib.machinery.ExtensionFileLoader("_hotpath", path)
     spec = importlib.util.spec_from_file_location("_hotpath", path, loader=loader)
     try:

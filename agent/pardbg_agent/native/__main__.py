@@ -29,7 +29,7 @@ native.loaded(sys.argv[1])
 
 
 def build() -> tuple[str, float]:
-    """(path, seconds; 0: it was there). Raises Unusable."""
+    """Return (path, seconds; 0: it was there). Raises Unusable."""
     torch = native.torch_folder()
     path = native.path_of(torch)
     try:

@@ -89,7 +89,7 @@ class Result:
 
 
 def parse(text: str) -> Check:
-    """One expression. Raises UserError."""
+    """Parse one expression. Raises UserError."""
     if len(text) > _MAX_TEXT:
         raise UserError(f"a check of {len(text)} characters; {_MAX_TEXT} at most")
     if text.strip().startswith("no-"):
@@ -193,7 +193,7 @@ def _result(scope: Scope, check: Check) -> Result:
 
 
 def aggregate(values: Sequence[Number], how: str) -> float:
-    """One number of many; percentiles between two values are interpolated."""
+    """Return one number of many; percentiles between two values are interpolated."""
     if how == "first" or how == "last":
         return float(values[0 if how == "first" else -1])
     if how == "mean":
@@ -213,7 +213,7 @@ def aggregate(values: Sequence[Number], how: str) -> float:
 
 
 def show(value: float, unit: Unit) -> str:
-    """A measured value as people write it."""
+    """Return a measured value as people write it."""
     if not math.isfinite(value):
         return number(value)
     if unit == "time":

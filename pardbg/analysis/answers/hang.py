@@ -93,7 +93,7 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 
 
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
-    """The newest stack of each rank that was taken at a standstill, up to the cursor."""
+    """Return the newest stack of each rank that was taken at a standstill, up to the cursor."""
     return tuple(
         RankStack(rank, t_ns, frames)
         for rank, (t_ns, frames, *_) in sorted(stall_stacks(view).items())

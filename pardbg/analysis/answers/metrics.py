@@ -75,7 +75,7 @@ class Metric:
 
 
 def free_steps(scope: Scope, _: str = "") -> list[StepRow]:
-    """Steps that count, without those that the debugger held."""
+    """Return steps that count, without those that the debugger held."""
     view = scope.view
     rows = [row for row in unheld_step_rows(view, None) if row.step >= scope.first_step]
     if not any(len(process.table("held")) for process in view.ranks.values()):
@@ -99,7 +99,7 @@ def free_pipeline_steps(scope: Scope, _: str = "") -> list[PipelineStep]:
 
 
 def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:
-    """Collectives that count; ``which`` is a group's name, an op, or ``group/op``."""
+    """Return collectives that count; ``which`` is a group's name, an op, or ``group/op``."""
     first = scope.first_step if scope.skip else 0
     found = [
         row
@@ -116,7 +116,7 @@ def _op_held(view: View, row: CollectiveRow) -> bool:
 
 
 def transfers(scope: Scope, _: str = "") -> list[P2PRow]:
-    """Pairs of send and receive that count."""
+    """Return pairs of send and receive that count."""
     since = scope.since_ns
     found = [r for r in p2p_rows(scope.view, None) if (r.send_ns or r.recv_ns or 0) >= since]
     return [row for row in found if not _pair_held(scope.view, row)] or found

@@ -259,7 +259,7 @@ def _lag(view: View, process: Process) -> int | None:
 
 
 def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:
-    """Time in the agent's hooks over the time of the last steps (all for None)."""
+    """Return the time in the agent's hooks over the time of the last steps (all for None)."""
     table, visible = view.rows(process, "step")
     lo = 0 if number is None else max(0, visible - number)
     if visible <= lo:

@@ -60,17 +60,17 @@ class PipelineReport:
 
     @property
     def free(self) -> tuple[PipelineStep, ...]:
-        """The steps that were not held; all where each was."""
+        """Return the steps that were not held; all where each was."""
         return tuple(s for s in self.steps if not self.held_ns[s.step]) or self.steps
 
     @property
     def num_held(self) -> int:
-        """Steps that ``free`` leaves out."""
+        """Return the number of steps that ``free`` leaves out."""
         return len(self.steps) - len(self.free)
 
     @property
     def typical(self) -> PipelineStep | None:
-        """The free step whose bubble is nearest the median, the newest of such."""
+        """Return the free step whose bubble is nearest the median, the newest of such."""
         middle = self.bubble_fraction
         if middle is None:
             return None
@@ -107,7 +107,7 @@ def pipeline_report(view: View) -> PipelineReport | None:
 
 
 def complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
-    """The last steps whose pipeline ran to its end, oldest first, MAX_STEPS at most."""
+    """Return the last steps whose pipeline ran to its end, oldest first, MAX_STEPS at most."""
     newest = newest_step(view, layout)
     if newest is None:
         return []
@@ -208,7 +208,7 @@ def _spread(times: list[int]) -> tuple[int, int, int]:
 
 
 def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath | None:
-    """The critical path of the step in the middle by length, of the last ones."""
+    """Return the critical path of the step in the middle by length, of the last ones."""
     recent = sorted(steps[-LAST:], key=lambda step: (step.t1_ns - step.t0_ns, step.step))
     return critical_path(recent[(len(recent) - 1) // 2], num_stages) if recent else None
 

@@ -141,13 +141,13 @@ class _Kept:
         return self._sight is not None
 
     def part(self, name: str, make: Callable[[], Any]) -> Any:
-        """A field of ``PARTS``."""
+        """Return a field of ``PARTS``."""
         if self._sight is None or name in self._sight.parts:
             return make()
         return getattr(self._sight.before, name)
 
     def of_steps(self, name: str, make: Callable[[], Any]) -> Any:
-        """A field that changes where a rank's step ends."""
+        """Return a field that changes where a rank's step ends."""
         if self._sight is None:
             return make()
         before, live = self._sight.before, self._view.live
@@ -164,9 +164,9 @@ def snapshot(
     deep: bool = True,
     sight: Sight | None = None,
 ) -> Snapshot:
-    """The run at ``t_ns`` (hub clock); None: at its newest time. Of several pipelines ``rank``
-    says which is shown in full. Not ``deep``: without findings and most of the bubble's history,
-    which take longest; of many ranks made for what is in ``sight`` alone.
+    """Return the run at ``t_ns`` (hub clock); None: at its newest time. Of several pipelines
+    ``rank`` says which is shown in full. Not ``deep``: without findings and most of the bubble's
+    history, which take longest; of many ranks made for what is in ``sight`` alone.
 
     The same store and cursor give the same value, but for what is out of sight. Nothing here
     raises on odd data: what is not known is None.

@@ -25,7 +25,7 @@ from pardbg.store.process import Process
 
 
 def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
-    """The last steps that ended on every rank; all of the run for None."""
+    """Return the last steps that ended on every rank; all of the run for None."""
     rows = step_rows(view, last)
     if not rows or not was_held(view, view.begin_ns, view.end_ns):
         return rows
@@ -75,8 +75,8 @@ _COMPUTE_PHASES = ("forward", "backward", "optimizer")
 def last_step_split(
     view: View, rank: int, process: Process, pipeline: PipelineStep | None, near: bool = False
 ) -> Split | None:
-    """The newest step that ended; in a pipeline its newest complete schedule step. ``near``: what
-    was last said of it will do, if anything was."""
+    """Return the newest step that ended; in a pipeline its newest complete schedule step. ``near``:
+    what was last said of it will do, if anything was."""
     if pipeline is not None:
         for row in pipeline.ranks:
             length = pipeline.t1_ns - pipeline.t0_ns

@@ -47,7 +47,7 @@ class View:
         return {rank for rank in life if rank is not None} - self.ranks.keys()
 
     def visible(self, process: Process, table: str) -> int:
-        """Number of rows of a process's table visible at the cursor."""
+        """Return the number of rows of a process's table visible at the cursor."""
         found = self._visible.get((process.proc, table))
         if found is None:
             of_all = self._counts.get(table)
@@ -62,12 +62,12 @@ class View:
         return found
 
     def having(self, table: str) -> list[tuple[int, Process]]:
-        """The ranks with rows of this kind, seen or not."""
+        """Return the ranks with rows of this kind, seen or not."""
         ranks = list(self.ranks.items())
         return [ranks[place] for place in self.joined(table).filled]
 
     def all(self, name: str) -> Rows:
-        """The visible rows of each rank's table, in the order of ``ranks``."""
+        """Return the visible rows of each rank's table, in the order of ``ranks``."""
         key = ("rows of all", name)
         if key not in self.local:
             self.local[key] = Rows(self.joined(name), self.t_ns)
@@ -75,7 +75,7 @@ class View:
         return found
 
     def joined(self, name: str) -> Joined:
-        """A table of all ranks, seen or not; kept for the cursors of a recording."""
+        """Return a table of all ranks, seen or not; kept for the cursors of a recording."""
         of = self.store.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
@@ -88,7 +88,7 @@ class View:
         return process.table(table), self.visible(process, table)
 
     def step_rows(self, process: Process, name: str, step: int) -> tuple[Table, Array]:
-        """A table, and which of its visible rows are of a step."""
+        """Return a table, and which of its visible rows are of a step."""
         table, visible = self.rows(process, name)
         return table, table.step_rows(step, step, visible)
 
@@ -98,19 +98,19 @@ class View:
 
     @property
     def run_end(self) -> tuple[int, int | None] | None:
-        """(time, exit code) once the run has ended."""
+        """Return (time, exit code) once the run has ended."""
         ended = [end for end in self.store.run_ends if end[0] <= self.t_ns]
         return ended[-1] if ended else None
 
     def proc_end(self, process: Process) -> tuple[int, str] | None:
-        """(time, reason) once the process has ended."""
+        """Return (time, reason) once the process has ended."""
         if not process.ends:
             return None
         ended = [end for end in process.ends if end[0] <= self.t_ns]
         return ended[-1] if ended else None
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
-        """A store-wide cache of closed values; of more than ``most`` the older half goes."""
+        """Return a store-wide cache of closed values; of more than ``most`` the older half goes."""
         cache: dict[Any, Any] = self.store.memo.setdefault(kind, {})
         if len(cache) > most:
             for key in list(cache)[: len(cache) // 2]:

@@ -122,8 +122,8 @@ def _breaks(event: Mapping[str, Any]) -> tuple[Breakpoint, ...]:
 
 
 def trail(events: list[tuple[int, Any]]) -> tuple[tuple[int, str], ...]:
-    """A line per verb, with what came of it: ``tick by view-1a2b → held at a cut``; other events
-    have a line of their own."""
+    """Return a line per verb, with what came of it: ``tick by view-1a2b → held at a cut``; other
+    events have a line of their own."""
     lines: list[tuple[int, str]] = []
     verb = False
     """The newest line is of a verb that moves ranks."""

@@ -62,7 +62,7 @@ def _walk(
 
 
 def reaching(edges: Edges, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Ranks outside ``ranks`` from which one of them can be reached."""
+    """Return ranks outside ``ranks`` from which one of them can be reached."""
     known = set(ranks)
     while True:
         more = {r for r, others in edges.items() if r not in known and others & known}

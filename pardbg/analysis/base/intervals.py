@@ -27,7 +27,7 @@ def clip(parts: Iterable[Interval], begin: int, end: int) -> list[Interval]:
 
 
 def subtract(parts: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
-    """``parts`` without ``holes``."""
+    """Return ``parts`` without ``holes``."""
     left: list[Interval] = []
     cuts = union(holes)
     at = 0

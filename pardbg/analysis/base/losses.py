@@ -53,7 +53,7 @@ class NotFinite:
 
 
 def value_text(value: float) -> str:
-    """``NaN``, ``inf`` or ``-inf``."""
+    """Return ``NaN``, ``inf`` or ``-inf``."""
     return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
@@ -92,8 +92,8 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
 
 
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
-    """(step, loss) of the last steps, oldest first. Of a step that has not ended only a loss that
-    is no number counts: what is known of another is a part of it."""
+    """Return (step, loss) of the last steps, oldest first. Of a step that has not ended only a loss
+    that is no number counts: what is known of another is a part of it."""
     ended = newest_ended(view)
     newest = max((n for n in (newest_step(view, "metric"), ended) if n is not None), default=None)
     if newest is None:
@@ -119,7 +119,7 @@ def loss_source(view: View) -> str:
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
-    """step -> loss; none of a rehearsal, where they are arbitrary. Closed steps are kept."""
+    """Return step -> loss; none of a rehearsal, where they are arbitrary. Closed steps are kept."""
     if rehearsed(view):
         return {}
     printed = _printed(view)
@@ -288,12 +288,12 @@ def _loss_ids(view: View) -> Array:
 
 
 def newest_ended(view: View) -> int | None:
-    """The newest step that ended on some rank."""
+    """Return the newest step that ended on some rank."""
     return newest_step(view, "step")
 
 
 @per_view
 def newest_step(view: View, name: str) -> int | None:
-    """The step of the newest records of a table."""
+    """Return the step of the newest records of a table."""
     steps = view.all(name).newest("step")
     return int(steps.max()) if len(steps) else None

@@ -71,7 +71,7 @@ class CollectiveRow:
 
     @property
     def issued(self) -> dict[int, int]:
-        """rank -> when, of those that have issued it."""
+        """Return rank -> when, of those that have issued it."""
         return {a.rank: a.issued_ns for a in self.arrivals if a.issued_ns is not None}
 
 

@@ -63,8 +63,8 @@ class _Read:
 
 
 def given_pattern(text: str) -> re.Pattern[str]:
-    """A regular expression that finds a loss: its group ``loss``, or its first one; its group
-    ``step`` is the step, where it has one. Raises ValueError."""
+    """Return a regular expression that finds a loss: its group ``loss``, or its first one; its
+    group ``step`` is the step, where it has one. Raises ValueError."""
     try:
         pattern = re.compile(text)
     except re.error as error:
@@ -75,9 +75,9 @@ def given_pattern(text: str) -> re.Pattern[str]:
 
 
 def printed_losses(view: View, ended: int, starts: Callable[[], dict[int, int]]) -> Printed | None:
-    """The losses that the job has printed up to the cursor, None where it cannot be told which
-    steps they are of. ``ended``: number of complete steps; ``starts``: begin of each step's first
-    activity, asked for only when there are lines."""
+    """Return the losses that the job has printed up to the cursor, None where it cannot be told
+    which steps they are of. ``ended``: number of complete steps; ``starts``: begin of each step's
+    first activity, asked for only when there are lines."""
     begin = min((p.started_ns or 0 for p in view.ranks.values()), default=0)
     live, cache = view.run_end is None, view.memo("printed by step")
     for source, lines in _read(view).lines.items():

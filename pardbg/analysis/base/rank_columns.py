@@ -34,7 +34,7 @@ class Joined:
 
     @cached_property
     def sizes(self) -> Array:
-        """Rows of each."""
+        """Return the number of rows of each."""
         return np.array([len(table) for table in self.tables], np.int64)
 
     @cached_property
@@ -45,7 +45,7 @@ class Joined:
 
     @cached_property
     def filled(self) -> list[int]:
-        """Places of the processes that have rows of this kind, or had some."""
+        """Return places of the processes that have rows of this kind, or had some."""
         return [place for place, table in enumerate(self.tables) if len(table) or table.base]
 
     @cached_property
@@ -61,7 +61,7 @@ class Joined:
         return int(self.sizes.sum()) <= _MOST_ROWS
 
     def col(self, name: str) -> Array:
-        """A whole column of all."""
+        """Return a whole column of all."""
         return self._col(name, lambda table: table.col(name))
 
     def before(self, t_ns: int | Array, side: Side) -> Array:
@@ -110,7 +110,7 @@ class Rows:
         return np.minimum(self._joined.before(t_ns, side), self.counts)
 
     def newest(self, name: str) -> Array:
-        """A column's value in the newest row of each rank that has one."""
+        """Return a column's value in the newest row of each rank that has one."""
         some = np.flatnonzero(self.counts)
         last = self.counts[some] - 1
         if self._kept:
@@ -120,7 +120,7 @@ class Rows:
         return np.array([self._joined.tables[who].col(name)[row] for who, row in pairs], np.int64)
 
     def take(self, names: Sequence[str], begins: Array, ends: Array | None = None) -> Columns:
-        """Each rank's rows from its begin on, up to its end."""
+        """Return each rank's rows from its begin on, up to its end."""
         lengths = np.maximum((self.counts if ends is None else ends) - begins, 0)
         columns = {"who": np.repeat(np.arange(len(lengths)), lengths)}
         if self._kept:
@@ -132,7 +132,7 @@ class Rows:
         return columns | self._taken(names, [(w, slice(lo, lo + n)) for w, lo, n in rows])
 
     def of_steps(self, names: Sequence[str], first: int, last: int) -> Columns:
-        """Each rank's rows with first <= step <= last."""
+        """Return each rank's rows with first <= step <= last."""
         joined = self._joined
         if self._kept and joined.in_order:
             ends = np.minimum(joined.steps_before(last, "right"), self.counts)

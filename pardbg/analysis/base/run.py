@@ -109,7 +109,7 @@ def lines(
     contains: str | None = None,
     rank: int | None = None,
 ) -> tuple[OutputLine, ...]:
-    """The last ``limit`` lines up to ``t_ns`` (all for None), oldest first.
+    """Return the last ``limit`` lines up to ``t_ns`` (all for None), oldest first.
 
     ``contains`` keeps lines with that text, whatever its case; ``rank`` those known to be the
     rank's.

@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
     @property
     def text(self) -> str:
-        """``reduce-scatter 2/6 c1``"""
+        """Return text such as ``reduce-scatter 2/6 c1``."""
         place = f" {self.part}/{self.parts}" if self.parts > 0 else ""
         return f"{self.name}{place}{f' c{self.chunk}' if self.chunk >= 0 else ''}"
 
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 def enclosing(view: View, rank: int, times: Sequence[int]) -> list[Span | None]:
-    """The innermost span around each time, on one rank. Times in any order."""
+    """Return the innermost span around each time, on one rank. Times in any order."""
     process = view.ranks.get(rank)
     if process is None or not times:
         return [None] * len(times)
@@ -62,7 +62,7 @@ def enclosing(view: View, rank: int, times: Sequence[int]) -> list[Span | None]:
 
 
 def open_span(view: View, rank: int) -> Span | None:
-    """The innermost span that the rank is in at the cursor."""
+    """Return the innermost span that the rank is in at the cursor."""
     return enclosing(view, rank, [view.t_ns])[0]
 
 

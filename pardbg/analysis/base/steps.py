@@ -39,7 +39,7 @@ _PLACE: Final = 0xFFFFFFFF
 
 
 def last_step_rows(view: View, process: Process, number: int | None) -> list[tuple[int, int, int]]:
-    """(step, t0, t1) of the last steps that ended on a process."""
+    """Return (step, t0, t1) of the last steps that ended on a process."""
     table, visible = view.rows(process, "step")
     lo = 0 if number is None else max(0, visible - number)
     columns = (table.col(c)[lo:visible].tolist() for c in ("step", "t0_ns", "t1_ns"))
@@ -48,7 +48,7 @@ def last_step_rows(view: View, process: Process, number: int | None) -> list[tup
 
 @per_view
 def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
-    """The last steps that ended on every rank that counts steps; all of the run for None."""
+    """Return the last steps that ended on every rank that counts steps; all of the run for None."""
     counts = view.all("step").counts
     begins = np.maximum(counts - (last + 8), 0) if last is not None else np.zeros_like(counts)
     ended = _Ended(view.all("step").take(("step", "t0_ns", "t1_ns"), begins))
@@ -80,16 +80,16 @@ class _Ended:
         )
 
     def complete(self, num_ranks: int) -> list[int]:
-        """The steps that ended on so many ranks."""
+        """Return the steps that ended on so many ranks."""
         found: list[int] = self.steps[self._counts == num_ranks].tolist()
         return found
 
     def num_ranks(self) -> dict[int, int]:
-        """step -> ranks that ended it."""
+        """Return step -> ranks that ended it."""
         return dict(zip(self.steps.tolist(), self._counts.tolist(), strict=True))
 
     def longest(self, view: View, steps: Sequence[int]) -> dict[int, int]:
-        """step -> the longest over ranks, in ns, without what they were held."""
+        """Return step -> the longest over ranks, in ns, without what they were held."""
         if not was_held(view, 0, view.t_ns):
             most = np.maximum.reduceat(self.ends - self.begins, self._first)
             return dict(zip(self.steps.tolist(), most.tolist(), strict=True))
@@ -102,7 +102,7 @@ class _Ended:
         return found
 
     def window(self, steps: Array, who: Array) -> tuple[Array, Array]:
-        """(begin, end) of each rank's step; of one that it did not end (0, 0)."""
+        """Return (begin, end) of each rank's step; of one that it did not end (0, 0)."""
         wanted = steps.astype(np.int64) << 32 | who
         at = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
         has = self.keys[at] == wanted
@@ -228,8 +228,8 @@ def _enclosed(
 
 
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
-    """Newest step any rank works on at the cursor. Ops count only where nothing else says a step:
-    what follows the last one is in no step, whatever number its records have."""
+    """Return the newest step any rank works on at the cursor. Ops count only where nothing else
+    says a step: what follows the last one is in no step, whatever number its records have."""
     stated = [
         stated_step(states[p.proc]) for p in view.ranks.values()
         if p.proc in states and view.proc_end(p) is None
@@ -240,7 +240,7 @@ def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int 
 
 
 def step_of(view: View, process: Process, said: Mapping[str, object]) -> int | None:
-    """Newest step that one rank works on, by its records and its STATE message."""
+    """Return the newest step that one rank works on, by its records and its STATE message."""
     steps = []
     for name in _STEPPED:
         table, visible = view.rows(process, name)
@@ -253,8 +253,8 @@ def step_of(view: View, process: Process, said: Mapping[str, object]) -> int | N
 
 
 def stated_step(said: Mapping[str, object]) -> int | None:
-    """The step that a STATE message says is under way. Between two steps, and after the last one,
-    an agent counts on already: a step in which nothing happens yet has not begun."""
+    """Return the step that a STATE message says is under way. Between two steps, and after the last
+    one, an agent counts on already: a step in which nothing happens yet has not begun."""
     step = said.get("step")
     begun = said.get("what") or said.get("phase") or said.get("held")
     return step if isinstance(step, int) and step >= 0 and begun else None

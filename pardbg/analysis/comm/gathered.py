@@ -276,7 +276,7 @@ class _Names:
         return found
 
     def op(self, code: int) -> tuple[OpDef, int]:
-        """(op, number of what all ranks must say alike of it) of rank's place << 32 | id."""
+        """Return (op, number of what all ranks must say alike of it) of rank's place << 32 | id."""
         found = self._ops.get(code)
         if found is None:
             op = self._processes[code >> 32].ops.get(code & 0xFFFFFFFF, UNKNOWN_OP)

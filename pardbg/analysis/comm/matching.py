@@ -102,7 +102,7 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
-    """One collective from what each rank issued. ``reached``: newest seq seen per rank."""
+    """Match one collective from what each rank issued. ``reached``: newest seq seen per rank."""
     first: Issue = min(parts.values(), key=_FIRST)
     members, absent, missing, (verdict, detail, culprits), arrivals = _looked_at(
         view, parts, reached, first

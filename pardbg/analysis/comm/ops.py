@@ -52,7 +52,7 @@ class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four
 
     @property
     def bytes(self) -> int:
-        """The larger of what goes in and what comes out."""
+        """Return the larger of what goes in and what comes out."""
         return max(self.a, self.b, 0)
 
 
@@ -63,7 +63,7 @@ def source_of(flags: int) -> str:
 
 
 def done_table(name: str) -> str:
-    """The table with the completions of a table of issued ops."""
+    """Return the table with the completions of a table of issued ops."""
     return "call" if name == "call_begin" else name.replace("issue", "done")
 
 
@@ -81,7 +81,7 @@ def tail_start(view: View, name: str, rows: int | None) -> int:
 
 
 def issues(view: View, name: str, since_ns: int) -> list[Issue]:
-    """Ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
+    """Return ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
     made: list[Issue] = []
     for rank, process in view.having(name):
         table, visible = view.rows(process, name)
@@ -138,13 +138,13 @@ def _made(
 
 
 def unknown_group(process: Process, group_id: int) -> GroupDef:
-    """A group whose definition was lost: known by this process's own number only."""
+    """Return a group whose definition was lost: known by this process's own number only."""
     name = f"#{group_id}"
     return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
 
 
 def group_label(view: View, group: GroupDef) -> str:
-    """The group's name; with its ranks where another group of the run has the same name."""
+    """Return the group's name; with its ranks where another group of the run has the same name."""
     name = group.axis or group.name
     alike = len(_ranks_by_name(view).get(name, ())) > 1
     return f"{name}[{rank_set(group.ranks)}]" if alike else name

@@ -29,7 +29,7 @@ _BY_STEP: Final = 1 << 20
 
 @per_view
 def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
-    """The last p2p pairs as of the cursor, oldest first; all of the run for None."""
+    """Return the last p2p pairs as of the cursor, oldest first; all of the run for None."""
     rows = None if last is None else 2 * _MARGIN * last + 64
     start = tail_start(view, "issue_p2p", rows)
     return _paired(view, issues(view, "issue_p2p", start), start, last)
@@ -37,8 +37,8 @@ def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
 
 @per_view
 def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
-    """The last messages between two ranks, both ways, oldest first: among those of a thousand
-    ranks they need not be the last ones."""
+    """Return the last messages between two ranks, both ways, oldest first: among those of a
+    thousand ranks they need not be the last ones."""
     tables = {
         rank: view.rows(view.ranks[rank], "issue_p2p")
         for rank in (one, other) if rank in view.ranks

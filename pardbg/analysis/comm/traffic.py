@@ -127,7 +127,7 @@ def traffic_view(view: View) -> TrafficView:
 
 
 def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
-    """Bytes per ring link: 2(n-1)/n · S for all_reduce, (n-1)/n · S for all_gather and
+    """Return bytes per ring link: 2(n-1)/n · S for all_reduce, (n-1)/n · S for all_gather and
     reduce_scatter; 0 for ops that are not modelled. S: the larger of input and output."""
     factor = busbw_factor(op, num_ranks) if op in _RINGS else None
     return (factor or 0.0) * num_bytes

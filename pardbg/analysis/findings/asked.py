@@ -45,8 +45,8 @@ def interrupted(view: View, end: BadEnd) -> bool:
 
 
 def told(view: View, bad: Sequence[BadEnd]) -> Told | None:
-    """The first time that anybody told the job to end, as the launcher, the hub or the ranks'
-    own ends say it; None where nobody did."""
+    """Return the first time that anybody told the job to end, as the launcher, the hub or the
+    ranks' own ends say it; None where nobody did."""
     found = [*_by_viewers(view), *_passed_on(view), *_by_launcher(view)]
     found += [Told(end[1], "Ctrl-C (SIGINT)") for end in bad if interrupted(view, end)][:1]
     if not found and bad and all(_terminated(view, end) for end in bad):

@@ -98,8 +98,8 @@ def _judged(view: View) -> tuple[Told | None, list[BadEnd], list[BadEnd]]:
 
 @per_view
 def told_to_end(view: View) -> frozenset[int]:
-    """Ranks that were killed, but as a launcher does after another's failure or when it is told to
-    end the job: nothing of theirs is wrong."""
+    """Return ranks that were killed, but as a launcher does after another's failure or when it is
+    told to end the job: nothing of theirs is wrong."""
     bad = bad_ends(view)
     asked, _, roots = _judged(view) if bad else (None, [], [])
     if asked is None and not roots:  # what was wrong ended some of them in an op
@@ -186,7 +186,7 @@ def _cut_off(view: View, bad: Sequence[BadEnd]) -> Finding:
 
 
 def brief(text: str) -> str:
-    """An exception's last line without where in the backend's source it comes from."""
+    """Return an exception's last line without where in the backend's source it comes from."""
     said = re.sub(r"\[[^\]]*\.(cc|cpp|h|hpp):\d+\] ?", "", text)
     for end in (". This is typically", ". Check the logs", " GLHF"):
         said = said.partition(end)[0]
@@ -351,7 +351,7 @@ def _exit_code(end: tuple[int, int | None], culprits: tuple[int, ...], explained
 
 
 def note(view: View, asked: Told, bad: Sequence[BadEnd]) -> Finding:
-    """The job was ended on purpose, as a fact and not a fault."""
+    """Report that the job was ended on purpose, as a fact and not a fault."""
     ranks = tuple(sorted({end[0] for end in bad}))
     ended = f"; {ranks_text(ranks)} ended with it" if ranks else ""
     return Finding(

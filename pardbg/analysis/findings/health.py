@@ -20,7 +20,7 @@ from pardbg_agent import wire
 
 
 def dropped(view: View) -> Iterable[Finding]:
-    """Records that were lost on their way, or beyond what is kept."""
+    """Find records that were lost on their way, or beyond what is kept."""
     for rank, process in view.ranks.items():
         lost = process.lost(view.t_ns)
         if lost:
@@ -36,7 +36,7 @@ def dropped(view: View) -> Iterable[Finding]:
 
 
 def begun_late(view: View) -> Iterable[Finding]:
-    """Ranks whose first records are not here: a viewer that joined late, a cut file."""
+    """Find ranks whose first records are not here: a viewer that joined late, a cut file."""
     missed = {rank: p.missed_before for rank, p in view.ranks.items() if p.missed_before}
     if missed:
         most = max(missed.values())
@@ -77,7 +77,7 @@ def _passed(row: CollectiveRow, unseen: tuple[int, ...]) -> bool:
 
 
 def unknown_groups(view: View) -> Iterable[Finding]:
-    """Ops on groups whose definition never came."""
+    """Find ops on groups whose definition never came."""
     ranks = tuple(rank for rank, process in view.ranks.items() if process.undefined_groups)
     if ranks:
         text = (
@@ -299,7 +299,7 @@ def _active(view: View, process: Process) -> tuple[int, int]:
 
 
 def nothing_seen(view: View) -> Iterable[Finding]:
-    """The run is over and no rank was in it."""
+    """Find that the run is over with no rank in it."""
     if view.run_end is not None and not view.ranks:
         text = (
             "no rank was seen: no process of the job formed a torch.distributed group with "
@@ -323,7 +323,7 @@ def _unseen_advice(view: View) -> str:
 
 
 def clocks(view: View) -> Iterable[Finding]:
-    """Ranks whose clock is not known well enough to order their ops against others'."""
+    """Find ranks whose clock is not known well enough to order their ops against others'."""
     several = len({process.host for process in view.ranks.values()}) > 1
     errors = {rank: p.clocks.at(view.t_ns).error_ns for rank, p in view.ranks.items()}
     unknown = tuple(rank for rank, error in errors.items() if error is None)

@@ -101,8 +101,8 @@ def _creep(view: View, looked_at: Window) -> Iterable[Finding]:
 
 
 def growth(steps: Array, sizes: Array) -> tuple[float, int, int] | None:
-    """(bytes a step, steps it was seen over, first of them) of a steady growth up to the end: of
-    all that is there, else of its last three quarters, else of its last half."""
+    """Return (bytes a step, steps it was seen over, first of them) of a steady growth up to the
+    end: of all that is there, else of its last three quarters, else of its last half."""
     if len(steps) < 2 * PARTS or steps[-1] - steps[0] < CREEP_STEPS:
         return None
     length = int(steps[-1] - steps[0])

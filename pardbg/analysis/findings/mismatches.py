@@ -53,7 +53,7 @@ that share a core of their host, as in a start-up: set-up calls too."""
 
 
 def mismatches(view: View) -> Iterable[Finding]:
-    """One per group, kind and culprits: the first that is known, and how many there are."""
+    """Find one per group, kind and culprits: the first that is known, and how many there are."""
     found: dict[tuple[Key, str, tuple[int, ...]], list[CollectiveRow]] = {}
     shifted: set[Key] = set()
     for row in (*newest_collectives(view), *calls(view)):
@@ -175,14 +175,14 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
 
 @per_view
 def crossed(view: View) -> dict[Key, Finding]:
-    """(epoch, group) -> the first op that some ranks issued by their main thread and others by
-    another one, where ranks use the group from both."""
+    """Return (epoch, group) -> the first op that some ranks issued by their main thread and others
+    by another one, where ranks use the group from both."""
     several = any(process.threads for process in view.ranks.values())
     return dict(_crossed(view)) if several else {}
 
 
 def thread_order(view: View) -> Iterable[Finding]:
-    """One per group, with all its ranks at once: not while another's op is on its way."""
+    """Find one per group, with all its ranks at once: not while another's op is on its way."""
     here = [f for key, f in crossed(view).items() if not _on_its_way(view, key, f)]
     return here[:_MAX_PLACES]
 

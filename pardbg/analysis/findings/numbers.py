@@ -51,7 +51,7 @@ class _Seen:
 
 
 def nan_origin(view: View) -> Iterable[Finding]:
-    """The rank whose numbers were not finite first."""
+    """Find the rank whose numbers were not finite first."""
     seen = [one for rank, process in view.ranks.items() for one in _not_finite(view, rank, process)]
     begun = [one for one in seen if one.what != "grad"]
     if not begun:
@@ -170,7 +170,7 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
 
 
 def divergence(view: View) -> Iterable[Finding]:
-    """Ranks whose replicated parameters are no longer the others', bit by bit."""
+    """Find ranks whose replicated parameters are no longer the others', bit by bit."""
     by_key: dict[tuple[str, int, int], dict[int, tuple[int, int, str]]] = defaultdict(dict)
     times: dict[int, int] = {}
     for rank, process in view.ranks.items():
@@ -320,9 +320,9 @@ def _checksums(
 
 
 def unaveraged(view: View) -> Iterable[Finding]:
-    """Ranks that began with the same parameters, step an optimizer, and exchange nothing larger
-    than a few numbers. Never of what is sharded, of a pipeline, or where messages or RPC move
-    data; silent where records are missing."""
+    """Find ranks that began with the same parameters, step an optimizer, and exchange nothing
+    larger than a few numbers. Never of what is sharded, of a pipeline, or where messages or RPC
+    move data; silent where records are missing."""
     least = MIN_STEPS if view.run_end is not None else MIN_LIVE_STEPS
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
@@ -350,7 +350,7 @@ def unaveraged(view: View) -> Iterable[Finding]:
 
 
 def ungraded(view: View) -> Iterable[Finding]:
-    """Ranks whose optimizer never has a gradient to step by."""
+    """Find ranks whose optimizer never has a gradient to step by."""
     found: dict[str, list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
         if (
@@ -410,8 +410,8 @@ def _backwards(view: View, process: Process) -> tuple[np.ndarray, np.ndarray, np
 
 
 def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:
-    """rank -> optimizer steps before the newest collective of the group that all of them issued;
-    empty where there is none, or where one of them has no optimizer."""
+    """Return rank -> optimizer steps before the newest collective of the group that all of them
+    issued; empty where there is none, or where one of them has no optimizer."""
     issued = {rank: _issued(view, view.ranks[rank], group_key) for rank in ranks}
     newest = min((max(seqs, default=-1) for seqs in issued.values()), default=-1)
     if newest < 0 or any(newest not in seqs for seqs in issued.values()):

@@ -150,7 +150,7 @@ def _in_thread(now: Seen) -> str:
 
 
 def others(now: Seen) -> str:
-    """``; its thread writer is at a.py:3 in f``."""
+    """Return text such as ``; its thread writer is at a.py:3 in f``."""
     places = [(name, place(frames)) for name, frames in now.threads[1:]]
     told = [f"its thread {name} is at {at}" for name, at in places if at][:_MAX_THREADS]
     return f"; {', '.join(told)}" if told else ""
@@ -171,7 +171,7 @@ def _ended(view: View, rank: int, how: str) -> Reason:
 
 
 def killed_text(code: int | None) -> str:
-    """``was killed by SIGKILL``."""
+    """Return text such as ``was killed by SIGKILL``."""
     if code is None or code >= 0:
         return "was killed, or left by os._exit"
     return f"was killed by {signal_name(code)}"
@@ -186,7 +186,7 @@ def signal_name(code: int) -> str:
 
 
 def past(text: str) -> str:
-    """A reason's words once it is over: ``was in forward``."""
+    """Return a reason's words once it is over: ``was in forward``."""
     for now, then in (("is ", "was "), ("has ", "had "), ("loads ", "loaded ")):
         if text.startswith(now):
             return then + text.removeprefix(now).replace(" holds ", " held ")

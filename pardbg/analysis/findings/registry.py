@@ -69,7 +69,7 @@ OF_ORDER: Final[tuple[Detector, ...]] = (
 
 @per_view
 def findings(view: View) -> tuple[Finding, ...]:
-    """All findings at the cursor, the worst first, then the newest."""
+    """Return all findings at the cursor, the worst first, then the newest."""
     # Times of a rehearsal count events: nothing that is measured is found in them.
     detectors = OF_ORDER if rehearsed(view) else DETECTORS
     found = orders(view)

@@ -26,7 +26,7 @@ _MISMATCH: Final = "The same call must be made alike on all ranks that it concer
 
 @per_view
 def orders(view: View) -> tuple[Finding, ...]:
-    """One per kind, op and place; ranks that do the same are told together."""
+    """Return one finding per kind, op and place; ranks that do the same are told together."""
     said = view.store.notes.get(NOTE)
     rows = [row for row in said if isinstance(row, Mapping)] if isinstance(said, list) else []
     alike: dict[tuple[str, str, str], list[Mapping[str, object]]] = {}

@@ -161,11 +161,11 @@ def first(row: CollectiveRow) -> int:
 
 @per_view
 def mismatched(view: View) -> set[tuple[int, str]]:
-    """(epoch, group key) of groups whose last collectives disagree: that they hang follows. Other
-    dtypes alone hold nobody up."""
+    """Return (epoch, group key) of groups whose last collectives disagree: that they hang follows.
+    Other dtypes alone hold nobody up."""
     return {r.key for r in (*newest_collectives(view), *calls(view)) if r.verdict in _HANGS}
 
 
 def at_row(row: CollectiveRow, rank: int | None) -> Evidence:
-    """The collective itself, on its screen."""
+    """Return the collective itself, on its screen."""
     return Evidence(first(row), rank, "collectives", op=f"{row.op} {row.label} #{row.seq}")

@@ -30,7 +30,7 @@ _SET_UP_ADVICE: Final = (
 
 
 def first_place(view: View, ranks: Sequence[int]) -> str | None:
-    """The first of them whose place in the code is known."""
+    """Return the first of them whose place in the code is known."""
     return next((at for r in ranks if (at := place(seen(view, r).frames))), None)
 
 
@@ -43,7 +43,7 @@ def _patience(view: View, ops: Sequence[PendingOp]) -> float:
 
 
 def stuck(view: View, ops: Sequence[PendingOp], over: int | None) -> Iterable[Finding]:
-    """A collective that each rank issued and that does not end."""
+    """Find a collective that each rank issued and that does not end."""
     since = max(op.since_ns for op in ops)
     op = ops[0]
     if view.t_ns - since < _patience(view, ops):

@@ -150,7 +150,7 @@ Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str]
 
 @per_view
 def stall_stacks(view: View) -> dict[int, Stack]:
-    """rank -> its newest stack that the hub took at a standstill."""
+    """Return rank -> its newest stack that the hub took at a standstill."""
     found: dict[int, Stack] = {}
     for t_ns, said in view.store.controls.last(view.t_ns, _STALLS):
         if fields.text(said, "event") == "stall":

@@ -144,7 +144,7 @@ class WaitGraph:
 
 @per_view
 def wait_graph(view: View) -> WaitGraph:
-    """The graph of ops that are open for PATIENCE_NS at the cursor. Once per view."""
+    """Return the graph of ops that are open for PATIENCE_NS at the cursor. Once per view."""
     opened: dict[int, list[PendingOp]] = {}
     for rank, process in _may_wait(view).items():
         if view.proc_end(process) is not None:
@@ -215,8 +215,8 @@ def _stands_in_op(view: View, rank: int) -> bool:
 
 
 def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
-    """The rank's ops that are issued and not complete, oldest first; none where the oldest is
-    open for less than PATIENCE_NS.
+    """Return the rank's ops that are issued and not complete, oldest first; none where the oldest
+    is open for less than PATIENCE_NS.
 
     STATE knows how many are open and since when the oldest is; records know which. An op whose
     Work was dropped without a wait has no completion record: it is not open any more.
@@ -374,7 +374,7 @@ class _Reached:
         self._absent: dict[tuple[int, str, int], tuple[int, ...]] = {}
 
     def collectives(self, rank: int, group: GroupDef) -> int:
-        """Number of the group's next collective on ``rank``."""
+        """Return the number of the group's next collective on ``rank``."""
         key = (rank, group.epoch, group.key)
         found = self._groups.get(key)
         if found is None:
@@ -401,7 +401,7 @@ class _Reached:
         return found
 
     def who_may_set(self, key: str) -> tuple[int, ...]:
-        """Ranks that do not wait for a key themselves: those that live, if any does."""
+        """Return ranks that do not wait for a key themselves: those that live, if any does."""
         waiting = self._at_store.get(key, set())
         others = [rank for rank in self._view.ranks if rank not in waiting]
         view = self._view

@@ -97,7 +97,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
 
 
 def latest_bytes(view: View, process: Process) -> Latest:
-    """Newest value per name as of the cursor."""
+    """Return the newest value per name as of the cursor."""
     sums: Latest = defaultdict(lambda: (0, 0))
     for (name_id, _stage), (value, peak, _) in _newest(view, process).items():
         name = process.name(name_id)
@@ -169,7 +169,7 @@ def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
 
 
 def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], ...]:
-    """(t, bytes) of the total, thinned to HISTORY points."""
+    """Return (t, bytes) of the total, thinned to HISTORY points."""
     table, rows = rows_named(view, process, kind, _TAIL_ROWS)
     if len(rows) > HISTORY:
         rows = rows[np.linspace(0, len(rows) - 1, HISTORY).astype(np.int64)]
@@ -177,7 +177,7 @@ def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], .
 
 
 def rows_named(view: View, process: Process, name: str, most: int) -> tuple[Table, Array]:
-    """The memory table, and which of the last ``most`` rows have this name."""
+    """Return the memory table, and which of the last ``most`` rows have this name."""
     table, visible = view.rows(process, "memory")
     lo = max(0, visible - most)
     return table, np.flatnonzero(named(process, table.col("name_id")[lo:visible], name)) + lo
@@ -234,7 +234,7 @@ def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int |
 
 
 def zero_bytes(level: int, shards: int, parameters: int, gradients: int, optimizer: int) -> int:
-    """Bytes per rank at a ZeRO level, of full sizes P, G, O over ``shards`` ranks."""
+    """Return bytes per rank at a ZeRO level, of full sizes P, G, O over ``shards`` ranks."""
     divided = {0: 0, 1: optimizer, 2: gradients + optimizer}.get(
         level, parameters + gradients + optimizer
     )

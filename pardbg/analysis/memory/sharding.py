@@ -65,7 +65,7 @@ def sharding_view(view: View) -> ShardingView | None:
 
 
 def gathered_peak(view: View, process: Process) -> int | None:
-    """The most bytes of whole parameters in the last complete step of a process."""
+    """Return the most bytes of whole parameters in the last complete step of a process."""
     table, visible = view.rows(process, "fsdp")
     ended = last_step_rows(view, process, 1) if visible else []
     if not ended:

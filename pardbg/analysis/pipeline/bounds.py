@@ -20,7 +20,7 @@ _LOOPED = ("interleaved1f1b", "loopedbfs")
 
 
 def schedule_name(name: str) -> str:
-    """``Schedule1F1B``, and a framework's ``Megatron 1F1B``, as ``1f1b``."""
+    """Return ``Schedule1F1B``, and a framework's ``Megatron 1F1B``, as ``1f1b``."""
     return (
         name.lower().rpartition(" ")[2].removeprefix("schedule").replace("_", "").replace("-", "")
     )
@@ -51,9 +51,9 @@ def bound_fraction(layout: Layout) -> float | None:
 def in_flight(
     actions: Iterable[tuple[int, str]], sizes: Mapping[int, int] | None = None
 ) -> tuple[int, int, dict[int, int]]:
-    """(at the end, peak, at the end per stage) of microbatches forwarded and not yet backwarded,
-    after a row of (stage, kind). With ``sizes`` (bytes of a stage's microbatch) the peak is in
-    bytes.
+    """Return (at the end, peak, at the end per stage) of microbatches forwarded and not yet
+    backwarded, after a row of (stage, kind). With ``sizes`` (bytes of a stage's microbatch) the
+    peak is in bytes.
 
     A backward split in two frees the activations with W; an I alone counts where no W is in the
     row.
@@ -101,9 +101,9 @@ def implied_fraction(layout: Layout, rows: Mapping[int, Sequence[ActionSpan]]) -
 
 
 def own_times(row: Sequence[ActionSpan]) -> list[tuple[ActionSpan, int]]:
-    """Each finished compute action with its ns; of two that overlap (a pair of DualPipeV with a
-    function of its own) the later one counts from the end of the earlier, so that the sum is the
-    time the rank was busy."""
+    """Return each finished compute action with its ns; of two that overlap (a pair of DualPipeV
+    with a function of its own) the later one counts from the end of the earlier, so that the sum is
+    the time the rank was busy."""
     made: list[tuple[ActionSpan, int]] = []
     free = 0
     for span in row:
@@ -128,8 +128,8 @@ def kept_bytes(view: View, rank: int, per_stage: Mapping[int, int]) -> int | Non
 
 
 def peak_bytes(view: View, rank: int) -> int | None:
-    """The most that were kept at a time in the newest two steps; None: the rank runs no pipeline,
-    or a stage's size is not known."""
+    """Return the most that were kept at a time in the newest two steps; None: the rank runs no
+    pipeline, or a stage's size is not known."""
     sizes, process = sampled_sizes(view, rank), view.ranks.get(rank)
     if not sizes or process is None:
         return None

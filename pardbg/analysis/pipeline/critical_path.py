@@ -50,7 +50,7 @@ class CriticalPath:
         return self.compute_ns + self.tensor_ns + self.host_ns
 
     def by_rank(self) -> dict[int, int]:
-        """rank -> its compute on the path, ns."""
+        """Return rank -> its compute on the path, ns."""
         found: dict[int, int] = defaultdict(int)
         for link in self.links:
             found[link.rank] += link.t1_ns - link.t0_ns

@@ -26,7 +26,7 @@ class Action(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def parse(text: str) -> Action | None:
-    """``2B5`` as an Action; None for anything that is not one action."""
+    """Return ``2B5`` as an Action; None for anything that is not one action."""
     found = _WHOLE.fullmatch(text)
     if found is None:
         return None
@@ -36,7 +36,7 @@ def parse(text: str) -> Action | None:
 
 @lru_cache(maxsize=1 << 16)
 def compute_actions(text: str) -> tuple[str, ...]:
-    """The compute actions in one plan entry, in order.
+    """Return the compute actions in one plan entry, in order.
 
     An entry may be a send or a receive (none), or an overlapped pair ``(0F3;1B2)OVERLAP_F_B``.
     """
@@ -66,7 +66,7 @@ def producer(action: str, num_stages: int) -> str | None:
 
 
 def twin(action: str) -> str | None:
-    """The other form of a backward: ``2I5`` for ``2B5`` and back."""
+    """Return the other form of a backward: ``2I5`` for ``2B5`` and back."""
     parsed = parse(action)
     if parsed is None or parsed.kind not in ("B", "I"):
         return None
@@ -74,8 +74,8 @@ def twin(action: str) -> str | None:
 
 
 def source(action: str, num_stages: int, known: Container[str]) -> str | None:
-    """The action whose output ``action`` needs, in the form in which it is known; None: it needs
-    nothing, or what it needs is not known."""
+    """Return the action whose output ``action`` needs, in the form in which it is known; None: it
+    needs nothing, or what it needs is not known."""
     needed = producer(action, num_stages)
     forms = (needed, twin(needed)) if needed is not None else ()
     return next((form for form in forms if form is not None and form in known), None)

@@ -148,7 +148,7 @@ def _waits(view: View, process: Process, step: int) -> dict[tuple[int, int], Int
 
 
 def completions(view: View, process: Process, step: int) -> dict[tuple[int, int], int]:
-    """(group id, seq) -> completion of a process's p2p ops that were issued in a step."""
+    """Return (group id, seq) -> completion of a process's p2p ops that were issued in a step."""
     table, rows = view.step_rows(process, "done_p2p", step)
     return {(group, seq): t1 for group, seq, t1 in table.tuples(rows, "group_id", "seq", "t1_ns")}
 

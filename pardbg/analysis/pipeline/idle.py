@@ -56,7 +56,7 @@ def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interva
 def split(
     evidence: Evidence, spans: Sequence[ActionSpan], window: Interval, upcoming: str | None
 ) -> tuple[Idle, ...]:
-    """The idle stretches of one rank in the window. busy + idle == window, exactly.
+    """Return the idle stretches of one rank in the window. busy + idle == window, exactly.
 
     ``upcoming``: the planned action after the last one seen, in a step that is not over.
     """
@@ -189,7 +189,7 @@ Receives = dict[tuple[str, int, int], list[tuple[int, int | None]]]
 
 
 def receives(view: View, rank: int, step: int) -> Receives:
-    """The step's receives that the pipeline labelled with what they carry."""
+    """Return the step's receives that the pipeline labelled with what they carry."""
     process = view.ranks.get(rank)
     if process is None:
         return {}
@@ -209,7 +209,7 @@ def receives(view: View, rank: int, step: int) -> Receives:
 
 
 def calls(view: View, rank: int, step: int, num_stages: int) -> list[Call]:
-    """The step's calls that issue a labelled send or receive, by begin."""
+    """Return the step's calls that issue a labelled send or receive, by begin."""
     process = view.ranks.get(rank)
     if process is None:
         return []

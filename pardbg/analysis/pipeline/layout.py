@@ -47,11 +47,11 @@ class Layout:
 
     @property
     def table(self) -> str:
-        """The table its actions are in."""
+        """Return the table its actions are in."""
         return "phase" if self.chain is not None else "action"
 
     def pairs(self, rank: int) -> tuple[tuple[str, str], ...]:
-        """The (forward, backward) that the plan has as one overlapped action."""
+        """Return the (forward, backward) that the plan has as one overlapped action."""
         return () if self.plan is None else overlapped(self.plan.order.get(rank, ()))
 
     @property
@@ -61,7 +61,7 @@ class Layout:
 
 @per_view
 def layouts(view: View) -> list[Layout]:
-    """The pipelines of the run at the cursor, the one with the lowest rank first."""
+    """Return the pipelines of the run at the cursor, the one with the lowest rank first."""
     epoch = view.epoch
     plans = [plan for (e, _), plan in view.store.plans.items() if e == epoch and plan.ranks]
     made = [_planned(view, plan) for plan in plans]
@@ -120,7 +120,7 @@ def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
 
 
 def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpan]]:
-    """Each rank's actions in the newest run of the schedule in a step."""
+    """Return each rank's actions in the newest run of the schedule in a step."""
     if layout.chain is not None:
         return {rank: chain_spans(view, layout.chain, rank, step) for rank in layout.ranks}
     return last_round({rank: spans(view, rank, step) for rank in layout.ranks})
@@ -147,7 +147,7 @@ def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
 
 @per_view
 def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
-    """(step, action) that runs at the cursor: begun, not ended."""
+    """Return (step, action) that runs at the cursor: begun, not ended."""
     process = view.ranks.get(rank)
     if process is None:
         return None
@@ -187,13 +187,13 @@ def _running_stated(view: View, process: Process, rank: int) -> tuple[int, Actio
 
 
 def states(view: View) -> Mapping[str, Mapping[str, Any]]:
-    """{proc: what STATE says of it} as of the cursor."""
+    """Return {proc: what STATE says of it} as of the cursor."""
     return state_at(view)[1]
 
 
 @per_view
 def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
-    """(when it was said, what of each process). Its times are on the hub's clock."""
+    """Return (when it was said, what of each process). Its times are on the hub's clock."""
     t_ns, said = view.store.states.ranks(view.t_ns)
     return t_ns, {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
 
@@ -210,7 +210,7 @@ def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str
 
 
 def last_round(rows: Mapping[int, list[ActionSpan]]) -> dict[int, list[ActionSpan]]:
-    """The newest run of the schedule in a step.
+    """Return the newest run of the schedule in a step.
 
     A step with gradient accumulation or an evaluation runs the schedule more than once: an action
     seen again on a rank begins another round.

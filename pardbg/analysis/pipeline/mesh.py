@@ -30,7 +30,7 @@ _STEPS = 600
 
 
 def pipeline_names(view: View) -> tuple[PipelineName, ...]:
-    """All pipelines at the cursor, the one with the lowest rank first."""
+    """Return all pipelines at the cursor, the one with the lowest rank first."""
     return tuple(
         PipelineName(place(view, layout), layout.ranks, _bubble(view, layout))
         for layout in layouts(view)
@@ -38,8 +38,8 @@ def pipeline_names(view: View) -> tuple[PipelineName, ...]:
 
 
 def newest_steps(view: View) -> dict[int, PipelineStep]:
-    """Each rank's newest complete step of its own pipeline; of none where there are very many
-    pipelines, as each step costs some ms."""
+    """Return each rank's newest complete step of its own pipeline; of none where there are very
+    many pipelines, as each step costs some ms."""
     found = layouts(view)
     made: dict[int, PipelineStep] = {}
     for layout in found if len(found) <= _MOST else ():
@@ -114,7 +114,7 @@ class PipelineSummary:
 
 
 def pipeline_summaries(view: View) -> tuple[PipelineSummary, ...]:
-    """All pipelines of the run, the one with the lowest rank first."""
+    """Return all pipelines of the run, the one with the lowest rank first."""
     made = []
     for layout in layouts(view):
         newest = newest_step(view, layout)

@@ -29,7 +29,7 @@ class Peak:
 
     @property
     def text(self) -> str:
-        """``peak after 0F3 of step 8: 4 microbatches in flight (0F0 … 0F3)``"""
+        """Return text such as ``peak after 0F3 of step 8: 4 microbatches in flight (0F0 … 0F3)``"""
         first, last = self.in_flight[0], self.in_flight[-1]
         which = first if first == last else f"{first} … {last}"
         noun = "microbatch" if first == last else "microbatches"
@@ -40,7 +40,7 @@ class Peak:
 
 
 def peaks(step: PipelineStep) -> dict[int, Peak]:
-    """rank -> its peak in a step."""
+    """Return rank -> its peak in a step."""
     return {row.rank: peak for row in step.ranks if (peak := _peak(step.step, row.actions))}
 
 

@@ -74,7 +74,7 @@ def mean_durations(step: PipelineStep) -> dict[tuple[int, str], float]:
 def lay_out(
     step: PipelineStep, measured: PipelineStep, num_stages: int
 ) -> Mapping[int, tuple[Planned, ...]]:
-    """The step's plan in time, with ``measured``'s durations; per rank, in order."""
+    """Return the step's plan in time, with ``measured``'s durations; per rank, in order."""
     plans = tuple((rank.rank, rank.plan) for rank in step.ranks)
     return _lay_out(plans, num_stages, tuple(sorted(mean_durations(measured).items())))
 
@@ -120,7 +120,7 @@ def makespan(boxes: Mapping[int, Sequence[Planned]]) -> float:
 
 
 def in_flight_curve(rank: PipelineRank) -> list[tuple[int, int]]:
-    """(t_ns, microbatches forwarded and not yet backwarded) at each change."""
+    """Return (t_ns, microbatches forwarded and not yet backwarded) at each change."""
     splits = {action.stage for action in rank.actions if action.kind == "W"}
     changes = []
     for action in rank.actions:

@@ -43,7 +43,7 @@ _LOOK_BACK = 8
 def pipeline_view(
     view: View, rank: int | None = None, history: int = HISTORY
 ) -> PipelineView | None:
-    """The pipeline of ``rank`` at the cursor, else the first; None where no rank runs one.
+    """Return the pipeline of ``rank`` at the cursor, else the first; None where no rank runs one.
     ``history``: how many steps' bubbles come with it."""
     found = layouts(view)
     if not found:
@@ -87,14 +87,14 @@ def _group_name(view: View, layout: Layout) -> str:
 
 
 def newest_step(view: View, layout: Layout) -> int | None:
-    """Newest step with an action begun at the cursor."""
+    """Return the newest step with an action begun at the cursor."""
     running = (running_action(view, rank) for rank in layout.ranks)
     steps = [last_step(view, layout), *(one[0] for one in running if one is not None)]
     return max((step for step in steps if step is not None), default=None)
 
 
 def last_step(view: View, layout: Layout) -> int | None:
-    """Newest step of which an action is over."""
+    """Return the newest step of which an action is over."""
     steps = []
     for rank in layout.ranks:
         process = view.ranks.get(rank)

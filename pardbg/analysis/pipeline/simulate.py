@@ -29,7 +29,7 @@ class Simulated:
 
 
 def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> dict[int, list[str]]:
-    """The compute actions of each rank, communication left out."""
+    """Return the compute actions of each rank, communication left out."""
     return {
         rank: [action for entry in order.get(rank, ()) for action in compute_actions(entry)]
         for rank in ranks
@@ -37,7 +37,7 @@ def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> di
 
 
 def overlapped(row: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The pairs of a rank's plan: ``(0F3;1B2)OVERLAP_F_B``."""
+    """Return the pairs of a rank's plan: ``(0F3;1B2)OVERLAP_F_B``."""
     entries = (compute_actions(entry) for entry in row if entry.startswith("("))
     return tuple((pair[0], pair[1]) for pair in entries if len(pair) == 2)
 
@@ -103,7 +103,7 @@ def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | Non
 
 
 def uniform_slots(plan: Plan, num_stages: int) -> dict[int, tuple[str, ...]]:
-    """Each rank's row with one slot per action and ``""`` where the plan idles, for drawing.
+    """Return each rank's row with one slot per action and ``""`` where the plan idles, for drawing.
 
     Slots come from the simulation with every action one unit long. A plan that cannot run is
     given as it stands, without bubbles.

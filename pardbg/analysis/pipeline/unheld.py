@@ -34,7 +34,7 @@ class LaidOut:
 
 
 def lay_out_unheld(view: View, rows: Rows, num_stages: int, window: Interval) -> LaidOut | None:
-    """The rows without holds; None where nobody was held in the window."""
+    """Return the rows without holds; None where nobody was held in the window."""
     if not was_held(view, *window):
         return None
     made: dict[int, list[ActionSpan]] = {rank: [] for rank in rows}

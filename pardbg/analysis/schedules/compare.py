@@ -39,7 +39,7 @@ class Predicted:
 
 
 def predict(name: str, table: Table, taken: Durations | Costs) -> Predicted:
-    """One table by supposed durations, or by those of a run."""
+    """Predict one table by supposed durations, or by those of a run."""
     verdict = lint(table)
     sends = table.num_messages
     if verdict.wrong or verdict.deadlocks("buffered"):
@@ -78,7 +78,7 @@ def timeline(table: Table, taken: Durations | Costs) -> dict[str, tuple[float, f
 def mean_times(
     taken: Durations | Costs, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[dict[tuple[int, str], float], float]:
-    """((stage, kind) -> mean ns with what lies between two actions, ns from rank to rank)"""
+    """Return ((stage, kind) -> mean ns with what lies between two actions, ns from rank to rank)"""
     if isinstance(taken, Durations):
         supposed = _times(num_ranks, num_stages, taken)
         return {key: row[0] for key, row in supposed.items()}, taken.hop

@@ -22,11 +22,11 @@ class Draft(NamedTuple):
 
     @property
     def cell(self) -> Cell | None:
-        """The one under the cursor; None in an empty row."""
+        """Return the one under the cursor; None in an empty row."""
         return self.row[self.at] if self.at < len(self.row) else None
 
     def needed(self) -> Cell:
-        """The cell under the cursor. UserError if there is none."""
+        """Return the cell under the cursor. UserError if there is none."""
         if self.cell is None:
             raise UserError(f"rank {self.rank} has no action: i inserts one")
         return self.cell
@@ -39,7 +39,7 @@ class Draft(NamedTuple):
         return Draft(Table((*rows[:rank], cells, *rows[rank + 1 :])), self.rank, max(0, at))
 
     def shifted(self, by: int) -> Draft:
-        """The action exchanged with its neighbour."""
+        """Return the action exchanged with its neighbour."""
         self.needed()
         to = self.at + by
         if not 0 <= to < len(self.row):
@@ -77,7 +77,7 @@ class Draft(NamedTuple):
         return self.with_row(row, at)
 
     def split_all(self) -> Draft:
-        """Every B of the table as I and W."""
+        """Split every B of the table into I and W."""
         found = self
         for rank, row in enumerate(self.table.rows):
             cells: list[Cell] = []
@@ -94,7 +94,7 @@ class Draft(NamedTuple):
         return found._replace(at=texts.index(text) if text in texts else 0)
 
     def brought(self, mark: tuple[int, int]) -> Draft:
-        """The marked action put before the cursor's, in whichever row that is."""
+        """Return the marked action put before the cursor's, in whichever row that is."""
         rank, at = mark
         if (rank, at) == (self.rank, self.at):
             return self
@@ -104,7 +104,7 @@ class Draft(NamedTuple):
         return left.with_row((*left.row[:to], source[at], *left.row[to:]), to)
 
     def swapped(self, mark: tuple[int, int]) -> Draft:
-        """The marked action and the cursor's exchanged."""
+        """Return the marked action and the cursor's exchanged."""
         rank, at = mark
         other, here = self.table.rows[rank][at], self.needed()
         found = self.with_row((*self.row[: self.at], other, *self.row[self.at + 1 :]), self.at)
@@ -169,7 +169,7 @@ class Editor:
         self.draft, self.mark = source.pop(), None
 
     def marked(self) -> tuple[int, int]:
-        """The place taken up. UserError if none was."""
+        """Return the place taken up. UserError if none was."""
         if self.mark is None:
             raise UserError("nothing is taken up: m takes the action under the cursor")
         return self.mark

@@ -36,13 +36,13 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """``row 2, column 5`` as an editor counts."""
+        """Return text such as ``row 2, column 5`` as an editor counts."""
         if self.rank < 0:
             return ""
         return f"row {self.rank + 1}" + (f", column {self.column + 1}" if self.column >= 0 else "")
 
     def line(self) -> str:
-        """One line for people."""
+        """Return one line of text for people."""
         by = f" ({self.transport})" if self.transport is not None else ""
         return f"{self.place or 'table'}: {self.kind}{by}: {self.text}"
 
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """All of it in a word or a few."""
+        """Return all of it in a word or a few."""
         if self.wrong:
             return "wrong"
         if self.deadlocks("buffered"):

@@ -53,13 +53,13 @@ def lower(table: Table) -> Lowered:
 
 
 def peer(op: Op, owner: Mapping[int, int]) -> int | None:
-    """The rank at the other end of a message."""
+    """Return the rank at the other end of a message."""
     step = 1 if op.kind in ("SEND_F", "RECV_B") else -1
     return owner.get(op.stage + step)
 
 
 def consumed(op: Op) -> Op | None:
-    """The receive that brings a compute action's input."""
+    """Return the receive that brings a compute action's input."""
     if op.kind == "F":
         return Op(op.stage, "RECV_F", op.microbatch)
     if op.kind in ("B", "I"):

@@ -77,7 +77,7 @@ class Table:
         return 1 + max((op.microbatch for _, _, op in self.ops()), default=-1)
 
     def ops(self) -> Iterator[tuple[int, Cell, Op]]:
-        """(rank, cell, op) in the order of the file."""
+        """Yield (rank, cell, op) in the order of the file."""
         for rank, row in enumerate(self.rows):
             for cell in row:
                 for op in cell.ops:
@@ -104,7 +104,7 @@ class Table:
         return found
 
     def plan(self) -> dict[int, tuple[str, ...]]:
-        """rank -> compute entries, in the form that what-if's plans have."""
+        """Return rank -> compute entries, in the form that what-if's plans have."""
         return {
             rank: tuple(cell.text for cell in row if any(op.is_compute for op in cell.ops))
             for rank, row in enumerate(self.rows)
@@ -134,7 +134,7 @@ def parse(text: str) -> Table:
 
 
 def from_plan(plan: Mapping[int, Sequence[str]]) -> Table:
-    """A table of a plan's entries."""
+    """Return a table of a plan's entries."""
     return Table(
         tuple(
             tuple(Cell(_ops(text, rank, column), column) for column, text in enumerate(plan[rank]))

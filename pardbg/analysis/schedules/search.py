@@ -43,7 +43,7 @@ class Problem:
 
     @property
     def most(self) -> int:
-        """The limit in microbatches of one stage."""
+        """Return the limit in microbatches of one stage."""
         whole = self.num_microbatches * self.num_stages
         if self.memory is None:
             return whole
@@ -56,7 +56,7 @@ class Problem:
         return stage % self.num_ranks
 
     def needs(self, op: Op) -> Op | None:
-        """The action whose output it takes, in the split form."""
+        """Return the action whose output it takes, in the split form."""
         stage, kind, mb = op
         if kind == "F":
             return Op(stage - 1, "F", mb) if stage else None
@@ -76,7 +76,7 @@ class Problem:
         return bound
 
     def times(self) -> tuple[Mapping[tuple[int, str], float], float]:
-        """((stage, kind) -> ns, ns from rank to rank)"""
+        """Return ((stage, kind) -> ns, ns from rank to rank)"""
         return mean_times(self.taken, self.num_ranks, self.num_stages, self.num_microbatches)
 
 

@@ -69,12 +69,12 @@ class Sheet:
                      if p.rank == rank and p.column == column)  # fmt: skip
 
     def needs(self, op: Op) -> Placed | None:
-        """The action whose output this one takes."""
+        """Return the action whose output this one takes."""
         needed = source(op.text, self.num_stages, self.where)
         return self.where[needed] if needed is not None else None
 
     def grid(self, now: int) -> TickGrid:
-        """The tick grid when ``now`` ticks have run."""
+        """Return the tick grid when ``now`` ticks have run."""
         done = {one.op.text for row in self.rows for one in row if one.runs and one.tick <= now}
         rows = tuple(self._row(rank, now, done) for rank in range(len(self.rows)))
         return TickGrid("", 0, 0, min(now, self.num_ticks), self.num_ticks, rows,
@@ -116,7 +116,7 @@ class Sheet:
 
 
 def sheet(table: Table, taken: Durations | Costs) -> Sheet:
-    """Everything that is said of a table."""
+    """Return the sheet of a table."""
     predicted = predict("", table, taken)
     times = timeline(table, taken) if predicted.step_ns is not None else {}
     return Sheet(table, predicted, _places(table), times, table.num_stages)

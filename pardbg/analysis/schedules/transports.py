@@ -215,7 +215,7 @@ class _Play:
 
 
 def other_end(op: Op) -> Op:
-    """The receive of a send, and the send of a receive."""
+    """Return the receive of a send, and the send of a receive."""
     kind, step = _ENDS[op.kind]
     return Op(op.stage + step, kind, op.microbatch)
 

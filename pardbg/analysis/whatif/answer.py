@@ -111,7 +111,7 @@ def whatif(
     virtual: Sequence[int] = (),
     until: int | None = None,
 ) -> WhatIf | str:
-    """The answer for the first pipeline of the run; a sentence where there is none.
+    """Return the answer for the first pipeline of the run; a sentence where there is none.
 
     Args:
         schedules: torch's names.
@@ -249,7 +249,7 @@ def _evened(measured: Costs, other: Option, ran: Plan) -> Option:
 def option(
     measured: Costs, schedule: str, plan: Plan, num_microbatches: int, equal: bool = False
 ) -> Option:
-    """One plan, run by the model."""
+    """Run one plan by the model."""
     flat = [actions(row) for row in plan.values()]
     num_stages = 1 + max(a.stage for row in flat for t in row if (a := parse(t)))
     scale = measured.num_microbatches / num_microbatches

@@ -36,8 +36,8 @@ class StepCosts:
     between: Between
 
     def cut(self, num_stages: int, split: Split, equal: bool = False) -> dict[tuple[int, str], Row]:
-        """The same model in another number of stages. Time is taken as spread evenly within a
-        stage, or (``equal``) over the whole model."""
+        """Return the same model in another number of stages. Time is taken as spread evenly within
+        a stage, or (``equal``) over the whole model."""
         before = 1 + max(stage for stage, _ in self.times)
         made = dict(self.times)
         if before != num_stages or equal:

@@ -75,12 +75,12 @@ class Ran(NamedTuple):
 
 
 def units(row: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """A plan's row as what is sent for at once: an action, or an overlapped pair."""
+    """Return a plan's row as what is sent for at once: an action, or an overlapped pair."""
     return tuple(parts for entry in row if (parts := compute_actions(entry)))
 
 
 def actions(row: Sequence[str]) -> tuple[str, ...]:
-    """A plan's row with pairs as their two parts."""
+    """Return a plan's row with pairs as their two parts."""
     return tuple(action for parts in units(row) for action in parts)
 
 
@@ -147,7 +147,7 @@ def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
 def run(
     order: Sequence[Todo], times: Times, scale: float, between: Between, outside: Outside
 ) -> Ran:
-    """Steps of the plan one after the other, until they lie as they stay.
+    """Run steps of the plan one after the other until they settle.
 
     Args:
         scale: of all durations: a microbatch's size by those measured.

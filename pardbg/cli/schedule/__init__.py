@@ -242,7 +242,7 @@ def search(
 
 
 def runnable(file: str, session: str | None) -> tuple[int, str]:
-    """(ranks of a schedule that can be run with gloo, what its step is predicted to take, or
+    """Return (ranks of a schedule that can be run with gloo, what its step is predicted to take, or
     "")"""
     from pardbg.analysis.schedules.compare import predict
 

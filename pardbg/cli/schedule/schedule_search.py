@@ -24,8 +24,8 @@ def look(
     num_ranks: int, num_microbatches: int, taken: Durations | Costs, memory: float | None,
     placement: str, seconds: float,
 ) -> tuple[str, str | None]:  # fmt: skip
-    """(what is said, the table found as CSV, or None if no built-in is beaten). ``seconds``: for
-    the solver, over all placements."""
+    """Return (what is said, the table found as CSV, or None if no built-in is beaten). ``seconds``:
+    for the solver, over all placements."""
     from pardbg.analysis.schedules.compare import predict
     from pardbg.analysis.schedules.schedule_table import dump
     from pardbg.analysis.schedules.search import PLACEMENTS, Problem

@@ -38,7 +38,7 @@ class Known:
 
 
 def resolve(text: str | None, known: Known) -> tuple[int, ...]:
-    """Ranks in ``text``; None or ``all``: every rank. Raises UserError."""
+    """Return ranks in ``text``; None or ``all``: every rank. Raises UserError."""
     text = "all" if text is None or not text.strip() else text.strip()
     if len(text) > MAX_TEXT:
         raise UserError(f"rank set is longer than {MAX_TEXT} characters")

@@ -72,7 +72,7 @@ class ControlPort(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of this viewer in the audit trail."""
+        """Return the name of this viewer in the audit trail."""
         ...
 
     def command(

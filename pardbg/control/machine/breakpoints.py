@@ -46,7 +46,7 @@ class Breakpoint:
 
     @property
     def what(self) -> str:
-        """``breakpoint 2`` or ``watch 3``."""
+        """Return text such as ``breakpoint 2`` or ``watch 3``."""
         return f"{'watch' if self.kind else 'breakpoint'} {self.number}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Breakpoints:
                 self._known[number].hits[proc] = matches
 
     def for_rank(self, rank: int) -> dict[str, list[dict[str, Any]]]:
-        """``breaks`` and ``watches`` of the BREAKS message to this rank."""
+        """Return ``breaks`` and ``watches`` of the BREAKS message to this rank."""
         breaks: list[dict[str, Any]] = []
         watches: list[dict[str, Any]] = []
         for one in self._known.values():

@@ -219,7 +219,7 @@ def _edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> st
 
 
 def words_of(command: Command) -> str:
-    """``pause 0-1``, ``until step==100``: as the user wrote it."""
+    """Return text such as ``pause 0-1``, ``until step==100``: as the user wrote it."""
     count = command.args.get("count")
     times = f"x{count}" if isinstance(count, int) and count > 1 else ""
     parts = (command.verb.value, str(command.args.get("expr", "")), command.text, times)

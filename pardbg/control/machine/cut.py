@@ -258,7 +258,7 @@ def epoch_of(proc: str) -> str:
 
 
 def words(op: OpenOp) -> str:
-    """``all_reduce dp #42``, ``recv from 2``."""
+    """Return text such as ``all_reduce dp #42``, ``recv from 2``."""
     if op.peer is None:
         return f"{op.op} {op.group} #{op.seq}"
     return f"{op.op} {'to' if op.send else 'from'} {'any rank' if op.peer < 0 else op.peer}"

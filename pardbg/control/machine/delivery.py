@@ -87,7 +87,7 @@ class Outbox:
         self._out: list[Effect] = []
 
     def drain(self) -> list[Effect]:
-        """Everything to be done since the last call, in order."""
+        """Return everything to be done since the last call, in order."""
         out, self._out = self._out, []
         return out
 

@@ -35,7 +35,7 @@ class Machine:
         self._settling = Settling(self.control, self._outbox, self._moves, self._commands.advance)
 
     def drain(self) -> list[Effect]:
-        """Everything to be done since the last call, in order."""
+        """Return everything to be done since the last call, in order."""
         return self._outbox.drain()
 
     def acked(self, proc: str, number: int) -> None:

@@ -121,7 +121,7 @@ Words = list[tuple[str, str]]
 
 
 def short(action: str, many_stages: bool) -> str:
-    """``B5`` where a rank has one stage only, else ``2B5``; other words stay."""
+    """Return ``B5`` where a rank has one stage only, else ``2B5``; other words stay."""
     parsed = parse(action)
     if parsed is None or many_stages:
         return action
@@ -135,7 +135,7 @@ def did(
     coming: Mapping[int, str],
     many_stages: bool,
 ) -> Words:
-    """``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``.
+    """Return ``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``.
 
     ``ran``: None where there was nothing to run yet; ``waits``: rank -> the action that has to run
     first on another rank; ``coming``: rank -> what its next tick runs.
@@ -167,7 +167,7 @@ def _list(actions: Mapping[int, Sequence[str]], many_stages: bool, style: str) -
 
 
 def grouped(texts: Mapping[int, str], before: str = "") -> str:
-    """``r0–3 before 0F0 · r4 before recv``"""
+    """Return text such as ``r0–3 before 0F0 · r4 before recv``"""
     same: dict[str, list[int]] = {}
     for rank, text in sorted(texts.items()):
         same.setdefault(text, []).append(rank)

@@ -130,12 +130,12 @@ class ControlState:
         return self.mode in (Mode.PAUSING, Mode.STEPPING)
 
     def held(self) -> dict[int, str]:
-        """rank -> what comes next there, of ranks that are held for certain."""
+        """Return rank -> what comes next there, of ranks that are held for certain."""
         views = sorted(self.views.values(), key=lambda view: view.rank)
         return {v.rank: v.state.next for v in views if v.held and v.state is not None}
 
     def pending(self) -> int:
-        """Ops issued and not complete, over all ranks."""
+        """Return the number of ops issued and not complete, over all ranks."""
         return sum(len(view.state.open) for view in self.views.values() if view.state)
 
     def status(self, now: int) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class ControlState:
         }
 
     def states(self) -> dict[int, AgentState]:
-        """rank -> what it said last."""
+        """Return rank -> what it said last."""
         return {view.rank: view.state for view in self.views.values() if view.state is not None}
 
     # -- choosing processes

@@ -41,7 +41,7 @@ def runnable() -> float:
 
 
 def group(leader: int) -> list[int]:
-    """The processes of a process group."""
+    """Return the processes of a process group."""
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(ProcessLookupError):

@@ -56,7 +56,7 @@ class Mapped:
     """Becomes readable when the process ends."""
 
     def busy(self) -> float | None:
-        """Cores used over the last looks."""
+        """Return cores used over the last looks."""
         if len(self.cpu) < 2 or self.cpu[-1][0] - self.cpu[0][0] < 400_000_000:
             return None
         (t0, used0), (t1, used1) = self.cpu[0], self.cpu[-1]

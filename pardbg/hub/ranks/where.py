@@ -176,8 +176,8 @@ def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The thread that says where a rank is: the main one, unless it waits for other threads and one
-    of these is in an op."""
+    """Return the thread that says where a rank is: the main one, unless it waits for other threads
+    and one of these is in an op."""
     main = next((t for t in threads if t.get("main")), threads[0] if threads else {})
     frames = main.get("frames") or [["", 0, ""]]
     if main.get("inside") or not str(frames[-1][0]).endswith(WAITING):

@@ -91,7 +91,7 @@ class Endpoints:
         return self._at(PUB_PORT)
 
     def everywhere(self) -> Endpoints:
-        """The same ports on every address of this host."""
+        """Return the same ports on every address of this host."""
         return Endpoints(f"tcp://*:{self.text.rpartition(':')[2]}")
 
     def _at(self, number: int) -> str:

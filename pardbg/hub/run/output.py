@@ -84,7 +84,7 @@ class RingFile:
 
     @property
     def end(self) -> int:
-        """Bytes of the stream seen so far."""
+        """Return the number of bytes of the stream seen so far."""
         return self._end
 
     def skip_to(self, end: int) -> None:
@@ -323,7 +323,7 @@ def write_all(fd: int, data: bytes) -> bool:
 
 
 def pipes() -> tuple[list[Stream], tuple[int, int]]:
-    """Two pipes: our ends (not inherited) and the job's stdout and stderr."""
+    """Return two pipes: our ends (not inherited) and the job's stdout and stderr."""
     (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
     for fd in (out_r, err_r):
         os.set_blocking(fd, False)  # a stand-in may have been quicker

@@ -86,7 +86,7 @@ class RunRings:
 
     @property
     def session(self) -> Path | None:
-        """The newest part of its recording."""
+        """Return the newest part of its recording."""
         if self.config is None:
             return None
         part = (files.read_json(self.path / files.PART_FILE) or {}).get("part", 1)

@@ -40,7 +40,7 @@ class RunHandle:
 
     @property
     def run(self) -> str:
-        """Its id."""
+        """Return the run's id."""
         return self.config.run
 
     @property
@@ -49,7 +49,7 @@ class RunHandle:
 
     @property
     def session(self) -> Path:
-        """The session file."""
+        """Return the session file."""
         return Path(self.config.session)
 
     def parts(self) -> list[Path]:

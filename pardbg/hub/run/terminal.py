@@ -50,7 +50,7 @@ class Streams:
         self.signals = Passing(self.heard[0])
 
     def for_launcher(self) -> tuple[list[str], tuple[int, ...]]:
-        """Its arguments, and the descriptors that they name."""
+        """Return its arguments, and the descriptors that they name."""
         fds = (self.stdin, *self.ends, self.heard[1])
         words = ["--stdio", ",".join(map(str, fds))]
         return [*words, "--terminal"] if self.terminal else words, fds
@@ -142,7 +142,7 @@ class Typing:
 
     @contextmanager
     def let_go(self) -> Iterator[None]:
-        """The terminal is as it was, for the shell, while we stand still."""
+        """Restore the terminal for the shell while we stand still."""
         self._standing = True
         self._give_back()
         yield

@@ -48,7 +48,8 @@ class Tail:
         self._num_told = 0
 
     def read(self, now: int, *, final: bool = False) -> list[Line]:
-        """Lines that came since; with ``final`` the last one, too, even if it has no end."""
+        """Return the lines since the last call; with ``final`` the last one, too, even if it has no
+        end."""
         data = self._read()
         if data:
             self._rest += data

@@ -63,7 +63,7 @@ class Notices:
         self._said.setdefault(event, {})[node.number] = node, text
 
     def due(self, now: int) -> list[tuple[str, str]]:
-        """(event, line) of what has come together."""
+        """Return (event, line) of what has come together."""
         if not self._since_ns or now - self._since_ns < TOGETHER_NS:
             return []
         said, self._said, self._since_ns = self._said, {}, 0

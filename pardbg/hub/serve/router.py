@@ -87,7 +87,7 @@ class Router:
         self._via[proc] = relay
 
     def relay_of(self, proc: str) -> str | None:
-        """The relay that the process is behind; None: it is here, or reaches us itself."""
+        """Return the relay that the process is behind; None: it is here, or reaches us itself."""
         return self._via.get(proc)
 
     def history(self, viewer: str, messages: Iterable[Wire], then: dict[str, Any]) -> None:

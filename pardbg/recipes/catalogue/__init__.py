@@ -23,7 +23,7 @@ DEFAULT = "1f1b"
 
 
 def by_kind() -> dict[Kind, list[Recipe]]:
-    """The recipes under their headings, in the order of the list."""
+    """Return the recipes under their headings, in the order of the list."""
     groups = {kind: [recipe for recipe in _ALL if recipe.kind is kind] for kind in Kind}
     return {kind: found for kind, found in groups.items() if found}
 
@@ -47,7 +47,7 @@ def command(
     own: Sequence[str] = (),
     nnodes: int = 1,
 ) -> list[str]:
-    """The argv that trains a recipe under torchrun, through this interpreter.
+    """Return the argv that trains a recipe under torchrun, through this interpreter.
 
     ``own``: the recipe's own options as words, ``["--staleness", "2"]``. ``nnodes``: so many
     torchruns share the ``nproc`` ranks, as on as many machines. RecipeError if there is no such

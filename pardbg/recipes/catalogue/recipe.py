@@ -45,7 +45,7 @@ class Option:
     """The largest; goes with ``least``."""
 
     def read(self, text: str) -> Any:
-        """The value that ``text`` means; RecipeError if it means none."""
+        """Return the value that ``text`` means; RecipeError if it means none."""
         try:
             value = self.type(text)
         except ValueError:
@@ -80,12 +80,12 @@ def takes(numbers: Container[int], why: str) -> Fits:
 
 
 def divisors(whole: int) -> list[int]:
-    """All of them, the smallest first."""
+    """Return all divisors, the smallest first."""
     return [n for n in range(1, whole + 1) if whole % n == 0]
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """``1, 2, 4``."""
+    """Return text such as ``1, 2, 4``."""
     return ", ".join(map(str, numbers))
 
 
@@ -143,7 +143,7 @@ class Recipe:
         return self.fits(self.name, nproc) or self.able(nproc, own)
 
     def defaults(self) -> dict[str, Any]:
-        """Its own options' values when nothing is said."""
+        """Return its own options' values when nothing is said."""
         return {option.name: option.default for option in self.options}
 
     def read(self, words: Sequence[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def stages(self, rank: int) -> list[int]:
-        """The stages of a rank."""
+        """Return the stages of a rank."""
         return sorted({int(s) for text in self.rows[rank] for s, _ in _ACTION.findall(text)})
 
     @property
@@ -35,7 +35,7 @@ class Table:
 
 
 def read(path: str) -> Table:
-    """A file's table; RecipeError if it cannot be read."""
+    """Return a file's table; RecipeError if it cannot be read."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = tuple(tuple(cell.strip() for cell in row) for row in csv.reader(file))

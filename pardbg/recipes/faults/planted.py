@@ -93,7 +93,7 @@ class Training:
 
 
 def shares(world: World, options: Options) -> Batch:
-    """This rank's share of each step's batch; as much for each rank as for every other."""
+    """Return this rank's share of each step's batch; as much for each rank as for every other."""
     text, size = Text(options.seed, world.device), BATCH // world.size
     mine = slice(world.rank * size, (world.rank + 1) * size)
 

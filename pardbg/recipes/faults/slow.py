@@ -145,8 +145,8 @@ class SlowLink(Training):
 
 
 def connections_to(rank: int) -> list[socket.socket]:
-    """This process's TCP connections with that rank. Every rank calls it: each says which it has,
-    and the two ends of a connection have the same two addresses."""
+    """Return this process's TCP connections with that rank. Every rank calls it: each says which it
+    has, and the two ends of a connection have the same two addresses."""
     mine = [s for s in open_sockets() if s.family in (socket.AF_INET, socket.AF_INET6)]
     ends = [(s.getsockname(), s.getpeername()) for s in mine]
     of_rank: list[list[tuple[object, object]]] = [[] for _ in range(dist.get_world_size())]
@@ -155,7 +155,7 @@ def connections_to(rank: int) -> list[socket.socket]:
 
 
 def open_sockets() -> list[socket.socket]:
-    """The connected sockets of this process, gloo's among them, as copies."""
+    """Return the connected sockets of this process, gloo's among them, as copies."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:

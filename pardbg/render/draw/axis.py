@@ -46,7 +46,7 @@ class Axis:
         return begins, sums
 
     def x(self, t_ns: float) -> int:
-        """The column of a time."""
+        """Return the column of a time."""
         if self.breaks:
             t_ns = self._shortened(t_ns)
         return round((t_ns - self.t0_ns) * self.cells / self.span_ns)
@@ -79,7 +79,7 @@ def gaps(spans: Iterable[tuple[int, int]], end_ns: int) -> tuple[tuple[int, int]
 
 
 def nice_step(ns: float) -> float:
-    """The next 1, 2 or 5 times a power of ten, ns."""
+    """Return the next 1, 2 or 5 times a power of ten, ns."""
     scale = 1.0
     while scale * 10 <= ns:
         scale *= 10

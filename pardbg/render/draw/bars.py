@@ -35,7 +35,7 @@ def resample(values: Sequence[float], size: int) -> list[float]:
 def spark(
     values: Sequence[float], size: int, low: float | None = None, high: float | None = None
 ) -> str:
-    """The last values as block characters, newest at the right, padded at the left."""
+    """Return the last values as block characters, newest at the right, padded at the left."""
     shown = list(values)[-size:]
     if not shown:
         return " " * size
@@ -50,7 +50,7 @@ def spark(
 
 
 def bar(fraction: float, size: int) -> str:
-    """A bar of ``size`` cells, filled to the eighth of a cell."""
+    """Return a bar of ``size`` cells, filled to the eighth of a cell."""
     eighths = round(min(max(fraction, 0.0), 1.0) * size * 8)
     full, rest = divmod(eighths, 8)
     text = "█" * full + (EIGHTHS[rest] if rest else "")
@@ -58,7 +58,7 @@ def bar(fraction: float, size: int) -> str:
 
 
 def thin(fraction: float, size: int) -> str:
-    """A calm bar of a line's height, to half a cell; anything above nothing shows."""
+    """Return a calm bar of a line's height, to half a cell; anything above nothing shows."""
     halves = min(size * 2, max(round(fraction * size * 2), 1 if fraction > 0 else 0))
     return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(size)
 
@@ -91,7 +91,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], cells: int) -> list[Line]:
-    """One line per bar: label, bar, figure; labels and figures share a width."""
+    """Return one line per bar: label, bar, figure; labels and figures share a width."""
     if not rows:
         return []
     labels = max(width(row.label) for row in rows)
@@ -129,7 +129,7 @@ class Column(Generic[R]):
         return right(text, self.size) if self.align == "right" else left(text, self.size)
 
     def line(self, row: R) -> Line:
-        """A row's cell."""
+        """Return a row's cell."""
         if self.draws is not None:
             return fit(self.draws(row, self.size), self.size)
         text, style = self.of(row) if self.of is not None else ("", "")
@@ -137,7 +137,7 @@ class Column(Generic[R]):
 
 
 def choose(columns: Sequence[Column[R]], cells: int, gap: int = 2) -> tuple[Column[R], ...]:
-    """The columns that fit into ``cells``, dropping the least important first; those with a
+    """Return the columns that fit into ``cells``, dropping the least important first; those with a
     ``wish`` get what is left over, as far as they wish."""
     kept = list(columns)
     while len(kept) > 1 and sum(c.size for c in kept) + gap * (len(kept) - 1) > cells:
@@ -155,18 +155,18 @@ def choose(columns: Sequence[Column[R]], cells: int, gap: int = 2) -> tuple[Colu
 
 
 def headings(columns: Sequence[Column[R]]) -> Line:
-    """The columns' titles over a table."""
+    """Return the columns' titles over a table."""
     return line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
 
 
 def table_row(columns: Sequence[Column[R]], row: R, cells: int, chosen: bool = False) -> Line:
-    """A row under ``headings``; across the whole width where it is the chosen one."""
+    """Return a row under ``headings``; across the whole width where it is the chosen one."""
     made = line("  ", *(line(column.line(row), "  ") for column in columns))
     return fit(selected(made), cells, "+sel") if chosen else made
 
 
 def facts(rows: Iterable[tuple[str, str]], size: int = 16) -> list[Line]:
-    """A name and what is said of it, a line each."""
+    """Return a name and what is said of it, a line each."""
     return [line(Segment("  " + left(name, size), "dim"), Segment(text)) for name, text in rows]
 
 
@@ -202,7 +202,7 @@ def side_by_side(panels: Sequence[tuple[str, str, Sequence[Line]]], size: int, h
 
 
 def rule(title: str, cells: int, note: str = "") -> Line:
-    """A section's heading: its name, a thin rule, a note at the right."""
+    """Return a section's heading: its name, a thin rule, a note at the right."""
     head = f"{title} " if title else ""
     room = cells - width(head) - 3
     tail = f" {clip(note, room)}" if note and room >= min(width(note), 8) else ""

@@ -77,12 +77,12 @@ def _char_width(char: str) -> int:
 
 
 def width(text: str) -> int:
-    """Cells that ``text`` takes."""
+    """Return the number of cells that ``text`` takes."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
 def clip(text: str, cells: int, end: str = "…") -> str:
-    """``text`` in at most ``cells`` cells; a cut shows as ``…``."""
+    """Return ``text`` in at most ``cells`` cells; a cut shows as ``…``."""
     if width(text) <= cells:
         return text
     if cells <= len(end):
@@ -102,19 +102,19 @@ def _take(text: str, cells: int) -> str:
 
 
 def left(text: str, cells: int) -> str:
-    """``text`` in exactly ``cells`` cells, left-aligned."""
+    """Return ``text`` in exactly ``cells`` cells, left-aligned."""
     text = clip(text, cells)
     return text + " " * (cells - width(text))
 
 
 def right(text: str, cells: int) -> str:
-    """``text`` in exactly ``cells`` cells, right-aligned."""
+    """Return ``text`` in exactly ``cells`` cells, right-aligned."""
     text = clip(text, cells)
     return " " * (cells - width(text)) + text
 
 
 def line(*parts: Segment | str | Line) -> Line:
-    """A line from runs, plain strings and other lines; empty runs vanish."""
+    """Return a line from runs, plain strings and other lines; empty runs vanish."""
     runs: list[Segment] = []
     for part in parts:
         if isinstance(part, Segment):
@@ -132,7 +132,7 @@ def line_width(runs: Sequence[Segment]) -> int:
 
 
 def plain(runs: Iterable[Segment]) -> str:
-    """The line's text alone."""
+    """Return the line's text alone."""
     return "".join(run.text for run in runs)
 
 
@@ -163,7 +163,7 @@ def _take_runs(runs: Sequence[Segment], room: int) -> Iterator[Segment]:
 
 
 def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:
-    """The line in exactly ``cells`` cells."""
+    """Return the line in exactly ``cells`` cells."""
     size = line_width(runs)
     if size == cells:
         return tuple(runs)
@@ -185,7 +185,7 @@ def overlay(runs: Sequence[Segment], at: int, text: str, style: str) -> Line:
 
 
 def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line:
-    """``start`` at the left and ``end`` at the right edge; the left one gives way."""
+    """Return ``start`` at the left and ``end`` at the right edge; the left one gives way."""
     room = cells - line_width(end)
     if room <= 0:
         return fit(end, cells)
@@ -193,12 +193,12 @@ def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line
 
 
 def selected(runs: Sequence[Segment]) -> Line:
-    """The same line, marked as the selected one."""
+    """Return the same line, marked as the selected one."""
     return tuple(Segment(run.text, run.style + SELECTED) for run in runs)
 
 
 def wrap(text: str, cells: int, limit: int = 99) -> list[str]:
-    """Words of ``text`` over at most ``limit`` lines; what does not fit ends in ``…``."""
+    """Return words of ``text`` over at most ``limit`` lines; what does not fit ends in ``…``."""
     lines: list[str] = []
     rest = text.split()
     while rest and len(lines) < limit:

@@ -43,7 +43,7 @@ class Links:
 
 
 def dash(edge: Edge) -> tuple[str, str]:
-    """The line an edge is drawn with, and its style."""
+    """Return the line an edge is drawn with, and its style."""
     char, style = ("━", "observed") if edge.source == "observed" else ("┄", "modelled")
     return char, "active" if edge.active else style
 
@@ -151,7 +151,7 @@ def _label(row: Row, x: int, edge: Edge | None, down: bool, links: Links, to_lef
 
 
 def hub_of(ranks: Sequence[int], edges: Mapping[Pair, Edge]) -> int | None:
-    """The rank that is at one end of every edge, where there is just one such."""
+    """Return the rank that is at one end of every edge, where there is just one such."""
     if len(ranks) < 3 or not edges:
         return None
     common = set.intersection(*({edge.src, edge.dst} for edge in edges.values()))

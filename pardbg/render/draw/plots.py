@@ -60,8 +60,8 @@ STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 
 
 def plot(series: Sequence[Series], cells: int, rows: int, x: Scale, y: Scale) -> list[Line]:
-    """The chart in exactly ``rows`` lines of ``cells`` cells; nothing where that is too small or
-    where there is no point."""
+    """Return the chart in exactly ``rows`` lines of ``cells`` cells; nothing where that is too
+    small or where there is no point."""
     kept = tuple(one for one in series if one.points)
     if cells < _LEAST[0] or rows < _LEAST[1] or not kept:
         return []
@@ -77,8 +77,8 @@ def by_step(
     level: float | None = None,
     ahead: Sequence[tuple[int, float]] = (),
 ) -> list[Line]:
-    """A value per training step, and ``level`` (a median, a bound) as a broken line; dim what lies
-    ``ahead`` in a recording."""
+    """Return a value per training step, and ``level`` (a median, a bound) as a broken line; dim
+    what lies ``ahead`` in a recording."""
     shown = [Series(tuple(ahead), "faint"), Series(tuple(values), style)]
     if level is not None and len(values) > 1:
         first, last = values[0][0], values[-1][0]

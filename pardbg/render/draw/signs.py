@@ -33,7 +33,7 @@ TABLE: Final[Mapping[str, str]] = {
 
 
 def ascii_of(text: str) -> str:
-    """The same number of characters, all of them ASCII."""
+    """Return the same number of characters, all of them ASCII."""
     return "".join(_one(sign) for sign in text)
 
 

@@ -52,7 +52,7 @@ class Svg:
             self._parts.append(f'<polyline class="{style}" points="{joined}"/>')
 
     def markup(self) -> str:
-        """The whole element."""
+        """Return the whole element."""
         size = f'viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
         parts = "".join(self._parts)
         return f'<svg {size} role="img" aria-label="{escape(self._label)}">{parts}</svg>'

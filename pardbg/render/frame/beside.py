@@ -17,8 +17,8 @@ def beside(
     first: Snapshot, second: Snapshot, name: str, by: str, note: str, draw: Draw, cells: int,
     rows: int,
 ) -> Picture:  # fmt: skip
-    """The page of ``first``, a line of differences, the page of ``second``. ``name`` is the second
-    run's file, ``by`` what they are aligned by."""
+    """Return the page of ``first``, a line of differences, the page of ``second``. ``name`` is the
+    second run's file, ``by`` what they are aligned by."""
     upper = (rows - 1) // 2
     lower = rows - 1 - upper
     body = [
@@ -30,7 +30,7 @@ def beside(
 
 
 def between(first: Snapshot, second: Snapshot, name: str, by: str, note: str, cells: int) -> Line:
-    """``── B slow.mcap at step 42 ── step 412 → 455 ms ▲ +10.4%  bubble 27.3 → 31.2% …``."""
+    """Return ``── B slow.mcap at step 42 ── step 412 → 455 ms ▲ +10.4% bubble 27.3 → 31.2% …``."""
     start: list[Segment | str] = [
         Segment("── B ", "title"),
         Segment(clip(clean(name), 32), "strong"),

@@ -193,7 +193,7 @@ def _trouble(snapshot: Snapshot, looking: bool) -> Line:
 
 
 def tabs(names: Sequence[Tab], active: str, cells: int) -> tuple[Line, tuple[tuple[int, int], ...]]:
-    """The tab line, and each tab's cells [start, end) for the mouse."""
+    """Return the tab line, and each tab's cells [start, end) for the mouse."""
     for form in (str.capitalize, lambda name: SHORT[name], lambda name: name[:1].upper()):
         labels = [f" {number} {form(name)} " for number, name in names]
         if sum(map(width, labels)) <= cells:
@@ -255,7 +255,7 @@ def _pending(number: int) -> str:
 
 
 def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:
-    """``space pause  s step …`` as far as it fits; the last two always do."""
+    """Return ``space pause s step …`` as far as it fits; the last two always do."""
     kept: list[Segment] = []
     room = cells - 1
     tail = items[-2:]

@@ -24,7 +24,7 @@ from pardbg.store.history import Bookmark
 
 
 def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
-    """A calm page: what is not here, and where to look or what to do."""
+    """Return a calm page: what is not here, and where to look or what to do."""
     lines: list[Line] = [()] * max(1, rows // 3)
     lines.append(_centred(title, cells, "strong"))
     lines.append(())
@@ -46,8 +46,8 @@ HelpRow = tuple[str, str, str, str]
 
 
 def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
-    """All actions by group: in two columns where there is room for them, without the commands
-    where it is narrow (the keys and what they do)."""
+    """Return all actions by group: in two columns where there is room for them, without the
+    commands where it is narrow (the keys and what they do)."""
     groups: dict[str, list[HelpRow]] = {}
     for row in rows:
         groups.setdefault(row[0], []).append(row)

@@ -68,13 +68,13 @@ class Track:
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Cells of start-up and wind-down."""
+        """Return the cells of start-up and wind-down."""
         at = self.cells
         return ((at[0], at[1]), (at[-2], at[-1])) if len(at) > 2 else ()
 
     @staticmethod
     def of(begin: int, end: int, active: tuple[int, int] | None, room: int) -> Track:
-        """``room`` cells from ``begin`` to ``end``."""
+        """Return ``room`` cells from ``begin`` to ``end``."""
         last = room - 1
         if active is None or not begin <= active[0] < active[1] <= end:
             return Track((begin, end), (0, last))
@@ -85,11 +85,11 @@ class Track:
         return Track((begin, *active, end), (0, first, behind, last))
 
     def cell(self, t_ns: float) -> int:
-        """The cell of a time; times outside are beyond the ends."""
+        """Return the cell of a time; times outside are beyond the ends."""
         return _between(t_ns, self.times, self.cells)
 
     def time(self, cell: int) -> int:
-        """The time in the middle of a cell."""
+        """Return the time in the middle of a cell."""
         return _between(cell, self.cells, self.times)
 
 
@@ -100,7 +100,7 @@ def _between(x: float, xs: Sequence[int], ys: Sequence[int]) -> int:
 
 
 def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
-    """One line: ``▶ play 2×  0:12 ━━━━━●──────▲─── 0:58  step 34``."""
+    """Return one line: ``▶ play 2× 0:12 ━━━━━●──────▲─── 0:58 step 34``."""
     start, end = _ends(snapshot, state)
     room = cells - line_width(start) - line_width(end)
     track = _track_of(snapshot, state, room)
@@ -112,7 +112,7 @@ def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
 
 
 def time_at(snapshot: Snapshot, state: Playing, cells: int, x: int) -> int | None:
-    """The time under column ``x`` of the bar, ns; None: not on its track."""
+    """Return the time under column ``x`` of the bar, ns; None: not on its track."""
     start, end = _ends(snapshot, state)
     room, cell = cells - line_width(start) - line_width(end), x - line_width(start)
     track = _track_of(snapshot, state, room)

@@ -67,7 +67,7 @@ def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:
 
 
 def rows_of(snapshot: Snapshot, look: CollectivesPageState) -> Sequence[CollectiveRow | P2PRow]:
-    """The rows the page lists, oldest first."""
+    """Return the rows the page lists, oldest first."""
     rows: Sequence[CollectiveRow | P2PRow] = snapshot.collectives
     if shows_p2p(snapshot, look.p2p):
         rows = snapshot.p2p
@@ -119,7 +119,7 @@ def _is_open(row: CollectiveRow | P2PRow) -> bool:
 def collectives(
     snapshot: Snapshot, cells: int, rows: int, look: CollectivesPageState | None = None
 ) -> Picture:
-    """The page at ``cells`` x ``rows``: the list, and the selected one over time below."""
+    """Return the page at ``cells`` x ``rows``: the list, and the selected one over time below."""
     look = look or CollectivesPageState()
     listed = rows_of(snapshot, look)
     p2p = shows_p2p(snapshot, look.p2p)
@@ -247,7 +247,7 @@ def _p2p_columns(cells: int, begin_ns: int) -> list[Column[P2PRow]]:
 
 
 def operation(row: CollectiveRow, cells: int = 99) -> str:
-    """``all_reduce max``; without its reduction where there is no room for it."""
+    """Return ``all_reduce max``; without its reduction where there is no room for it."""
     text = f"{row.op} {row.reduce}".rstrip()
     return clean(text if len(text) <= cells else row.op)
 
@@ -260,7 +260,7 @@ def _skewed(row: CollectiveRow) -> bool:
 
 
 def verdict(row: CollectiveRow) -> str:
-    """``MISSING 2`` where ranks are missing, ``waits for 2`` while they may come yet."""
+    """Return ``MISSING 2`` where ranks are missing, ``waits for 2`` while they may come yet."""
     if row.missing:
         verb = "waits for" if row.verdict == "incomplete" else "MISSING"
         return f"{verb} {words.rank_set(row.missing)}"
@@ -278,7 +278,7 @@ def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
 
 
 def strip(row: CollectiveRow, cells: int) -> Line:
-    """A mark per rank in the order of the group: how late it came, or that it has not.
+    """Return a mark per rank in the order of the group: how late it came, or that it has not.
 
     ``▁`` first … ``█`` last, ``·`` missing. More ranks than cells: the latest of each bucket.
     """
@@ -305,8 +305,8 @@ def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segme
 
 
 def arrivals(row: CollectiveRow, snapshot: Snapshot, cells: int, limit: int) -> tuple[Line, ...]:
-    """One op over time, a line per rank: when it came, how long it waited, when it was done. Of
-    more ranks than ``limit``: culprits, and then those that came last."""
+    """Return one op over time, a line per rank: when it came, how long it waited, when it was done.
+    Of more ranks than ``limit``: culprits, and then those that came last."""
     name = f"{operation(row)} {clean(row.label or row.group)} #{row.seq}"
     held = f"{words.size(row.bytes)} {clean(row.dtype)}"
     head = line(" ", rule(f"{name}  {held}", cells - 2, clip(clean(row.detail), cells // 2)))
@@ -359,7 +359,7 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
 
 
 def message(row: P2PRow, now_ns: int, cells: int) -> tuple[Line, ...]:
-    """One message over time: when its send and its receive came, and when it was there."""
+    """Return one message over time: when its send and its receive came, and when it was there."""
     name = f"{row.src} → {row.dst} {clean(row.label)}"
     head = line(" ", rule(f"{name}  {words.size(row.bytes)}", cells - 2, clean(row.group)))
     came = [t_ns for t_ns in (row.send_ns, row.recv_ns) if t_ns is not None]
@@ -390,7 +390,7 @@ def _came(a: Arrival, begin: int) -> str:
 
 
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:
-    """The selected row in full, for the detail panel."""
+    """Return the selected row in full, for the detail panel."""
     if isinstance(row, CollectiveRow):
         lines = arrivals(row, snapshot, cells, 4096)
         return Picture((lines[0],), lines[1:], (line(Segment(

@@ -84,8 +84,8 @@ def _other_version(found: SourceLines, title: str) -> bool:
 
 
 def stacks_shown(snapshot: Snapshot, look: DebugPageState) -> tuple[dict[int, Stack], int | None]:
-    """The newest stacks there are, and when they were taken: asked for, or recorded when ranks
-    stood still."""
+    """Return the newest stacks there are, and when they were taken: asked for, or recorded when
+    ranks stood still."""
     recorded = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
     taken = max((stack.t_ns for stack in snapshot.stacks), default=None)
     if look.stacks and (taken is None or (look.stacks_ns or 0) >= taken):
@@ -318,8 +318,8 @@ def _stacks(
 def source(
     found: SourceLines | None, title: str, cells: int, rows: int, stack: Stack = ()
 ) -> list[Line]:
-    """A heading and the lines around the current one, or where there are none all frames of its
-    stack, in at most ``rows`` lines; nothing where no frame is known."""
+    """Return a heading and the lines around the current one, or where there are none all frames of
+    its stack, in at most ``rows`` lines; nothing where no frame is known."""
     if found is None or rows < 2:
         return []
     lines = [line(" ", rule(title, cells - 2, found.note if found.lines else ""))]

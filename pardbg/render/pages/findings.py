@@ -35,12 +35,12 @@ WIDE: Final = 110
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first, then the newest."""
+    """Return the worst first, then the newest."""
     return sorted(findings, key=lambda finding: finding.order)
 
 
 def brief(findings: Sequence[Finding], cells: int) -> list[Line]:
-    """One line each."""
+    """Return one line each."""
     return [_line(finding, cells) for finding in ordered(findings)]
 
 
@@ -65,7 +65,7 @@ class Around:
 def findings(
     snapshot: Snapshot, cells: int, rows: int, at: int = 0, around: Around | None = None
 ) -> Picture:
-    """The list, worst first, with the finding number ``at`` in full."""
+    """Return the list, worst first, with the finding number ``at`` in full."""
     around = around or Around({}, Window(0, 0))
     found = ordered(snapshot.findings)
     if not found:
@@ -221,7 +221,7 @@ def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
 def evidence(
     snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int, rows: int
 ) -> list[Line]:
-    """The sections that fit into ``rows``: places first, then the small timeline."""
+    """Return the sections that fit into ``rows``: places first, then the small timeline."""
     made: list[Line] = []
     for section in (
         _places(snapshot, finding, cells),
@@ -282,7 +282,7 @@ def _around(
 
 
 def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
-    """Findings of a recording that come after the cursor, dim, by time."""
+    """Return findings of a recording that come after the cursor, dim, by time."""
     later = sorted((f for f in known if f.t_ns > snapshot.t_ns), key=lambda f: f.t_ns)
     lines: list[Line] = []
     for finding in later:

@@ -61,7 +61,7 @@ def memory(
     chosen: int | None = None,
     peaks: Mapping[int, Peak] | None = None,
 ) -> Picture:
-    """The page at ``cells`` x ``rows``. ``peaks``: rank -> the action of its peak."""
+    """Return the page at ``cells`` x ``rows``. ``peaks``: rank -> the action of its peak."""
     if not snapshot.memory:
         return empty(cells, rows, "No memory figures yet.",
                      "They come with the first optimizer step.")  # fmt: skip
@@ -161,7 +161,7 @@ def _figures(row: MemoryRow, scale: _Scale) -> list[Segment]:
 
 
 def stack(row: MemoryRow, size: int, top: float, mark_expected: bool) -> Line:
-    """The stacked bar with a letter in each part that has room for one."""
+    """Return the stacked bar with a letter in each part that has room for one."""
     drawn = Row(size, " ", "")
     pieces = parts(row)
     at = 0

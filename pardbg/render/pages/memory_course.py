@@ -29,8 +29,8 @@ _NEAR: Final = 2.0
 
 
 def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
-    """(letter, bytes) of the stacked bar. A resident set also holds Python and its libraries, so
-    what is not attributed belongs into the bar only where a device counted it."""
+    """Return (letter, bytes) of the stacked bar. A resident set also holds Python and its
+    libraries, so what is not attributed belongs into the bar only where a device counted it."""
     values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
               row.activations_bytes,
               row.unattributed_bytes if row.total_kind == "allocated" else 0)  # fmt: skip
@@ -40,7 +40,7 @@ def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
 
 
 def whole(row: MemoryRow, cells: int) -> list[Line]:
-    """All that the rank has, as one bar up to its limit, and what "other" is."""
+    """Return all that the rank has, as one bar up to its limit, and what "other" is."""
     if not row.total_bytes:
         return []
     own = dict(parts(row))
@@ -146,7 +146,7 @@ _FETCH, _WHOLE, _REDUCE = ("░", "wait"), (" ", "mem.P"), ("▒", "plan.B")
 
 
 def sharding(view: ShardingView, cells: int, rows: int) -> list[Line]:
-    """The picture at ``cells`` x at most ``rows``; nothing where it does not fit."""
+    """Return the picture at ``cells`` x at most ``rows``; nothing where it does not fit."""
     if rows < LEAST_ROWS or view.t1_ns <= view.t0_ns:
         return []
     units = _shown(view.units, rows - 3)

@@ -22,7 +22,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def matches(lines: Sequence[OutputLine], contains: str) -> list[int]:
-    """The lines that contain the text."""
+    """Return the lines that contain the text."""
     return [at for at, entry in enumerate(lines) if contains.lower() in entry.text.lower()]
 
 
@@ -35,9 +35,9 @@ def output(
     at: int | None = None,
     ahead: Sequence[tuple[int, float]] = (),
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; the newest line is last. ``at``: the line that a search
-    for ``contains`` stands at; without it the lines are those that contain it. ``ahead``: (step,
-    loss) of a whole recording."""
+    """Return the page at ``cells`` x ``rows``; the newest line is last. ``at``: the line that a
+    search for ``contains`` stands at; without it the lines are those that contain it. ``ahead``:
+    (step, loss) of a whole recording."""
     if not lines:
         if contains:
             return empty(cells, rows, f"No line contains “{clean(contains)}”.", "esc clears it.")

@@ -288,7 +288,7 @@ def _phases(snapshot: Snapshot) -> list[Bar]:
 
 
 def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
-    """All that is known of rank ``number`` at the cursor."""
+    """Return all that is known of rank ``number`` at the cursor."""
     now = next((row for row in snapshot.ranks if row.rank == number), None)
     if now is None:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
@@ -356,5 +356,5 @@ def _memory(snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
 
 
 def lines(picture: Picture) -> tuple[Line, ...]:
-    """All lines of a picture, top to bottom."""
+    """Return all lines of a picture, top to bottom."""
     return (*picture.head, *picture.body, *picture.foot)

@@ -56,8 +56,8 @@ def _main_thread(threads: Any) -> Stack:
 
 
 def spots(frames: Sequence[Any]) -> Stack:
-    """A stack as it travels ([file, line, function], outermost first), without the agent's own
-    frames at its end."""
+    """Return a stack as it travels ([file, line, function], outermost first), without the agent's
+    own frames at its end."""
     ours = (at for at, frame in enumerate(frames) if "pardbg_agent/" in _file(frame))
     own = next(ours, len(frames))
     while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
@@ -66,7 +66,7 @@ def spots(frames: Sequence[Any]) -> Stack:
 
 
 def own_spots(stack: Stack) -> list[Spot]:
-    """The program's own frames, innermost first; of a stack without any, its innermost."""
+    """Return the program's own frames, innermost first; of a stack without any, its innermost."""
     own = [spot for spot in reversed(stack) if spot.user]
     return own or list(stack[-1:])
 
@@ -85,8 +85,8 @@ def _spot(frame: Any) -> Spot:
 
 
 def tree(stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = ()) -> list[Line]:
-    """The merged tree, the branch with ranks of ``first`` first, then the larger one; a run of
-    frames shared by all is one line."""
+    """Return the merged tree, the branch with ranks of ``first`` first, then the larger one; a run
+    of frames shared by all is one line."""
     root = _Node()
     for rank, stack in sorted(stacks.items()):
         node = root
@@ -170,7 +170,7 @@ class Entry:
 
 
 def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) -> list[Line]:
-    """All lines, the newest last; ``you`` is this viewer's name in the audit trail."""
+    """Return all lines, the newest last; ``you`` is this viewer's name in the audit trail."""
     trail = [
         (t_ns, at, _trail(t_ns - snapshot.t_begin_ns, _named(text, you), cells))
         for at, (t_ns, text) in enumerate(snapshot.control.log)
@@ -206,7 +206,7 @@ def _typed(one: Entry, cells: int) -> list[Line]:
 
 
 def fold(text: str, cells: int) -> list[str]:
-    """``text`` over as many rows as it needs; the indentation is kept on each."""
+    """Return ``text`` over as many rows as it needs; the indentation is kept on each."""
     indent = " " * min(len(text) - len(text.lstrip()), cells // 2)
     rows: list[str] = []
     while width(text) > cells:

@@ -48,7 +48,7 @@ class Window:
 
 
 def columns(cells: int) -> int:
-    """Cells of the drawing itself, at a terminal width."""
+    """Return the number of cells of the drawing itself, at a terminal width."""
     return max(10, cells - GUTTER - 1)
 
 
@@ -57,7 +57,7 @@ Place = tuple[int, str]
 
 
 def places(lanes: Lanes) -> list[Place]:
-    """The rows of the page, top to bottom."""
+    """Return the rows of the page, top to bottom."""
     return [
         (rank, name)
         for rank in sorted(lanes)
@@ -81,7 +81,7 @@ def around(
 
 
 def time_at(window: Window, cells: int, x: int) -> int:
-    """The time in the middle of column ``x`` of the page."""
+    """Return the time in the middle of column ``x`` of the page."""
     share = (x - GUTTER + 0.5) / columns(cells)
     return window.t0_ns + round(share * (window.t1_ns - window.t0_ns))
 
@@ -96,8 +96,8 @@ def timeline(
     spot: Spot | None = None,
     about: WaitedFor | None = None,
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; ``rows`` of the picture count `places`. ``about``: what
-    the chosen box at ``spot`` waited for."""
+    """Return the page at ``cells`` x ``rows``; ``rows`` of the picture count `places`. ``about``:
+    what the chosen box at ``spot`` waited for."""
     if not any(span for rank in lanes.values() for span in rank.values()):
         if not lanes and not snapshot.ranks:
             return empty(cells, rows, "Nothing to draw yet.", "No rank has reported.")
@@ -240,7 +240,7 @@ def _inspected(
 def lane(
     spans: Sequence[LaneSpan], axis: Axis, mark: LaneSpan | None = None, named: bool = True
 ) -> Line:
-    """One lane: a box per span, labelled where the label fits; ``mark`` is the chosen one.
+    """Return one lane: a box per span, labelled where the label fits; ``mark`` is the chosen one.
 
     Boxes come in order and never overlap, so runs are made at once instead of cell by cell:
     a full screen holds thousands of them.

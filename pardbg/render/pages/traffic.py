@@ -48,14 +48,14 @@ class TrafficPageState:
 
 
 def busiest(view: TrafficView) -> list[Edge]:
-    """The busiest edges first."""
+    """Return the busiest edges first."""
     return sorted(view.edges, key=lambda e: (-e.rate_bps, -e.bytes, e.src, e.dst))
 
 
 def traffic(
     snapshot: Snapshot, cells: int, rows: int, look: TrafficPageState | None = None
 ) -> Picture:
-    """The page at ``cells`` x ``rows``: picture, edges, operations."""
+    """Return the page at ``cells`` x ``rows``: picture, edges, operations."""
     look = look or TrafficPageState()
     view = snapshot.traffic
     edges = busiest(view)

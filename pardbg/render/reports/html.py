@@ -31,7 +31,7 @@ MAX_ROWS: Final = 64
 
 
 def page(report: Report, source: str) -> str:
-    """The page. ``source``: the session's name."""
+    """Return the page. ``source``: the session's name."""
     sections = (
         _head(report, source), _facts(report), _findings(report), _pipeline(report.pipeline),
         _steps(report), _collectives(report), _p2p(report), _memory(report), _ranks(report),

@@ -16,7 +16,7 @@ NOTHING_NEXT = "—"
 
 
 def text(verb: Verb, data: dict[str, Any]) -> str:
-    """The answer to ``verb``; ``data`` is the reply's."""
+    """Return the answer to ``verb``; ``data`` is the reply's."""
     if verb is Verb.RANKS:
         return _ranks(data)
     if verb is Verb.WHERE:
@@ -33,7 +33,7 @@ def text(verb: Verb, data: dict[str, Any]) -> str:
 
 
 def breakpoints(data: dict[str, Any]) -> list[str]:
-    """One line each: number, condition, ranks, matches."""
+    """Return one line each: number, condition, ranks, matches."""
     lines = []
     for one in data.get("breaks") or []:
         watch = "watch " if one.get("kind") else ""
@@ -134,7 +134,7 @@ MAX_ROWS = 30
 
 
 def answers(data: Mapping[str, Any], *, compare: bool = False) -> list[str]:
-    """Lines for the console or a terminal; ``data`` is the reply's."""
+    """Return lines for the console or a terminal; ``data`` is the reply's."""
     by_rank = {int(rank): dict(said) for rank, said in dict(data.get("answers") or {}).items()}
     if not by_rank:
         return ["no rank was asked"]

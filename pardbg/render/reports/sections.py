@@ -30,7 +30,7 @@ _LOSS_SOURCES: Final = {
 
 
 def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 1000) -> list[str]:
-    """Columns as wide as needed; those not at the ``left`` stand to the right."""
+    """Return columns as wide as needed; those not at the ``left`` stand to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -98,7 +98,7 @@ def edge_rows(edges: Sequence[Messages]) -> list[tuple[str, ...]]:
 
 
 def path_lines(path: CriticalPath | None) -> list[str]:
-    """``critical path of step 7: compute 96 % (rank 1 44 %, …), …``"""
+    """Return ``critical path of step 7: compute 96 % (rank 1 44 %, …), …``"""
     if path is None:
         return []
     whole = path.window_ns
@@ -115,7 +115,7 @@ def path_lines(path: CriticalPath | None) -> list[str]:
 
 
 def stage_lines(stages: Sequence[StageTime]) -> list[str]:
-    """A row per stage: median of each kind, and nine tenths of them."""
+    """Return a row per stage: median of each kind, and nine tenths of them."""
     by_stage: dict[tuple[int, int], dict[str, StageTime]] = defaultdict(dict)
     for one in stages:
         by_stage[one.stage, one.rank][one.kind] = one
@@ -137,7 +137,7 @@ def _cell(row: StageTime | None) -> str:
 
 
 def wait_lines(waits: Sequence[MicrobatchWait]) -> list[str]:
-    """``longest waits: rank 0's 0B0 78 ms for 1B0 on rank 1; …``"""
+    """Return ``longest waits: rank 0's 0B0 78 ms for 1B0 on rank 1; …``"""
     said = [
         f"rank {w.rank}'s {w.action} {duration(w.wait_ns)} for {w.producer} on rank "
         f"{w.producer_rank}"
@@ -177,7 +177,7 @@ def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
 
 
 def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:
-    """A row per group, op and size class."""
+    """Return a row per group, op and size class."""
     if not rows:
         return []
     shown = sorted(rows, key=lambda r: -r.number * r.up_to_bytes)[:MAX_ROWS]
@@ -192,12 +192,12 @@ def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:
 
 
 def finite_losses(report: Report) -> list[float]:
-    """The losses of the steps that have one that is a number."""
+    """Return the losses of the steps that have one that is a number."""
     return [s.loss for s in report.steps if s.loss is not None and isfinite(s.loss)]
 
 
 def not_finite_text(broken: NotFinite | None) -> str:
-    """``NaN since step 5 (rank 2)``; empty while the newest loss is finite."""
+    """Return ``NaN since step 5 (rank 2)``; empty while the newest loss is finite."""
     if broken is None:
         return ""
     whose = f" ({ranks_text(broken.ranks)})" if broken.ranks else ""
@@ -205,8 +205,8 @@ def not_finite_text(broken: NotFinite | None) -> str:
 
 
 def loss_text(report: Report) -> str:
-    """``5.7461 → 4.6558 (printed by Megatron)``, and since when it is not finite; ``none known``
-    where steps have none, empty without steps."""
+    """Return ``5.7461 → 4.6558 (printed by Megatron)``, and since when it is not finite; ``none
+    known`` where steps have none, empty without steps."""
     losses, source = finite_losses(report), report.loss_source
     source = _LOSS_SOURCES.get(source, source)
     parts = [f"{number(losses[0])} → {number(losses[-1])} ({source})"] if losses else []

@@ -42,7 +42,7 @@ MAX_FINDINGS: Final = 12
 
 
 def text(report: Report) -> str:
-    """The report of ``pardbg.analysis.answers.report.report`` for a terminal."""
+    """Return the report of ``pardbg.analysis.answers.report.report`` for a terminal."""
     sections = (
         _run(report), _findings(report), _parts(report), _ranks(report), _pipeline(report),
         _steps(report), _collectives(report), _p2p(report), _memory(report),

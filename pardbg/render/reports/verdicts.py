@@ -27,7 +27,7 @@ from pardbg.words import duration, ranks_text
 
 
 def check_lines(results: Sequence[Result]) -> list[str]:
-    """``ok    bubble<12%   measured 10.4% (p50 of 24 steps)``"""
+    """Return ``ok bubble<12% measured 10.4% (p50 of 24 steps)``"""
     width = max(len(result.check.text) for result in results)
     return [
         f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_said(result)}"
@@ -40,7 +40,7 @@ def _said(result: Result) -> str:
 
 
 def metric_list() -> str:
-    """Every metric with its unit, its aggregate and what it says."""
+    """Return every metric with its unit, its aggregate and what it says."""
     rows = [("metric", "unit", "of", "taken", "what")]
     for metric in METRICS.values():
         units = "/".join(UNITS[metric.unit]) or "-"
@@ -54,7 +54,7 @@ def metric_list() -> str:
 
 
 def junit(results: Sequence[Result], session: str) -> str:
-    """One test case per check."""
+    """Return one test case per check."""
     failed = sum(not result.ok for result in results)
     cases = "\n".join(_case(result) for result in results)
     return (
@@ -81,7 +81,7 @@ _MARKS = {"more": "▲", "less": "▼", "same": "=", "few": "?", "only a": "A", 
 
 
 def diff_text(found: Diff) -> str:
-    """The comparison; A and B are named as the files were."""
+    """Return the comparison; A and B are named as the files were."""
     changed = [row for row in found.rows if row.outcome not in ("same", "few")]
     same = [row for row in found.rows if row.outcome == "same"]
     few = [row for row in found.rows if row.outcome == "few"]
@@ -114,7 +114,7 @@ def _diff_line(row: Row) -> str:
 
 
 def change(row: Row) -> str:
-    """``+12.3%``; of fractions in points."""
+    """Return ``+12.3%``; of fractions in points."""
     if row.a is None or row.b is None:
         return "only B" if row.a is None else "only A"
     if not (math.isfinite(row.a) and math.isfinite(row.b)):
@@ -191,7 +191,7 @@ def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> l
 
 
 def grid(table: Table) -> str:
-    """A column a slot of equal length, a row a rank; ``·`` where the rank waits."""
+    """Return a column a slot of equal length, a row a rank; ``·`` where the rank waits."""
     rows = {rank: _compute(row) for rank, row in table.plan().items()}
     slots = uniform_slots(rows, table.num_stages)
     width = 1 + max((len(text) for row in slots.values() for text in row), default=1)
@@ -233,7 +233,7 @@ def verdict(name: str, found: Verdict) -> str:
 
 
 def compared(tables: Sequence[Predicted]) -> str:
-    """One line a table, the fastest first; those that cannot run last, with the reason."""
+    """Return one line a table, the fastest first; those that cannot run last, with the reason."""
     rows = [("schedule", "step", "bubble", "in flight", "messages", "")]
     inf = float("inf")
     for one in sorted(tables, key=lambda t: inf if t.step_ns is None else t.step_ns):

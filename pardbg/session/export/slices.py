@@ -51,7 +51,7 @@ class Slices:
 
 
 def slices(process: Process, end_ns: int) -> list[Slices]:
-    """Everything with a begin and an end, a lane each; open ops last until ``end_ns``."""
+    """Return everything with a begin and an end, a lane each; open ops last until ``end_ns``."""
     lanes: dict[int, list[Slices]] = {}
     for part in _parts(process, end_ns):
         lanes.setdefault(part.lane, []).append(part)

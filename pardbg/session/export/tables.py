@@ -70,7 +70,7 @@ def kinds() -> list[str]:
 
 
 def sheets(store: Store) -> Iterable[Sheet]:
-    """Every table that has rows, one after the other."""
+    """Return every table that has rows, one after the other."""
     store.settle()
     for kind in kinds():
         sheet = _records(store, kind)
@@ -221,8 +221,8 @@ def _csv_cells(values: Values) -> list[Any]:
 
 
 def write_parquet(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
-    """A dataset ``<table>/`` each, zstd: a file for each block of ranks (and each FILE_ROWS rows
-    of it), sorted by time. Raises UserError before anything is written."""
+    """Write a dataset ``<table>/`` each, zstd: a file for each block of ranks (and each FILE_ROWS
+    rows of it), sorted by time. Raises UserError before anything is written."""
     if find_spec("pyarrow") is None:
         raise UserError("parquet needs pyarrow: pip install 'pardbg[export]'")
     import pyarrow as pa

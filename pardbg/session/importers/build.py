@@ -58,14 +58,14 @@ class RankBuild:
         )  # fmt: skip
 
     def name(self, text: str) -> int:
-        """Id of a string."""
+        """Return the id of a string."""
         if text not in self._ids:
             self._ids[text] = len(self._ids) + 1
             self._define(DefKind.NAME, id=self._ids[text], s=text[:500])
         return self._ids[text]
 
     def op(self, op: str, dtype: str) -> int:
-        """Id of an op's signature."""
+        """Return the id of an op's signature."""
         key = (op, dtype)
         if key not in self._ids:
             self._ids[key] = len(self._ids) + 1
@@ -76,7 +76,7 @@ class RankBuild:
         return self._ids[key]
 
     def group(self, key: str, name: str, ranks: Sequence[int]) -> int:
-        """Id of a process group; ``ranks`` may be empty: not known."""
+        """Return the id of a process group; ``ranks`` may be empty: not known."""
         if key not in self._groups:
             if len(self._groups) >= NO_GROUP:
                 raise UserError("too many process groups")

@@ -28,7 +28,7 @@ class Mark:
 
 
 def marks(store: Store, findings: Sequence[Finding]) -> tuple[Mark, ...]:
-    """Everything that has a place on the time bar, by time."""
+    """Return everything that has a place on the time bar, by time."""
     store.settle()
     made: list[Mark] = [*_steps(store), *_pauses(store), *_drops(store), *_restarts(store)]
     made += [Mark(since_ns(f), since_ns(f), f.severity, f.text) for f in findings]

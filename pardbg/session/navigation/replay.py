@@ -40,7 +40,7 @@ class ReplayClock:
         self._at_ns = begin_ns if fresh else self._clamped(self._at_ns)
 
     def now(self, now_s: float) -> int:
-        """Position of the cursor, hub ns."""
+        """Return the position of the cursor, hub ns."""
         if self._since_s is None:
             return self._at_ns
         passed = round((now_s - self._since_s) * self.speed * 1e9)

@@ -36,7 +36,7 @@ class Found:
 
 
 def since_ns(finding: Finding) -> int:
-    """Time at which the finding becomes true."""
+    """Return the time at which the finding becomes true."""
     return finding.first_ns if finding.first_ns is not None else finding.t_ns
 
 
@@ -232,7 +232,7 @@ def _actions_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:
 
 
 def action_text(process: Process, row: int) -> str:
-    """``2B5`` of a row of the action table."""
+    """Return ``2B5`` of a row of the action table."""
     table = process.table("action")
     stage, mb = int(table.col("stage")[row]), int(table.col("microbatch")[row])
     name = process.name(int(table.col("name_id")[row]))

@@ -206,7 +206,7 @@ ACTIONS: tuple[Action, ...] = (
 
 
 def for_mode(live: bool) -> Iterator[Action]:
-    """The actions that mean something in this mode."""
+    """Return the actions that mean something in this mode."""
     other: Context = "replay" if live else "live"
     return (action for action in ACTIONS if action.context != other)
 
@@ -224,7 +224,7 @@ def by_command(word: str, live: bool) -> list[Action]:
 
 
 def ctl_help() -> dict[str, str]:
-    """Verb -> help of everything ``pardbg ctl`` can ask of a run."""
+    """Return verb -> help of everything ``pardbg ctl`` can ask of a run."""
     return {a.verb.value: a.help for a in ACTIONS if a.verb is not None}
 
 
@@ -251,7 +251,7 @@ _FOOTER: Final = 2
 
 
 def own(screen: str, live: bool) -> list[tuple[Action, str]]:
-    """The screen's own actions that mean something in this mode, with their labels."""
+    """Return the screen's own actions that mean something in this mode, with their labels."""
     known = {action.id: action for action in for_mode(live)}
     return [(known[id_], label) for id_, label in OWN.get(screen, {}).items() if id_ in known]
 
@@ -269,8 +269,8 @@ INDENT: Final = "  "
 
 
 def explain(text: str) -> list[str]:
-    """Usage, one sentence, and what more there is to say, examples indented twice; nothing for a
-    word nobody knows. Lines may be long."""
+    """Return usage, one sentence, and what more there is to say, examples indented twice; nothing
+    for a word nobody knows. Lines may be long."""
     word = word_of(text)
     found = [action for action in ACTIONS if action.command == word]
     if not found:
@@ -289,7 +289,7 @@ def explain(text: str) -> list[str]:
 
 
 def wrapped(lines: Sequence[str], cells: int) -> list[str]:
-    """The same for a terminal so wide; what is indented stays so."""
+    """Return the same for a terminal so wide; what is indented stays so."""
     out: list[str] = []
     for text in lines:
         indent = text[: len(text) - len(text.lstrip())]

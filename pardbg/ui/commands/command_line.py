@@ -28,7 +28,7 @@ class Command:
 
 
 def parse(text: str, live: bool) -> Command:
-    """``step 0-2`` -> the step action with ``0-2``; raises UserError."""
+    """Parse ``step 0-2`` as the step action with ``0-2``; raises UserError."""
     text = text.strip()
     if text.startswith("!"):
         text = f"exec {text[1:]}"
@@ -50,7 +50,7 @@ def parse(text: str, live: bool) -> Command:
 
 
 def candidates(text: str, live: bool) -> list[tuple[str, str]]:
-    """(command with its arguments, help) for the line under the prompt."""
+    """Return (command with its arguments, help) for the line under the prompt."""
     word, space, _ = text.partition(" ")
     word = "exec" if word.startswith("!") else word.lower()
     meant = PDB.get(word, word) if space or word in PDB else word
@@ -68,7 +68,7 @@ def _number(text: str) -> float:
 
 
 def factor(text: str) -> float:
-    """A speed: ``2``, ``0.5``, ``4x``."""
+    """Return a speed: ``2``, ``0.5``, ``4x``."""
     value = _number(text.strip().lower().rstrip("x×"))
     if value <= 0:
         raise UserError("a speed is a number above 0, such as 2 or 0.5")
@@ -180,8 +180,8 @@ def note_line(cells: int) -> Line:
 
 
 def candidates_line(text: str, live: bool, completions: Sequence[str], cells: int) -> Line:
-    """Usages of the commands ``text`` may become; of a single one its help, or the words that may
-    come next. ``completions``: whole lines."""
+    """Return usages of the commands ``text`` may become; of a single one its help, or the words
+    that may come next. ``completions``: whole lines."""
     found = candidates(text, live)
     if len(found) != 1:
         return fit(line(" ", *(Segment(f"{usage}  ", "key") for usage, _ in found)), cells)

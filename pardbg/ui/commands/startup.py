@@ -46,7 +46,7 @@ def understood(one: RcLine) -> Command:
 
 
 def asked(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
-    """(verb, rank set, arguments) of what goes to the hub; None: it is the screen's. Raises
+    """Return (verb, rank set, arguments) of what goes to the hub; None: it is the screen's. Raises
     UserError."""
     if action.id.startswith("inspect_"):
         ranks, args = inspect_words(action.id.removeprefix("inspect_"), argument)

@@ -50,7 +50,7 @@ class Controller:
 
     @property
     def you(self) -> str:
-        """This viewer's name in the audit trail; empty where it has no control."""
+        """Return this viewer's name in the audit trail; empty where it has no control."""
         return self._port.name if self._port is not None else ""
 
     @property
@@ -94,7 +94,7 @@ class Controller:
         return self._port.command(verb, ranks, **args)
 
     def mark(self, t_ns: int, text: str) -> Reply | None:
-        """A bookmark in the run's recording; without text: taken away."""
+        """Set a bookmark in the run's recording; without text, remove it."""
         if self._port is None:
             return Reply(False, "no hub to keep the bookmark: this viewer only looks", {})
         call = partial(self._port.command, Verb.MARK, at_ns=t_ns, text=text)

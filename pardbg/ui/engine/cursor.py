@@ -46,7 +46,7 @@ class TimeCursor:
             self._begin_ns, self._end_ns = begin_ns, end_ns
 
     def at(self, now_s: float) -> int | None:
-        """The chosen time, moved on while it plays."""
+        """Return the chosen time, moved on while it plays."""
         with self._lock:
             return self._t_ns if self._clock is None else self._clock.now(now_s)
 

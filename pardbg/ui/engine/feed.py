@@ -155,15 +155,15 @@ class Analysis:
         return lines(store, t_ns, want.limit, contains=want.contains, rank=want.rank)
 
     def findings(self, store: Any, t_ns: int | None) -> Iterable[Finding]:
-        """Findings at a moment, without the rest of a snapshot."""
+        """Return findings at a moment, without the rest of a snapshot."""
         return findings(View(store, t_ns))
 
     def whatif(self, store: Any, t_ns: int | None) -> WhatIf | str | None:
-        """Other schedules by the steps up to a moment."""
+        """Return other schedules by the steps up to a moment."""
         return kept_whatif(View(store, t_ns))
 
     def ticks(self, store: Any, t_ns: int | None, want: TicksWant) -> Ticks | None:
-        """The pipelines by tick."""
+        """Return the pipelines by tick."""
         return ticks_shown(store, t_ns, want)
 
 

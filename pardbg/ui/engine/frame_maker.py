@@ -51,7 +51,7 @@ class FrameMaker:
         """Where the cursor was when a part was chosen."""
 
     def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
-        """The frame at the cursor; in a ``hurry`` without findings."""
+        """Return the frame at the cursor; in a ``hurry`` without findings."""
         cursor, analysis = self._cursor, self._analysis
         begin, end = self._look_at(want.part, now_s)
         snapshot, whole = self._snapshot(cursor.at(now_s), want, hurry)

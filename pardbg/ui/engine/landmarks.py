@@ -130,7 +130,7 @@ class Places:
         return True
 
     def first_error(self) -> Finding | None:
-        """The error of a whole recording that began first."""
+        """Return the error of a whole recording that began first."""
         end_ns = self._store.end_ns
         found = list(self._look(self._store, end_ns))
         self.saw(found, end_ns)
@@ -152,7 +152,7 @@ class Places:
         return self._marks
 
     def there_ns(self, finding: Finding) -> int:
-        """A moment at which the finding is there, as early as is known to some tenths of a
+        """Return a moment at which the finding is there, as early as is known to some tenths of a
         second: what began at a time may be found only when it has lasted."""
         key = _key(finding)
         late = self._here.seen_ns.get(key, finding.t_ns)

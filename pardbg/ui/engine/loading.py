@@ -53,7 +53,7 @@ class Loader:
 
     @property
     def so_far(self) -> str:
-        """The same in words, for an answer that more reading may change."""
+        """Return the same in words, for an answer that more reading may change."""
         return "" if self.share >= 1 else f" ({percent(self.share, 0)} of the recording is read)"
 
     def bounds(self) -> tuple[int, int]:

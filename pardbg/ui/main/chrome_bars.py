@@ -80,7 +80,7 @@ class ChromeBars:
         return (chrome.control_line(control, under_way, ("", ""), cells),)
 
     def time_at(self, frame: Frame, cells: int, x: int) -> int | None:
-        """The time under a column of the time bar, ns; None: there is none."""
+        """Return the time under a column of the time bar, ns; None: there is none."""
         if self._live and frame.following:
             return None
         return time_at(frame.snapshot, self._playing(frame), cells, x)

@@ -136,12 +136,12 @@ class MainScreen(Screen[None]):
 
     @property
     def page(self) -> Page:
-        """The page that is visible."""
+        """Return the page that is visible."""
         return self.pages[self._active]
 
     @property
     def active(self) -> str:
-        """Its name."""
+        """Return its name."""
         return self._active
 
     def take_frame(self, frame: Frame) -> None:

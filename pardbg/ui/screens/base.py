@@ -48,7 +48,7 @@ class Page(PicturePane):
         """The filter."""
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        """The page as it is now."""
+        """Return the page as it is now."""
         raise NotImplementedError
 
     def want(self) -> Want:
@@ -110,7 +110,7 @@ class Page(PicturePane):
         self.redraw()
 
     def ranks(self) -> list[int]:
-        """The ranks one can select, top to bottom."""
+        """Return the ranks one can select, top to bottom."""
         frame = self.shared.frame
         return [row.rank for row in frame.snapshot.ranks] if frame else []
 

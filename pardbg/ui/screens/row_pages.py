@@ -78,11 +78,11 @@ class RowsPage(Page):
         raise NotImplementedError
 
     def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
-        """The one to begin at."""
+        """Return the one to begin at."""
         return 0
 
     def at(self, frame: Frame) -> int:
-        """The place of the chosen row."""
+        """Return the place of the chosen row."""
         rows = self.rows(frame)
         names = [self.key(row) for row in rows]
         here = self._chosen in names

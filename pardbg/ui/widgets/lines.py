@@ -49,7 +49,7 @@ class Lines(Widget):
             self.refresh(*rows)
 
     def render_line(self, y: int) -> Strip:
-        """One row as a strip, cached by its content: nothing is ever invalidated by hand."""
+        """Return one row as a strip, cached by its content: nothing is ever invalidated by hand."""
         line = self._lines[y] if y < len(self._lines) else ()
         width = self.size.width
         palette = self.app.theme.removeprefix("pardbg-")
@@ -140,7 +140,7 @@ class PicturePane(Lines):
 
     @property
     def top(self) -> int:
-        """The first body row shown."""
+        """Return the first body row shown."""
         return self._top
 
     @property

@@ -45,7 +45,7 @@ _process: Final = _Process()
 
 
 def module() -> Any:
-    """The module in C++, or None; then ``why_not`` says why."""
+    """Return the module in C++, or None; then ``why_not`` says why."""
     try:
         path = state()
         if _process.module is None:
@@ -164,7 +164,7 @@ class NativeTable:
 
     @property
     def num_open(self) -> int:
-        """Ops that a backend has; calls are none."""
+        """Return the number of ops that a backend has; calls are none."""
         return sum(not op[0].startswith(CALLS) for op in self.table.rows()[0])
 
     def snapshot(self) -> dict[str, Any]:

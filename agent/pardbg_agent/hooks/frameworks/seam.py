@@ -32,12 +32,12 @@ class Run:
     """The framework's own object: an engine, or the node that runs."""
 
     def at(self, second_half: bool) -> int:
-        """The virtual stage where the second chunk runs back through the ranks (V)."""
+        """Return the virtual stage where the second chunk runs back through the ranks (V)."""
         return 2 * self.num_ranks - 1 - self.stage if second_half else self.stage
 
 
 def begin(made: Actions, group: Any, stage: int | None = None) -> Run:
-    """A run on the pipeline's process group begins; ``stage``: this rank in it."""
+    """Begin a run on the pipeline's process group; ``stage``: this rank in it."""
     ranks = ranks_of(group)
     made.of_run = run = Run(group.rank() if stage is None else int(stage), len(ranks))
     return run
@@ -50,9 +50,9 @@ def plan_on(
     row: Callable[[int, int, int], list[str]] | None,
     chunks: int = 1,
 ) -> Plan | None:
-    """The plan of a run of ``number`` microbatches on a process group. ``row(rank in the group,
-    its size, number)`` are the actions of one of its ranks; None: not known. A group of one rank
-    has no pipeline, so no plan."""
+    """Return the plan of a run of ``number`` microbatches on a process group. ``row(rank in the
+    group, its size, number)`` are the actions of one of its ranks; None: not known. A group of one
+    rank has no pipeline, so no plan."""
     ranks = ranks_of(group)
     size = len(ranks)
     if size < 2:

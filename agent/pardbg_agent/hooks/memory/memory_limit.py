@@ -70,8 +70,8 @@ def device_bytes() -> int:
 
 
 def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int, str]:
-    """The tightest limit of this process's cgroup and those above it: (bytes, version, directory);
-    (0, 0, "") without any."""
+    """Return the tightest limit of this process's cgroup and those above it: (bytes, version,
+    directory); (0, 0, "") without any."""
     found = [
         (limit, version, directory)
         for version, directory in _directories(read_text(file), root)

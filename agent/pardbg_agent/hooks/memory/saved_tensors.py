@@ -55,8 +55,8 @@ class Count:
         return kept, kept._version
 
     def beside(self) -> Count:
-        """A new count of what is not in this one. Backward lets go of what was saved, and others
-        get the memory: such an address says nothing any more."""
+        """Return a new count of what is not in this one. Backward lets go of what was saved, and
+        others get the memory: such an address says nothing any more."""
         held = {address: s for address, s in self._kept.items() if not s.expired()}
         return Count(self._core, self._left_out | held)
 
@@ -123,8 +123,8 @@ def end(c: _core.Core, count: Count) -> int:
 
 
 def take_off(c: _core.Core, count: Count) -> int | None:
-    """``end`` for a count that the program's own hooks may have come on top of: None where they
-    have; then ask again later."""
+    """Return ``end`` for a count that the program's own hooks may have come on top of: None where
+    they have; then ask again later."""
     if count.pushed and not _is_on_top(count):
         return None
     return end(c, count)

@@ -32,8 +32,8 @@ class BatchLoss:
         self._of: dict[int, weakref.ref[Any]] = {}
 
     def add(self, of: Any, value: float, share: float, step: int, closure: Any) -> float:
-        """The step's loss with one more microbatch. A second backward from the same scalar ``of``
-        (for the weights alone, say) is of the same one. ``closure``: the optimizer, as a
+        """Return the step's loss with one more microbatch. A second backward from the same scalar
+        ``of`` (for the weights alone, say) is of the same one. ``closure``: the optimizer, as a
         weak reference, in whose step() backward was called, and the time, or None: its second
         evaluation (LBFGS) is of the same batch. It begins where there are no gradients, or where
         the shares would be more than 1."""
@@ -77,8 +77,8 @@ def _cleared(optimizer: Any) -> bool:
 
 
 def share_of(loss: Any) -> float:
-    """The plain number, not 1, a loss was multiplied by last (``loss * 0.25``, ``loss / 4``), else
-    1. Accelerate divides by 1 what a trainer on top of it has divided."""
+    """Return the plain number, not 1, a loss was multiplied by last (``loss * 0.25``, ``loss /
+    4``), else 1. Accelerate divides by 1 what a trainer on top of it has divided."""
     node: Any = getattr(loss, "grad_fn", None)
     share = 1.0
     while share == 1.0 and type(node).__name__ in ("DivBackward0", "MulBackward0"):

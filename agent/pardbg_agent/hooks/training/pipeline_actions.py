@@ -131,12 +131,12 @@ class Actions:
     # -- actions
 
     def next_mb(self, verb: str, stage: int) -> int:
-        """The microbatch of a verb that a stage runs in order: how many were before it."""
+        """Return the microbatch of a verb that a stage runs in order: how many were before it."""
         return self.counts.get((verb, stage), 0)
 
     def next_planned(self, verb: str) -> tuple[int, int] | None:
-        """(stage, microbatch) of the plan's next action with this verb, where nothing else says
-        which it is."""
+        """Return (stage, microbatch) of the plan's next action with this verb, where nothing else
+        says which it is."""
         number = sum(n for (v, _), n in self.counts.items() if v == verb)
         rows = [at for at in map(parse, self._c.pipeline.plan) if at[1] == verb]
         return (rows[number][0], rows[number][2]) if number < len(rows) else None
@@ -274,5 +274,5 @@ def group_key(pg: Any) -> str:
 
 
 def ranks_of(pg: Any) -> tuple[int, ...]:
-    """Global ranks of a process group in its order."""
+    """Return global ranks of a process group in its order."""
     return tuple(map(int, c10d.get_process_group_ranks(pg or c10d._get_default_group())))

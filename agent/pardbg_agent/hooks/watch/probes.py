@@ -200,7 +200,7 @@ def replicas(c: _core.Core) -> list[tuple[Any, int]]:
 
 
 def replicated(module: Any) -> Iterable[tuple[str, Any]]:
-    """(name, parameter) of those that a DistributedDataParallel keeps equal on its ranks."""
+    """Return (name, parameter) of those that a DistributedDataParallel keeps equal on its ranks."""
     ignored = getattr(module, "parameters_to_ignore", None) or ()
     for name, p in module.module.named_parameters():
         if name not in ignored and type(p) is torch.nn.Parameter:

@@ -47,7 +47,7 @@ SMALL_MANY: Final = 32
 
 @per_window
 def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
-    """Collectives that no compute hides."""
+    """Find collectives that no compute hides."""
     rows = rows_by_step(view, looked_at)
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
     parts: dict[int, list[Overlap]] = defaultdict(list)

@@ -55,7 +55,7 @@ Kind = tuple[str, int, int]
 
 @per_window
 def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
-    """One per group that is slower than its siblings, by what costs most."""
+    """Find one per group that is slower than its siblings, by what costs most."""
     worst: dict[Ranks, Finding] = {}
     for groups in _by_kind(rows_by_step(view, looked_at)).values():
         taken = {
@@ -131,7 +131,7 @@ def _finding(
 
 @per_window
 def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
-    """A link over which messages take longer than over the others."""
+    """Find a link over which messages take longer than over the others."""
     by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
     waits = _Waits(view, looked_at.begin_ns)
     issued = issued_since(view, "issue_p2p", looked_at.begin_ns)

@@ -63,7 +63,7 @@ class _Cause:
 
 @per_window
 def slow_steps(view: View, looked_at: Window) -> Iterable[Finding]:
-    """One at most, worked out once per window."""
+    """Find at most one, once per window."""
     spans = _spans(view) if looked_at.rows is None else {}
     took = {step: end - begin for step, (begin, end) in spans.items()}
     slow = outliers(took)

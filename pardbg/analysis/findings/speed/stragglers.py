@@ -72,7 +72,7 @@ class _Late:
 
 @per_window
 def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
-    """One per group that waits for the same ranks in most steps."""
+    """Find one per group that waits for the same ranks in most steps."""
     by_group: dict[tuple[int, str], dict[int, list[CollectiveRow]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -64,7 +64,7 @@ class Window:
 
     @property
     def step_ns(self) -> float:
-        """Median over steps of the longest over ranks."""
+        """Return the median over steps of the longest over ranks."""
         return median(max(b - a for a, b in self.spans[step].values()) for step in self.steps)
 
     @property
@@ -78,7 +78,7 @@ class Window:
 
 @per_view
 def window(view: View) -> Window | None:
-    """The window at the cursor; None while it is too short."""
+    """Return the window at the cursor; None while it is too short."""
     newest = _newest(view)
     if newest is None:
         return _without_steps(view)
@@ -192,7 +192,7 @@ def _ops_by_step(view: View, looked_at: Window) -> dict[int, Ops]:
 
 
 def issued_since(view: View, name: str, since_ns: int) -> int:
-    """Rows of a table of issued ops since then, over all ranks."""
+    """Return the number of rows of a table of issued ops since then, over all ranks."""
     issued = 0
     for process in view.ranks.values():
         table, visible = view.rows(process, name)

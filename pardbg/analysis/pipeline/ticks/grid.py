@@ -112,8 +112,8 @@ class TickGrid:
 
 
 def tick_grids(view: View, rank: int | None = None) -> tuple[TickGrid, ...]:
-    """A grid per pipeline of the run at the cursor, those around the one of ``rank`` first where
-    there are very many; empty where no pipeline has run."""
+    """Return a grid per pipeline of the run at the cursor, those around the one of ``rank`` first
+    where there are very many; empty where no pipeline has run."""
     found = list(enumerate(layouts(view)))
     if len(found) > MOST:
         own = next((i for i, layout in found if rank in layout.ranks), 0)
@@ -209,8 +209,8 @@ def _tick_numbers(
 
 
 def tick_ends(view: View, layout: Layout, step: int) -> list[tuple[int, int]]:
-    """(tick, when all actions of it and those before had ended, ns), by time; of several at one
-    time the last. Up to the first whose end is not known."""
+    """Return (tick, when all actions of it and those before had ended, ns), by time; of several at
+    one time the last. Up to the first whose end is not known."""
     seen = {r: [s for s in row if s.kind in COMPUTE]
             for r, row in step_rows(view, layout, step).items()}  # fmt: skip
     ticks = tick_numbers(_order(view, layout, step, seen)[0], layout.num_stages)

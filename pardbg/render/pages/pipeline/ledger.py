@@ -28,14 +28,14 @@ _TELLING: tuple[Cause, ...] = ("dependency", "communication", "host")
 
 
 def size(cells: int) -> int:
-    """Cells the ledger takes at a terminal width."""
+    """Return the number of cells the ledger takes at a terminal width."""
     if cells >= 140:
         return BAR + 1 + 5 + 6 * len(CAUSES)
     return 5 + 5 * len(CAUSES) if cells >= 100 else 11
 
 
 def heading(cells: int, note: str) -> Line:
-    """Names of the ledger's columns; ``note`` says which step where there is room."""
+    """Return the names of the ledger's columns; ``note`` says which step where there is room."""
     if cells < 100:
         return line(Segment("busy idle", "dim"))
     wide = cells >= 140
@@ -46,7 +46,7 @@ def heading(cells: int, note: str) -> Line:
 
 
 def figures(rank: PipelineRank, cells: int) -> Line:
-    """One rank's busy share and its idle by cause, percent of the window."""
+    """Return one rank's busy share and its idle by cause, percent of the window."""
     window = rank.busy_ns + sum(rank.idle_ns.values())
     if window <= 0:
         return line(Segment(right(words.UNKNOWN, size(cells)), "faint"))
@@ -119,7 +119,7 @@ def flight(rank: PipelineRank, cells: int) -> Line:
 def choose_idle(
     view: PipelineView, cursor_ns: int, rank: int | None, at_cursor: bool
 ) -> tuple[PipelineStep, Idle, bool] | None:
-    """The selected rank's idle under the cursor, else the largest telling one (True)."""
+    """Return the selected rank's idle under the cursor, else the largest telling one (True)."""
     if at_cursor and view.step is not None:
         for row in view.step.ranks:
             if row.rank == rank:
@@ -209,15 +209,15 @@ _LACKS = {
 
 
 def lacks(view: PipelineView, cells: int) -> tuple[Line, ...]:
-    """One line that says what is not there, where the rows come without a plan."""
+    """Return one line that says what is not there, where the rows come without a plan."""
     short, long = _LACKS.get(view.source, ("", ""))
     text = long if len(long) + 2 <= cells else short
     return (crop(line(Segment(f" {text}", "dim")), cells),) if text else ()
 
 
 def choices(snapshot: Snapshot, cells: int) -> tuple[Line, ...]:
-    """The run's pipelines with their bubbles, as many as fit around the one that is shown; the
-    worst of all is named."""
+    """Return the run's pipelines with their bubbles, as many as fit around the one that is shown;
+    the worst of all is named."""
     names, view = snapshot.pipelines, snapshot.pipeline
     if len(names) < 2 or view is None:
         return ()

@@ -92,7 +92,7 @@ def pipeline(
     look: PipelinePageState | None = None,
     detail: ScheduleDetail | None = None,
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; without ``detail`` what was seen alone."""
+    """Return the page at ``cells`` x ``rows``; without ``detail`` what was seen alone."""
     look = look or PipelinePageState()
     view = snapshot.pipeline
     early = view is None and not any(rank.step_ns for rank in snapshot.ranks)
@@ -369,7 +369,7 @@ def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
 
 
 def longest_ns(snapshot: Snapshot) -> int:
-    """The time that the axis of this snapshot's page has to cover, ns."""
+    """Return the time that the axis of this snapshot's page has to cover, ns."""
     view = snapshot.pipeline
     steps = (view.step, view.last_complete) if view is not None else ()
     return max((step.t1_ns - step.t0_ns for step in steps if step is not None), default=0)

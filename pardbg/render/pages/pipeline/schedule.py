@@ -50,8 +50,8 @@ def token(kind: str, microbatch: int) -> str:
 def label(
     stage: int, kind: str, microbatch: int, cells: int, many_stages: bool, later: bool = False
 ) -> str:
-    """The longest form that fits: ``4F5``, ``F5``, ``F``; without its number a stage that is not
-    the rank's first one is ``f5``, ``f``."""
+    """Return the longest form that fits: ``4F5``, ``F5``, ``F``; without its number a stage that is
+    not the rank's first one is ``f5``, ``f``."""
     short = kind if len(kind) == 1 else {"UNSHARD": "U", "RESHARD": "R"}.get(kind, "G")
     number = str(microbatch) if microbatch >= 0 else ""
     letter = short.lower() if later else short
@@ -74,8 +74,8 @@ def plan_row(
     cursor: int | None = None,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> Row:
-    """The plan: a label where the action would begin and a thin line as long as it would last; a
-    double one where a forward and a backward are one overlapped action."""
+    """Return the plan: a label where the action would begin and a thin line as long as it would
+    last; a double one where a forward and a backward are one overlapped action."""
     row = Row(axis.cells)
     painted = 0
     paired = {action for pair in pairs for action in pair}
@@ -167,7 +167,7 @@ def _box(
 
 
 def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = True) -> Row:
-    """The boxes' lower part: each action's own duration, where it is wanted and most fit."""
+    """Return the boxes' lower part: each action's own duration, where it is wanted and most fit."""
     row = Row(axis.cells)
     sizes = [axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None]
     words_in = words_in and even(sizes) >= _SHORTEST_DURATION

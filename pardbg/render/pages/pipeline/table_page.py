@@ -62,7 +62,7 @@ class TableLook:
 
 
 def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
-    """The page at ``cells`` x ``rows``."""
+    """Return the page at ``cells`` x ``rows``."""
     grid = sheet.grid(look.now)
     row = sheet.rows[look.rank] if look.rank < len(sheet.rows) else ()
     chosen = next((one for one in row if one.tick == look.tick), None)
@@ -88,7 +88,7 @@ def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
 
 
 def cell_at(sheet: Sheet, look: TableLook, cells: int, rank: int, x: int) -> TickCell | None:
-    """The action drawn at column ``x`` of a rank's row."""
+    """Return the action drawn at column ``x`` of a rank's row."""
     grid = sheet.grid(look.now)
     seen = _window(grid, look, cells)
     return None if look.by_time else cell_under(grid.rows, seen, rank, x)
@@ -222,7 +222,7 @@ svg { background: #fbfbf9; font: 11px sans-serif } .t { fill: #2c343d }
 
 
 def svg(sheet: Sheet, width: int = 900) -> str:
-    """The schedule by time as a picture; by ticks if it cannot run."""
+    """Return the schedule by time as a picture; by ticks if it cannot run."""
     times = dict(sheet.times) or {
         one.op.text: (one.tick - 1.0, float(one.tick)) for row in sheet.rows for one in row
     }

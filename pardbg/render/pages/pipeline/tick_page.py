@@ -54,7 +54,7 @@ class TickPageState:
 def tick_page(
     snapshot: Snapshot, ticks: Ticks, cells: int, rows: int, look: TickPageState | None = None
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
+    """Return the page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
     look = look or TickPageState()
     grids, tail = ticks.grids, _tail(snapshot, cells)
     chosen, seen = _in_view(ticks, look, cells - tail)
@@ -93,14 +93,14 @@ def _in_view(ticks: Ticks, look: TickPageState, cells: int) -> tuple[TickGrid, W
 def cell_at(
     snapshot: Snapshot, ticks: Ticks, cells: int, look: TickPageState, rank: int, x: int
 ) -> TickCell | None:
-    """The action drawn at column ``x`` of a rank's row."""
+    """Return the action drawn at column ``x`` of a rank's row."""
     _, seen = _in_view(ticks, look, cells - _tail(snapshot, cells))
     rows = [row for grid in ticks.grids for row in grid.rows]
     return cell_under(rows, seen, rank, x)
 
 
 def cell_under(rows: Iterable[TickRow], seen: Window, rank: int, x: int) -> TickCell | None:
-    """The cell at column ``x`` of a rank's row."""
+    """Return the cell at column ``x`` of a rank's row."""
     tick = seen.first + (x - NAME) // seen.width
     found = (c for row in rows if row.rank == rank for c in row.cells if c.tick == tick)
     return next(found, None) if x >= NAME else None
@@ -142,7 +142,7 @@ def beyond(seen: Window, grid: TickGrid) -> Line:
 
 
 def row_height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
-    """(lines of a row, blank lines after it): the richest that fits."""
+    """Return (lines of a row, blank lines after it): the richest that fits."""
     number = sum(len(grid.rows) for grid in grids)
     extra = 2 * len(grids) if len(grids) > 1 else 0
     for tall, gap in ((3, 1), (2, 1), (1, 1), (1, 0)):
@@ -159,7 +159,7 @@ def grid_lines(
     height: tuple[int, int],
     named: bool,
 ) -> tuple[list[Line], list[int]]:
-    """The lines of a pipeline, and which rank each shows."""
+    """Return the lines of a pipeline, and which rank each shows."""
     tall, gap = height
     lines: list[Line] = []
     places: list[int] = []
@@ -228,7 +228,7 @@ def _name(row: TickRow, chosen: bool) -> Line:
 
 
 def words(grid: TickGrid) -> Words:
-    """The grid's last tick, who waits, and the next."""
+    """Return the grid's last tick, who waits, and the next."""
     waits = {row.rank: row.waits_for for row in grid.rows if row.waits_for is not None}
     coming = {row.rank: row.coming for row in grid.rows if row.coming is not None}
     ran = {row.rank: row.ran for row in grid.rows}

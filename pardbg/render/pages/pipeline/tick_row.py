@@ -38,7 +38,7 @@ class Window:
         return self.number * self.width + 1  # and an edge after the last
 
     def x(self, tick: int) -> int:
-        """The column of a tick's gap."""
+        """Return the column of a tick's gap."""
         return (tick - self.first) * self.width
 
     def shows(self, tick: int) -> bool:
@@ -60,7 +60,7 @@ def window(grids: tuple[TickGrid, ...], room: int, at: int) -> Window:
 
 
 def ruler(seen: Window, tick: int, num_ticks: int) -> Row:
-    """The ticks' numbers, as many as fit; the last tick's always."""
+    """Return the ticks' numbers, as many as fit; the last tick's always."""
     row = Row(seen.cells)
     if seen.shows(tick):
         row.put(seen.x(tick) + 1, str(tick), "held")
@@ -74,7 +74,7 @@ def ruler(seen: Window, tick: int, num_ticks: int) -> Row:
 
 
 def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | int | None) -> Row:
-    """One rank's cells; ``cursor`` is the action that the reader chose, or its tick."""
+    """Return one rank's cells; ``cursor`` is the action that the reader chose, or its tick."""
     drawn = Row(seen.cells)
     taken = {cell.tick for cell in row.cells}
     for tick in range(seen.first, min(grid.tick, seen.first + seen.number - 1) + 1):

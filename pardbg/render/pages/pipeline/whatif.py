@@ -13,7 +13,7 @@ _BAR = 24
 
 
 def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = False) -> Picture:
-    """The pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
+    """Return the pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
     if answer is None and coming:
         return empty(cells, rows, "Trying the other schedules …", "p: back to the schedule")
     if answer is None:
@@ -26,7 +26,7 @@ def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = Fa
 
 
 def text(answer: WhatIf) -> str:
-    """The same for a pipe: 80 columns, no colour."""
+    """Return the same for a pipe: 80 columns, no colour."""
     cells = 80
     lines = (*_verdict(answer, cells), (), _heading(cells), *_table(answer, cells), (),
              *_notes(answer))  # fmt: skip
@@ -34,7 +34,7 @@ def text(answer: WhatIf) -> str:
 
 
 def shape(option: Option) -> str:
-    """``Interleaved1F1B v=2 m=8``."""
+    """Return ``Interleaved1F1B v=2 m=8``."""
     virtual = f" v={option.num_virtual}" if option.num_virtual > 1 else ""
     return f"{option.schedule}{virtual} m={option.num_microbatches}"
 
