@@ -140,7 +140,7 @@ _SAME: Final = (b"RANK", b"LOCAL_RANK", b"TORCHELASTIC_RUN_ID", b"TORCHELASTIC_R
 
 
 def claims() -> bool:
-    """This process is a rank, as far as its environment and its parents say."""
+    """Return whether this process is a rank, as far as its environment and its parents say."""
     if not (_is_number("RANK") and _is_number("WORLD_SIZE")):
         return False
     words = sys.orig_argv[1:8]

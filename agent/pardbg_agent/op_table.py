@@ -125,7 +125,7 @@ class OpTable:
         return order
 
     def completed(self, token: int) -> bool:
-        """The op is complete (or failed, or was never issued after all). False: it already was."""
+        """Note an op as complete (or failed, or never issued after all). False: it already was."""
         if self._open.pop(token, None) is None:
             return False
         if self._open:
@@ -153,7 +153,7 @@ class OpTable:
 
     @property
     def unused(self) -> bool:
-        """Nothing was ever numbered."""
+        """Return whether nothing was ever numbered."""
         return not self._seq and not self._newest
 
     @property

@@ -24,15 +24,15 @@ from pardbg.words import duration
 RAISE_S: Final = 20.0
 """Time for which everything is recorded after something seems wrong."""
 AGAIN_NS: Final = 600_000_000_000
-"""The same thing raises the level again after so long: what is always so needs no more detail."""
+"""Time before the same thing raises the level again: what is always so needs no more detail."""
 POLL_S: Final = 0.25
 PERIOD_S: Final = 1.0
 SHARE: Final = 100
 """Looking takes at most 1/SHARE of a core."""
 SLOW: Final = 3.0
-"""A step so many times as long as the median of those before is worth a look."""
+"""Multiple of the median of the steps before at which a step is worth a look."""
 OPEN_NS: Final = 2_000_000_000
-"""An op open so long, and longer than SLOW steps, too."""
+"""Minimum time of an open op, also longer than SLOW steps."""
 STEPS: Final = 32
 _LIMITS: Final = Limits(4096, 1 << 62, 1000, 1000, 1000)
 

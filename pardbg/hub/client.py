@@ -30,7 +30,7 @@ JOIN_AGAIN_NS: Final = 3_000_000_000
 LOOK_NS: Final = 500_000_000
 HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
 SILENT_NS: Final = 5_000_000_000
-"""A hub speaks once a second: of one elsewhere that is silent for so long somebody must know."""
+"""Silence after which a remote hub is reported; a hub speaks once a second."""
 WAITING: Final = 100_000
 """Messages that wait while the caller draws: a thousand ranks send ten thousand a second."""
 MAX_POLL: Final = 5_000

@@ -81,7 +81,7 @@ class Relay:
 
     @property
     def over(self) -> bool:
-        """The job has ended here."""
+        """Return whether the job has ended here."""
         return self._exit_ns > 0
 
     def open(self) -> None:

@@ -59,7 +59,7 @@ _CHOOSE: Final = "set TMPDIR or XDG_RUNTIME_DIR to a directory of your own"
 
 
 def is_private(path: Path) -> bool:
-    """The directory is ours, 0700 and no link."""
+    """Return whether the directory is ours, 0700 and no link."""
     with contextlib.suppress(OSError), _opened(path) as fd:
         return _private(fd)
     return False

@@ -62,7 +62,7 @@ def local(run_dir: Path) -> Target:
 
 
 def elsewhere(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
-    """Return the target of ``tcp://HOST:PORT`` or ``ssh://[USER@]HOST[:PORT][/RUN]``. Raises
+    """Return the run at ``tcp://HOST:PORT`` or ``ssh://[USER@]HOST[:PORT][/RUN]``. Raises
     ConfigError."""
     return _over_ssh(text, env) if text.startswith("ssh:") else _over_tcp(text, key, env)
 

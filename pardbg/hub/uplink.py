@@ -26,7 +26,7 @@ from pardbg.hub.serve.sockets import secure_client
 DATA_HWM: Final = 64
 HEARTBEAT_MS: Final = 2_000
 SILENCE_MS: Final = 10_000
-"""A connection that says nothing for so long is given up, and made anew."""
+"""Silence after which a connection is given up and made anew."""
 RETRY_MS, MAX_RETRY_MS = 200, 2_000
 _EVENTS: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -79,7 +79,7 @@ class Uplink:
 
     @property
     def up(self) -> bool:
-        """Both are connected."""
+        """Return whether both are connected."""
         return all(self._up.values())
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
@@ -178,7 +178,7 @@ class Turns:
         return kept
 
     def passes(self, proc: bytes, payload: bytes) -> bool:
-        """A batch may go on now. Else it is kept, or comes again by itself."""
+        """Return whether a batch may go on now. Else it is kept, or comes again by itself."""
         process = self._of.setdefault(proc, _Process())
         if process.welcomed:
             return self._passes(process, payload)

@@ -21,7 +21,7 @@ import time
 from types import FrameType
 
 GRACE_S = 10.0
-"""After one launcher has failed, the others may take so long to notice by themselves."""
+"""Maximum time for the other launchers to notice that one has failed."""
 ASKED_S = 2.0
 """An interrupt mostly reaches the launchers too, being of the same process group. If it did not,
 they are told after this long."""

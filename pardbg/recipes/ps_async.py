@@ -34,7 +34,7 @@ from pardbg.recipes.model import gpt, loss
 from pardbg.recipes.ps import SERVER, gradients, set_gradients
 
 SLOW = 3
-"""The last worker takes so many times as long."""
+"""Factor by which the last worker is slower."""
 
 
 def train(world: World, options: Options) -> None:
@@ -83,8 +83,8 @@ def serve(world: World, options: Options, bound: int) -> None:
 
 
 def in_time(version: int, away: Iterable[int], bound: int) -> bool:
-    """Can everybody who is away still push within the bound? If the oldest comes back first, then
-    the next, each finds one update more."""
+    """Return whether everybody who is away can still push within the bound. If the oldest comes
+    back first, then the next, each finds one update more."""
     return all(version + i - pulled <= bound for i, pulled in enumerate(sorted(away)))
 
 

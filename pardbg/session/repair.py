@@ -58,7 +58,7 @@ class Repaired:
 
     @property
     def whole(self) -> bool:
-        """Nothing was lost."""
+        """Return whether nothing was lost."""
         missing = (self.expected_messages or 0) > self.num_messages
         return self.ended and not (self.lost or self.unknown_channel or missing)
 

@@ -14,10 +14,10 @@ _MAX_JUMPS: Final = 64
 WINDOW: Final = 16
 """Pings looked at: the offset is one that all of them, each with its bound by now, allow."""
 HOLDS_NS: Final = 2_000_000_000
-"""An offset is told with the error that it will have after so long."""
+"""Age for which the error of an offset is given."""
 PING_NS: Final = 1_000_000_000
 LOST_NS: Final = 5_000_000_000
-"""A ping without an answer for so long is forgotten."""
+"""Time after which a ping without an answer is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

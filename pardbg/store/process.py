@@ -112,7 +112,7 @@ class Process:
         return self._gaps[at - 1][1] if at else 0
 
     def unrecorded_since(self, t_ns: int, now_ns: int) -> bool:
-        """Ops between the two may be missing: its level was lower, or a hook had failed."""
+        """Return whether ops between the two may be missing: lower level, or a failed hook."""
         shift = self.offset_ns
         return any(
             begin + shift <= now_ns and (not end or end + shift >= t_ns)
@@ -196,8 +196,8 @@ class Process:
             self.started_ns = first
 
     def set_clock(self, reading: Reading) -> bool:
-        """A new offset holds for what comes from now on; the first one also for what has come, and
-        then the answer is True: times have moved."""
+        """Set the offset for what comes from now on; the first one also for what has come: then
+        return True, times have moved."""
         if not self.clocks:
             self.settle()
         elif self._pending:  # of many ranks one is told some offset all the time

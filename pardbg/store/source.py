@@ -32,7 +32,7 @@ class Source(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Nothing more will come."""
+        """Return whether nothing more will come."""
         ...
 
     def close(self) -> None: ...

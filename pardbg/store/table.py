@@ -235,7 +235,7 @@ class Totals:
 
     @property
     def overflowed(self) -> bool:
-        """Some ops are under OTHER: the number of a key is a lower bound."""
+        """Return whether some ops are under OTHER: the number of a key is a lower bound."""
         return len(self._keys) > _MAX_CODES
 
     def may_overflow(self, visible: int) -> bool:

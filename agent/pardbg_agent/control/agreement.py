@@ -109,8 +109,7 @@ def words(post: Post, with_reduce: bool) -> str:
 
 
 def tensor(post: Post) -> str:
-    """Return text such as ``float32[4, 2]``; of several tensors how many, where the bytes tell
-    it."""
+    """Return text like ``float32[4, 2]``; of several tensors how many, if the bytes tell it."""
     if not post.dtype:
         return ""
     several = f"×{post.tensors}" if post.tensors > 1 else "" if post.tensors else " and more"

@@ -279,8 +279,8 @@ class TimeLimit:
         """TimeIsUp was raised in that thread, or will be at its next bytecode."""
 
     def run(self, work: Callable[[], None]) -> bool:
-        """``work()`` in this thread; False if its time was up. Nothing is raised in this thread
-        after it."""
+        """Run ``work()`` in this thread; return False if its time was up. Nothing is raised in this
+        thread after it."""
         try:
             try:
                 with self._lock:  # inside: from here on it may come at any bytecode

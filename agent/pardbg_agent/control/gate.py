@@ -312,7 +312,7 @@ class GateControl:
             self._look_again()
 
     def set_delay(self, delay_ns: int) -> None:
-        """Be so much later in each step; 0: no more. A minute at most."""
+        """Delay each step by ``delay_ns``, a minute at most; 0: no more."""
         with self._changed:
             self._delay_ns = min(max(delay_ns, 0), 60_000_000_000)
             self._look_again()

@@ -317,7 +317,7 @@ class Peer:
         return count, found
 
     def refresh(self) -> bool:
-        """Its header again: rank and kinds may be new. False: not one of ours."""
+        """Read its header again: rank and kinds may be new. False: not one of ours."""
         for _ in range(_TRIES):
             raw = self.buffer[: HEADER.size + 4]
             if raw[-4:] == _crc(raw[:-4]):
@@ -448,7 +448,7 @@ def posts(found: Iterable[Peer], what: int, which: int) -> dict[int, Post] | Non
 
 
 def same(slot: bytes, packed: bytes) -> bool:
-    """Has the slot just this, to the byte? The quick test."""
+    """Return whether the slot has just this, to the byte: the quick test."""
     return slot[_WHAT_AT : _WHAT_AT + WHAT.size] == packed
 
 

@@ -80,7 +80,7 @@ def start_up(c: Core) -> None:
 
 
 def group_formed(c: Core) -> bool:
-    """The default group is there. True where that ends the start-up."""
+    """Note that the default group is there; return whether that ends the start-up."""
     if not c.starting:
         return False
     c.starting = False

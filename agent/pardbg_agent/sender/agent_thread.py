@@ -33,12 +33,12 @@ BATCH: Final = 1024
 """Records per DATA message at most (64 KiB): taking them holds the GIL for 60 us, which is what the
 training may have to wait."""
 SILENCE_NS: Final = 5_000_000_000
-"""The hub said nothing for so long: say HELLO again (a restarted hub may not know us)."""
+"""Silence of the hub after which HELLO is said again (a restarted hub may not know us)."""
 REWIND_NS: Final = 10_000_000_000
 """What was sent within this time is sent again to a new hub that does not say what it has (the
 old one may have died with it in its queues); the store drops doubles."""
 WELCOME_NS: Final = 3_000_000_000
-"""Back on a lost connection, records wait so long for the hub's WELCOME."""
+"""Maximum wait of records for the hub's WELCOME, back on a lost connection."""
 MAX_FAILURES: Final = 20
 """Turns that may fail before the agent's thread gives up and the rank goes on without it."""
 

@@ -78,7 +78,7 @@ class Link:
         return socket
 
     def wait(self, timeout_ms: int) -> bool:
-        """Until something comes, or the time is up. False: nothing did."""
+        """Wait until something comes or the time is up. False: nothing did."""
         came = _readable(self._ctrl)
         if not came:
             for fd, _ in self._poll.poll(timeout_ms):

@@ -32,7 +32,7 @@ LEAST: Final = 5
 DRAWS: Final = 2000
 CONFIDENCE: Final = 0.99
 MAX_VALUES: Final = 20_000
-"""More values than this are thinned evenly: the medians of so many do not move by it."""
+"""Number of values above which they are thinned evenly: medians do not move by it."""
 SMALLEST: Final = 0.005
 """Share of the value below which a difference is none, however sure."""
 NOISY_SIZE: Final = 0.02

@@ -62,9 +62,9 @@ class RankNow:
 
 
 STALE_NS: Final = 3_000_000_000
-"""An agent's thread that has not moved for so long: the rank is not answering."""
+"""Silence of an agent's thread after which the rank is not answering."""
 WAITING_NS: Final = 2_000_000
-"""An op open for so long, with nothing computed, is a wait."""
+"""Time after which an open op, with nothing computed, is a wait."""
 LAST_STEPS: Final = 32
 _HISTORY: Final = 64
 _NEWEST: Final = 64
@@ -273,7 +273,7 @@ RankStateName = Literal["running", "waiting", "held", "stale", "lost", "ended", 
 
 _LATER: Final = ("step", "phase", "action", "wait", "done", "done_p2p", "held")
 _BEHIND: Final = 64
-"""Rows are sorted by their end: so many that end after the cursor are looked at."""
+"""Number of rows looked at that end after the cursor; rows are sorted by their end."""
 _P2P, _SEND = int(wire.Flag.P2P), int(wire.Flag.SEND)
 
 

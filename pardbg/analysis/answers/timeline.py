@@ -262,7 +262,7 @@ def _label(process: Process, table: str, row: _Row) -> str:
 
 
 _SEEN_NS: Final = 1_000_000
-"""A completion may be recorded so long after the wait for it."""
+"""Maximum time from a wait to the record of its completion."""
 
 
 Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]

@@ -48,7 +48,7 @@ def stalls(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
 
 
 def was_held(view: View, t0_ns: int, t1_ns: int) -> bool:
-    """Any rank was held within t0..t1: the others may then have waited for it."""
+    """Return whether any rank was held within t0..t1: the others may then have waited for it."""
     spans = _recent(view)
     if not spans:
         return False

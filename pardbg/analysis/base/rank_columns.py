@@ -12,7 +12,7 @@ import numpy as np
 from pardbg.store.table import COLUMNS, Array, Table
 
 MANY: Final = 64
-"""From so many ranks on a table's rows are searched for on all of them at once."""
+"""Minimum number of ranks whose rows of a table are searched for at once."""
 _MOST_ROWS: Final = 1 << 21
 """Columns of longer tables are not copied: a store has them already."""
 _CODES: Final = dict(COLUMNS)
@@ -50,7 +50,7 @@ class Joined:
 
     @cached_property
     def in_order(self) -> bool:
-        """All rows are in order of step."""
+        """Return whether all rows are in order of step."""
         return all(table.step_sorted for table in self.tables)
 
     def kept_for(self, t_ns: int) -> bool:

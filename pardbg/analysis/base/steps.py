@@ -80,7 +80,7 @@ class _Ended:
         )
 
     def complete(self, num_ranks: int) -> list[int]:
-        """Return the steps that ended on so many ranks."""
+        """Return the steps that ended on ``num_ranks`` ranks."""
         found: list[int] = self.steps[self._counts == num_ranks].tolist()
         return found
 

@@ -160,7 +160,7 @@ def _ranks_by_name(view: View) -> dict[str, set[tuple[int, ...]]]:
 
 
 def is_undefined(group: GroupDef) -> bool:
-    """Made by ``unknown_group``: who is in it is not known."""
+    """Return whether ``unknown_group`` made it: its members are not known."""
     return not group.ranks and not group.backend and group.name.startswith("#")
 
 

@@ -35,7 +35,7 @@ class Told:
 
 
 def interrupted(view: View, end: BadEnd) -> bool:
-    """The rank ended by SIGINT, or by the KeyboardInterrupt that Python makes of it."""
+    """Return whether the rank ended by SIGINT or its KeyboardInterrupt."""
     rank, _, how = end
     process = view.ranks[rank]
     if how == "exception":
@@ -55,7 +55,7 @@ def told(view: View, bad: Sequence[BadEnd]) -> Told | None:
 
 
 def after(end: BadEnd, asked: Told | None) -> bool:
-    """It follows from that."""
+    """Return whether it follows from that."""
     return asked is not None and end[1] >= asked.t_ns - TOGETHER_NS
 
 

@@ -40,7 +40,7 @@ SETTLED_NS: Final = 1_500_000_000
 FOLLOWS_NS: Final = 60_000_000_000
 """A rank that ends badly so soon after another one followed it."""
 FIRM_NS: Final = 5_000_000_000
-"""Launchers wait at least so long between SIGTERM and SIGKILL."""
+"""Minimum time that launchers wait between SIGTERM and SIGKILL."""
 _OF_RANKS: Final = re.compile(r"^[\w.]*CheckpointException.* ranks:dict_keys\(\[([\d, ]+)\]\)")
 """All ranks raise what some of them raised in a checkpoint's plan, and say who that was."""
 _SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9

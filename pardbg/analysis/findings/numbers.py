@@ -27,7 +27,7 @@ SMALL_BYTES: Final = 1024
 _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
 _SHARE_OF_MODEL: Final = 1 / 8
-"""A step that moves so much of a model averages it: sparse gradients have the rows in use alone."""
+"""Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
 _OWN: Final = "checksum-own "
 """Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SUMS_BACK: Final = 4096

@@ -194,7 +194,7 @@ def past(text: str) -> str:
 
 
 IDLE_NS: Final = 4_000_000_000
-"""A call of a rank alone that stands still and uses no CPU for so long."""
+"""Minimum time that a call of a rank alone stands still and uses no CPU."""
 BUSY_NS: Final = 60_000_000_000
 """... and one that works."""
 _MAX_TOLD: Final = 8

@@ -65,7 +65,7 @@ class Finding:
 
 
 MANY: Final = 4
-"""Findings of one rank each that say the same: so many are one."""
+"""Number of findings of one rank each, saying the same, that become one."""
 _FIGURES: Final = re.compile(r"\d[\d.,–]*")
 
 
@@ -124,7 +124,7 @@ def _bad_end(view: View, rank: int, process: Process) -> BadEnd | None:
 
 
 def is_transport(text: str) -> bool:
-    """An exception that says that another rank, or the way to it, is gone: not the first cause."""
+    """Return whether an exception is of a lost rank or connection: not the first cause."""
     return _TRANSPORT.search(text) is not None
 
 
@@ -150,7 +150,7 @@ def left_ns(view: View, rank: int) -> int | None:
 
 
 def ended(view: View, rank: int) -> bool:
-    """The rank's process is gone."""
+    """Return whether the rank's process is gone."""
     return rank in view.ranks and view.proc_end(view.ranks[rank]) is not None
 
 

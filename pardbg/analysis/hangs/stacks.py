@@ -31,7 +31,7 @@ _BUSY: Final[tuple[tuple[str, str], ...]] = (
 
 
 def is_user(frame: Frame) -> bool:
-    """A frame of the program's own files, not of a library."""
+    """Return whether a frame is of the program's own files, not of a library."""
     return _LIBRARY.search(frame[0]) is None or _OURS.search(frame[0]) is not None
 
 
@@ -62,8 +62,8 @@ def caller(frames: Sequence[Frame]) -> str | None:
 
 
 def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
-    """At most so many frames: the innermost ones, and before them those of the program, which a
-    deep stack of a library would push out."""
+    """Return at most ``most`` frames: the innermost ones, and before them those of the program,
+    which a deep stack of a library would push out."""
     if len(frames) <= most:
         return tuple(frames)
     inner = frames[-most // 2 :]
@@ -87,7 +87,7 @@ def busy(frames: Sequence[Frame]) -> str | None:
 
 
 def at_files(frames: Sequence[Frame]) -> bool:
-    """It writes or reads a checkpoint."""
+    """Return whether it writes or reads a checkpoint."""
     return busy(frames) == "is at a checkpoint"
 
 
@@ -97,8 +97,8 @@ def in_pdb(frames: Sequence[Frame]) -> bool:
 
 
 def waits_in_op(frames: Sequence[Frame], inside: str) -> bool:
-    """The stack stands in a collective or p2p op, or in a backward that may wait in C++ for one.
-    ``inside``: what the agent's own frames were around."""
+    """Return whether the stack stands in a collective or p2p op, or in a backward that may wait in
+    C++ for one. ``inside``: what the agent's own frames were around."""
     if inside in ("wait", "op", "call"):
         return True
     if not frames:

@@ -14,7 +14,7 @@ from pardbg.store.process import Process
 from pardbg.words import whole
 
 SILENT_NS: Final = 1_200_000_000
-"""The agent's thread beats every 50 ms; so long without a beat, something holds its GIL."""
+"""Silence of an agent after which something holds its GIL; its thread beats every 50 ms."""
 STARVED_NS: Final = 5_000_000_000
 """... on a host that has no core for it, either."""
 READY_NS: Final = 1_500_000_000

@@ -74,17 +74,17 @@ class PendingOp:
 
     @property
     def call(self) -> bool:
-        """No op: a call that may block, as new_group is."""
+        """Return whether it is no op but a call that may block, as new_group is."""
         return self.group.backend == wire.CALLS
 
     @property
     def alone(self) -> bool:
-        """A call that nobody else has to make."""
+        """Return whether it is a call that nobody else has to make."""
         return self.call and len(self.group.ranks) == 1
 
     @property
     def at_store(self) -> bool:
-        """It waits for a key (``op.reduce``) that any rank may set."""
+        """Return whether it waits for a key (``op.reduce``) that any rank may set."""
         return self.call and self.op.op.startswith("Store.")
 
     @property

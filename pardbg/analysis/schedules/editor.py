@@ -137,7 +137,7 @@ class Editor:
 
     @property
     def changed(self) -> bool:
-        """Something is not saved."""
+        """Return whether something is not saved."""
         return self.draft.table != self.saved
 
     def go(self, rank: int, at: int) -> None:

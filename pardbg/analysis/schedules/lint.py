@@ -64,16 +64,16 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Runs, on every transport."""
+        """Return whether the table runs on every transport."""
         return not self.problems
 
     @property
     def wrong(self) -> bool:
-        """Refused, or computes something else, whatever the transport."""
+        """Return whether it is refused, or computes something else, whatever the transport."""
         return any(p.kind != "deadlock" for p in self.problems)
 
     def deadlocks(self, transport: Transport) -> bool:
-        """Never ends on this transport."""
+        """Return whether it never ends on this transport."""
         return any(p.kind == "deadlock" and p.transport in (None, transport) for p in self.problems)
 
     @property

@@ -65,7 +65,7 @@ class Table:
 
     @cached_property
     def has_messages(self) -> bool:
-        """Sends and receives are written out (torch's ``compute_comms``)."""
+        """Return whether sends and receives are written out (torch's ``compute_comms``)."""
         return any(op.is_message for _, _, op in self.ops())
 
     @cached_property

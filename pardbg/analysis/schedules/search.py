@@ -92,7 +92,7 @@ class Found:
 
     @property
     def proved(self) -> bool:
-        """It is the shortest of its placement, but for rounding."""
+        """Return whether it is the shortest of its placement, but for rounding."""
         return (self.predicted.step_ns or 0) <= self.bound_ns * 1.005
 
 
@@ -105,7 +105,7 @@ class _Policy:
     forward_first: bool
     """A forward before a backward, while there may be one more."""
     patience: float
-    """Wait so much of a W for what is about to come rather than run the W."""
+    """Share of a W to wait for what is about to come rather than run the W."""
     pile: int
     """W's that may pile up before one runs ahead of a forward."""
 

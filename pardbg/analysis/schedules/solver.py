@@ -24,7 +24,7 @@ def solver_there() -> bool:
 
 
 def improve(problem: Problem, start: Found, seconds: float, workers: int = 1) -> Found:
-    """Return the best table found in so many seconds, with the bound that was proved by then."""
+    """Return the best table found in ``seconds``, with the bound proved by then."""
     from ortools.sat.python import cp_model
 
     times, hop = problem.times()

@@ -92,7 +92,7 @@ class _Play:
         """((from, to), whether sends) -> those that have not met, where names do not count."""
 
     def advance(self) -> bool:
-        """Each rank as far as it gets. True if one moved."""
+        """Move each rank as far as it gets. True if one moved."""
         moved = False
         for rank, row in enumerate(self.rows):
             at = self.at[rank]

@@ -101,7 +101,7 @@ class View:
 
     @property
     def held(self) -> bool:
-        """Held for certain."""
+        """Return whether the rank is held for certain."""
         return self.fresh and self.state is not None and self.state.held != 0
 
 

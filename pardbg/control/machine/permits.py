@@ -33,7 +33,7 @@ class Permit:
     stop: int
 
     def holds(self, gate: int) -> bool:
-        """With no passes left, a rank stays at this gate."""
+        """Return whether a rank with no passes left stays at this gate."""
         if gate & Gate.INSIDE and not self.stop & Gate.INSIDE:
             return False
         return bool(gate & self.stop)

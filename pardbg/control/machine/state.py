@@ -121,7 +121,7 @@ class ControlState:
 
     @property
     def active(self) -> bool:
-        """Ranks are (being) held, or an answer is due."""
+        """Return whether ranks are (being) held, or an answer is due."""
         return self.mode is not Mode.RUNNING or bool(self.leaving)
 
     @property

@@ -28,7 +28,7 @@ from pardbg_agent.control.posts import (
 
 LOOK_NS: Final = 250_000_000
 PIECE_BYTES: Final = 1 << 20
-"""A message has about so many bytes of posts."""
+"""Approximate bytes of posts in a message."""
 MAX_COPIES: Final = 512
 """A third of a MiB each, in shared memory; ranks beyond that are not compared here."""
 TURN_MS: Final = 2
@@ -59,7 +59,7 @@ class Boards:
 
     @property
     def active(self) -> bool:
-        """Somebody here watches."""
+        """Return whether somebody here watches."""
         return any(own.peer.kinds for own in self._own.values())
 
     def changes(self, now: int) -> Iterator[list[Change]]:

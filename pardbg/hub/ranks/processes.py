@@ -29,7 +29,7 @@ def schedule(pid: int) -> list[int]:
 
 
 def maps(pid: int, name: str) -> bool:
-    """The process has a file of that name mapped: a recycled pid has not."""
+    """Return whether the process has a file of that name mapped: a recycled pid has not."""
     return name in read_text(f"/proc/{pid}/maps")
 
 
@@ -51,14 +51,14 @@ def group(leader: int) -> list[int]:
 
 
 def handles(pid: int, number: int) -> bool:
-    """The process catches or ignores that signal."""
+    """Return whether the process catches or ignores that signal."""
     lines = read_text(f"/proc/{pid}/status").splitlines()
     masks = [int(line[7:], 16) for line in lines if line[:7] in ("SigIgn:", "SigCgt:")]
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def orphaned() -> bool:
-    """The kernel ignores SIGTSTP in our process group: nobody is there who would wake us."""
+    """Return whether the kernel ignores SIGTSTP in our process group: nobody would wake us."""
     ours, pid = os.getpgrp(), os.getpid()
     while (fields := stat_fields(pid)) and int(fields[2]) == ours:
         pid = int(fields[1])

@@ -21,7 +21,7 @@ from pardbg.analysis.hangs.locks import MAX_TEXT, lock_waits
 from pardbg.analysis.hangs.stacks import is_user
 
 WAIT_NS: Final = 1_000_000_000
-"""An agent that is silent for so long is looked at from outside: something holds its GIL."""
+"""Silence after which an agent is inspected from outside: something holds its GIL."""
 PY_SPY_S: Final = 5.0
 ELSEWHERE_NS: Final = 7_000_000_000
 """Another node's answer may be lost."""
@@ -186,7 +186,7 @@ def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def telling(thread: Mapping[str, Any]) -> bool:
-    """It stands in an op, or somewhere in the program."""
+    """Return whether it stands in an op, or somewhere in the program."""
     frames = [(str(f[0]), 0, "") for f in thread.get("frames") or ()]
     return thread.get("inside") in IN_OPS or any(map(is_user, frames))
 

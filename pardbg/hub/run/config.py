@@ -150,7 +150,7 @@ class RunConfig:
 
     @property
     def is_relay(self) -> bool:
-        """The hub is elsewhere."""
+        """Return whether the hub is elsewhere."""
         return bool(self.hub) and self.node > 0
 
     @property

@@ -106,7 +106,7 @@ class Killing:
 
     @property
     def owner_gone(self) -> bool:
-        """There was one, and it is not there any more."""
+        """Return whether there was an owner that is gone."""
         return bool(self._owner_start) and start_time(self._owner) != self._owner_start
 
     def finish(self) -> None:

@@ -188,7 +188,7 @@ class RingFile:
 
     @property
     def behind(self) -> bool:
-        """Another process has taken something of the stream."""
+        """Return whether another process has taken something of the stream."""
         return os.fstat(self._fd).st_size > self._end or self._has_aside()
 
     def _missed(self) -> list[bytes]:

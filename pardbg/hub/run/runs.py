@@ -25,12 +25,12 @@ from pardbg_agent.ring import RingError, RingReader
 from pardbg_agent.wire import RUN_FILE
 
 KEEP_S: Final = 60.0
-"""A dead run's directory stays so long: somebody may still read its exit code."""
+"""Retention of a dead run's directory: somebody may still read its exit code."""
 KEEP_BOX_S: Final = 24 * 3600.0
-"""… and so long if its rings are there: they hold what its session file may lack."""
+"""… with rings, which hold what its session file may lack."""
 KEEP_BOXES: Final = 8
 KEEP_BOX_BYTES: Final = 512 << 20
-"""Rings lie in memory: of more than so many dead runs or bytes the oldest go."""
+"""Limits on dead runs with rings, which lie in memory, and on their bytes: the oldest go."""
 
 
 class RunError(UserError):

@@ -74,11 +74,11 @@ class RunHandle:
         return (self.run_dir / files.EXIT_FILE).exists() or not self.alive()
 
     def alive(self) -> bool:
-        """Launcher, job or hub is there."""
+        """Return whether launcher, job or hub is there."""
         return self._guarded() or self.launcher_alive() or self.job_alive() or self.hub_alive()
 
     def launcher_alive(self) -> bool:
-        """Hub and job are looked after."""
+        """Return whether hub and job are looked after."""
         launch = files.read_json(self.run_dir / files.LAUNCH_FILE)
         return self._guarded() if launch is None else jobs.is_alive(launch, "pid", "start")
 

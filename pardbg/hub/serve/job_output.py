@@ -48,8 +48,7 @@ class Tail:
         self._num_told = 0
 
     def read(self, now: int, *, final: bool = False) -> list[Line]:
-        """Return the lines since the last call; with ``final`` the last one, too, even if it has no
-        end."""
+        """Return lines since the last call; with ``final`` also a last one without an end."""
         data = self._read()
         if data:
             self._rest += data

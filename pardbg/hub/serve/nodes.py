@@ -13,7 +13,7 @@ from pardbg.hub.serve.router import Router
 from pardbg.words import MAX_TERMS, WHY_SILENT, duration, rank_set, ranks_text, silent_nodes
 
 SILENT_NS: Final = 5_000_000_000
-"""A relay speaks once a second: silent for so long, its node cannot be reached."""
+"""Silence after which a node counts as unreachable; a relay speaks once a second."""
 RESCUE_NS: Final = 1_000_000_000
 """An answer to RESCUE may be lost with a connection: asked again."""
 MAX_NODES: Final = 4096

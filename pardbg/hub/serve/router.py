@@ -65,7 +65,7 @@ class Router:
         return limit
 
     def send(self, identity: str, message: dict[str, Any]) -> bool:
-        """False: nobody of that name is connected (or takes no more)."""
+        """Send; return False if nobody of that name is connected (or takes no more)."""
         via = self._via.get(identity)
         if via is not None:
             return self._send(via, identity.encode("ascii"), pack(message)) is True
@@ -79,7 +79,7 @@ class Router:
         self.send(viewer, {**answer, "data": data or {}})
 
     def send_relay(self, relay: str, message: dict[str, Any]) -> bool:
-        """To a relay itself."""
+        """Send to a relay itself."""
         return self._send(relay, b"", pack(message)) is True
 
     def reach(self, proc: str, relay: str) -> None:

@@ -82,7 +82,7 @@ class ServerSecurity:
             self._auth.configure_curve_callback(domain=domain, credentials_provider=self)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """ZAP: may the holder of this key use this socket?"""
+        """Return whether the holder of this key may use this socket (ZAP)."""
         return self._roles.get(key) in _MAY.get(domain, ())
 
     def secure(self, socket: zmq.Socket[bytes], domain: str) -> None:

@@ -29,11 +29,11 @@ _TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
 _VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu", "scheduled", "load")
 """Fields of a row whose change alone is no news."""
 STALL_NS: Final = 2_000_000_000
-"""Somebody waits so long in one op."""
+"""Minimum wait in one op."""
 STILL_NS: Final = 1_000_000_000
-"""A rank that has not moved for so long is asked for its stack."""
+"""Time without progress after which a rank is asked for its stack."""
 SILENT_NS: Final = 700_000_000
-"""The agent's thread beats every 50 ms: silent for so long, something holds its GIL."""
+"""Silence of an agent after which something holds its GIL; its thread beats every 50 ms."""
 MAX_RANKS: Final = 256
 """Stacks taken at a time."""
 MAX_DEPTH: Final = 48

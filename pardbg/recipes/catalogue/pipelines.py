@@ -38,7 +38,7 @@ def any_number(num_ranks: int, count: int) -> bool:
 
 
 def one_per_rank(num_ranks: int, count: int) -> bool:
-    """1F1B's warm-up gives each rank one."""
+    """Return whether 1F1B's warm-up has one for each rank."""
     return count >= num_ranks
 
 

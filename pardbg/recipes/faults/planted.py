@@ -32,11 +32,11 @@ class Fault:
     """How much, in the unit that the fault's option says."""
 
     def now(self, step: int) -> bool:
-        """On the faulty rank, in the one step."""
+        """Return whether it is the faulty rank, in the one step."""
         return self.mine and step == self.step
 
     def since(self, step: int) -> bool:
-        """On the faulty rank, in that step and all that follow."""
+        """Return whether it is the faulty rank, in that step or a later one."""
         return self.mine and step >= self.step
 
 

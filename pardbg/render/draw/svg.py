@@ -59,7 +59,7 @@ class Svg:
 
 
 def fits(words: str, px: float) -> bool:
-    """There is room for the words."""
+    """Return whether there is room for the words."""
     return len(words) * CHAR_PX + 4 <= px
 
 

@@ -40,7 +40,7 @@ def _centred(text: str, cells: int, style: str) -> Line:
 
 TWO_COLUMNS: Final = 100
 COMMANDS: Final = 70
-"""A column from so many cells on has the commands, too."""
+"""Minimum cells of a column that has the commands, too."""
 HelpRow = tuple[str, str, str, str]
 """Group title, keys as printed, command with its arguments, help."""
 

@@ -54,7 +54,7 @@ class Playing:
 
 
 _EDGE: Final = 24
-"""A start-up or a wind-down takes at most one cell in so many."""
+"""Inverse of the maximum share of cells of a start-up or a wind-down."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def key_of(row: CollectiveRow | P2PRow) -> RowKey:
 
 
 def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:
-    """p2p where there are no collectives, the other one where the reader asks."""
+    """Return whether to show p2p: without collectives, or the other one on request."""
     return (not snapshot.collectives and bool(snapshot.p2p)) != swapped
 
 

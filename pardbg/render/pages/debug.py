@@ -44,7 +44,7 @@ _REASON_LINES = 4
 WIDE: Final = 100
 """Cells from which on the source stands beside ranks and stacks; else under them."""
 _WAIT_NS: Final = 1_000_000_000
-"""A rank inside an op for so long is said to wait."""
+"""Time inside an op after which a rank is said to wait."""
 _NARROW_STACKS: Final = 3
 
 

@@ -17,7 +17,7 @@ _NAME, _CELL = 10, 11
 
 
 def exchanged(view: TrafficView, ranks: Sequence[int]) -> bool:
-    """Did ranks exchange parts that a ring of neighbours cannot show?"""
+    """Return whether ranks exchanged parts that a ring of neighbours cannot show."""
     if len(ranks) < 3 or not any(op == "all_to_all" for _, op, *_ in view.ops):
         return False
     return any(edge.source == "observed" for edge in view.edges)

@@ -34,7 +34,7 @@ _P2P: Final = re.compile(r"(send|recv)(?: (\d{1,6})(?:->|<-)(\d{1,6}))?$")
 
 
 def is_dump(content: Any) -> bool:
-    """Looks like a dump: entries and the state of groups."""
+    """Return whether it looks like a dump: entries and the state of groups."""
     return isinstance(content, dict) and isinstance(content.get("entries"), list)
 
 

@@ -138,7 +138,7 @@ def active_bounds(store: Store) -> tuple[int, int] | None:
 
 
 def every_rank_stepped(store: Store) -> bool:
-    """Each rank known so far has ended two steps."""
+    """Return whether each rank known so far has ended two steps."""
     known = list(_ranks(store))
     store.settle()
     return bool(known) and all(len(process.table("step")) > 1 for process in known)

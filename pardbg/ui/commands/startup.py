@@ -90,7 +90,7 @@ def run_rc(
 KEPT: Final = 500
 MAX_LINE: Final = 1000
 _SLACK: Final = 2
-"""The file is cut to KEPT lines once it has so many times as many."""
+"""Multiple of KEPT lines at which the file is cut to KEPT."""
 
 
 class History:

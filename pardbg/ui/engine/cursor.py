@@ -27,7 +27,7 @@ class TimeCursor:
 
     @property
     def following(self) -> bool:
-        """Live, and at the newest time."""
+        """Return whether it is live and at the newest time."""
         return self._clock is None and self._t_ns is None
 
     @property

@@ -122,12 +122,12 @@ class FrameMaker:
 
     @property
     def many(self) -> bool:
-        """Of so many ranks a first answer is made of those on the screen."""
+        """Return whether there are so many ranks that a first answer has those on screen."""
         return self._kept is not None and len(self._kept[1].ranks) > MANY
 
     @property
     def stirred(self) -> bool:
-        """Ranks have come to a stop, or go on again, since the last whole snapshot."""
+        """Return whether ranks stopped or went on since the last whole snapshot."""
         if self._kept is None or self._last is None:
             return False
         return stopped(self._kept[1]) != stopped(self._last)

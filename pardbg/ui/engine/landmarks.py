@@ -18,7 +18,7 @@ from pardbg.session.navigation.travel import Found, beside, find, since_ns
 from pardbg.words import duration
 
 SAMPLES: Final = 48
-"""A recording is looked at at so many moments for findings that were gone again by its end."""
+"""Moments of a recording that are searched for findings that were gone by its end."""
 MARKS_PERIOD_S: Final = 1.0
 _MOST_FINDINGS: Final = 1000
 _MOST_WITHDRAWN: Final = 8

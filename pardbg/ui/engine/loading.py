@@ -14,9 +14,9 @@ from pardbg.words import percent
 
 POLL_MS = 30
 OPENING_S = 0.4
-"""A recording's first frame waits so long for the end of the second training step, not longer."""
+"""Maximum wait of a recording's first frame for the end of the second training step."""
 LOAD_SLICE_S = 0.04
-"""Reading a recording gives way so often."""
+"""Maximum time of reading a recording before it gives way."""
 LATE_NS = 2_000_000_000
 """Records come within this after their time; a moment is whole once later messages are read."""
 
@@ -38,7 +38,7 @@ class Loader:
 
     @property
     def finished(self) -> bool:
-        """The source has nothing more."""
+        """Return whether the source has nothing more."""
         return self._source.finished
 
     @property
@@ -73,7 +73,7 @@ class Loader:
                 break
 
     def read_second(self, second: SecondRecording) -> bool:
-        """A slice of the run beside this one; True: that was the last."""
+        """Read a slice of the run beside this one; True: that was the last."""
         until = time.monotonic() + LOAD_SLICE_S
         while not second.source.finished and time.monotonic() < until:
             second.store.apply_all(second.source.poll(0))
@@ -88,7 +88,7 @@ class Loader:
             settle()
 
     def is_read(self, t_ns: int) -> bool:
-        """Nothing that is still to be read changes what is seen at that time."""
+        """Return whether nothing that is still to be read changes what is seen at that time."""
         return self._source.finished or t_ns + LATE_NS <= self._read_ns
 
     def open(self) -> bool:
@@ -103,7 +103,7 @@ class Loader:
 
     @property
     def moved(self) -> bool:
-        """Somebody has left the place where the recording opened."""
+        """Return whether somebody has left the place where the recording opened."""
         return self._cursor.at(time.monotonic()) not in (self._store.begin_ns, self._opened_ns)
 
     def to_opening(self) -> None:

@@ -29,7 +29,7 @@ PLAYING_SHARE = 2
 SLOW_S = 0.06
 """Cost of a whole frame above which what is asked for comes without findings first."""
 IDLE_S = 1.5
-"""Findings of other moments are looked for once nobody has moved for so long."""
+"""Idle time after which findings of other moments are looked for."""
 
 
 class Pace:
@@ -61,7 +61,7 @@ class Pace:
 
     @property
     def whole_is_due(self) -> bool:
-        """While following: the next frame is one with everything in it."""
+        """Return whether the next frame, while following, has everything in it."""
         if not (self._glances and self.slow):
             return True
         share = HASTY_SHARE if self._hasty else MANY_SHARE
@@ -78,7 +78,8 @@ class Pace:
         return self._whole_s > SLOW_S
 
     def is_time(self, awaited: bool) -> bool:
-        """The period of this mode is over; ``awaited``: the moment asked for is not read yet."""
+        """Return whether the period of this mode is over; ``awaited``: the moment is not read
+        yet."""
         period = LIVE_PERIOD_S if self._cursor.following else LOOK_BACK_PERIOD_S
         if self._cursor.playing or awaited:
             period = PLAY_PERIOD_S

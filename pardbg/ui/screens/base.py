@@ -121,7 +121,7 @@ class Page(PicturePane):
         self.redraw()
 
     def zoom(self, by: int) -> bool:
-        """+1 closer, -1 wider, 0 everything; False where there is nothing to zoom."""
+        """Zoom: +1 closer, -1 wider, 0 everything; False where there is nothing to zoom."""
         return False
 
     def other(self) -> bool:
@@ -129,7 +129,7 @@ class Page(PicturePane):
         return False
 
     def grid(self) -> bool:
-        """Ticks instead of time, or back; False where there are none."""
+        """Show ticks instead of time, or back; False where there are none."""
         return False
 
     def cell(self, by: int) -> bool:

@@ -132,7 +132,7 @@ class CollectivesPage(RowsPage):
         return begins_at(frame.snapshot, rows, self._by_wait)
 
     def grid(self) -> bool:
-        """By time, or what cost most waiting first."""
+        """Order by time, or what cost most waiting first."""
         self._by_wait, self._chosen = not self._by_wait, None
         self.redraw()
         return True

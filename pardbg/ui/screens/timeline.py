@@ -79,7 +79,7 @@ class TimelinePage(Page):
     # ---- the chosen box
 
     def cell(self, by: int) -> bool:
-        """To the box before or after; at first to the rank's longest wait in sight."""
+        """Move to the box before or after; at first to the rank's longest wait in sight."""
         frame = self.shared.frame
         if frame is None:
             return False

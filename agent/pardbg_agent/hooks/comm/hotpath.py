@@ -59,7 +59,7 @@ def module() -> Any:
 
 
 def usable() -> bool:
-    """It is there, and this process's Core (if it has one) can take its table."""
+    """Return whether it is there, and this process's Core (if it has one) can take its table."""
     c = _core.CURRENT or _core.resumable()
     return (c is None or c.native is not None or _is_new(c)) and module() is not None
 

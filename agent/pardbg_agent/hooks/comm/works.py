@@ -34,7 +34,7 @@ from pardbg_agent.wire import Flag, Kind, Lane
 MAX_POLLED: Final = 256
 MAX_TENSORS: Final = 1024
 CALLBACKS_NS: Final = 50_000_000
-"""A group is destroyed so much later at most, where ops are left under way."""
+"""Maximum delay of a group's destruction where ops are left under way."""
 DROPPED_S: Final = 0.002
 SHORT_NS: Final = 2_000
 """A wait below this found the op complete: no WAIT record."""

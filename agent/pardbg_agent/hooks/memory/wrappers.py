@@ -70,7 +70,7 @@ class Tally:
         return total
 
     def has(self, tensor: Any) -> bool:
-        """Some of its storage was counted."""
+        """Return whether some of its storage was counted."""
         return local_part(tensor).untyped_storage().data_ptr() in self._storages
 
 

@@ -89,11 +89,11 @@ class Cycle:
 
     @property
     def used(self) -> bool:
-        """Any optimizer was seen."""
+        """Return whether any optimizer was seen."""
         return self._first is not None
 
 
 def is_outer(optimizer: Any, others: Any) -> bool:
-    """It steps parameters of one of ``others``, now and then (DiLoCo)."""
+    """Return whether it steps parameters of one of ``others``, now and then (DiLoCo)."""
     mine = parameters_of(optimizer)[:1]
     return any(p is one for one in mine for other in others for p in parameters_of(other))

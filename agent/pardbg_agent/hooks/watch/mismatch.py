@@ -77,7 +77,7 @@ def of(c: _core.Core) -> Comparing:
 
 
 def comparable(c: _core.Core) -> bool:
-    """Do this rank's numbers mean what the others' do?"""
+    """Return whether this rank's numbers mean what the others' do."""
     return "c10d.count" not in c.guard.disabled and c.identity.rank >= 0
 
 

@@ -82,7 +82,7 @@ class Probes:
 
     @property
     def affordable(self) -> bool:
-        """Within FREE_NS and SHARE of the time."""
+        """Return whether probes are within FREE_NS and SHARE of the time."""
         spent = self.spent_ns + self.elsewhere()
         return spent < FREE_NS + SHARE * (now_ns() - self.since_ns)
 

@@ -38,7 +38,7 @@ SMALL_BYTES: Final = 65_536
 SMALL_RUN: Final = 8
 """Number of consecutive small collectives that counts as a loop over tensors."""
 SMALL_GAP: Final = 1.0
-"""Between two of a run there is at most so much of the op's own time: no compute to speak of."""
+"""Maximum gap in a run of ops, as a share of an op's own time: no compute to speak of."""
 SMALL_OF_STEP: Final = 0.05
 SMALL_LOUD: Final = 0.15
 SMALL_MANY: Final = 32

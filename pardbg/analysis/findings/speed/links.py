@@ -36,7 +36,7 @@ SLOW: Final = 3.0
 """Times slower than the median of the siblings, or of the other links."""
 SLOW_NS: Final = 1_000_000
 SLOW_OF_STEP: Final = 0.05
-"""It costs at least so much of a step."""
+"""Minimum cost, as a share of a step."""
 LEAST: Final = 12
 """Ops of a group, or messages on a link, that must have been seen."""
 SIBLINGS: Final = 2
@@ -207,8 +207,8 @@ class _Waits:
         self._by_rank: dict[int, list[Interval]] = {}
 
     def covered(self, row: P2PRow) -> bool:
-        """Did the receiver wait while the message travelled? Else its completion was seen when
-        somebody looked, and says nothing of the link."""
+        """Return whether the receiver waited while the message travelled. Else its completion was
+        seen when somebody looked, and says nothing of the link."""
         moving = _moving(row)
         if moving <= 0 or row.done_ns is None or row.dst not in self._view.ranks:
             return False

@@ -32,7 +32,7 @@ LOUD: Final = 0.2
 LOUD_NS: Final = 10_000_000
 """... a step that would be shorter by less is a small model's: Python between its microbatches."""
 MICROBATCHES: Final = 2
-"""Fewer than so many per rank leave a bubble of a third or more."""
+"""Microbatches per rank below which the bubble is a third or more."""
 _CAUSE_WORDS: Final[dict[Cause, str]] = {
     "communication": "tensors on their way",
     "host": "the process busy elsewhere while its input was there",
@@ -181,7 +181,7 @@ def _excess(
 
 
 def crowded(view: View, ranks: Sequence[int]) -> bool:
-    """Ranks that compute on cores are more than the cores of their host: they take turns."""
+    """Return whether ranks that compute on cores outnumber their host's cores: they take turns."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         process = view.ranks.get(rank)

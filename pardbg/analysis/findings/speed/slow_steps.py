@@ -31,14 +31,14 @@ MOST_RANKS: Final = 32
 SLOW: Final = 0.5
 SLOW_NS: Final = 20_000_000
 SPREAD: Final = 4.0
-"""A slow step takes so much of a usual one more, and so many times what usual ones differ by."""
+"""Minimum excess of a slow step: as a share of a usual one, in spreads of usual ones."""
 AGAIN: Final = 4
 """Slow steps that make a period."""
 REGULAR: Final = 0.8
 """Share of the period's steps that are slow, and of slow steps that are the period's."""
 RARE: Final = 1 / 3
 LARGE: Final = 10
-"""An op that moves so many times what any of the usual steps' ops does."""
+"""Multiple of what any op of the usual steps moves."""
 LOUD: Final = 0.1
 LOUD_NS: Final = 10_000_000
 """A mean step that would be shorter by less is something to know only."""

@@ -31,7 +31,7 @@ Group = tuple[int, str]
 """(epoch, key)"""
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
-"""Later than half of the ranks by so much of a step: less is the noise of a shared machine."""
+"""Minimum lateness after half of the ranks, as a share of a step: less is noise."""
 LOUD_NS: Final = 10_000_000
 """A step that would be shorter by less, or by less than OF_STEP, is something to know only. So is,
 where threads take turns on cores, as many times that as there are threads to a core, of time that
@@ -42,7 +42,7 @@ LEAST_RANKS: Final = 3
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Means over a window come apart by less than single steps do; standard errors."""
 CAUSE_SHARE: Final = 0.5
-"""A phase that makes up so much of the lateness is what to look at."""
+"""Minimum share of the lateness of a phase worth looking at."""
 _FIRM: Final = ("data", "compute", "communication", "core", "host")
 """Causes that are seen; of an unknown one, chance may be it."""
 _ADVICE: Final = {

@@ -45,7 +45,7 @@ MAX_ROWS: Final = MAX_ISSUES // 2 + 1
 
 
 BUSY_HOST: Final = 0.05
-"""A host whose ranks usually stand ready without a core for so much of a step has too few."""
+"""Share of a step that ranks of a host with too few cores stand ready without one."""
 LEAST_NS: Final = 500_000_000
 """The kernel's figures come some times a second: of a shorter time they say little."""
 
@@ -223,13 +223,13 @@ def scheduled(view: View, looked_at: Window) -> dict[int, tuple[float, float]]:
 
 
 def overloaded(view: View, looked_at: Window) -> bool:
-    """Ranks usually stand ready and get no core: what takes long is the host's doing."""
+    """Return whether ranks usually stand ready without a core: the host makes them slow."""
     stood = [ns for _, ns in scheduled(view, looked_at).values()]
     return bool(stood) and median(stood) >= BUSY_HOST * looked_at.step_ns
 
 
 def takes_turns(view: View, looked_at: Window, ranks: Iterable[int]) -> bool:
-    """These ranks' hosts are overloaded, by their own figures or by what runs there besides."""
+    """Return whether these ranks' hosts are overloaded, by them or by what runs there besides."""
     return host_load(view, ranks) >= TURNS or overloaded(view, looked_at)
 
 

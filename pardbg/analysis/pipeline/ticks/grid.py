@@ -107,7 +107,7 @@ class TickGrid:
 
     @property
     def many_stages(self) -> bool:
-        """A rank has several, so an action's name says its stage."""
+        """Return whether a rank has several, so an action's name says its stage."""
         return any(len(row.stages) > 1 for row in self.rows)
 
 
