@@ -44,7 +44,7 @@ class Recording:
     level: str | None
     allow_eval: bool
     on_exception: float
-    """How long a rank that raised waits for somebody, s; 0: it dies at once."""
+    """Maximum time a rank that raised is held, s; 0: it dies at once."""
     loss_pattern: str | None
     force: bool
     hub: str | None = None

@@ -27,7 +27,7 @@ class ProcessFacts:
     """What a process's definitions say, as far as the hub itself needs it."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Of its PROCESS definition."""
+    """Fields of its PROCESS definition."""
     names: dict[int, str] = field(default_factory=dict)
     """Interned strings and ops, by id."""
     groups: dict[int, str] = field(default_factory=dict)

@@ -64,7 +64,7 @@ class Relay:
         self._pending: deque[tuple[bytes, bytes]] = deque()
         """Taken from an agent, not yet from us."""
         self._hellos: dict[bytes, bytes] = {}
-        """Of each process here: agents say it once, perhaps before there is a hub."""
+        """HELLO of each process here: agents say it once, perhaps before there is a hub."""
         self._unsaid: set[bytes] = set()
         """Whose HELLO is due on this link."""
         self._found: deque[tuple[int, str, Any]] = deque()

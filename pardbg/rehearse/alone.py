@@ -80,7 +80,7 @@ class Alone:
         """Leave this rank; called after its last step."""
         self.stacks: dict[tuple[tuple[int, int], ...], int] = {}
         self._frames: list[Moments] = []
-        """Of each stack; they keep the code alive whose id is its key."""
+        """Moments of each stack; they keep the code alive whose id is its key."""
         self._own: dict[int, bool] = {}
         self.places: list[int] = []
         """Stack of each op that the rank issued, in order."""

@@ -35,7 +35,7 @@ class Call(NamedTuple):
     place: str
     bytes: int
     ranks: tuple[int, ...] = ()
-    """Of its group."""
+    """Ranks of its group."""
     role: str = ""
     """What the group is, on all ranks alike: its axis, else its size."""
 

@@ -100,7 +100,7 @@ class SessionWriter:
         self.path = path
         self.num_messages = 0
         self.num_written = 0
-        """Of them, in whole chunks in the file."""
+        """Number of them in whole chunks in the file."""
         self.written_ns = 0
         """When the newest of those was received."""
         self._to_wall = facts.wall_ns - facts.t_ns

@@ -62,7 +62,7 @@ class ModelDef:
     start: int | None = None
     """Equal where the parameters were before the first step; None: not looked at."""
     master_bytes: int = 0
-    """Of the copy of all parameters that the optimizer steps, where it has its own."""
+    """Bytes of the copy of all parameters that the optimizer steps, where it has its own."""
     rpc: bool = False
     """torch.distributed.rpc moves data too, which is not seen."""
     idle: bool = False

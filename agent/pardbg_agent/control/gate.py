@@ -47,7 +47,7 @@ class _Holder:
     work: Work | None = None
     """What a person asked, to be run by this thread where it is held."""
     trace: TracebackType | None = None
-    """Of the exception that ends the thread; its own frames are gone by then."""
+    """Traceback of the exception that ends the thread; its own frames are gone by then."""
     ident: int = 0
 
 

@@ -80,7 +80,7 @@ class State:
     sync_op: Op | None = None
     """A synchronous op and the id of its Work: the very next wait is for it."""
     tag: int = 0
-    """Of the p2p method of Python that runs."""
+    """Tag of the p2p method of Python that runs."""
     thread: int = 0
     """OTHER_THREAD where this is not the main thread, for the flags of its ops."""
     issuing: list[Any] = field(default_factory=list)

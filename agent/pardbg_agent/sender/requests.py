@@ -34,7 +34,7 @@ class Requests:
         )
         """What held threads found, to be sent from here."""
         self.limit = TimeLimit()
-        """Of what a person has the held thread run."""
+        """Time limit of what a person has the held thread run."""
         self._obeyed = -1
         """Id of the newest PERMIT or RUN that was obeyed."""
 

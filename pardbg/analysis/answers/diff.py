@@ -72,7 +72,7 @@ class FindingRow:
     num_a: int
     num_b: int
     text: str
-    """Of one that only one run has."""
+    """Text of one that only one run has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class Hang:
     """What holds ranks up: a finding about a standstill, as every page says it first."""
 
     kind: str
-    """Of the finding."""
+    """Kind of the finding."""
     severity: Severity
     culprits: tuple[int, ...]
     waiting: tuple[int, ...]

@@ -42,11 +42,11 @@ class RankNow:
     since_ns: int | None
     step: int | None
     step_ns: tuple[int, ...]
-    """Of its last 32 steps, oldest first, without those that the debugger held."""
+    """Durations of its last 32 steps, oldest first, without those that the debugger held."""
     compute_fraction: float | None
     wait_fraction: float | None
     comm_fraction: float | None
-    """Of the last step: computing, waiting for others, data moving."""
+    """Shares of the last step: computing, waiting for others, data moving."""
     memory_bytes: int | None
     memory_history: tuple[int, ...]
     lag_ns: int | None

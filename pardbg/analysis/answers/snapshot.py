@@ -45,7 +45,7 @@ class Snapshot:
     step: int | None
     step_ns: int | None
     loss: float | None
-    """Of the newest step that has one; NaN and infinity stay what they are."""
+    """Loss of the newest step that has one; NaN and infinity stay what they are."""
     loss_history: tuple[tuple[int, float], ...]
     ranks: tuple[RankNow, ...]
     pipeline: PipelineView | None

@@ -295,7 +295,7 @@ class WaitedFor:
     came_ns: int | None
     """When that was; None: it has not come."""
     late_ns: int
-    """How long after the waiting rank, without holds."""
+    """Time after the waiting rank, without holds."""
 
 
 def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None:

@@ -34,7 +34,7 @@ class View:
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
         self._visible: dict[tuple[str, str], int] = {}
         self._counts: dict[str, dict[str, int]] = {}
-        """Of many ranks: table -> process -> visible rows."""
+        """Counts of many ranks: table -> process -> visible rows."""
         self.local: dict[Hashable, Any] = {}
         """Values derived at this cursor, shared by the parts of one snapshot."""
 

@@ -22,8 +22,8 @@ class Arrival(NamedTuple):  # a thousand ranks have many: a dataclass takes thre
     """completed, waited, polled, device or ``""``."""
     held_ns: int = 0
     held_in_ns: int = 0
-    """Of the time from the first arrival to its own, and from its own to completion (or now): how
-    long the debugger had stopped it."""
+    """Time the debugger had stopped it from the first arrival to its own, and from its own to
+    completion (or now)."""
 
     @property
     def came_ns(self) -> int | None:
@@ -93,7 +93,7 @@ class P2PRow:
     verdict: Verdict
     sides: tuple[tuple[int, str], tuple[int, str]] | None = None  # (bytes, dtype) of send, receive
     waited_ns: int | None = None
-    """How long the receive stood before the send came; without holds."""
+    """Time the receive stood before the send came; without holds."""
     moving_ns: int | None = None
     """From when both sides were there to completion, or to now; without holds."""
     phase: str = ""

@@ -41,7 +41,7 @@ class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four
     a: int
     b: int
     peer: int
-    """Of a receive from anybody: known once it is complete, -1 until then."""
+    """Peer; of a receive from anybody known once it is complete, -1 until then."""
     send: bool
     step: int
     stage: int

@@ -39,7 +39,7 @@ class Seen:
     os_state: str
     """The kernel's letter; empty where it is not known."""
     silent_ns: int
-    """How long its agent's thread had been silent; 0: it beats."""
+    """Time its agent's thread had been silent; 0: it beats."""
     held: bool
     """At a gate that somebody closed."""
     cpu: float | None

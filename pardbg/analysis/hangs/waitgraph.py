@@ -66,7 +66,7 @@ class PendingOp:
     behind: int
     """Ops of the same edge issued after it (p2p)."""
     name: str
-    """Of its group, with the ranks where another one is called the same."""
+    """Name of its group, with the ranks where another one is called the same."""
 
     @property
     def key(self) -> tuple[int, str]:

@@ -32,7 +32,7 @@ class MemoryRow:
     total_kind: str
     """``allocated`` or ``rss``."""
     expected_bytes: int | None
-    """Of parameters, gradients and optimizer state between steps, when they are counted."""
+    """Bytes of parameters, gradients and optimizer state between steps, when they are counted."""
     history: tuple[tuple[int, int], ...]
     """(t_ns, total bytes), at most 256."""
     gathered_peak_bytes: int | None = None
@@ -40,7 +40,7 @@ class MemoryRow:
     activations_least_bytes: int | None = None
     """The least that a sampled forward kept: below the newest where some steps recompute."""
     limit_bytes: int | None = None
-    """Of its device, or of its cgroup, which it shares with others; None: there is none."""
+    """Limit of its device, or of its cgroup, shared with others; None: there is none."""
     course: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
     """(category, (t_ns, bytes) at the times of ``history``) of what was measured."""
 

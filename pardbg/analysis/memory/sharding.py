@@ -21,7 +21,7 @@ class UnitRow:
 
     name: str
     bytes: int
-    """Of its whole parameters."""
+    """Bytes of its whole parameters."""
     fetching: tuple[Stretch, ...]
     """From the all_gather's issue to the copied-out parameters."""
     whole: tuple[Stretch, ...]

@@ -19,7 +19,7 @@ class PipelineName:
     """Its place on the device mesh, ``dp=0 tp=1``, or its ranks."""
     ranks: tuple[int, ...]
     bubble_fraction: float | None
-    """Of its newest complete step at the cursor."""
+    """Bubble of its newest complete step at the cursor."""
 
 
 _LOOK_BACK = 3

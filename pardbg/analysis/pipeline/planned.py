@@ -40,7 +40,7 @@ class ScheduleDetail:
     boxes: Mapping[int, tuple[Planned, ...]]
     """rank -> its plan in time."""
     path: CriticalPath | None
-    """Of the last complete step; None before the first."""
+    """Critical path of the last complete step; None before the first."""
     in_flight: Mapping[int, tuple[tuple[int, int], ...]]
     """rank -> (t_ns, microbatches forwarded and not yet backwarded) at each change."""
 

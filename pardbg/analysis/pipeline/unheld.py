@@ -30,7 +30,7 @@ class LaidOut:
     now_ns: int
     """The end of what has run so far."""
     held_ns: int
-    """How much earlier that is than it was; 1 at least."""
+    """Time by which that is earlier than it was; 1 at least."""
 
 
 def lay_out_unheld(view: View, rows: Rows, num_stages: int, window: Interval) -> LaidOut | None:

@@ -101,7 +101,7 @@ class _Policy:
     ahead: int
     """Forwards more than 1F1B's warm-up on each rank."""
     deep_first: bool
-    """Of two stages whose forward could run the later one."""
+    """Prefer the later of two stages whose forward could run."""
     forward_first: bool
     """A forward before a backward, while there may be one more."""
     patience: float

@@ -88,10 +88,10 @@ class WhatIf:
     error: float
     """predicted / measured - 1."""
     margin: float
-    """What an option must win by: the model's error, over all and of 8 in 10 single steps, the
+    """Minimum win of an option: the model's error, over all and of 8 in 10 single steps, the
     spread, and at least what it may be off by for a schedule that it did not see."""
     spread: float
-    """How far 8 in 10 of the measured steps are from their median, as a share of it."""
+    """Distance of 8 in 10 of the measured steps from their median, as a share of it."""
     split: str
     """Where I, W and B come from, in words."""
     options: tuple[Option, ...]

@@ -27,7 +27,7 @@ class Breakpoint:
     number: int
     text: str
     tree: Tree
-    """Of a watch: empty."""
+    """Condition; empty for a watch."""
     ranks: tuple[int, ...] | None
     """None: all, including those still to come."""
     by: str
@@ -37,7 +37,7 @@ class Breakpoint:
     lease_ns: int
     once: bool = False
     kind: str = ""
-    """Of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
+    """Kind of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
     limit: float = 0.0
     """A watch's, in the kind's own unit."""
     ignore: int = 0

@@ -124,7 +124,7 @@ class UncaughtErrors:
     """Which processes are at their exception."""
 
     hold_ns: int = 0
-    """How long they are held unattended; 0: exceptions are not held at all."""
+    """Maximum time they are held unattended; 0: exceptions are not held at all."""
     procs: dict[str, str] = field(default_factory=dict)
     """proc -> ``ValueError: no labels`` (or `` in thread …``)."""
     _let_die: dict[str, int] = field(default_factory=dict)

@@ -122,7 +122,7 @@ class RunConfig:
     """A recording goes on in a new file at this size; 0: never."""
     max_part_ns: int = 0
     keep_parts: int = 0
-    """How many of a recording's files are kept; 0: all."""
+    """Number of a recording's files that are kept; 0: all."""
     allow_eval: bool = False
     """Whoever has control may run code in held ranks: agents read it here."""
     on_exception_s: float = 0.0
@@ -131,7 +131,7 @@ class RunConfig:
     loss_pattern: str = ""
     """A regular expression that finds the loss in a line of the job's output."""
     hub: str = ""
-    """Of several nodes: ``tcp://HOST:PORT`` of the hub, which runs on node 0."""
+    """``tcp://HOST:PORT`` of the hub of several nodes, which runs on node 0."""
     node: int = 0
     nnodes: int = 1
     v: int = VERSION

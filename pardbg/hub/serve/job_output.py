@@ -39,7 +39,7 @@ class Tail:
     def __init__(self, path: Path, stream: str, offset: int = 0) -> None:
         self._path, self._stream = path, stream
         self.offset = offset
-        """Of the first byte not yet given out."""
+        """Offset of the first byte not yet given out."""
         self._rest = b""
         self._rest_ns = 0
         self._fd = -1

@@ -29,7 +29,7 @@ class Known:
     host: str
     run: str
     identity: str
-    """Of its relay."""
+    """Identity of its relay."""
     link: int = -1
     heard_ns: int = 0
     silent: bool = False

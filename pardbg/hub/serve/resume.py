@@ -31,7 +31,7 @@ class Resumed:
 
     restarted: bool = False
     restarts: int = 0
-    """Of this run, this one included."""
+    """Number of hub restarts of this run, this one included."""
     number: int = 0
     heads: dict[bytes, int] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)

@@ -62,7 +62,7 @@ class DebugPageState:
     source: SourceLines | None = None
     """Around the selected frame."""
     frame: int = 0
-    """Of the program's own frames the one that is looked at; 0 the innermost."""
+    """Number of the program's own frame that is looked at; 0 the innermost."""
 
 
 def _other_version(found: SourceLines, title: str) -> bool:

@@ -57,7 +57,7 @@ class Around:
 
     lanes: Lanes
     window: Window
-    """Of the lanes: it ends at the finding's moment."""
+    """Window of the lanes: it ends at the finding's moment."""
     known: Sequence[Finding] = ()
     """All findings of a recording, those that are still to come among them."""
 

@@ -152,7 +152,7 @@ class RankEnd:
     what: str
     open_op: str | None
     open_ns: int
-    """How long that op had been open at its last sign of life."""
+    """Time that op had been open at its last sign of life."""
     last_ns: int
     """Its last sign of life, by the hub's clock."""
     from_ring: int

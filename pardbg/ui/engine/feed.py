@@ -68,7 +68,7 @@ class Want:
     part: int | None = None
     """The life or role to look at; None: the newest life."""
     ranks: frozenset[int] | None = None
-    """Of many ranks those whose rows are on the screen; None: all."""
+    """Ranks whose rows are on the screen, of many; None: all."""
     parts: frozenset[str] = PARTS
     """What of a snapshot is shown."""
 
@@ -109,14 +109,14 @@ class Frame:
     active_ns: tuple[int, int] | None = None
     """First and last moment at which a rank did anything."""
     loaded: float = 1.0
-    """How much of a recording is read."""
+    """Share of a recording that is read."""
     whole: bool = True
     """False: findings are still looked for; a frame with them follows."""
     awaited_ns: int | None = None
     """The moment that was asked for and is not read yet; what is shown is an earlier one."""
     marks: tuple[Mark, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """Of the whole run as far as it was looked at, by time."""
+    """Findings of the whole run as far as it was looked at, by time."""
     bookmarks: tuple[Bookmark, ...] = ()
     whatif: WhatIf | str | None = None
     schedule: ScheduleDetail | None = None

@@ -24,10 +24,10 @@ class Run:
     """What the actions of a schedule's run need to know of it."""
 
     stage: int
-    """Of this rank in the pipeline's group."""
+    """Stage of this rank in the pipeline's group."""
     num_ranks: int
     losses: list[float] = field(default_factory=list)
-    """Of the last stage's microbatches."""
+    """Losses of the last stage's microbatches."""
     of_framework: Any = None
     """The framework's own object: an engine, or the node that runs."""
 

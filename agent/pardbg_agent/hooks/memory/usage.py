@@ -38,7 +38,7 @@ class Usage:
     total_ns: int = 0
     """When the total was read."""
     peak: int = 0
-    """Of the resident set, in bytes."""
+    """Peak of the resident set, in bytes."""
     counted: tuple[int, int] = (0, 0)
     """(parameters, optimizer states)"""
     optimizers: int = 0

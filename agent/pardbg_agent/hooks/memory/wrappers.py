@@ -27,7 +27,7 @@ class Held:
     shards: int
     parameters: list[Any]
     whole_bytes: int
-    """Of the parameters, with all shards."""
+    """Bytes of the parameters, with all shards."""
     gradients: list[Any] | None = None
     """None: they are where an optimizer's parameters have theirs."""
     parameters_sharded: bool = False

@@ -47,7 +47,7 @@ class _Unit:
         self.num_bytes = sum(
             math.prod(p._orig_size) * p.sharded_param.element_size() for p in unit.fsdp_params
         )
-        """Of its unsharded parameters."""
+        """Bytes of its unsharded parameters."""
         self.names: dict[str, int] = {}
         """verb -> name id"""
         self.whole = False

@@ -58,15 +58,15 @@ class CellDetail:
     duration_ns: int | None
     """None: has not begun, or no record of it has come."""
     median_ns: int | None
-    """Of the same stage and kind over the newest steps."""
+    """Median of the same stage and kind over the newest steps."""
     num_like_it: int
-    """How many that median is of."""
+    """Number of actions in that median."""
     received: tuple[Transfer, ...]
     sent: tuple[Transfer, ...]
     needs: str | None
     """The action on another rank whose output it takes."""
     waited_ns: int
-    """How long its rank waited for that."""
+    """Time its rank waited for that."""
     waiters: tuple[tuple[int, str, int], ...]
     """(rank, action, ns) of those that waited for it."""
     runs: bool = False

@@ -74,7 +74,7 @@ class _Frame:
     held: Mapping[int, str]
     look: PipelinePageState
     path: CriticalPath | None
-    """Of the step that the figures are of."""
+    """Critical path of the step that the figures are of."""
 
     @property
     def cursor(self) -> int:

@@ -29,7 +29,7 @@ class Window:
     first: int
     """From 1."""
     number: int
-    """How many ticks."""
+    """Number of ticks."""
     width: int
     """Cells per tick, the gap before its body among them."""
 
