@@ -250,7 +250,7 @@ class Engine:
         if not self._analysis.glances:
             return False
         if self._cursor.following:
-            return self._made is not None and self._maker.many and self._pace.slow and (
-                asked or not self._pace.whole_is_due)  # fmt: skip
+            whole = self._made is None or self._owed or not (self._maker.many and self._pace.slow)
+            return not whole and (asked or not self._pace.whole_is_due)
         slow = self._pace.slow or self._made is None
         return slow and (self._cursor.playing or asked)

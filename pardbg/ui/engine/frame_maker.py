@@ -150,7 +150,7 @@ class FrameMaker:
             return self._loader.bounds()
         if self._part is None:
             self._left_ns = self._cursor.at(now_s)
-        self._part = part
+        self._part, self._last = part, None
         self._store.look_at(part)
         self._places.look_at(part)
         found = self._loader.bounds()
