@@ -51,6 +51,9 @@ def _tables() -> NDArray[np.uint8]:
 
 _TABLE_OF: Final = _tables()
 _OPS: Final = np.array([kind in _SPLIT for kind in range(256)])
+_ISSUES: Final = np.array(
+    [name in (ISSUE_COLLECTIVE, ISSUE_P2P) for name in (*TABLE_NAMES, "", "", "")]
+)
 _BY_BEGIN: Final = np.array([name.startswith("issue") for name in TABLE_NAMES])
 """Visible from their begin on."""
 
@@ -59,10 +62,10 @@ _BY_BEGIN: Final = np.array([name.startswith("issue") for name in TABLE_NAMES])
 class Came:
     """What came of a process since it was asked last."""
 
-    body: bytes
+    bodies: Sequence[bytes]
     received_ns: int
     offsets: tuple[tuple[int, int], ...]
-    """(records up to here, what is added to their times)"""
+    """(records up to here, what is added to their times); the last one's are all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def move(processes: Iterable[Taker]) -> None:
         if (came := process.came()) is None:
             continue
         batch.append((process, came))
-        num_bytes += len(came.body)
+        num_bytes += came.offsets[-1][0] * wire.RECORD_BYTES
         if num_bytes >= _MOST_BYTES:
             _move(batch)
             batch, num_bytes = [], 0
@@ -109,13 +112,12 @@ def move(processes: Iterable[Taker]) -> None:
 
 
 def _move(batch: Sequence[tuple[Taker, Came]]) -> None:
-    records = records_from(b"".join(came.body for _, came in batch))
+    records = records_from(b"".join(body for _, came in batch for body in came.bodies))
     good = usable(records)
     records = _shifted(records, [came for _, came in batch])
     who = np.repeat(np.arange(len(batch)), [came.offsets[-1][0] for _, came in batch])
     kinds = records["kind"]
-    tables = _TABLE_OF[kinds]
-    tables[_OPS[kinds] & ((records["flags"] & int(wire.Flag.P2P)) != 0)] += 1
+    tables = _TABLE_OF[kinds] + (_OPS[kinds] & ((records["flags"] & int(wire.Flag.P2P)) != 0))
     _note(batch, records, who, good, tables)
     at = np.flatnonzero(good & (tables < _NO_TABLE))
     at = at[np.argsort(tables[at], kind="stable")]
@@ -123,7 +125,7 @@ def _move(batch: Sequence[tuple[Taker, Came]]) -> None:
         at = at[np.argsort(who[at].astype(np.uint16 if len(batch) < 1 << 16 else np.uint32),
                            kind="stable")]  # fmt: skip
     if len(at):
-        _distribute(batch, taken(records, at), who[at], tables[at])
+        _distribute(batch, records, at, who[at], tables[at])
 
 
 def _shifted(records: NDArray[Any], came: Sequence[Came]) -> NDArray[Any]:
@@ -147,17 +149,18 @@ def _note(
     batch: Sequence[tuple[Taker, Came]], records: NDArray[Any], who: NDArray[np.intp],
     good: NDArray[np.bool_], tables: NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    size = len(batch)
-    malformed = np.bincount(who[~good], minlength=size).tolist()
+    size, all_of = len(batch), np.bincount(who, minlength=len(batch))
+    malformed = np.bincount(who[~good], minlength=size)
     unknown = np.bincount(who[good & (tables == _UNKNOWN)], minlength=size).tolist()
-    numbers = np.bincount(who[good], minlength=size)
+    numbers, malformed = all_of - malformed, malformed.tolist()
     first, newest = np.zeros(size, np.int64), np.zeros(size, np.int64)
     some = np.flatnonzero(numbers)
     if len(some):
         begins = (np.cumsum(numbers) - numbers)[some]
-        first[some] = np.minimum.reduceat(records["t0_ns"][good], begins)
-        newest[some] = np.maximum.reduceat(records["t1_ns"][good], begins)
-    issued = np.flatnonzero(good & (records["kind"] == int(wire.Kind.OP_ISSUE)))
+        whole = slice(None) if good.all() else good
+        first[some] = np.minimum.reduceat(records["t0_ns"][whole], begins)
+        newest[some] = np.maximum.reduceat(records["t1_ns"][whole], begins)
+    issued = np.flatnonzero(good & _ISSUES[tables])
     groups: dict[int, set[int]] = {}
     for code in np.unique(who[issued] << 16 | records["group_id"][issued]).tolist():
         groups.setdefault(code >> 16, set()).add(code & 0xFFFF)
@@ -168,29 +171,34 @@ def _note(
 
 
 def _distribute(
-    batch: Sequence[tuple[Taker, Came]], records: NDArray[Any], who: NDArray[np.intp],
-    tables: NDArray[np.uint8],
+    batch: Sequence[tuple[Taker, Came]], records: NDArray[Any], at: NDArray[np.intp],
+    who: NDArray[np.intp], tables: NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Records of one process and table after the other."""
-    new = np.ones(len(records), np.bool_)
+    """Add the records ``at``, of one process and table after the other, to the tables."""
+    new = np.ones(len(at), np.bool_)
     new[1:] = (who[1:] != who[:-1]) | (tables[1:] != tables[:-1])
     begins = np.flatnonzero(new)
-    blocks = blocks_of(records)
-    t0, t1, steps = (column(blocks, name) for name in ("t0_ns", "t1_ns", "step"))
-    when = np.where(_BY_BEGIN[tables], t0, t1)
-    messy, back = (_falls(values, new, begins) for values in (when, steps))
-    longest = np.maximum.reduceat(t1 - t0, begins).tolist()
+    ends = [*begins[1:].tolist(), len(at)]
+    when = np.where(_BY_BEGIN[tables], records["t0_ns"][at], records["t1_ns"][at])
+    for messy in np.flatnonzero(_falls(when, new, begins)).tolist():
+        part = slice(begins[messy], ends[messy])
+        at[part] = at[part][np.argsort(when[part], kind="stable")]
+    blocks = blocks_of(taken(records, at))
+    back = _falls(column(blocks, "step"), new, begins).tolist()
+    longest = np.maximum.reduceat(column(blocks, "t1_ns") - column(blocks, "t0_ns"), begins)
     of = zip(
-        begins.tolist(), [*begins[1:].tolist(), len(records)], who[begins].tolist(),
-        tables[begins].tolist(), messy, back, longest, strict=True,
+        begins.tolist(), ends, who[begins].tolist(), tables[begins].tolist(), back,
+        longest.tolist(), strict=True,
     )  # fmt: skip
     for begin, end, place, table, *facts in of:
         batch[place][0].append(TABLE_NAMES[table], Rows(blocks, begin, end, *facts))
 
 
-def _falls(values: NDArray[Any], new: NDArray[np.bool_], begins: NDArray[np.intp]) -> list[bool]:
+def _falls(
+    values: NDArray[Any], new: NDArray[np.bool_], begins: NDArray[np.intp]
+) -> NDArray[np.bool_]:
     """Of each run of rows: whether one is less than the one before it."""
     less = np.zeros(len(values), np.bool_)
     less[1:] = values[1:] < values[:-1]
-    found: list[bool] = np.logical_or.reduceat(less & ~new, begins).tolist()
+    found: NDArray[np.bool_] = np.logical_or.reduceat(less & ~new, begins)
     return found

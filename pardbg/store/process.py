@@ -171,9 +171,9 @@ class Process:
         """Return what came since the last call."""
         if not self._pending:
             return None
-        body = b"".join(self._pending)
-        last = len(body) // RECORD_BYTES, self.offset_ns
-        found = Came(body, self._pending_received, (*self._pending_offsets, last))
+        last = self._pending_bytes // RECORD_BYTES, self.offset_ns
+        offsets = (*self._pending_offsets, last)
+        found = Came(self._pending, self._pending_received, offsets)
         self._pending, self._pending_bytes, self._pending_received = [], 0, 0
         self._pending_offsets = []
         return found

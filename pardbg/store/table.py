@@ -38,7 +38,12 @@ Blocks = Mapping[str, Array]
 
 def blocks_of(records: Array) -> Blocks:
     """Return the columns of records."""
-    return {code: np.array([records[name] for name in names]) for code, names in _BLOCKS.items()}
+    found = {}
+    for code, names in _BLOCKS.items():
+        found[code] = block = np.empty((len(names), len(records)), code)
+        for place, name in enumerate(names):
+            block[place] = records[name]
+    return found
 
 
 def column(blocks: Blocks, name: str) -> Array:
@@ -50,25 +55,14 @@ def column(blocks: Blocks, name: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that are to be added to a table: a part of columns of many."""
+    """Rows that are to be added to a table, in its order: a part of columns of many."""
 
     blocks: Blocks
     begin: int
     end: int
-    messy: bool
-    """They are not in the order of the table."""
     back: bool
     """A step is less than the one before it."""
     longest_ns: int
-
-    def sorted(self, when: str) -> Rows:
-        """In the order of their ``when``."""
-        part = slice(self.begin, self.end)
-        order = np.argsort(column(self.blocks, when)[part], kind="stable")
-        blocks = {code: block[:, part][:, order] for code, block in self.blocks.items()}
-        steps = column(blocks, "step")
-        return Rows(blocks, 0, len(order), False, bool((steps[1:] < steps[:-1]).any()),
-                    self.longest_ns)  # fmt: skip
 
 
 _EMPTY: Final[Blocks] = blocks_of(np.empty(0, [*COLUMNS]))
@@ -134,8 +128,6 @@ class Table:
 
     def append(self, rows: Rows) -> None:
         """Take some rows, already on the hub's clock."""
-        if rows.messy:
-            rows = rows.sorted(self._when)
         begin, end = rows.begin, rows.end
         number, at = end - begin, self._hi - self._lo
         self.longest_ns = max(self.longest_ns, rows.longest_ns)
