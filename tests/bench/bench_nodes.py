@@ -95,6 +95,7 @@ def measure(root: Path, relays: int, ranks: int, rate: int, rows_per_s: int) -> 
     every: list[FakeRelay] = []
     try:
         while not (root / files.HUB_FILE).exists():
+            assert hub.poll() is None, "the hub ended"
             time.sleep(0.01)
         process = psutil.Process(hub.pid)
         for node in range(1, relays + 1):

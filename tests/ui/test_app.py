@@ -309,3 +309,24 @@ def test_the_viewer_needs_neither_sockets_nor_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+async def test_records_that_cannot_be_moved_do_not_end_the_feed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is said once, and the next frame comes."""
+    app = app_on(sample.snapshot_ddp(4))
+
+    def broken(store: FakeStore) -> None:
+        raise ValueError("bad")
+
+    async with app.run_test(size=(80, 24)):
+        await until(lambda: app.main.shared.frame is not None, "the first frame")
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeStore, "settle", broken)
+            app.engine.wake()
+            await until(lambda: bool(app.engine._errors), "the error")
+        before = app.main.shared.frame
+        app.engine.wake()
+        await until(lambda: app.main.shared.frame is not before, "a frame after it")
+        assert app.engine._errors == {"cannot show this moment: ValueError: bad"}

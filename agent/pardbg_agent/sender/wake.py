@@ -28,7 +28,9 @@ class WakePipe:
 
     def wait(self, timeout_s: float) -> None:
         """Return when it is written, or when the time is up."""
-        if select.select([self.fd], [], [], timeout_s)[0]:
+        poller = select.poll()  # select() takes no descriptor of 1,024 or more
+        poller.register(self.fd, select.POLLIN)
+        if poller.poll(timeout_s * 1000):
             self.clear()
 
     def close(self) -> None:

@@ -221,14 +221,14 @@ class Engine:
         now_s = time.monotonic()
         self._revision = self._store.revision
         frame, looks = None, self._maker.num_looks
-        self._store.settle()  # what came costs the same however often one looks
-        with self._pace.frame():
-            try:
+        try:
+            self._store.settle()  # what came costs the same however often one looks
+            with self._pace.frame():
                 frame = self._maker.awaiting(self._made, now_s) or self._maker.make(
                     self._want, now_s, self._hurry(asked)
                 )
-            except Exception as error:  # noqa: BLE001 - one bad record must not blind the viewer
-                self._tell_once(f"cannot show this moment: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - one bad record must not blind the viewer
+            self._tell_once(f"cannot show this moment: {type(error).__name__}: {error}")
         self._owed = frame is not None and not frame.whole and not self._cursor.playing
         if frame is None:
             return
