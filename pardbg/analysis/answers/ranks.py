@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from pardbg.analysis.answers.step_times import last_step_split, unheld_step_ns
+from pardbg.analysis.answers.step_times import last_step_split, read_ahead_splits, unheld_step_ns
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import LOSS_NAMES
@@ -84,6 +84,8 @@ def rank_rows(
     if pipeline is not None and pipeline.last_complete is not None:
         last = pipeline.last_complete  # one that the debugger did not hold, where there is one
         steps.update({row.rank: last for row in last.ranks if row.rank in steps})
+    if not near:
+        read_ahead_splits(view, kept)
     return tuple(
         row
         if (row := kept.get(rank)) and _is_well(view, process, row, said.get(process.proc))

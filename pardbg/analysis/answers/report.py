@@ -36,7 +36,6 @@ from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.findings.speed.windows import MAX_ROWS
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
 from pardbg.analysis.pipeline.schedule import pipeline_view
@@ -92,9 +91,8 @@ class Report:
 def report(store: Store) -> Report:
     """Return what the run shows at its end."""
     view = View(store, None)
-    collectives(view, MAX_ROWS)  # matched once: fewer are its tail
+    rows = collectives(view, MAX_OPS)  # matched once: fewer are its tail
     pipeline = pipeline_view(view)
-    rows = collectives(view, MAX_OPS)
     parts, procs = store.parts(), {process.proc for process in view.ranks.values()}
     return Report(
         run=run_info(view),

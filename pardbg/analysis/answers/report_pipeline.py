@@ -11,7 +11,8 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
-from pardbg.analysis.findings.speed.windows import overlaps_in, rows_by_step, window
+from pardbg.analysis.comm.collected import Collected
+from pardbg.analysis.findings.speed.windows import overlaps_in, rows_in, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.layout import Layout, layouts
@@ -219,10 +220,9 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     looked_at = window(view)
     if looked_at is None:
         return ()
-    rows = rows_by_step(view, looked_at)
-    caused = {step: _caused(rows.get(step, ())) for step in looked_at.steps}
+    caused = _caused(rows_in(view, looked_at))
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])
-    waited_for = {rank: median(of.get(rank, 0) for of in caused.values()) for rank in ranks}
+    waited_for = {rank: median(caused[rank, step] for step in looked_at.steps) for rank in ranks}
     made = []
     for rank in sorted(sorted(ranks, key=lambda rank: -waited_for[rank])[:MAX_RANKS]):
         parts = overlaps_in(view, looked_at, rank)
@@ -238,12 +238,12 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     return tuple(made)
 
 
-def _caused(rows: Iterable[CollectiveRow]) -> dict[int, int]:
-    """rank -> ns that others waited for it as the last to come"""
-    found: dict[int, int] = defaultdict(int)
-    for row in rows:
-        if row.last_rank is not None:
-            found[row.last_rank] += row.wait_ns or 0
+def _caused(rows: Collected) -> Mapping[tuple[int, int], int]:
+    """(rank, step) -> ns that others waited for it as the last to come"""
+    found: dict[tuple[int, int], int] = defaultdict(int)
+    names = ("last_rank", "step", "wait_ns")
+    for rank, step, ns in zip(*(rows.of[name].tolist() for name in names), strict=True):
+        found[rank, step] += ns
     return found
 
 

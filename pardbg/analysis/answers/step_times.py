@@ -7,13 +7,13 @@ before and after.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, intersect, subtract, total, union
-from pardbg.analysis.base.spans import stretches
+from pardbg.analysis.base.spans import read_ahead, stretches
 from pardbg.analysis.base.steps import LAST, StepRow, last_step_rows, step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
@@ -94,6 +94,16 @@ def last_step_split(
         said[at] = _split(view, rank, process, (begin, end))
     found: Split | None = said[at]
     return found
+
+
+def read_ahead_splits(view: View, but: Collection[int]) -> None:
+    """Read what `last_step_split` asks of each rank, ``but`` for some."""
+    of = {rank: view.rows(p, "step") for rank, p in view.ranks.items() if rank not in but}
+    newest = {
+        rank: (int(table.col("t0_ns")[visible - 1]), int(table.col("t1_ns")[visible - 1]))
+        for rank, (table, visible) in of.items() if visible
+    }  # fmt: skip
+    read_ahead(view, ("wait", "issue", "phase", "action"), newest)
 
 
 def _rows_seen(view: View, rank: int, process: Process, step: Interval) -> Hashable:

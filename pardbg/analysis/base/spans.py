@@ -4,16 +4,18 @@ stretches of time."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, union
+from pardbg.analysis.base.rank_columns import MANY
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
+_FIELDS: Final = ("name_id", "t0_ns", "t1_ns", "flags")
 _OPEN: Final = 16
 """Number of newest span begins searched for spans that have not ended."""
 _DEPTH: Final = 16
@@ -111,8 +113,19 @@ def records(
     return [one for one in found if process.name(one.name_id) in names]
 
 
-@per_view
 def _touching(view: View, process: Process, name: str, window: Interval) -> list[Record]:
+    known = _known(view)
+    if (key := (process.proc, name, window)) not in known:
+        known[key] = _read_touching(view, process, name, window)
+    return known[key]
+
+
+def _known(view: View) -> dict[tuple[str, str, Interval], list[Record]]:
+    found: dict[tuple[str, str, Interval], list[Record]] = view.local.setdefault("records", {})
+    return found
+
+
+def _read_touching(view: View, process: Process, name: str, window: Interval) -> list[Record]:
     table, visible = view.rows(process, name)
     when = table.when[:visible]
     part = slice(
@@ -121,8 +134,32 @@ def _touching(view: View, process: Process, name: str, window: Interval) -> list
     )
     t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
     rows = np.flatnonzero((t0 < window[1]) & (t1 > window[0]) & (t1 <= view.t_ns)) + part.start
-    columns = (table.col(c)[rows].tolist() for c in ("name_id", "t0_ns", "t1_ns", "flags"))
+    columns = (table.col(c)[rows].tolist() for c in _FIELDS)
     return list(map(Record, *columns))
+
+
+def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]) -> None:
+    """Read what `records` of these tables will be asked for, one window of each rank: of many ranks
+    at once, which one after the other takes several times as long."""
+    if len(windows) < MANY:
+        return
+    known = _known(view)
+    spans = np.array([windows.get(rank, (0, 0)) for rank in view.ranks], np.int64).T
+    asked = np.array([rank in windows for rank in view.ranks])
+    procs = [process.proc for process in view.ranks.values()]
+    for name in names:
+        seen, joined = view.all(name), view.joined(name)
+        longest = np.array([table.longest_ns for table in joined.tables], np.int64)
+        begins = np.where(asked, seen.before(spans[0] - longest), 0)
+        ends = np.where(asked, seen.before(spans[1] + longest, "right"), 0)
+        found = seen.take(_FIELDS, begins, ends)
+        who, t0, t1 = found["who"], found["t0_ns"], found["t1_ns"]
+        good = (t0 < spans[1][who]) & (t1 > spans[0][who]) & (t1 <= view.t_ns)
+        made = list(map(Record, *(found[field][good].tolist() for field in _FIELDS)))
+        at = who[good].searchsorted(np.arange(len(procs) + 1)).tolist()
+        for place in np.flatnonzero(asked).tolist():
+            window = int(spans[0][place]), int(spans[1][place])
+            known[procs[place], name, window] = made[at[place] : at[place + 1]]
 
 
 def stretches(

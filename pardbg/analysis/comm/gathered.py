@@ -15,9 +15,11 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.matched import Arrival
 from pardbg.analysis.base.rank_columns import Columns
+from pardbg.analysis.comm.collected import TRUE_ENDS
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
+from pardbg.store.table import Array
 from pardbg_agent import wire
 
 MAX_MEMBERS: Final = 4096
@@ -28,6 +30,7 @@ _ISSUED: Final = (
     "group_id", "name_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step", "stage",
     "microbatch",
 )  # fmt: skip
+_PARTS: Final = {"issued_ns": "t0_ns", "done_ns": "done_ns"}
 _DONE: Final = ("group_id", "seq", "t1_ns", "flags", "peer")
 _FAILED, _SEND = int(wire.Flag.FAILED), int(wire.Flag.SEND)
 _LATER: Final = 1 << 62
@@ -75,6 +78,11 @@ class Gathered:
         newest: list[int] = (order if number is None else order[-number:]).tolist()
         return newest
 
+    @property
+    def steps(self) -> Array:
+        """Return the step of each collective, that of the rank which issued it first."""
+        return self._rows["step"][self._first_row]
+
     def key(self, at: int) -> tuple[int, str, int]:
         """Return (epoch, group key, seq) of a collective."""
         row = self._starts[at]
@@ -109,6 +117,30 @@ class Gathered:
                 last if end - begin > 1 else None,
                 (skew, wait, transfer if self._kinds[kind] else None),
             )  # fmt: skip
+
+    def columns(self, wanted: Array) -> tuple[Columns, Columns, list[str]]:
+        """Return what is to be said of collectives that all members issued alike, and of each
+        rank's part in them, and the names of ops, as in ``Collected``."""
+        first, rows, counts = self._first_row[wanted], self._rows, self._ends - self._starts
+        known = np.array([bool(kind) for kind in self._kinds])[self._kind[self._starts]]
+        moving = np.maximum(self._done_ns - self._last_ns, 0)
+        ends = np.array([source in TRUE_ENDS for source in self._sources], bool)[rows["source"]]
+        names = {name: i for i, name in enumerate(dict.fromkeys(op.op for op in self._ops))}
+        of = {
+            "step": rows["step"][first],
+            "group": rows["group"][first],
+            "op": np.array([names[op.op] for op in self._ops], np.int64)[rows["op"][first]],
+            "bytes": np.maximum(np.maximum(rows["a"][first], rows["b"][first]), 0),
+            "transfer_ns": np.where(self._one_kind & known, moving, -1)[wanted],
+            "wait_ns": self._wait_ns[wanted],
+            "last_rank": self._last_rank[wanted],
+            "true_ends": np.logical_and.reduceat(ends, self._starts)[wanted],
+            "count": (counts := counts[wanted]),
+        }
+        begins = self._starts[wanted] - (np.cumsum(counts) - counts)
+        part = np.arange(int(counts.sum())) + np.repeat(begins, counts)
+        whose = {name: rows[column][part] for name, column in _PARTS.items()}
+        return of, whose | {"rank": self._ranks[rows["who"][part]]}, list(names)
 
     def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
         """Return what each rank issued, for collectives that are to be looked at closely."""

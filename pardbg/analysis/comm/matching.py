@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
+from pardbg.analysis.comm.collected import Collected, by_step
 from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered, kind_of
 from pardbg.analysis.comm.ops import (
     Issue,
@@ -64,8 +67,7 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
         kept: CollectiveRow | None = cache.get(key)
         if kept is not None and _closed_before(kept, view.t_ns):
             made[at] = kept
-    alike = [at for at in keys if at not in made and found.alike[at]]
-    alike = [at for at in alike if not was_held(view, *found.span(at))]
+    alike = [at for at in keys if at not in made and _as_one(view, found, at)]
     made |= {at: _row(view, *of) for at, of in zip(alike, found.facts(alike), strict=True)}
     for at, parts in found.parts([at for at in keys if at not in made]).items():
         made[at] = match(view, parts, found.reached(at))
@@ -83,6 +85,44 @@ def _tail(view: View, last: int | None) -> Gathered:
         if len(newest) == last and not any(found.cut(at) for at in newest if not found.alike[at]):
             return found
     return Gathered(view, tail_start(view, "issue", rows))
+
+
+def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> Collected:
+    """Return the matched collectives of these steps issued since a time, by two ranks at least; the
+    newest, where that are more than about ``most`` issues."""
+    oldest = tail_start(view, "issue", most)
+    found = Gathered(view, max(since_ns, oldest))
+    order, close = _wanted(view, found, steps)
+    if since_ns > oldest and any(found.cut(at) for at in close):
+        found = Gathered(view, oldest)
+        order, close = _wanted(view, found, steps)
+    parts = found.parts(close)
+    made = {at: match(view, of, found.reached(at)) for at, of in parts.items()}
+    order = [at for at in order if at not in made or made[at].verdict == "matched"]
+    of, whose, ops = found.columns(np.array(order, np.int64))
+    for place, row in ((place, made[at]) for place, at in enumerate(order) if at in made):
+        of["bytes"][place], of["wait_ns"][place] = row.bytes, row.wait_ns or 0
+        of["transfer_ns"][place] = -1 if row.transfer_ns is None else row.transfer_ns
+        of["last_rank"][place] = -1 if row.last_rank is None else row.last_rank
+
+    def make(places: list[int]) -> list[CollectiveRow]:
+        plain = [at for at in map(order.__getitem__, places) if at not in made]
+        made.update((at, _row(view, *of)) for at, of in zip(plain, found.facts(plain), strict=True))
+        return [made[order[place]] for place in places]
+
+    return by_step(of, whose, ops, make)
+
+
+def _wanted(view: View, found: Gathered, steps: Collection[int]) -> tuple[list[int], list[int]]:
+    """Return the collectives of these steps, and which of them are to be looked at closely."""
+    order = np.array(found.last(None), np.int64)
+    wanted: list[int] = order[np.isin(found.steps[order], list(steps))].tolist()
+    return wanted, [at for at in wanted if not _as_one(view, found, at)]
+
+
+def _as_one(view: View, found: Gathered, at: int) -> bool:
+    """Return whether all members issued it alike, completed it, and nobody was held."""
+    return bool(found.alike[at]) and not was_held(view, *found.span(at))
 
 
 @per_view

@@ -66,13 +66,14 @@ def ops_by_rank(rows: Iterable[CollectiveRow]) -> Ops:
 
 
 def overlaps(
-    view: View, rank: int, spans: Mapping[int, Interval], ops: Mapping[int, Ops]
-) -> list[Overlap]:
+    view: View, rank: int, spans: Mapping[int, Interval],
+    ops: Mapping[int, Sequence[tuple[int, int, int]]],
+) -> list[Overlap]:  # fmt: skip
     """Return how ``rank``'s communication lies beside its compute in each step of ``spans``.
 
-    ``ops``: step -> its collectives (others do not matter, but take time).
+    ``ops``: step -> its ops in it, as in ``Ops`` (others do not matter, but take time).
     """
-    ways = {step: under_way(span, ops[step].get(rank, ())) for step, span in spans.items()}
+    ways = {step: under_way(span, ops[step]) for step, span in spans.items()}
     whole = (min(a for a, _ in spans.values()), max(b for _, b in spans.values()))
     both = [part for waiting, moving in ways.values() for part in (*waiting, *moving)]
     held_up_ever = blocked(view, view.ranks[rank], whole, both)

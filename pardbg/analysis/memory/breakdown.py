@@ -96,6 +96,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
     )
 
 
+@per_view
 def latest_bytes(view: View, process: Process) -> Latest:
     """Return the newest value per name as of the cursor."""
     sums: Latest = defaultdict(lambda: (0, 0))
@@ -168,6 +169,7 @@ def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
     return found
 
 
+@per_view
 def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], ...]:
     """Return (t, bytes) of the total, thinned to HISTORY points."""
     table, rows = rows_named(view, process, kind, _TAIL_ROWS)

@@ -60,6 +60,22 @@ def test_ranks_that_are_alike_give_nothing() -> None:
     assert found(data_parallel(Trace(4), {})) == []
 
 
+def test_a_straggler_among_very_many_collectives() -> None:
+    """1,200 in each of 24 steps, 20 µs apart; rank 1 comes 30 ms late to the last. The window is of
+    steps 9-20."""
+    trace = Trace(2)
+    for step in range(24):
+        for proc in trace.ranks:
+            for i in range(1199):
+                at = 100 * step + i / 50
+                proc.collective("world", "all_reduce", at, at, MIB, step=step)
+            at = 100 * step + (60 if proc.rank == 1 else 30)
+            sync(proc, at, 100 * step + 62, step, MIB)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "straggler")
+    assert finding.culprits == (1,) and "in 12 of the last 12 steps, by 30 ms" in finding.text
+
+
 @pytest.mark.parametrize(
     ("phase", "says"),
     [

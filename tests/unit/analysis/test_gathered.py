@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.collected import of_rows
 from pardbg.analysis.comm.gathered import Gathered
-from pardbg.analysis.comm.matching import collectives, match
+from pardbg.analysis.comm.matching import collectives, match, matched_in
 from pardbg.session.reader import load
 from tests.unit.trace_builder import MS, Trace, ns
 
@@ -29,6 +30,29 @@ def test_columns_say_what_a_close_look_finds(name: str) -> None:
         }
         assert len(alike) > 10 and all(looked[at].verdict == "matched" for at in alike)
         assert collectives(view, None) == tuple(looked[at] for at in everything)
+
+
+@pytest.mark.parametrize("name", ["3d", "hsdp", "moe", "fault-small-messages"])
+def test_columns_of_a_window_are_those_of_its_rows(name: str) -> None:
+    """Whichever way they come: from the ops of all ranks, or from rows."""
+    store = load(SESSIONS / f"{name}.mcap")
+    view = View(store, None)
+    rows = [row for row in collectives(view, None) if row.verdict == "matched"]
+    steps = sorted({row.step or 0 for row in rows if len(row.arrivals) > 1})[1:-1]
+    rows = [row for row in rows if row.step in steps]
+    found, again = matched_in(view, 0, steps, 1 << 20), of_rows([r.step or 0 for r in rows], rows)
+    assert len(found) > 10
+    assert found.rows(range(len(found))) == again.rows(range(len(again)))
+    for column in again.of.keys() - {"group", "op"}:
+        assert found.of[column].tolist() == again.of[column].tolist(), column
+    for column, values in again.parts.items():
+        assert found.parts[column].tolist() == values.tolist(), column
+    assert [found.ops[op] for op in found.of["op"]] == [again.ops[op] for op in again.of["op"]]
+    same = set(zip(found.of["group"].tolist(), again.of["group"].tolist(), strict=True))
+    assert len(same) == len({of for of, _ in same}) == len({of for _, of in same})
+    for at in range(len(found)):  # sorted: of 4 the second, of 5 the third
+        issued = sorted(found.row(at).issued.values())
+        assert found.half_ns()[at] == issued[(len(issued) - 1) // 2]
 
 
 def test_of_a_few_more_is_to_be_looked_at() -> None:

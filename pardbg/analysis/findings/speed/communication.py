@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from statistics import median
 from typing import Final
+
+import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, total, union
 from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.comm.collected import Collected
 from pardbg.analysis.comm.overlap import Overlap
 from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import (
@@ -17,7 +21,7 @@ from pardbg.analysis.findings.speed.windows import (
     often,
     overlaps_in,
     per_window,
-    rows_by_step,
+    rows_in,
     takes_turns,
 )
 from pardbg.words import duration, percent, size
@@ -48,7 +52,7 @@ SMALL_MANY: Final = 32
 @per_window
 def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     """Find collectives that no compute hides."""
-    rows = rows_by_step(view, looked_at)
+    rows = rows_in(view, looked_at)
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
     parts: dict[int, list[Overlap]] = defaultdict(list)
     for rank in ranks:
@@ -67,8 +71,8 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     win, win_share = median(ns for ns, _ in wins), median(ns / whole for ns, whole in wins)
     loud_enough = share >= LOUD and cost >= LOUD_NS and win_share >= WORTH
     loud_enough &= not takes_turns(view, looked_at, ranks)
-    steps = (row for step in loud for row in rows[step])
-    largest = max(steps, key=lambda row: row.transfer_ns or 0)
+    of_loud = np.flatnonzero(np.isin(rows.of["step"], loud))
+    largest = rows.row(int(of_loud[np.argmax(np.maximum(rows.of["transfer_ns"][of_loud], 0))]))
     took = f", {duration(largest.transfer_ns)}" if largest.transfer_ns is not None else ""
     yield Finding(
         kind="exposed-communication",
@@ -98,7 +102,7 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
     """Loops over tensors with a collective for each."""
     found: dict[tuple[Group, str], list[list[CollectiveRow]]] = defaultdict(list)
     told: set[tuple[str, str]] = set()
-    for rows in rows_by_step(view, looked_at).values():
+    for rows in _small(rows_in(view, looked_at)):
         runs: dict[tuple[Group, str], list[CollectiveRow]] = defaultdict(list)
         for run in _runs(rows):
             runs[run[0].key, run[0].op] += run
@@ -136,12 +140,21 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
         )  # fmt: skip
 
 
+def _small(rows: Collected) -> Iterator[list[CollectiveRow]]:
+    """Each step's small collectives in groups that have enough of them for a run."""
+    barrier = rows.ops.index("barrier") if "barrier" in rows.ops else -1
+    small = np.flatnonzero((rows.of["bytes"] < SMALL_BYTES) & (rows.of["op"] != barrier))
+    which = rows.of["group"][small] << 32 | rows.of["step"][small]
+    _, inverse, counts = np.unique(which, return_inverse=True, return_counts=True)
+    small = small[counts[inverse] >= SMALL_RUN]
+    for _, of_step in groupby(small.tolist(), key=lambda at: int(rows.of["step"][at])):
+        yield rows.rows(list(of_step))
+
+
 def _runs(rows: Sequence[CollectiveRow]) -> list[list[CollectiveRow]]:
-    """Neighbours in one group: the same op, small, without compute between them."""
+    """Neighbours in one group: the same op, without compute between them."""
     made: dict[Group, list[list[CollectiveRow]]] = defaultdict(lambda: [[]])
     for row in rows:
-        if row.bytes >= SMALL_BYTES or row.op == "barrier":
-            continue
         run = made[row.key][-1]
         if run and run[-1].op == row.op and _close(run[-1], row):
             run.append(row)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from statistics import median
 from typing import Final
 
@@ -21,15 +20,17 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.spans import p2p_waits
+from pardbg.analysis.comm.collected import Collected
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.shared import Evidence, Finding, Severity, at_row, first
 from pardbg.analysis.findings.speed.windows import (
     Window,
     issued_since,
     per_window,
-    rows_by_step,
+    rows_in,
     takes_turns,
 )
+from pardbg.store.table import Array
 from pardbg.words import duration, ranks_text, rate, size
 
 SLOW: Final = 3.0
@@ -45,9 +46,6 @@ MAX_MESSAGES: Final = 480
 AWAITED: Final = 0.8
 FAST, MOST, CLEARLY = 20, 80, 1.5
 """The slow link's 20th percentile is that many times the others' 80th."""
-_SOURCE, _RANK = attrgetter("source"), attrgetter("rank")
-_TRUE_ENDS: Final = {"completed", "device"}
-"""Sources of a true end: one known only from a wait says when somebody looked."""
 Ranks = tuple[int, ...]
 Kind = tuple[str, int, int]
 """(op, size class, number of ranks)"""
@@ -57,16 +55,18 @@ Kind = tuple[str, int, int]
 def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
     """Find one per group that is slower than its siblings, by what costs most."""
     worst: dict[Ranks, Finding] = {}
-    for groups in _by_kind(rows_by_step(view, looked_at)).values():
+    rows = rows_in(view, looked_at)
+    for groups in _by_kind(rows).values():
         taken = {
-            ranks: median(row.transfer_ns or 0 for row in rows)
-            for ranks, rows in groups.items() if len(rows) >= LEAST
+            ranks: median(rows.of["transfer_ns"][at].tolist())
+            for ranks, at in groups.items() if len(at) >= LEAST
         }  # fmt: skip
         for ranks, own in taken.items():
             siblings = [ns for other, ns in taken.items() if not set(other) & set(ranks)]
             if len(siblings) < SIBLINGS or own < max(SLOW_NS, SLOW * median(siblings)):
                 continue
-            found = _finding(view, looked_at, groups[ranks], own, median(siblings), len(siblings))
+            of = rows.rows(groups[ranks].tolist())
+            found = _finding(view, looked_at, of, own, median(siblings), len(siblings))
             _keep_worst(looked_at, worst, ranks, found)
     yield from worst.values()
 
@@ -79,17 +79,22 @@ def _keep_worst(looked_at: Window, worst: dict[Ranks, Finding], at: Ranks, found
         worst[at] = found
 
 
-def _by_kind(
-    steps: Mapping[int, Sequence[CollectiveRow]],
-) -> dict[Kind, dict[Ranks, list[CollectiveRow]]]:
-    found: dict[Kind, dict[Ranks, list[CollectiveRow]]] = defaultdict(lambda: defaultdict(list))
-    for row in (row for rows in steps.values() for row in rows):
-        if row.transfer_ns is None or row.bytes <= 0 or row.op == "barrier":
-            continue
-        if not set(map(_SOURCE, row.arrivals)) <= _TRUE_ENDS:
-            continue
-        ranks = tuple(sorted(map(_RANK, row.arrivals)))
-        found[row.op, row.bytes.bit_length(), len(ranks)][ranks].append(row)
+def _by_kind(rows: Collected) -> dict[Kind, dict[Ranks, Array]]:
+    """Return which collectives are of a kind, by their ranks."""
+    of, barrier = rows.of, rows.ops.index("barrier") if "barrier" in rows.ops else -1
+    good = (of["transfer_ns"] >= 0) & (of["bytes"] > 0) & (of["true_ends"] != 0)
+    at = np.flatnonzero(good & (of["op"] != barrier))
+    bits = np.frexp(of["bytes"][at].astype(np.float64))[1]
+    which = (of["group"][at] << 8 | bits) << 32 | of["op"][at]
+    _, firsts, inverse = np.unique(which, return_index=True, return_inverse=True)
+    alike = np.split(at[np.lexsort((inverse,))], np.cumsum(np.bincount(inverse))[:-1])
+    found: dict[Kind, dict[Ranks, Array]] = defaultdict(dict)
+    for first_at in np.argsort(firsts).tolist():
+        own = alike[first_at]
+        begin, count = rows.starts[own[0]], int(of["count"][own[0]])
+        ranks = tuple(sorted(rows.parts["rank"][begin : begin + count].tolist()))
+        same = found[rows.ops[of["op"][own[0]]], int(bits[firsts[first_at]]), count]
+        same[ranks] = np.sort(np.concatenate((same[ranks], own))) if ranks in same else own
     return found
 
 

@@ -9,22 +9,30 @@ from math import sqrt
 from statistics import fmean, median, variance
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.base.spans import read_ahead
+from pardbg.analysis.comm.collected import Collected
 from pardbg.analysis.findings.shared import Evidence, Finding, first
 from pardbg.analysis.findings.speed.windows import (
     BUSY_HOST,
     COMPUTE,
     LAST,
+    OFTEN,
+    PHASE_TABLES,
     Window,
     often,
     overloaded,
     per_window,
     phases_in,
-    rows_by_step,
+    rows_in,
     scheduled,
 )
 from pardbg.analysis.hangs.standstill import CROWDED, host_load
+from pardbg.store.table import Array
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
 Group = tuple[int, str]
@@ -73,16 +81,12 @@ class _Late:
 @per_window
 def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
     """Find one per group that waits for the same ranks in most steps."""
-    by_group: dict[tuple[int, str], dict[int, list[CollectiveRow]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for step, rows in rows_by_step(view, looked_at).items():
-        for row in rows:
-            by_group[row.key][step].append(row)
+    rows = rows_in(view, looked_at)
     clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
     told: set[tuple[int, ...]] = set()
-    for steps in sorted(by_group.values(), key=len, reverse=True):
-        lates = [_latest(step, rows) for step, rows in sorted(steps.items())]
+    for latest in _latest(view, looked_at, rows, clear):
+        steps = rows.of["step"][latest].tolist()
+        lates = [_late(*of) for of in zip(steps, rows.rows(latest.tolist()), strict=True)]
         again = _again_and_again(lates, looked_at.steps, clear)
         culprits = again or _by_mean(view, looked_at, lates, clear)
         if not culprits or tuple(culprits) in told:
@@ -91,17 +95,39 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
         yield _finding(view, looked_at, lates, culprits, bool(again))
 
 
-def _latest(step: int, rows: Sequence[CollectiveRow]) -> _Late:
-    """Lateness at the step's collective where it was largest: all that follow are late, too."""
-    best: _Late | None = None
-    for row in rows:
-        arrived = row.issued
-        half = sorted(arrived.values())[(len(arrived) - 1) // 2]
-        found = _Late(step, row, {rank: t - half for rank, t in arrived.items()})
-        if best is None or max(found.by.values()) > max(best.by.values()):
-            best = found
-    assert best is not None
-    return best
+def _latest(view: View, looked_at: Window, rows: Collected, clear: float) -> Iterable[Array]:
+    """Return each group's collectives where lateness was largest in a step: all that follow are
+    late, too. The group with most steps first, and only those where a rank may be called late."""
+    if not len(rows):
+        return []
+    half, step, group = rows.half_ns(), rows.of["step"], rows.of["group"]
+    by = np.maximum.reduceat(rows.parts["issued_ns"], rows.starts) - half
+    order = np.lexsort((-by, step, group))
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (np.diff(step[order]) != 0) | (np.diff(group[order]) != 0)
+    best = order[new]
+    if not overloaded(view, looked_at):
+        best = best[np.isin(group[best], _with_late(looked_at, rows, best, half, clear))]
+    each = np.split(best, np.flatnonzero(np.diff(group[best])) + 1) if len(best) else []
+    firsts = dict(zip(*(of.tolist() for of in np.unique(group, return_index=True)), strict=True))
+    return sorted(each, key=lambda of: (-len(of), firsts[int(group[of[0]])]))
+
+
+def _with_late(looked_at: Window, rows: Collected, best: Array, half: Array, clear: float) -> Array:
+    """Return groups with a rank that came late to these collectives in most steps."""
+    is_best = np.zeros(len(rows), np.bool_)
+    is_best[best] = True
+    late = is_best[rows.row_of] & (rows.parts["issued_ns"] - half[rows.row_of] >= clear)
+    who = rows.of["group"][rows.row_of[late]] << 32 | rows.parts["rank"][late]
+    found, times = np.unique(who, return_counts=True)
+    again: Array = found[times >= OFTEN * len(looked_at.steps)] >> 32
+    return again
+
+
+def _late(step: int, row: CollectiveRow) -> _Late:
+    arrived = row.issued
+    half = sorted(arrived.values())[(len(arrived) - 1) // 2]
+    return _Late(step, row, {rank: t - half for rank, t in arrived.items()})
 
 
 def _again_and_again(lates: Sequence[_Late], steps: Sequence[int], clear: float) -> list[int]:
@@ -243,9 +269,11 @@ def _cause(
     from the begin of the step up to where it is late."""
     more: dict[str, list[float]] = defaultdict(list)
     for late in lates[-8:]:
+        before = _before(view, looked_at, late)
+        read_ahead(view, PHASE_TABLES, before)
         spent = {
-            arrival.rank: _phases_before(view, looked_at, late, arrival.rank)
-            for arrival in late.row.arrivals
+            a.rank: phases_in(view, a.rank, before[a.rank]) if a.rank in before else {}
+            for a in late.row.arrivals
         }
         others = [spent[rank] for rank in spent if rank not in culprits]
         for name in {name for phases in spent.values() for name in phases}:
@@ -268,10 +296,10 @@ def _cause(
     return "unknown", "no one phase makes up for it"
 
 
-def _phases_before(view: View, looked_at: Window, late: _Late, rank: int) -> dict[str, int]:
-    """phase -> ns between the begin of the rank's step and its arrival."""
-    arrived = next((a.issued_ns for a in late.row.arrivals if a.rank == rank), None)
-    span = looked_at.spans[late.step].get(rank)
-    if arrived is None or span is None or rank not in view.ranks:
-        return {}
-    return phases_in(view, rank, (min(span[0], arrived), arrived))
+def _before(view: View, looked_at: Window, late: _Late) -> dict[int, Interval]:
+    """rank -> from the begin of its step to its arrival"""
+    spans, came = looked_at.spans[late.step], late.row.issued
+    return {
+        rank: (min(spans[rank][0], arrived), arrived)
+        for rank, arrived in came.items() if rank in spans and rank in view.ranks
+    }  # fmt: skip

@@ -21,8 +21,9 @@ from pardbg.analysis.base.intervals import Interval, clip, subtract, total, unio
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.spans import records, stretches
 from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.comm.matching import collectives
-from pardbg.analysis.comm.overlap import Ops, Overlap, ops_by_rank, overlaps
+from pardbg.analysis.comm.collected import Collected, of_rows
+from pardbg.analysis.comm.matching import collectives, matched_in
+from pardbg.analysis.comm.overlap import Overlap, overlaps
 from pardbg.analysis.findings.shared import Finding
 from pardbg.analysis.hangs.standstill import TURNS, host_load
 from pardbg.events import fields
@@ -38,12 +39,8 @@ _MOST: Final = 32
 """Windows kept: of many ranks one has much."""
 MOVES: Final = 4
 """Steps after which a window moves on."""
-MAX_ISSUES: Final = 24_000
+MAX_ISSUES: Final = 1 << 21
 """Issues of collectives that a window reads, over all ranks."""
-MAX_ROWS: Final = MAX_ISSUES // 2 + 1
-"""Collectives that those can be: each has two issues at least."""
-
-
 BUSY_HOST: Final = 0.05
 """Share of a step that ranks of a host with too few cores stand ready without one."""
 LEAST_NS: Final = 500_000_000
@@ -59,8 +56,10 @@ class Window:
     steps: tuple[int, ...]
     spans: dict[int, dict[int, Interval]]
     """step -> rank -> (t0, t1)"""
-    rows: dict[int, list[CollectiveRow]] | None = None
-    """Collectives by step, where the program counts no steps: those are their only measure."""
+    since_ns: int
+    """Begin of the step before them."""
+    rows: Collected | None = None
+    """Where the program counts no steps: its collectives are their only measure."""
 
     @property
     def step_ns(self) -> float:
@@ -114,7 +113,11 @@ def _read(view: View, newest: int) -> Window | None:
     ][-LAST:]  # fmt: skip
     if len(free) < LEAST:
         return None
-    return Window(view.epoch, newest, tuple(free), {step: spans[step] for step in free})
+    before = max((step for step in spans if step < free[0]), default=free[0])
+    return Window(
+        view.epoch, newest, tuple(free), {step: spans[step] for step in free},
+        min(begin for begin, _ in spans[before].values()),
+    )  # fmt: skip
 
 
 def _without_steps(view: View) -> Window | None:
@@ -136,7 +139,9 @@ def _without_steps(view: View) -> Window | None:
         step: {a.rank: (begin, end) for row in by_step[step] for a in row.arrivals}
         for step, begin, end in zip(steps, begins, ends, strict=True)
     }
-    return Window(view.epoch, rows[-1].seq, steps, spans, {s: by_step[s] for s in steps})
+    told = [(s, row) for s in steps for row in by_step[s]]
+    columns = of_rows([s for s, _ in told], [row for _, row in told])
+    return Window(view.epoch, rows[-1].seq, steps, spans, begins[0], columns)
 
 
 def _span(row: CollectiveRow) -> Interval:
@@ -165,30 +170,37 @@ def per_window(
 
 
 @per_view
-def rows_by_step(view: View, looked_at: Window) -> dict[int, list[CollectiveRow]]:
-    """Matched collectives of the window's steps, in order."""
+def rows_in(view: View, looked_at: Window) -> Collected:
+    """Return the matched collectives of the window's steps."""
     if looked_at.rows is not None:
         return looked_at.rows
-    wanted = set(looked_at.steps)
-    found: dict[int, list[CollectiveRow]] = defaultdict(list)
-    issued = issued_since(view, "issue", looked_at.begin_ns)
-    for row in collectives(view, min(issued, MAX_ISSUES) // 2 + 1):  # each has two at least
-        if row.verdict == "matched" and row.step in wanted and len(row.arrivals) > 1:
-            found[row.step].append(row)
-    return found
+    return matched_in(view, looked_at.since_ns, looked_at.steps, MAX_ISSUES)
 
 
 @per_view
 def overlaps_in(view: View, looked_at: Window, rank: int) -> list[Overlap]:
     """A rank's communication beside its compute in each step of the window that it took part in."""
     spans = {s: looked_at.spans[s][rank] for s in looked_at.steps if rank in looked_at.spans[s]}
-    return overlaps(view, rank, spans, _ops_by_step(view, looked_at)) if spans else []
+    of = _ops(view, looked_at)
+    return overlaps(view, rank, spans, {step: of(rank, step) for step in spans}) if spans else []
 
 
 @per_view
-def _ops_by_step(view: View, looked_at: Window) -> dict[int, Ops]:
-    rows = rows_by_step(view, looked_at)
-    return {step: ops_by_rank(rows.get(step, ())) for step in looked_at.steps}
+def _ops(view: View, looked_at: Window) -> Callable[[int, int], list[tuple[int, int, int]]]:
+    """Return what says of a rank and a step when its ops were under way, as ``Ops``."""
+    rows = rows_in(view, looked_at)
+    parts, last = rows.parts, np.maximum.reduceat(rows.parts["issued_ns"], rows.starts)
+    step, rank = rows.of["step"][rows.row_of], parts["rank"]
+    order = np.lexsort((step, rank))
+    keys = rank[order] << 32 | step[order]
+    times = parts["issued_ns"], np.minimum(last[rows.row_of], parts["done_ns"]), parts["done_ns"]
+
+    def of(rank: int, step: int) -> list[tuple[int, int, int]]:
+        key = rank << 32 | step
+        own = order[slice(*keys.searchsorted((key, key + 1)))]
+        return list(zip(*(column[own].tolist() for column in times), strict=True))
+
+    return of
 
 
 def issued_since(view: View, name: str, since_ns: int) -> int:
@@ -239,6 +251,10 @@ def often(times: int, steps: Sequence[int]) -> bool:
 
 
 COMPUTE: Final = ("forward", "backward", "optimizer", "pipeline")
+
+
+PHASE_TABLES: Final = ("wait", "phase")
+"""What `phases_in` reads."""
 
 
 def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
