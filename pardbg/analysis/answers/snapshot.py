@@ -95,7 +95,7 @@ PARTS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
 class Sight:
     """What of many ranks' moment is on the screen. The rest of a snapshot that is not deep is as
     it was ``before``: for as long as somebody moves about, or until the next whole one of a run
-    that goes on."""
+    that goes on. Of a deep one only the rows of other ranks are."""
 
     before: Snapshot
     ranks: frozenset[int] | None
@@ -114,8 +114,8 @@ def _beyond(rows: Iterable[_Row], shown: Collection[int]) -> dict[int, _Row]:
 class _Kept:
     """What of a snapshot need not be made anew."""
 
-    def __init__(self, view: View, sight: Sight | None) -> None:
-        self._view, self._sight = view, sight
+    def __init__(self, view: View, sight: Sight | None, deep: bool) -> None:
+        self._view, self._sight, self._deep = view, sight, deep
         self._steps = view.memo("steps ended")
         ended = int(view.all("step").counts.sum())
         self._ended = self._steps[view.store.revision, view.t_ns] = ended
@@ -138,17 +138,17 @@ class _Kept:
 
     @property
     def near(self) -> bool:
-        return self._sight is not None
+        return self._sight is not None and not self._deep
 
     def part(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a field of ``PARTS``."""
-        if self._sight is None or name in self._sight.parts:
+        if self._sight is None or self._deep or name in self._sight.parts:
             return make()
         return getattr(self._sight.before, name)
 
     def of_steps(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a field that changes where a rank's step ends."""
-        if self._sight is None:
+        if self._sight is None or self._deep:
             return make()
         before, live = self._sight.before, self._view.live
         more = self._ended - self._steps.get((before.revision, before.t_ns), -1)
@@ -166,13 +166,14 @@ def snapshot(
 ) -> Snapshot:
     """Return the run at ``t_ns`` (hub clock); None: at its newest time. Of several pipelines
     ``rank`` says which is shown in full. Not ``deep``: without findings and most of the bubble's
-    history, which take longest; of many ranks made for what is in ``sight`` alone.
+    history, which take longest; of many ranks made for what is in ``sight`` alone. Deep, ``sight``
+    says of which ranks rows are made anew.
 
     The same store and cursor give the same value, but for what is out of sight. Nothing here
     raises on odd data: what is not known is None.
     """
     view = View(store, t_ns)
-    kept = _Kept(view, None if deep else sight)
+    kept = _Kept(view, sight, deep)
     pipeline = pipeline_view(view, rank, HISTORY if deep or view.live else GLANCE)
     # before the steps: theirs are among them
     losses = kept.of_steps("loss_history", lambda: loss_history(view))

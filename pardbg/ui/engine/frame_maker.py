@@ -22,6 +22,8 @@ from pardbg.ui.engine.loading import Loader
 
 _NARROW = 80
 """Columns of a timeline below which it shows one step instead of three."""
+TURNS = 4
+"""Whole frames of a live run of many ranks within which all ranks' rows are made anew."""
 _SPAN_NS = 300_000_000
 """A step's length where none is known."""
 
@@ -115,6 +117,8 @@ class FrameMaker:
                 return snapshot, whole
         self.num_looks += 1
         sight, whole = Sight(known, *shown) if known is not None else None, not hurry
+        if sight is not None and (whole or not self._analysis.glances):
+            sight = self._in_turn(sight) if t_ns is None else None
         snapshot = self._made(self._store, t_ns, rank, whole, sight)
         self.whole = whole = whole or not self._analysis.glances
         self._kept = moment, snapshot, whole, shown
@@ -141,7 +145,17 @@ class FrameMaker:
         sight: Sight | None = None,
     ) -> Snapshot:
         deep = whole or not self._analysis.glances
-        return self._analysis.snapshot(store, t_ns, rank, deep, None if deep else sight)
+        return self._analysis.snapshot(store, t_ns, rank, deep, sight)
+
+    def _in_turn(self, sight: Sight) -> Sight | None:
+        """What a whole snapshot of a live run's newest moment makes anew of the ranks' rows: those
+        in sight, and of the others, which are nobody's before a new glance, a part in each."""
+        before, shown = sight.before, sight.ranks
+        if shown is None or before.t_ns < before.t_end_ns:
+            return None
+        turn = self.num_looks % TURNS
+        others = (row.rank for at, row in enumerate(before.ranks) if at % TURNS == turn)
+        return replace(sight, ranks=shown.union(others))
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
         """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +16,11 @@ from pardbg.session.reader import load, open_session
 from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.source import Message
 from pardbg.store.store import Store
+from pardbg.ui.engine.cursor import TimeCursor
+from pardbg.ui.engine.feed import Analysis, Want
+from pardbg.ui.engine.frame_maker import TURNS, FrameMaker
+from pardbg.ui.engine.landmarks import Places
+from pardbg.ui.engine.loading import Loader
 from tests.bench.bench_thousand_ranks import STEP_MS, TP, make
 
 RANKS, STEPS = 256, 3
@@ -123,6 +130,27 @@ def test_a_live_run_that_grew_is_made_anew_in_sight_alone(tmp_path: Path) -> Non
     assert [more.ranks[rank] for rank in SIGHT] == [whole.ranks[rank] for rank in SIGHT]
     assert more.steps == one.steps and more.loss_history == one.loss_history != whole.loss_history
     assert more.step == whole.step == 2 * FEW_STEPS - 1
+    deep = snapshot(live, None, sight=Sight(one, SIGHT, frozenset()))
+    assert deep.ranks[50] == whole.ranks[50] and deep.ranks[100] is one.ranks[100]
+    assert replace(deep, ranks=whole.ranks, memory=whole.memory) == whole
+
+
+def test_whole_frames_of_the_newest_moment_make_all_rows_anew_in_turns(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "run_ends", [])
+    maker = FrameMaker(store, Analysis(), TimeCursor(), cast(Loader, None), cast(Places, None))
+    first, _ = maker._snapshot(None, Want(ranks=SIGHT), False)
+    rows, anew = first, []
+    for _ in range(TURNS):
+        before, (rows, whole) = rows, maker._snapshot(None, Want(ranks=SIGHT), False)
+        pairs = zip(before.ranks, rows.ranks, strict=True)
+        anew.append({row.rank for was, row in pairs if row is not was})
+        assert whole and anew[-1] >= SIGHT and len(anew[-1]) < RANKS / TURNS + len(SIGHT)
+    assert set().union(*anew) == set(range(RANKS))
+    past, _ = maker._snapshot(moment(store, 450), Want(ranks=SIGHT), False)
+    again, _ = maker._snapshot(None, Want(ranks=SIGHT), False)
+    assert again == first != past
 
 
 @pytest.mark.parametrize("ms", TIMES)
