@@ -63,6 +63,17 @@ class Clocks:
         found = bisect_right(self._told, t_ns, key=lambda reading: reading.t_ns)
         return self._told[max(found - 1, 0)]
 
+    def offset_of(self, own_ns: int, by_ns: int) -> int:
+        """Return what to add to a time by the process's own clock: as was known at that time, like
+        the times of records from then; at the latest ``by_ns``, by the hub's."""
+        known = self.at(by_ns)
+        then_ns = own_ns + known.offset_ns
+        return known.offset_ns if then_ns >= known.t_ns else self.at(then_ns).offset_ns
+
+    def apart_ns(self, t_ns: int) -> int:
+        """Return how far apart two readings from ``t_ns`` on may put one moment."""
+        return sum(reading.error_ns or 0 for reading in {self.at(t_ns), self.newest})
+
     def tell(self, reading: Reading) -> None:
         """Add a reading; one that drift does not explain is a jump."""
         if self._told and reading.t_ns < self._told[-1].t_ns:

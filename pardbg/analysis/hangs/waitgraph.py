@@ -36,6 +36,8 @@ PATIENCE_NS: Final = 2_000_000_000
 """An op that is open for less is no news."""
 STILL_NS: Final = 1_000_000_000
 """A rank without a stack that has moved since then is not standing in an op."""
+_MOST_APART_NS: Final = 250_000_000
+"""Limit on how far an op may begin before STATE says, on a clock that is not known well."""
 _MOST_KEPT: Final = 1 << 15
 TAIL: Final = 4096
 """Ops per rank in which the open ones are looked for."""
@@ -227,6 +229,7 @@ def open_ops(view: View, rank: int, process: Process) -> list[PendingOp]:
         since = fields.integer(said, "open_since_ns", 0)
         if not fields.integer(said, "open", 0) or not _old(view, since, 0):
             return []  # the usual case, and it costs nothing
+        since -= min(process.clocks.apart_ns(since), _MOST_APART_NS)
     names = (name for issued in _ISSUED for name in (issued, done_table(issued)))
     known = view.memo("open ops", _MOST_KEPT)
     of = since, _stamp(view, process, *names)

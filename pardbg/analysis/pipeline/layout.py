@@ -201,11 +201,11 @@ def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
 def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
     """Status blocks tell times by their own process's clock."""
     process = view.store.procs.get(proc)
-    offset = process.clocks.at(view.t_ns).offset_ns if process is not None else 0
-    if not offset:
+    if process is None or not process.clocks:
         return said
-    moved = {name: said[name] + offset for name in _STATE_TIMES if isinstance(said.get(name), int)
-             and said[name] > 0}  # fmt: skip
+    offset = process.clocks.offset_of
+    moved = {name: t_ns + offset(t_ns, view.t_ns) for name in _STATE_TIMES
+             if isinstance(t_ns := said.get(name), int) and t_ns > 0}  # fmt: skip
     return {**said, **moved}
 
 

@@ -38,6 +38,7 @@ MAX_RANKS: Final = 256
 """Stacks taken at a time."""
 MAX_DEPTH: Final = 48
 MAX_THREADS: Final = 6
+_NONE: Final[Mapping[str, int]] = {}
 _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open", "open_op",
                    "open_since_ns")  # fmt: skip
 
@@ -86,13 +87,13 @@ class StateFeed:
         if not self.news.due(now):
             return
         rows = self._agents.rows(now)
-        self._watch_standstill(self._on_our_clock(rows), now)
+        self._watch_standstill(rows, now)
         if self.news.take(rows, now):
             self._collector.say(Key.STATE, hub=self._hub_id, ranks=rows)
 
-    def _on_our_clock(self, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Status blocks tell times by their own process's clock."""
-        offsets = {proc: by for proc in rows if (by := self._agents.offset_ns(proc))}
+    def _on_our_clock(
+        self, rows: dict[str, dict[str, Any]], offsets: Mapping[str, int]
+    ) -> dict[str, dict[str, Any]]:
         if not offsets:
             return rows
         return {
@@ -100,8 +101,10 @@ class StateFeed:
             for proc, row in rows.items()
         }
 
-    def _watch_standstill(self, rows: dict[str, dict[str, Any]], now: int) -> None:
-        due = self._standstill.due(rows, now)
+    def _watch_standstill(self, told: dict[str, dict[str, Any]], now: int) -> None:
+        """``told``: by each process's own clock."""
+        offsets = {proc: by for proc in told if (by := self._agents.offset_ns(proc))}
+        due, rows = self._standstill.due(told, now, offsets), self._on_our_clock(told, offsets)
         if any(
             str(row["open_op"]).startswith("init_process_group")
             and now - row["open_since_ns"] >= STALL_NS
@@ -135,8 +138,11 @@ class Standstill:
     def __init__(self) -> None:
         self._ranks: dict[str, _Still] = {}
 
-    def due(self, rows: Mapping[str, Mapping[str, Any]], now: int) -> list[str]:
-        """Processes whose stacks are wanted now."""
+    def due(
+        self, rows: Mapping[str, Mapping[str, Any]], now: int, offsets: Mapping[str, int] = _NONE
+    ) -> list[str]:
+        """Processes whose stacks are wanted now. Rows tell times by their process's own clock:
+        ``offsets`` to ours, which are told anew now and then, change nothing in a status."""
         living = {proc: row for proc, row in rows.items() if row["alive"] and row["rank"] >= 0}
         for proc, row in living.items():
             status = tuple(row[name] for name in _CHANGES)
@@ -145,18 +151,21 @@ class Standstill:
                 self._ranks[proc] = _Still(status, now)
         for proc in self._ranks.keys() - living.keys():
             del self._ranks[proc]
-        if any(row["held"] for row in living.values()) or not self._stalled(living, now):
+        if any(row["held"] for row in living.values()) or not self._stalled(living, now, offsets):
             return []
         due = [p for p, s in self._ranks.items() if not s.asked and now - s.since_ns >= STILL_NS]
         for proc in due[:MAX_RANKS]:
             self._ranks[proc].asked = True
         return due[:MAX_RANKS]
 
-    def _stalled(self, rows: Mapping[str, Mapping[str, Any]], now: int) -> bool:
-        return any(
-            row["open"] and now - max(row["open_since_ns"], self._ranks[proc].since_ns) >= STALL_NS
-            for proc, row in rows.items()
-        )
+    def _stalled(
+        self, rows: Mapping[str, Mapping[str, Any]], now: int, offsets: Mapping[str, int]
+    ) -> bool:
+        since = (
+            max(row["open_since_ns"] + offsets.get(proc, 0), self._ranks[proc].since_ns)
+            for proc, row in rows.items() if row["open"]
+        )  # fmt: skip
+        return any(now - began >= STALL_NS for began in since)
 
 
 def silent(rows: Mapping[str, Mapping[str, Any]], procs: list[str], now: int) -> list[str]:

@@ -66,6 +66,13 @@ def test_a_new_standstill_is_asked_anew() -> None:
     assert still.due(moved, 5 * S) == ["b"]
 
 
+def test_a_clock_told_anew_is_no_progress() -> None:
+    """a's clock is 60 s behind ours; what is known of that changes by 20 ms each second."""
+    still, rows = Standstill(), {"a": in_op(0), "b": row(1)}
+    asked = [still.due(rows, (60 + t) * S, {"a": 60 * S + t * S // 50}) for t in range(8)]
+    assert asked == [[], [], [], ["a", "b"], [], [], [], []]
+
+
 def test_nothing_is_asked_while_the_debugger_holds_a_rank() -> None:
     still, rows = Standstill(), {"a": in_op(0), "b": row(1, held=4)}
     still.due(rows, 0)
