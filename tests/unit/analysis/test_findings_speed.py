@@ -60,6 +60,27 @@ def test_ranks_that_are_alike_give_nothing() -> None:
     assert found(data_parallel(Trace(4), {})) == []
 
 
+def test_who_waits_for_a_straggler_and_comes_late_elsewhere_is_its_victim() -> None:
+    """Rank 1's forward takes 30 ms longer; 0 waits for it in a tp group and comes 30 ms late to its
+    dp group. 2 waits for 0 there, 3 for 1."""
+    trace = Trace(4, {"tp0": (0, 1), "tp1": (2, 3), "dp0": (0, 2), "dp1": (1, 3)})
+    for step in range(STEPS):
+        begin = 100.0 * step
+        for proc in trace.ranks:
+            rank = proc.rank or 0
+            late, met = 30 * (rank == 1), 30 * (rank < 2)
+            proc.phase("forward", begin, begin + 20 + late, step)
+            for group, at, done in (
+                (f"tp{rank // 2}", 25 + late, 27 + met), (f"dp{rank % 2}", 30 + met, 62),
+            ):  # fmt: skip
+                proc.collective(group, "all_reduce", begin + at, begin + done, MIB, step=step)
+                proc.wait(begin + at + 0.01, begin + done, step, p2p=False)
+            proc.step(step, begin, begin + 100)
+    finding = one(trace, "straggler")
+    assert (finding.culprits, finding.ranks) == ((1,), (0, 2, 3))
+    assert "(forward). Rank 0 waits. Ranks 2,3 wait in turn." in finding.text
+
+
 def test_a_straggler_among_very_many_collectives() -> None:
     """1,200 in each of 24 steps, 20 µs apart; rank 1 comes 30 ms late to the last. The window is of
     steps 9-20."""

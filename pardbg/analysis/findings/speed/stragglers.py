@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean, median, variance
 from typing import Final
@@ -37,6 +37,7 @@ from pardbg.words import agreed, duration, ranks_text, waits_text
 
 Group = tuple[int, str]
 """(epoch, key)"""
+Ranks = tuple[int, ...]
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
 """Minimum lateness after half of the ranks, as a share of a step: less is noise."""
@@ -80,19 +81,48 @@ class _Late:
 
 @per_window
 def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
-    """Find one per group that waits for the same ranks in most steps."""
+    """Find one per group that waits for the same ranks in most steps; who is late because it waited
+    for one of those waits, too."""
     rows = rows_in(view, looked_at)
     clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
-    told: set[tuple[int, ...]] = set()
+    told: dict[Ranks, tuple[str, Finding]] = {}
+    also: dict[Ranks, set[int]] = defaultdict(set)
     for latest in _latest(view, looked_at, rows, clear):
         steps = rows.of["step"][latest].tolist()
         lates = [_late(*of) for of in zip(steps, rows.rows(latest.tolist()), strict=True)]
         again = _again_and_again(lates, looked_at.steps, clear)
         culprits = again or _by_mean(view, looked_at, lates, clear)
-        if not culprits or tuple(culprits) in told:
+        of = tuple(culprits)
+        if of in told:
+            also[of].update(a.rank for a in lates[-1].row.arrivals)
+        elif of:
+            told[of] = _finding(view, looked_at, lates, culprits, bool(again))
+    yield from _without_victims(told, also)
+
+
+def _without_victims(
+    told: Mapping[Ranks, tuple[str, Finding]], also: Mapping[Ranks, set[int]]
+) -> Iterator[Finding]:
+    """Leave out who is late from waiting in other ops for somebody that is told of, and not for
+    much longer. ``also``: ranks of other groups in which the same come last."""
+    late = {of: found for of, (cause, found) in told.items() if cause == "communication"}
+    victims: set[Ranks] = set()
+    for of, (_, found) in told.items():
+        if of in late:
             continue
-        told.add(tuple(culprits))
-        yield _finding(view, looked_at, lates, culprits, bool(again))
+        waiting, before = set(found.ranks) | also.get(of, set()), -1
+        most = BEYOND * (found.cost_ns_per_step or 0)
+        while before != len(waiting):
+            before = len(waiting)
+            mine = {others for others, one in late.items() if waiting.issuperset(others)
+                    and (one.cost_ns_per_step or 0) <= most}  # fmt: skip
+            waiting.update(*(late[others].ranks for others in mine))
+            victims |= mine
+        if in_turn := tuple(sorted(waiting.difference(found.ranks, of))):
+            text = f"{found.text} {ranks_text(in_turn).capitalize()} {waits_text(in_turn)} in turn."
+            found = replace(found, text=text, ranks=(*found.ranks, *in_turn))
+        yield found
+    yield from (found for of, found in late.items() if of not in victims)
 
 
 def _latest(view: View, looked_at: Window, rows: Collected, clear: float) -> Iterable[Array]:
@@ -173,8 +203,8 @@ def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
 
 def _finding(
     view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int], again: bool
-) -> Finding:
-    """``again``: late in most steps; else in the mean."""
+) -> tuple[str, Finding]:
+    """Return the cause and what is said. ``again``: late in most steps; else in the mean."""
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     own_cost = (_cost(late, culprits) for late in late_in)
@@ -192,7 +222,7 @@ def _finding(
     hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
     where = _host_words(view, hosts, culprits)
     who = f"{ranks_text(culprits)}{where}"
-    return Finding(
+    return cause, Finding(
         kind="straggler",
         severity="warning" if loud else "info",
         ranks=others,
