@@ -133,7 +133,8 @@ def _at(view: View, *, over: int | None) -> Iterable[Finding]:
                 continue
             text = "gets on" if why.text == UNKNOWN else f"{_GETS_ON}{why.text}"
             why = replace(why, severity="info", text=text)
-        missing.setdefault((why.kind, blame.waits[0].op.text), []).append((blame, why))
+        of = why.host or blame.waits[0].op.text
+        missing.setdefault((why.kind, of), []).append((blame, why))
     for blamed in missing.values():
         yield _missing(view, blamed, over)
     for ops in graph.issued_by_all:
@@ -264,18 +265,22 @@ def patience_ns(view: View) -> int:
 
 
 def _missing(view: View, blamed: Sequence[tuple[Blame, Reason]], over: int | None) -> Finding:
-    """Ranks that do not come to one op, for like reasons."""
+    """Ranks that do not come to one op, or of one host, for like reasons."""
     culprits = tuple(sorted(blame.ranks[0] for blame, _ in blamed))
     blame, why = blamed[0]
+    if why.host:
+        waits = sorted((w for one, _ in blamed for w in one.waits), key=lambda w: w.op.since_ns)
+        victims = sorted({rank for one, _ in blamed for rank in one.victims})
+        blame = Blame(blame.ranks, tuple(victims), tuple(waits))
     direct = tuple(sorted({wait.rank for wait in blame.waits}))
     indirect = tuple(r for r in blame.victims if r not in direct and r not in culprits)
     op, waited = blame.waits[0].op, (over or view.t_ns) - blame.since_ns
     reasons = sorted({past(why.text) if over else why.text for _, why in blamed})
     texts = [_agreed(text, culprits) for text in reasons[:3]]
     first, *others = _by_op(blame)
-    waits = "waited" if over else waits_text(first[1])
+    verb = "waited" if over else waits_text(first[1])
     text = (
-        f"{ranks_text(first[1])} {waits} {duration(waited)} in {op.text} for "
+        f"{ranks_text(first[1])} {verb} {duration(waited)} in {op.text} for "
         f"{ranks_text(culprits)}, which {' or '.join(texts)}."
     )
     for said, ranks in others:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
-from pardbg.analysis.findings.reasons import killed_text
+from pardbg.analysis.findings.reasons import NODE_ADVICE, killed_text
 from pardbg.analysis.findings.shared import MANY, Evidence, Finding, bad_ends, is_transport
 from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg.words import agreed, duration, plural, ranks_text, silent_nodes
@@ -183,20 +184,14 @@ def recorder_lost(view: View) -> Iterable[Finding]:
 
 def nodes_lost(view: View) -> Iterable[Finding]:
     """Nodes of the job that the hub hears nothing of, until they are back."""
-    silent: dict[int, tuple[int, dict[str, Any]]] = {}
-    for t_ns, event in view.store.controls.last(view.t_ns, len(view.store.controls)):
-        word = fields.text(event, "event")
-        if word in ("node_lost", "node_back", "node"):
-            node = fields.integer(event, "node", -1)
-            silent.pop(node, None)
-            if word == "node_lost":
-                silent[node] = (t_ns, event)
+    silent = lost_nodes(view)
     if len(silent) >= MANY:
-        ranks = sorted({r for _, event in silent.values() for r in fields.integers(event, "ranks")})
-        newest = max(t_ns for t_ns, _ in silent.values())
-        yield _node_lost(newest, tuple(ranks), silent_nodes(silent, ranks))
+        ranks = sorted({r for _, event in silent for r in fields.integers(event, "ranks")})
+        newest = max(t_ns for t_ns, _ in silent)
+        numbers = {fields.integer(event, "node", -1) for _, event in silent}
+        yield _node_lost(newest, tuple(ranks), silent_nodes(numbers, ranks))
         return
-    for t_ns, event in silent.values():
+    for t_ns, event in silent:
         yield _node_lost(t_ns, fields.integers(event, "ranks"), fields.text(event, "text"))
 
 
@@ -206,8 +201,7 @@ def _node_lost(t_ns: int, ranks: tuple[int, ...], text: str) -> Finding:
         severity="error",
         t_ns=t_ns,
         text=text,
-        advice="Ask the node itself: does it answer, do its ranks run? Its own `pardbg run` "
-        "says whether it finds the hub.",
+        advice=NODE_ADVICE,
         ranks=ranks,
         culprits=ranks,
         evidence=Evidence(t_ns, ranks[0] if ranks else None, "overview"),

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import at_files, busy, caller, in_pdb, place
-from pardbg.analysis.hangs.standstill import TURNS, Seen, seen
+from pardbg.analysis.hangs.standstill import TURNS, Seen, is_cut_off, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, WaitGraph
 from pardbg.words import duration, ranks_text
 
@@ -38,6 +38,10 @@ _LEFT: Final = (
     "The others wait for it until their timeout: end the job, or have every rank stop at the same "
     "step."
 )
+NODE_ADVICE: Final = (
+    "Ask the node itself: does it answer, do its ranks run? Its own `pardbg run` says whether it "
+    "finds the hub."
+)
 _PHASES: Final = {
     "data": "loads data", "forward": "is in forward", "backward": "is in backward",
     "optimizer": "is in the optimizer's step", "pipeline": "is in the pipeline's step",
@@ -64,6 +68,8 @@ class Reason:
     """Time an activity may take before a finding mentions it."""
     gets_on: bool = False
     """Its records go on coming."""
+    host: str = ""
+    """The reason is one of all that is there."""
 
 
 def reason(view: View, rank: int) -> Reason:
@@ -87,6 +93,9 @@ def reason(view: View, rank: int) -> Reason:
         return Reason("in-debugger", "warning", f"{busy(now.frames)}{at}", where,
                       "Continue there, or take the breakpoint out; the others' timeouts run "
                       "meanwhile. `pardbg` pauses all ranks without that.")  # fmt: skip
+    if now.gil_held and is_cut_off(view, host := view.ranks[rank].host):
+        return Reason("node-lost", "warning", f"is on {host}, of which nothing is heard", None,
+                      NODE_ADVICE, host=host)  # fmt: skip
     if now.gil_held or now.inside == "gil":
         return _gil(now, at, where)
     if now.os_state == "D":

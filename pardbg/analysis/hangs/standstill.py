@@ -15,6 +15,8 @@ from pardbg.words import whole
 
 SILENT_NS: Final = 1_200_000_000
 """Silence of an agent after which something holds its GIL; its thread beats every 50 ms."""
+_TOGETHER_NS: Final = 200_000_000
+"""A node's rows are read at one moment: there its agents' last beats lie so close."""
 STARVED_NS: Final = 5_000_000_000
 """... on a host that has no core for it, either."""
 READY_NS: Final = 1_500_000_000
@@ -132,6 +134,35 @@ def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:
         return 0
     silent = state_ns - heartbeat
     return silent if silent >= SILENT_NS else 0
+
+
+def lost_nodes(view: View) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return (when, CONTROL message) of each node that the hub hears nothing of."""
+    silent: dict[int, tuple[int, Mapping[str, Any]]] = {}
+    for t_ns, event in view.store.controls.last(view.t_ns, len(view.store.controls)):
+        word = fields.text(event, "event")
+        if word in ("node_lost", "node_back", "node"):
+            node = fields.integer(event, "node", -1)
+            silent.pop(node, None)
+            if word == "node_lost":
+                silent[node] = (t_ns, event)
+    return list(silent.values())
+
+
+@per_view
+def is_cut_off(view: View, host: str) -> bool:
+    """Return whether nothing is heard of a whole host, as far as one can tell: of several ranks
+    there, and not of all hosts, the agents fell silent at one moment; or the hub says so."""
+    ranks = {rank: process for rank, process in view.ranks.items() if process.host == host}
+    if any(ranks.keys() <= set(fields.integers(said, "ranks")) for _, said in lost_nodes(view)):
+        return True
+    if len(ranks) < 2 or len(ranks) == len(view.ranks):
+        return False
+    t_ns, told = view.store.states.ranks(view.t_ns)  # by its own clock, one for the host
+    beats = [fields.integer(told.get(p.proc, {}), "heartbeat_ns", 0) for p in ranks.values()]
+    if not all(_silent(states(view).get(p.proc, {}), t_ns) for p in ranks.values()):
+        return False
+    return max(beats) - min(beats) <= _TOGETHER_NS
 
 
 def _newest(view: View, process: Process) -> int:
