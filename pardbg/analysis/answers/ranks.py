@@ -68,6 +68,7 @@ WAITING_NS: Final = 2_000_000
 LAST_STEPS: Final = 32
 _HISTORY: Final = 64
 _NEWEST: Final = 64
+_SIGNS: Final = ("action", "step", "phase", "issue", "issue_p2p", "memory")
 
 
 def rank_rows(
@@ -244,12 +245,7 @@ def _silent_since(view: View, process: Process, said: Mapping[str, Any]) -> int 
 
 
 def _newest_visible(view: View, process: Process) -> int | None:
-    newest = []
-    for name in ("action", "step", "phase", "issue", "issue_p2p", "memory"):
-        table, visible = view.rows(process, name)
-        if visible:
-            newest.append(int(table.when[visible - 1]))
-    return max(newest, default=None)
+    return view.newest_ns(process, _SIGNS) or None
 
 
 def _lag(view: View, process: Process) -> int | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+import numpy as np
+
 from pardbg.analysis.base.rank_columns import MANY, Joined, Rows
 from pardbg.store.process import Process
 from pardbg.store.store import Store
@@ -91,6 +93,19 @@ class View:
         """Return a table, and which of its visible rows are of a step."""
         table, visible = self.rows(process, name)
         return table, table.step_rows(step, step, visible)
+
+    def newest_ns(self, process: Process, tables: tuple[str, ...]) -> int:
+        """Return when the newest row of these tables became visible; 0: there is none."""
+        if len(self.ranks) >= MANY:
+            key = ("newest of all", tables)
+            if key not in self.local:
+                newest = np.max([self.all(name).newest_when() for name in tables], axis=0)
+                procs = (one.proc for one in self.ranks.values())
+                self.local[key] = dict(zip(procs, newest.tolist(), strict=True))
+            if process.proc in self.local[key]:
+                return int(self.local[key][process.proc])
+        rows = (self.rows(process, name) for name in tables)
+        return max((int(table.when[n - 1]) for table, n in rows if n), default=0)
 
     @property
     def num_records(self) -> int:

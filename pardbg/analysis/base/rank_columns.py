@@ -64,12 +64,15 @@ class Joined:
         """Return a whole column of all."""
         return self._col(name, lambda table: table.col(name))
 
+    def when(self) -> Array:
+        """Return when each row of all became visible."""
+        return self._col("", lambda table: table.when)
+
     def before(self, t_ns: int | Array, side: Side) -> Array:
         """Return how many rows of each became visible before ``t_ns`` (one time, or one for each);
         ``right``: up to it."""
         if len(self.tables) >= MANY and not self._grows:
-            when = self._col("", lambda table: table.when)
-            return self._search(when, np.asarray(t_ns), side)
+            return self._search(self.when(), np.asarray(t_ns), side)
         times = [t_ns] * len(self.tables) if isinstance(t_ns, int) else t_ns.tolist()
         pairs = zip(self.tables, times, strict=True)
         return np.array([table.when.searchsorted(at, side) for table, at in pairs], np.int64)
@@ -118,6 +121,18 @@ class Rows:
             return values
         pairs = zip(some.tolist(), last.tolist(), strict=True)
         return np.array([self._joined.tables[who].col(name)[row] for who, row in pairs], np.int64)
+
+    def newest_when(self) -> Array:
+        """Return when the newest row of each rank became visible; 0: it has none."""
+        found = np.zeros(len(self.counts), np.int64)
+        some = np.flatnonzero(self.counts)
+        last = self.counts[some] - 1
+        if self._kept:
+            found[some] = self._joined.when()[self._joined.starts[some] + last]
+        else:
+            pairs = zip(some.tolist(), last.tolist(), strict=True)
+            found[some] = [self._joined.tables[who].when[row] for who, row in pairs]
+        return found
 
     def take(self, names: Sequence[str], begins: Array, ends: Array | None = None) -> Columns:
         """Return each rank's rows from its begin on, up to its end."""

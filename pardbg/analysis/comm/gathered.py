@@ -62,6 +62,7 @@ class Gathered:
         self._own_groups: list[GroupDef] = []
         self._uneven: set[int] = set()
         """Groups that ranks define differently."""
+        self._newest: dict[tuple[int, int], int] = {}
         issued, done = self._columns(start_ns)
         self._number(issued)
         self._complete(issued, done)
@@ -172,8 +173,21 @@ class Gathered:
             return True
         here = set(self._ranks[self._rows["who"][part]].tolist())
         absent = [r for r in group.ranks if r not in here and r in self._view.ranks]
-        reached = self.reached(at) if absent else {}
-        return any(reached.get(r, _LATER) > self._rows["seq"][part][0] for r in absent)
+        reached, seq = self.reached(at) if absent else {}, int(self._rows["seq"][part][0])
+        return any(
+            (reached[r] if r in reached else self._newest_seq(r, number)) >= seq for r in absent
+        )
+
+    def _newest_seq(self, rank: int, number: int) -> int:
+        """Return the newest seq of a rank that has no rows of the group here."""
+        if (rank, number) not in self._newest:
+            process, name = self._view.ranks[rank], _name(self.groups[number])
+            table, visible = self._view.rows(process, "issue")
+            own = [gid for gid, group in process.groups.items() if _name(group) == name]
+            of = np.flatnonzero(np.isin(table.col("group_id")[:visible], own))
+            none = _LATER if table.base else -1  # what was evicted nobody knows
+            self._newest[rank, number] = int(table.col("seq")[of[-1]]) if len(of) else none
+        return self._newest[rank, number]
 
     def reached(self, at: int) -> Mapping[int, int]:
         """Return the newest seq of each rank in the collective's group."""

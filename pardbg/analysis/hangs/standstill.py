@@ -84,7 +84,8 @@ def seen(view: View, rank: int) -> Seen:
     process = view.ranks[rank]
     said = states(view).get(process.proc, {})
     action = running_action(view, rank)
-    moved = max(_newest(view, process), min(fields.integer(said, "since_ns", 0), view.t_ns))
+    newest = max(process.started_ns or 0, view.newest_ns(process, _TABLES))
+    moved = max(newest, min(fields.integer(said, "since_ns", 0), view.t_ns))
     stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
     ready = _ready(view, process, said)
     frames: tuple[Frame, ...] = ()
@@ -163,15 +164,6 @@ def is_cut_off(view: View, host: str) -> bool:
     if not all(_silent(states(view).get(p.proc, {}), t_ns) for p in ranks.values()):
         return False
     return max(beats) - min(beats) <= _TOGETHER_NS
-
-
-def _newest(view: View, process: Process) -> int:
-    newest = process.started_ns or 0
-    for name in _TABLES:
-        table, visible = view.rows(process, name)
-        if visible:
-            newest = max(newest, int(table.when[visible - 1]))
-    return newest
 
 
 Threads = tuple[tuple[str, tuple[Frame, ...]], ...]

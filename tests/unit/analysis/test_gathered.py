@@ -85,3 +85,17 @@ def test_of_a_few_more_is_to_be_looked_at() -> None:
         (1, ns(10), ns(14)), (2, ns(11), None),
     ]  # fmt: skip
     assert collectives(View(Trace(2).store(), None)) == ()
+
+
+@pytest.mark.parametrize(("second", "cut"), [(None, False), (30, True)])
+def test_who_has_not_come_yet_is_told_from_who_came_before(second: float | None, cut: bool) -> None:
+    """Read from 40 ms on, when rank 0 issues the second op: rank 1 hangs, or issued it at 30 ms."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 1, 2)
+    trace.ranks[0].collective("world", "all_reduce", 50, None)
+    if second is not None:
+        trace.ranks[1].collective("world", "all_reduce", second, None)
+    found = Gathered(View(trace.store(), ns(100)), ns(40))
+    (place,) = found.last(None)
+    assert found.cut(place) is cut
