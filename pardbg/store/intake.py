@@ -179,11 +179,14 @@ def _distribute(
     new[1:] = (who[1:] != who[:-1]) | (tables[1:] != tables[:-1])
     begins = np.flatnonzero(new)
     ends = [*begins[1:].tolist(), len(at)]
-    when = np.where(_BY_BEGIN[tables], records["t0_ns"][at], records["t1_ns"][at])
-    for messy in np.flatnonzero(_falls(when, new, begins)).tolist():
-        part = slice(begins[messy], ends[messy])
-        at[part] = at[part][np.argsort(when[part], kind="stable")]
     blocks = blocks_of(taken(records, at))
+    when = np.where(_BY_BEGIN[tables], column(blocks, "t0_ns"), column(blocks, "t1_ns"))
+    messy = np.flatnonzero(_falls(when, new, begins)).tolist()
+    for one in messy:
+        part = slice(begins[one], ends[one])
+        at[part] = at[part][np.argsort(when[part], kind="stable")]
+    if messy:
+        blocks = blocks_of(taken(records, at))
     back = _falls(column(blocks, "step"), new, begins).tolist()
     longest = np.maximum.reduceat(column(blocks, "t1_ns") - column(blocks, "t0_ns"), begins)
     of = zip(

@@ -17,7 +17,7 @@ from pardbg_agent.wire import RECORD_BYTES
 
 SUMMED: Final = "op_sum"
 PART: Final = "part"
-FLUSH_BYTES: Final = 4 << 20
+FLUSH_BYTES: Final = 1 << 20
 _MAX_GAPS: Final = 4096
 
 

@@ -20,7 +20,7 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
-GLANCE_SHARE, MANY_SHARE = 8, 10
+GLANCE_SHARE, MANY_SHARE = 8, 6
 """As SHARE, for a live run of very many ranks: first answers, and whole ones by cost."""
 HASTY_SHARE = 3
 """A whole one where ranks have come to a stop, or go on again, since the last."""
