@@ -113,9 +113,12 @@ class Core:
         """The main thread has ended: threads and exit handlers run."""
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
-        self._step_cost = (0, 0)
-        self._budget = budget_from_env() if run is not None else 0.0
-        self._over = 0
+        self.spent = (0, 0)
+        """(ns, calls) of all hooks at the last step's end."""
+        self.budget = budget_from_env() if run is not None else 0.0
+        """Share of a step that hooks may take; 0: any."""
+        self.num_over = 0
+        """Steps in a row that were over it."""
 
     def set_rank(self, rank: int, world_size: int) -> None:
         """The rank as its groups say it: ring header and PROCESS follow."""
@@ -143,8 +146,8 @@ class Core:
         """
         t0, t1 = self.step_t0, clock.now_ns() if t1 is None else t1
         spent, calls = self.cost()
-        cost, num_calls = max(0, spent - self._step_cost[0]), calls - self._step_cost[1]
-        self._step_cost, self.step_t0 = (spent, calls), t1
+        cost, num_calls = max(0, spent - self.spent[0]), calls - self.spent[1]
+        self.spent, self.step_t0 = (spent, calls), t1
         step = self.step if n is None else max(0, n)
         self.record(
             Kind.STEP, Lane.STEP, 0, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
@@ -155,7 +158,7 @@ class Core:
             self._watch_step(self.watches.slow, step, t0, t1)
         self.step = step + 1
         self.changed()
-        if self._budget > 0:
+        if self.budget > 0:
             self._keep_budget(cost, t1 - t0)
 
     def cost(self) -> tuple[int, int]:
@@ -234,12 +237,12 @@ class Core:
         }  # fmt: skip
 
     def _keep_budget(self, cost_ns: int, step_ns: int) -> None:
-        over = self.level > OFF and cost_ns > self._budget * step_ns
-        self._over = self._over + 1 if over else 0
-        if self._over >= BUDGET_STEPS:
-            self._over = 0
+        over = self.level > OFF and cost_ns > self.budget * step_ns
+        self.num_over = self.num_over + 1 if over else 0
+        if self.num_over >= BUDGET_STEPS:
+            self.num_over = 0
             share = percent(cost_ns / max(step_ns, 1))
-            why = f"hooks took {share} of a step, budget {percent(self._budget)}"
+            why = f"hooks took {share} of a step, budget {percent(self.budget)}"
             self.set_level(self.level - 1, why)
 
     def _identified(self, fields: dict[str, Any]) -> None:

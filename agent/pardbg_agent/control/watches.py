@@ -42,8 +42,8 @@ class Watches:
     """All watches of the rank. Of several of a kind, the one with the lowest limit counts."""
 
     __slots__ = (
-        "_all", "_left", "active", "before_issue", "diverge", "hits", "memory", "mismatch", "nan",
-        "skew", "slow", "unknown",
+        "_all", "_left", "active", "before_issue", "diverge", "few", "hits", "memory", "mismatch",
+        "nan", "skew", "slow", "unknown",
     )  # fmt: skip
 
     def __init__(self, watches: Iterable[Watch] = (), unknown: tuple[str, ...] = ()) -> None:
@@ -55,6 +55,8 @@ class Watches:
         self.memory = self._of("memory")
         self.diverge = self._of("diverge")
         self.active = bool(self._all)
+        self.few = self.nan is self.memory is self.diverge is None
+        """No watch that looks at every phase or action."""
         self.before_issue = any(one.kind in BEFORE_ISSUE for one in self._all)
         self.unknown = unknown
         """Kinds that this agent does not have."""

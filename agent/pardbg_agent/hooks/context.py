@@ -195,6 +195,8 @@ class Context:
     loss: BatchLoss = field(default_factory=BatchLoss)
     """What backward was called on since an optimizer stepped: the loss that its gradients belong
     to, also with gradient accumulation."""
+    of_schedules: int = 0
+    """Schedule steps since a step ended: the next one ends it if no optimizer does."""
     saved: Any = None
     """On sampled steps, from a forward's end to its backward's: what it saved (saved.Count)."""
     recomputed_bytes: int = 0

@@ -23,7 +23,7 @@ from pardbg_agent.hooks.comm import (
 from pardbg_agent.hooks.memory import saved_tensors, wrappers
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, remote_calls, step_phases
-from pardbg_agent.hooks.watch import diverge, probes
+from pardbg_agent.hooks.watch import probes
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
 
@@ -31,7 +31,6 @@ _HOOKS: Final[tuple[Any, ...]] = (
     host_calls, probes, step_phases, pipeline, frameworks, wrappers, fsdp, recompute,
     remote_calls,
 )  # fmt: skip
-"""Those of watches come before training's: a step's number moves on there."""
 
 
 class OpHooks(Protocol):
@@ -64,7 +63,8 @@ class Installed:
             raise
 
     def _install(self) -> None:
-        patching.use_compiling(torch.compiler.is_compiling)
+        compiler = torch.compiler
+        patching.use_compiling(compiler.is_compiling, compiler.is_dynamo_compiling)
         context.forget()
         self._ops = choose()
         groups.PROCESS.source = self._ops.name
@@ -80,7 +80,6 @@ class Installed:
             c10d._update_default_pg, groups.default_made))  # fmt: skip
         mesh = device_mesh.DeviceMesh
         self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
-        self._handles += diverge.install()
         for hook in _HOOKS:
             self._handles += hook.install(self._patches, self._late) or ()
         default = c10d._world.default_pg

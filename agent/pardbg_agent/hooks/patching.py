@@ -171,10 +171,14 @@ compiling: Callable[[], bool] = _never
 alone."""
 
 
-def use_compiling(test: Callable[[], bool]) -> None:
+tracing: Callable[[], bool] = _never
+"""torch.compiler.is_dynamo_compiling: the same for Dynamo alone, and False at no cost."""
+
+
+def use_compiling(compiles: Callable[[], bool], traces: Callable[[], bool]) -> None:
     """Known once torch is imported."""
-    global compiling
-    compiling = test
+    global compiling, tracing
+    compiling, tracing = compiles, traces
 
 
 def unseen(function: Any) -> Any:

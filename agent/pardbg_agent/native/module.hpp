@@ -114,6 +114,41 @@ py::tuple row(const Open& o) {
 
 #include "pipeline.hpp"
 
+#include "phases.hpp"
+
+namespace pardbg {
+namespace {
+
+PyObject* quick(PyObject* self, PyObject* const* args, Py_ssize_t num, PyObject* names) {
+  const Quick& q = *static_cast<Quick*>(PyCapsule_GetPointer(self, nullptr));
+  switch (q.kind) {
+    case 'a': return act(q, args, num, names);
+    case 'l': return loss(q, args, num, names);
+    case 'm': return messages(q, args, num, names);
+    case 'f': return forward(q, args, num, names);
+    case 'b': return backward(q, args, num, names);
+    case 'o': return optimizer_begins(q, args, num, names);
+    default: return optimizer_ended(q, args, num, names);
+  }
+}
+PyMethodDef quick_def = {"quick", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&quick)),
+                         METH_FASTCALL | METH_KEYWORDS, nullptr};
+
+// What is to stand in the place of `python`, which is `original` with its hook, or a hook alone.
+py::object quick_of(py::object original, py::object python, char kind, char letter, bool send) {
+  const py::capsule self(
+      new Quick{original.release().ptr(), python.release().ptr(), kind, letter, send}, [](void* p) {
+        const auto* q = static_cast<Quick*>(p);
+        Py_DECREF(q->original);
+        Py_DECREF(q->python);
+        delete q;
+      });
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&quick_def, self.ptr()));
+}
+
+}  // namespace
+}  // namespace pardbg
+
 PYBIND11_MODULE(_hotpath, m) {
   using namespace pardbg;
   m.def("install", &install);
@@ -129,13 +164,18 @@ PYBIND11_MODULE(_hotpath, m) {
   m.def("forked", [] {
     if (State* s = current.exchange(nullptr)) s->gone = true;
     passing = thread_known = false;
-    run = Run{};
+    run = Run{}, loop = Loop{};
   });
   m.def("wait_of", [](py::object original) {
     auto f = py::reinterpret_steal<py::object>(PyCFunction_New(&wait_def, original.ptr()));
     return py::reinterpret_steal<py::object>(PyInstanceMethod_New(f.ptr()));
   });
   m.def("quick", &quick_of);
+  m.def("method", [](const py::object& function) {
+    return py::reinterpret_steal<py::object>(PyInstanceMethod_New(function.ptr()));
+  });
+  m.def("knows", &knows);
+  m.def("rest", &rest);
   m.def("specs", [] {
     py::list all;
     for (const Spec& s : kSpecs)
@@ -188,8 +228,10 @@ PYBIND11_MODULE(_hotpath, m) {
                      bool quick) {
         State& s = *o.state;
         s.step = step, s.closed = closed, s.slow = slow, s.probes = probes, s.quick = quick;
-        s.level = level;
+        if (s.level.exchange(level) != level) until(o, py::none(), 0, 0);
       })
+      .def("follows", &follows)
+      .def("until", &until)
       .def("run_begins", &run_begins)
       .def("run_ended", &run_ended)
       .def("pull", &pull)
@@ -203,7 +245,6 @@ PYBIND11_MODULE(_hotpath, m) {
         return py::make_tuple(calls * kOpNs + s.own_ns.load(), calls + s.own_calls.load());
       })
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
-      .def("probe_ns", [](Owner& o) { return o.state->probe_ns.load(); })
       .def("sums", [](Owner& o) { return o.state->sums.take(); })
       .def("poll", [](Owner& o) {
         py::list ended;

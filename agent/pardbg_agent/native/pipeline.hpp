@@ -12,7 +12,9 @@ namespace {
 
 struct Quick {  // a method, and its hook in Python
   PyObject *original, *python;
-  char kind, letter;  // a: an action, with the verb's first letter; l: loss; m: messages, F or B
+  // a: an action, with the verb's first letter; l: loss; m: messages, F or B; phases.hpp's: f, b:
+  // forward and backward, o, e: the optimizer's begin and end, which have no original
+  char kind, letter;
   bool send;
 };
 
@@ -40,6 +42,16 @@ struct Words {  // names of attributes
   PARDBG_WORD(has_backward);
   PARDBG_WORD(tensor);
   PARDBG_WORD(defs);
+  PARDBG_WORD(state);
+  PARDBG_WORD(step);
+  PARDBG_WORD(step_t0);
+  PARDBG_WORD(spent);
+  PARDBG_WORD(hook_ns);
+  PARDBG_WORD(hook_calls);
+  PARDBG_WORD(explicit_steps);
+  PARDBG_WORD(loss);
+  PARDBG_WORD(clear);
+  PARDBG_WORD(_is_compiling_flag);
 #undef PARDBG_WORD
 };
 const Words& words() {
@@ -214,26 +226,6 @@ PyObject* messages(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObje
   });
   s->own_ns += now_ns() - t0, s->own_calls += 1;
   return ops;
-}
-
-PyObject* quick(PyObject* self, PyObject* const* args, Py_ssize_t num, PyObject* names) {
-  const Quick& q = *static_cast<Quick*>(PyCapsule_GetPointer(self, nullptr));
-  return (q.kind == 'a' ? act : q.kind == 'l' ? loss : messages)(q, args, num, names);
-}
-PyMethodDef quick_def = {"quick", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&quick)),
-                         METH_FASTCALL | METH_KEYWORDS, nullptr};
-
-// The method that is to stand in the place of `python`, which is `original` with its hook.
-py::object quick_of(py::object original, py::object python, char kind, char letter, bool send) {
-  const py::capsule self(
-      new Quick{original.release().ptr(), python.release().ptr(), kind, letter, send}, [](void* p) {
-        const auto* q = static_cast<Quick*>(p);
-        Py_DECREF(q->original);
-        Py_DECREF(q->python);
-        delete q;
-      });
-  auto f = py::reinterpret_steal<py::object>(PyCFunction_New(&quick_def, self.ptr()));
-  return py::reinterpret_steal<py::object>(PyInstanceMethod_New(f.ptr()));
 }
 
 void run_begins(Owner& o, const py::object& core, uint32_t phase) {

@@ -266,6 +266,11 @@ class Sums {
     number += 1, bytes += std::max(r.a, r.b), ns += t1 - r.t0;
   }
 
+  bool some() {
+    std::lock_guard<std::mutex> lock(lock_);
+    return !sums_.empty();
+  }
+
   std::map<Key, Sum> take() {
     std::lock_guard<std::mutex> lock(lock_);
     return std::exchange(sums_, {});

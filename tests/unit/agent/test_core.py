@@ -142,7 +142,7 @@ def test_step_end_carries_the_agents_cost(core: Core) -> None:
 
 
 def test_the_budget_lowers_the_level_after_five_dear_steps(core: Core) -> None:
-    core._budget, core.step_t0 = 0.01, 0
+    core.budget, core.step_t0 = 0.01, 0
     t = 0
     for expected in (FULL, FULL, FULL, FULL, SUMMARY):
         t += 1000
@@ -155,7 +155,7 @@ def test_the_budget_lowers_the_level_after_five_dear_steps(core: Core) -> None:
 
 
 def test_one_cheap_step_resets_the_budgets_count(core: Core) -> None:
-    core._budget, core.step_t0 = 0.01, 0
+    core.budget, core.step_t0 = 0.01, 0
     for n in range(1, 20):
         core.hook_ns += 9 if n % 5 == 0 else 11
         core.step_end(t1=n * 1000)

@@ -27,7 +27,7 @@ from tests.distributed.programs.watched import Rank, make_run, read_rank
 
 
 @pytest.fixture
-def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
+def c(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
     """Hooks in place, and a Core, as after the first group."""
     monkeypatch.setenv("PARDBG", make_run(tmp_path)["PARDBG"])
     hooks.install()

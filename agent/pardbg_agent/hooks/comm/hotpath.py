@@ -8,20 +8,23 @@ op table are one for both sides: the C++ ones.
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
-from functools import partial
 from typing import Any, Final, cast
+
+import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control.inspect import hide_own
-from pardbg_agent.hooks import context
+from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import collectives, groups
 from pardbg_agent.hooks.comm.op_arguments import SPECS
-from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.context import LOCAL, Context, Op, State
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, unseen
+from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import as_state
@@ -89,6 +92,7 @@ class Hotpath:
         """Unregister. What is open still tells of its completion."""
         _core.ON_START = None
         _process.module.uninstall()
+        _process.module.rest()
 
     def wait_of(self, original: Any) -> Any:
         """Work.wait, in C++."""
@@ -99,7 +103,55 @@ def quick(patches: Patches, owner: Any, name: str, original: Any, *what: Any) ->
     """Put C++ in front of the hook of a pipeline stage's method, where ops are seen there: what
     is nothing out of the ordinary is recorded in one call. ``what``: pipeline.hpp's Quick."""
     if groups.PROCESS.source == Hotpath.name:
-        patches.set(owner, name, _process.module.quick(original, getattr(owner, name), *what))
+        made = _process.module.quick(original, getattr(owner, name), *what)
+        patches.set(owner, name, _process.module.method(made))
+
+
+def knows_steps(share_of: Any, see_loss: Any, after_backward: Any) -> None:
+    """Give C++ what it needs of training steps' hooks (native/phases.hpp)."""
+    if groups.PROCESS.source == Hotpath.name:
+        _process.module.knows(
+            LOCAL, State, Context, BatchLoss, share_of, see_loss, after_backward,
+            vars(torch.compiler),
+        )  # fmt: skip
+
+
+def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:
+    """The same as ``quick`` for what Dynamo may trace: it must find Python."""
+    if groups.PROCESS.source != Hotpath.name:
+        return
+    made = _process.module.quick(original, getattr(owner, name), kind, kind, False)
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if patching.tracing():
+            return original(*args, **kwargs)
+        try:
+            return made(*args, **kwargs)
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    patches.set(owner, name, watched)
+
+
+def quick_hook(hook: Any, kind: str) -> Any:
+    """Return an optimizers' hook with C++ in front of it."""
+    if groups.PROCESS.source != Hotpath.name:
+        return hook
+    made = _process.module.quick(None, hook, kind, kind, False)
+
+    def watched(*args: Any) -> None:
+        if not patching.tracing():
+            made(*args)
+
+    return watched
+
+
+def python_ends_steps(c: _core.Core) -> None:
+    """The next step's end is none that C++ may see."""
+    if c.native is not None:
+        c.native.until(None, 0, 0)
 
 
 def _is_new(c: _core.Core) -> bool:
@@ -125,10 +177,10 @@ def _adopt(c: _core.Core) -> None:
         c.gate.inside_native = table.inside
     if c.native is not None:
         x = context.of(c)
+        c.native.follows(c, x, c.budget)
         x.labels = c.native.table.labels
-        x.part(probes.Probes).elsewhere = c.native.table.probe_ns
         c.pollers.append(c.native.poll)
-        c.changed = c.gate.changed = partial(_tell, c)
+        c.changed = c.gate.changed = functools.partial(_tell, c)
         _tell(c)
 
 
@@ -147,7 +199,8 @@ def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool]:
     return (
         c.level, c.step, c.gate.closed, c.watches.slow is not None,
         known is not None and known.on and known.told < probes.MAX_TOLD,
-        c.watches.memory is None and not c.guard.disabled and not saved_tensors.due(c.step),
+        not c.guard.disabled and not saved_tensors.due(c.step) and c.watches.few
+        and (known is None or not known.ask_gradients),
     )  # fmt: skip
 
 

@@ -24,9 +24,11 @@ EVERY: Final = 50
 MAX_START: Final = 256
 """Maximum number of parameters read before the first step."""
 _PLAIN: Final = (torch.nn.Parameter, torch.Tensor)
-TOTAL_EVERY_NS: Final = 200_000_000
+TOTAL_EVERY_NS: Final = 500_000_000
 """Minimum time between readings of the process's (or device's) total: 0.1 ms of CPU each, behind a
 step that has emptied the caches."""
+FIRST_STEPS: Final = 3
+"""In each of them everything is counted."""
 COUNT_EVERY: Final = 10
 """Steps between looks at whether there are other parameters or states to count than before."""
 
@@ -68,7 +70,7 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
         known.total_ns = t
         c.guard.call("allocator", _total, c, known, t)  # a pluggable one keeps no statistics
         memory_limit.sample(c, t)
-    first, others = c.step < 3, len(x.optimizers) != known.optimizers
+    first, others = c.step < FIRST_STEPS, len(x.optimizers) != known.optimizers
     if first or others or c.step % COUNT_EVERY == 0:
         counts, known.optimizers = _counts(x), len(x.optimizers)
         if first or c.step % EVERY == 0 or counts != known.counted:

@@ -37,6 +37,12 @@ class Cycle:
         self._only: Any = None
         """The one that each round so far was made of: nothing below would change."""
 
+    @property
+    def only(self) -> Any:
+        """Return a weak reference to the optimizer each of whose steps ends a training step; None:
+        there is none such."""
+        return None if self.to_come else self._only
+
     def stepped(self, optimizer: Any) -> bool:
         """Note an optimizer's step. Return whether it ends the training step."""
         if self._only is not None and self._only() is optimizer and not self.to_come:

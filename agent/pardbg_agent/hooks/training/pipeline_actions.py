@@ -108,7 +108,7 @@ class Actions:
         self.flush()
         local().pipeline -= 1
         self.phase_pauses(t1, failed)
-        self._x.part(step_phases.Steps).of_schedules += 1
+        self._x.of_schedules += 1
 
     def phase_pauses(self, t: int, failed: bool = False) -> None:
         """The phase of the run that is open ends: the run does, or the optimizer steps inside

@@ -20,14 +20,14 @@ import torch.optim.optimizer as optimizers
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, patching
-from pardbg_agent.hooks.comm import works
+from pardbg_agent.hooks.comm import hotpath, works
 from pardbg_agent.hooks.context import LOCAL, Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import parameters_of
 from pardbg_agent.hooks.training.batch_loss import share_of
 from pardbg_agent.hooks.training.cycle import Cycle, is_outer
-from pardbg_agent.hooks.watch import not_finite
+from pardbg_agent.hooks.watch import diverge, not_finite, probes
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
@@ -41,28 +41,20 @@ _SHARES = "torchtitan.components.loss"
 """Once it is imported, backward begins from a part of the sum over all ranks' tokens: no loss."""
 
 
-class Steps:
-    """Where training steps end."""
-
-    def __init__(self) -> None:
-        self.cycle = Cycle()
-        self.of_schedules = 0
-        """Schedule steps since a step ended: the next one ends it if no optimizer does."""
-
-
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
+    hotpath.knows_steps(share_of, _see_loss, after_backward)
+    original = torch.autograd.backward
     patches.around(
         torch.autograd, "backward", "backward", before_backward, after_backward, _in_a_run
     )
+    hotpath.quick_call(patches, torch.autograd, "backward", original, "b")
     scaler = getattr(torch.amp, "GradScaler", None)
     patches.around(scaler, "scale", "scale", before_scale)
     patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
     late.when_imported(
         "torch.nn.parallel.distributed",
-        lambda m: patches.around(
-            m.DistributedDataParallel, "forward", "ddp.forward", before_forward, after_forward
-        ),
+        lambda m: _hook_ddp(patches, m.DistributedDataParallel),
     )
     late.when_imported(
         "torch.utils.data.dataloader",
@@ -77,9 +69,15 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
         ),
     )
     return [
-        optimizers.register_optimizer_step_pre_hook(_optimizer_begins),
-        optimizers.register_optimizer_step_post_hook(_optimizer_ended),
+        optimizers.register_optimizer_step_pre_hook(hotpath.quick_hook(_step_comes, "o")),
+        optimizers.register_optimizer_step_post_hook(hotpath.quick_hook(_stepped, "e")),
     ]
+
+
+def _hook_ddp(patches: Patches, ddp: Any) -> None:
+    original = ddp.forward
+    patches.around(ddp, "forward", "ddp.forward", before_forward, after_forward)
+    hotpath.quick_call(patches, ddp, "forward", original, "f")
 
 
 # -- phases
@@ -275,9 +273,11 @@ def _made(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # one that cannot be hashed
-            to_come = context.current().part(Steps).cycle.to_come
+            to_come = context.current().part(Cycle).to_come
             if not is_outer(self, to_come):
                 to_come.add(self)
+                if _core.CURRENT is not None:
+                    hotpath.python_ends_steps(_core.CURRENT)
 
     return init
 
@@ -293,15 +293,26 @@ def _after_state(*_: Any) -> None:
     local().initializing -= 1
 
 
-def _optimizer_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if patching.compiling():
-        return
+def _step_comes(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if not patching.compiling():
+        diverge.optimizer_begins(optimizer)
+        _optimizer_begins(optimizer)
+
+
+def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if not patching.compiling():
+        diverge.optimizer_ended(optimizer)
+        probes.optimizer_ended(optimizer)
+        _optimizer_ended(optimizer)  # last: the step's number moves on
+
+
+def _optimizer_begins(optimizer: Any) -> None:
     c = _core.CURRENT
     if c is None or c.level == 0 or "optimizer" in c.guard.disabled or local().initializing:
         return
     outer = local().optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
-        context.of(c).part(Steps).cycle.to_come.discard(optimizer)
+        context.of(c).part(Cycle).to_come.discard(optimizer)
         return  # ZeroRedundancyOptimizer steps its local one inside
     begun = now_ns()
     c.guard.call("optimizer", _enter, c, optimizer)
@@ -331,9 +342,7 @@ def _phase_begins(c: _core.Core, x: Context, t0: int) -> None:
     phase_begins(c, x, "optimizer", t0)
 
 
-def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if patching.compiling():
-        return
+def _optimizer_ended(optimizer: Any) -> None:
     c, outer = _core.CURRENT, local().optimizer
     if c is None or outer is None or outer[0]() is not optimizer:
         return
@@ -387,11 +396,12 @@ def _after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
     """An optimizer stepped, until ``t1``; perhaps it was the last one of a training step."""
     x.loss.clear()
-    if x.part(Steps).cycle.stepped(optimizer):
+    if x.part(Cycle).stepped(optimizer):
         if x.optimizers:  # else their parameters live elsewhere
             c.guard.call("memory", usage.sample, c, x, t1)
         spend(c, t1)
         step_ended(c, x)
+        _leave_to_native(c, x)
         t1 = now_ns()
     _anchor(c, x, now_ns())
     if x.actions is not None:
@@ -399,10 +409,30 @@ def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
     spend(c, t1)
 
 
+def _leave_to_native(c: _core.Core, x: Context) -> None:
+    """Where each step ends with the same optimizer's, C++ ends those in which nothing is counted,
+    compared or read."""
+    if c.native is None:
+        return
+    known = x.part(usage.Usage)
+    if not known.graded or c.num_over:
+        hotpath.python_ends_steps(c)
+        return
+    step = c.step
+    while not (
+        step < usage.FIRST_STEPS
+        or step % usage.COUNT_EVERY == 0
+        or step % probes.EVERY == 0
+        or saved_tensors.due(step + 1)
+    ):
+        step += 1
+    c.native.until(x.part(Cycle).only, step, known.total_ns + usage.TOTAL_EVERY_NS)
+
+
 def step_ended(c: _core.Core, x: Context) -> None:
     """End a training step: write its record, pass its gate. The program's own step() has
     precedence."""
-    x.part(Steps).of_schedules = 0
+    x.of_schedules = 0
     if c.explicit_steps:
         return
     c.step_end()
@@ -414,10 +444,9 @@ def step_ended(c: _core.Core, x: Context) -> None:
 
 def schedule_begins(c: _core.Core, x: Context) -> None:
     """Without an optimizer, a schedule's step() that begins ends the step before it."""
-    steps = x.part(Steps)
-    if steps.cycle.used or c.explicit_steps:
+    if x.part(Cycle).used or c.explicit_steps:
         return
-    if steps.of_schedules:
+    if x.of_schedules:
         step_ended(c, x)
     elif c.gate.closed:
         wait_gate(c, Gate.STEP, f"step {c.step}")

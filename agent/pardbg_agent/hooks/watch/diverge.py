@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-import torch.optim.optimizer as optimizers
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
@@ -73,16 +72,9 @@ class Optimizers(weakref.WeakKeyDictionary[Any, Known]):
     """optimizer -> what is known of it"""
 
 
-def install() -> list[Any]:
-    """Hook the optimizers' begins and ends; gives the handles to remove. Before training's, which
-    holds at the gates that ``stop`` closes."""
-    return [
-        optimizers.register_optimizer_step_pre_hook(_begins),
-        optimizers.register_optimizer_step_post_hook(_ended),
-    ]
-
-
-def _begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+def optimizer_begins(optimizer: Any) -> None:
+    """An optimizer is going to step; before training's hook, which holds at the gates that
+    ``stop`` closes."""
     c = _core.CURRENT
     if c is None or not c.level or _HOOK in c.guard.disabled or patching.compiling():
         return
@@ -98,7 +90,8 @@ def _begins(optimizer: Any, args: Any, kwargs: Any) -> None:
         _look(c, optimizer, known, "gradient", c.watches.diverge)
 
 
-def _ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+def optimizer_ended(optimizer: Any) -> None:
+    """It has stepped."""
     c = _core.CURRENT
     if c is None or c.watches.diverge is None or not c.level or _HOOK in c.guard.disabled:
         return

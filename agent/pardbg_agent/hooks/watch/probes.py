@@ -9,7 +9,8 @@ them, and replicas that are no longer equal.
   analysis compares ranks; here nobody talks to anybody. Without DDP (gradients averaged by hand,
   optimizers that shard their state) it is all plain parameters that the optimizer steps.
 
-Only tensors in host memory, and at most SHARE of the time; ``PARDBG_PROBES=off`` leaves out all.
+Only tensors in host memory, and at most SHARE of the time each (but a few elements of each input
+are always looked at); ``PARDBG_PROBES=off`` leaves out all.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ import itertools
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import torch
 import torch.distributed.distributed_c10d as c10d
-import torch.optim.optimizer as optimizers
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
@@ -41,7 +41,10 @@ ENV: Final = "PARDBG_PROBES"
 LEAST_BYTES: Final = 16_384
 EVERY: Final = 10
 """Steps between two checksums; the first step has one too."""
-SHARE: Final = 0.003
+SHARE: Final = 0.0005
+"""Of the time, for inputs of ops, and again for checksums."""
+SAMPLED: Final = 64
+"""Elements of an input that are looked at where there is no time for all of them."""
 FREE_NS: Final = 20_000_000
 """Time probes may take before SHARE counts: the first steps are slow ones."""
 MAX_TOLD: Final = 64
@@ -61,15 +64,27 @@ _HOOK = "probe"
 _MASK: Final = (1 << 63) - 1
 
 
+class Allowance:
+    """What one kind of probe has taken, and whether it may take more."""
+
+    __slots__ = ("since_ns", "spent_ns")
+
+    def __init__(self) -> None:
+        self.spent_ns, self.since_ns = 0, now_ns()
+
+    @property
+    def left(self) -> bool:
+        """Return whether it is within FREE_NS and SHARE of the time."""
+        return self.spent_ns < FREE_NS + SHARE * (now_ns() - self.since_ns)
+
+
 class Probes:
     """What they have cost and found."""
 
     def __init__(self) -> None:
         self.on = os.environ.get(ENV) != "off"
         """Whether inputs of ops are looked at."""
-        self.spent_ns, self.since_ns = 0, now_ns()
-        self.elsewhere: Callable[[], int] = int
-        """ns that looks at inputs took in C++."""
+        self.inputs, self.checksums = Allowance(), Allowance()
         self.told = 0
         self.ask_gradients = False
         self.replicas: Any = weakref.WeakKeyDictionary()
@@ -80,15 +95,9 @@ class Probes:
         self.names: Any = weakref.WeakKeyDictionary()
         """module -> ((parameter, name), ...) by weak reference to the parameter."""
 
-    @property
-    def affordable(self) -> bool:
-        """Return whether probes are within FREE_NS and SHARE of the time."""
-        spent = self.spent_ns + self.elsewhere()
-        return spent < FREE_NS + SHARE * (now_ns() - self.since_ns)
 
-
-def install(patches: Patches, late: LateImports) -> list[Any]:
-    """Hook DDP's constructor and the optimizers' ends; gives the handles to remove."""
+def install(patches: Patches, late: LateImports) -> None:
+    """Hook DDP's constructor."""
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
@@ -98,9 +107,6 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
             m.DistributedDataParallel, "__init__", "probe.ddp", _made, _is_made
         ),
     )
-    if wanted == "off":
-        return []
-    return [optimizers.register_optimizer_step_post_hook(_optimizer_ended)]
 
 
 # -- NaN
@@ -114,16 +120,27 @@ def probed(spec: Spec) -> bool:
 
 def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     """Return (number of values that are not finite, place of the first) of an op's input; None: all
-    are, or it was not checked. Never raises."""
+    are, or it was not checked. Where there is no time for all of them, SAMPLED are looked at first:
+    what is wrong in all of a tensor is seen at the first op. Never raises."""
     known = context.of(c).part(Probes)
-    if c.level < 2 or not known.on or known.told >= MAX_TOLD or not known.affordable:
+    if c.level < 2 or not known.on or known.told >= MAX_TOLD:
         return None
     t0 = now_ns()
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return None
-    found: tuple[int, int] | None = c.guard.call(_HOOK, not_finite, tensor)
-    known.spent_ns += now_ns() - t0
+    found: tuple[int, int] | None = c.guard.call(_HOOK, _look, tensor, known.inputs.left, t0)
+    known.inputs.spent_ns += now_ns() - t0
     return found
+
+
+def _look(tensor: Any, whole: bool, t: int) -> tuple[int, int] | None:
+    if torch._C._len_torch_dispatch_stack():
+        return None
+    if not whole and tensor.is_contiguous():
+        every = max(1, tensor.numel() // SAMPLED)
+        if not_finite(tensor.detach().view(-1)[t % every :: every]) is None:
+            return None
+    return not_finite(tensor)
 
 
 def not_finite(tensor: Any) -> tuple[int, int] | None:
@@ -217,20 +234,25 @@ def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
     return [(p, name) for ref, name in known if (p := ref()) is not None]
 
 
-def _optimizer_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+def optimizer_ended(optimizer: Any) -> None:
     """An outermost optimizer has stepped (before the step's number moves on)."""
     c = _core.CURRENT
     if c is None or c.level < 2 or _HOOK in c.guard.disabled or torch.compiler.is_compiling():
         return
     known, outer = context.of(c).part(Probes), LOCAL.state.optimizer
     due = c.step % EVERY == 0 and (bool(known.replicas) or c.identity.world_size > 1)
-    if not (due or known.ask_gradients) or outer is None or outer[0]() is not optimizer:
+    if (
+        not known.on
+        or not (due or known.ask_gradients)
+        or outer is None
+        or outer[0]() is not optimizer
+    ):
         return
     t0 = now_ns()
     look = known.looks[1] if known.looks[0] == c.step else 0
     known.looks = (c.step, look + 1)
     c.guard.call(_HOOK, _look_at_all, c, known, optimizer, look if due else NONE)
-    known.spent_ns += now_ns() - t0
+    known.checksums.spent_ns += now_ns() - t0
     spend(c, t0)
 
 
@@ -241,7 +263,7 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
         if known.ask_gradients:
             known.ask_gradients = False
             _tell_gradients(c, optimizer)
-        if 0 <= look < MAX_LOOKS and known.affordable:
+        if 0 <= look < MAX_LOOKS and known.checksums.left:
             for module, number in list(known.replicas.items()):
                 row = look + MAX_LOOKS * number
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
