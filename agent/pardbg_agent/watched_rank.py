@@ -113,12 +113,10 @@ class Core:
         """The main thread has ended: threads and exit handlers run."""
         self.sums = Sums()
         self.step_t0 = clock.now_ns()
-        self.spent = (0, 0)
-        """(ns, calls) of all hooks at the last step's end."""
+        self.spent = (0, 0)  # (ns, calls) of all hooks at the last step's end
         self.budget = budget_from_env() if run is not None else 0.0
         """Share of a step that hooks may take; 0: any."""
-        self.num_over = 0
-        """Steps in a row that were over it."""
+        self.num_over = 0  # steps in a row that were over it
 
     def set_rank(self, rank: int, world_size: int) -> None:
         """The rank as its groups say it: ring header and PROCESS follow."""

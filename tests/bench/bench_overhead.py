@@ -1,5 +1,6 @@
 """A training step with the agent at full level beside the same step without, and beside
-torch.profiler: DDP on two ranks and a paced 1F1B on four, both real, on gloo.
+torch.profiler: DDP, FSDP2 and tensor parallelism on two ranks and a paced 1F1B on four, all real,
+on gloo.
 
 Short blocks alternate in one process, plain and watched (hooks taken off and put in place), with a
 profiled one now and then, so that what a shared machine does to one it does to its neighbours.
@@ -41,7 +42,9 @@ SECONDS = float(os.environ.get("PARDBG_BENCH_SECONDS", "75"))
 PAIRS = 80
 """At most."""
 PROFILED_EVERY = 4
-STEPS = 3
+STEPS = 6
+SETTLE = 4
+"""Steps after each switch that are not counted: a job's hooks see once that steps are alike."""
 PACE_MS = 4.0
 
 
@@ -53,8 +56,45 @@ def ddp_step() -> Callable[[], None]:
     torch.manual_seed(0)
     layers = [m for _ in range(8) for m in (torch.nn.Linear(768, 768), torch.nn.GELU())]
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=4)
+    return _stepping(net, torch.randn(160, 768))
+
+
+def fsdp2_step() -> Callable[[], None]:
+    """Eight units, each gathered twice and reduced once."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    units = [torch.nn.Sequential(torch.nn.Linear(768, 768), torch.nn.GELU()) for _ in range(8)]
+    net: Any = torch.nn.Sequential(*units)
+    for unit in units:
+        fully_shard(unit)
+    fully_shard(net)
+    return _stepping(net, torch.randn(160, 768))
+
+
+def tp_step() -> Callable[[], None]:
+    """Eight pairs of layers, the first sharded by columns, the second by rows."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(0)
+    pairs = [
+        torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+        for _ in range(8)
+    ]
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    plan: Any = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    for pair in pairs:
+        parallelize_module(pair, mesh, plan)
+    return _stepping(torch.nn.Sequential(*pairs), torch.randn(160, 512))
+
+
+def _stepping(net: Any, x: torch.Tensor) -> Callable[[], None]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    x = torch.randn(160, 768)
 
     def step() -> None:
         net(x).square().mean().backward()
@@ -87,6 +127,9 @@ def pipeline_step() -> Callable[[], None]:
     return step
 
 
+PROGRAMS = {"ddp": ddp_step, "fsdp2": fsdp2_step, "tp": tp_step, "1f1b": pipeline_step}
+
+
 def block(step: Callable[[], None], way: str) -> tuple[float, float, float, float]:
     """(median ms, own CPU ms, hooks' own ms, ms the profiler takes to end) per step of one block;
     all ranks do it together."""
@@ -100,7 +143,8 @@ def block(step: Callable[[], None], way: str) -> tuple[float, float, float, floa
     c = core.ensure()
     times, own = [], []
     with profiler:
-        step()  # the first after a switch is not counted
+        for _ in range(SETTLE):
+            step()
         cpu = time.process_time()
         for _ in range(STEPS):
             begun, spent = time.perf_counter(), c.cost()[0]
@@ -109,7 +153,7 @@ def block(step: Callable[[], None], way: str) -> tuple[float, float, float, floa
             own.append((c.cost()[0] - spent) / 1e6)
         cpu_ms = (time.process_time() - cpu) * 1000 / STEPS
         ends = time.thread_time()
-    end_ms = (time.thread_time() - ends) * 1000 / (STEPS + 1)
+    end_ms = (time.thread_time() - ends) * 1000 / (STEPS + SETTLE)
     if way == "agent":
         hooks.uninstall()
     return statistics.median(times), cpu_ms, statistics.median(own), end_ms
@@ -134,7 +178,7 @@ def worker(kind: str) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    step = {"ddp": ddp_step, "1f1b": pipeline_step}[kind]()
+    step = PROGRAMS[kind]()
     for _ in range(3):
         step()
     c = core.ensure()
@@ -237,10 +281,12 @@ def figures(name: str, result: dict[str, Any]) -> list[Figure]:
 
 
 def main() -> list[Figure]:
-    ddp, pipeline = run("ddp", 2), run("1f1b", 4)
-    if not (ddp["native"] and pipeline["native"]):
+    names = {"ddp": "ddp, 2 ranks", "fsdp2": "fsdp2, 2", "tp": "tp, 2", "1f1b": "1f1b paced, 4"}
+    wanted = os.environ.get("PARDBG_BENCH_PROGRAMS", ",".join(names)).split(",")
+    found = {kind: run(kind, 4 if kind == "1f1b" else 2) for kind in wanted}
+    if not all(one["native"] for one in found.values()):
         print("the native way is not built (make native): what follows is the Python way's cost")
-    return [*figures("ddp, 2 ranks", ddp), *figures("1f1b paced, 4", pipeline)]
+    return [figure for kind in wanted for figure in figures(names[kind], found[kind])]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ ENV: Final = "PARDBG_NATIVE"
 HERE: Final = os.path.dirname(os.path.abspath(__file__))
 SOURCES: Final = (
     "table.hpp", "scan.hpp", "state.hpp", "module.hpp", "pipeline.hpp", "phases.hpp",
-    "hotpath.cpp",
+    "fsdp.hpp", "hotpath.cpp",
 )  # fmt: skip
 DIGEST: Final = 64
 """Bytes at the end of a built file: its checksum. A file that was cut or changed is not loaded."""

@@ -115,6 +115,7 @@ py::tuple row(const Open& o) {
 #include "pipeline.hpp"
 
 #include "phases.hpp"
+#include "fsdp.hpp"
 
 namespace pardbg {
 namespace {
@@ -127,6 +128,8 @@ PyObject* quick(PyObject* self, PyObject* const* args, Py_ssize_t num, PyObject*
     case 'm': return messages(q, args, num, names);
     case 'f': return forward(q, args, num, names);
     case 'b': return backward(q, args, num, names);
+    case 'u': return unit(q, args, num, names);
+    case 'r': return root(q, args, num, names);
     case 'o': return optimizer_begins(q, args, num, names);
     default: return optimizer_ended(q, args, num, names);
   }
@@ -164,7 +167,7 @@ PYBIND11_MODULE(_hotpath, m) {
   m.def("forked", [] {
     if (State* s = current.exchange(nullptr)) s->gone = true;
     passing = thread_known = false;
-    run = Run{}, loop = Loop{};
+    run = Run{}, loop = Loop{}, units().known.clear();
   });
   m.def("wait_of", [](py::object original) {
     auto f = py::reinterpret_steal<py::object>(PyCFunction_New(&wait_def, original.ptr()));
@@ -175,7 +178,8 @@ PYBIND11_MODULE(_hotpath, m) {
     return py::reinterpret_steal<py::object>(PyInstanceMethod_New(function.ptr()));
   });
   m.def("knows", &knows);
-  m.def("rest", &rest);
+  m.def("knows_units", &knows_units);
+  m.def("rest", [] { rest(), units().forget(); });
   m.def("specs", [] {
     py::list all;
     for (const Spec& s : kSpecs)
@@ -230,7 +234,10 @@ PYBIND11_MODULE(_hotpath, m) {
         s.step = step, s.closed = closed, s.slow = slow, s.probes = probes, s.quick = quick;
         if (s.level.exchange(level) != level) until(o, py::none(), 0, 0);
       })
-      .def("follows", &follows)
+      .def("follows", [](Owner& o, py::object core, py::object context, double budget) {
+        units().forget();
+        follows(o, std::move(core), std::move(context), budget);
+      })
       .def("until", &until)
       .def("run_begins", &run_begins)
       .def("run_ended", &run_ended)

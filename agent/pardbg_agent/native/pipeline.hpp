@@ -13,7 +13,8 @@ namespace {
 struct Quick {  // a method, and its hook in Python
   PyObject *original, *python;
   // a: an action, with the verb's first letter; l: loss; m: messages, F or B; phases.hpp's: f, b:
-  // forward and backward, o, e: the optimizer's begin and end, which have no original
+  // forward and backward, o, e: the optimizer's begin and end, which have no original; fsdp.hpp's:
+  // u: a unit moves, with its verb's letter; r: the root's forward begins or ends (b, e)
   char kind, letter;
   bool send;
 };
@@ -52,6 +53,11 @@ struct Words {  // names of attributes
   PARDBG_WORD(loss);
   PARDBG_WORD(clear);
   PARDBG_WORD(_is_compiling_flag);
+  PARDBG_WORD(_all_gather_result);
+  PARDBG_WORD(_state_ctx);
+  PARDBG_WORD(iter_forward_root);
+  PARDBG_WORD(is_unsharded);
+  PARDBG_WORD(reduce_grads);
 #undef PARDBG_WORD
 };
 const Words& words() {

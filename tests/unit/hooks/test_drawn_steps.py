@@ -3,6 +3,7 @@ Python alone: phases, losses and steps are the same, and so is what the hooks ke
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -228,7 +229,7 @@ def test_both_ways_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             spans = [r for r in read_rank(path).records if r.kind in (Kind.PHASE, Kind.STEP)]
             assert all(0 < r.t0 <= r.t1 for r in spans)
             steps = [r for r in spans if r.kind == Kind.STEP]
-            assert all(a.t1 == b.t0 for a, b in zip(steps, steps[1:], strict=False))
+            assert all(a.t1 == b.t0 for a, b in itertools.pairwise(steps))
             assert all(r.a > 0 and r.b > 0 for r in steps)
     (cpp, kept), (python, same) = found
     assert len(cpp) > 3 * NUM and cpp == python

@@ -116,6 +116,12 @@ def knows_steps(share_of: Any, see_loss: Any, after_backward: Any) -> None:
         )  # fmt: skip
 
 
+def knows_units(unit: type, named: Any) -> None:
+    """The same of FSDP2's units (native/fsdp.hpp)."""
+    if groups.PROCESS.source == Hotpath.name:
+        _process.module.knows_units(unit, Context, named)
+
+
 def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:
     """The same as ``quick`` for what Dynamo may trace: it must find Python."""
     if groups.PROCESS.source != Hotpath.name:

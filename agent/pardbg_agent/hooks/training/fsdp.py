@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
+from pardbg_agent.hooks.comm import hotpath
 from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import step_phases
@@ -17,6 +18,8 @@ from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 _FSDP, _COMM, _FAILED = int(Kind.FSDP), int(Lane.COMM), int(Flag.FAILED)
+_LETTERS: Final = {"unshard": "u", "wait unshard": "w", "reshard": "r", "reduce": "p"}
+"""Of the verbs, in C++."""
 _PACKAGE = "torch.distributed.fsdp._fully_shard"
 
 
@@ -29,16 +32,20 @@ def install(patches: Patches, late: LateImports) -> None:
 def _hook_units(patches: Patches, module: ModuleType) -> None:
     unit = module.FSDPParamGroup
     # Will a call do anything? FSDP calls these in pairs, and most of them find it done.
+    hotpath.knows_units(Unit, named)
     for name, verb, moves in (
         ("unshard", "unshard", lambda u: u._all_gather_result is None and not u.is_unsharded),
         ("wait_for_unshard", "wait unshard", lambda u: u._all_gather_result is not None),
         ("reshard", "reshard", lambda u: u.is_unsharded),
         ("post_backward", "reduce", lambda u: u.reduce_grads),
     ):
+        original = getattr(unit, name)
         patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
+        if hasattr(module, "_dynamo_disable"):  # else Dynamo may trace them: it must find Python
+            hotpath.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
 
 
-class _Unit:
+class Unit:
     """A unit: FSDP gathers and throws away its parameters together."""
 
     __slots__ = ("names", "num_bytes", "resharded_ns", "whole")
@@ -55,6 +62,14 @@ class _Unit:
         self.resharded_ns = 0
 
 
+def named(x: context.Context, unit: Any, letter: str) -> tuple[Unit, int] | None:
+    """Return what is known of a unit, and the name of a verb of it; None: nothing yet."""
+    known = x.fsdp_units.get(unit)
+    verb = next(verb for verb, its in _LETTERS.items() if its == letter)
+    name = known.names.get(verb) if known is not None else None
+    return None if name is None else (known, name)
+
+
 def _before(verb: str, moves: Any) -> Any:
     def before(c: _core.Core, unit: Any, *_: Any, **__: Any) -> Any:
         if not moves(unit):
@@ -63,7 +78,7 @@ def _before(verb: str, moves: Any) -> Any:
         known = x.fsdp_units.get(unit)
         if known is None:
             x.fsdp_groups.add(unit)
-            known = x.fsdp_units[unit] = _Unit(unit)
+            known = x.fsdp_units[unit] = Unit(unit)
         return verb, unit, known, now_ns()
 
     return before
@@ -89,7 +104,7 @@ def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
         )  # fmt: skip
 
 
-def _name(c: _core.Core, unit: Any, known: _Unit, verb: str) -> int:
+def _name(c: _core.Core, unit: Any, known: Unit, verb: str) -> int:
     """``layers.0 unshard``; names of modules come with the first forward."""
     name = known.names.get(verb)
     if name is None:
@@ -104,9 +119,14 @@ def _hook_root(patches: Patches, module: ModuleType) -> None:
     """The root's forward begins in ``_root_pre_forward`` and has ended when its outputs get their
     pre-backward hook. Both are looked up on each call, so modules sharded before us count too."""
     state = module.FSDPState
-    patches.set(state, "_root_pre_forward", _root_begins(state._root_pre_forward))
-    patches.set(state, "_register_pre_backward_hook", _root_ended(
-        state._register_pre_backward_hook))  # fmt: skip
+    for name, hooked, letter in (
+        ("_root_pre_forward", _root_begins, "b"),
+        ("_register_pre_backward_hook", _root_ended, "e"),
+    ):
+        original = getattr(state, name)
+        patches.set(state, name, hooked(original))
+        if hasattr(module, "_dynamo_disable"):
+            hotpath.quick(patches, state, name, original, "r", letter, False)
 
 
 def _root_begins(original: Any) -> Any:
