@@ -17,7 +17,7 @@ struct Unit {
 constexpr std::string_view kVerbsOfUnits = "uwrp";  // unshard, wait unshard, reshard, reduce
 
 struct Units {
-  PyObject* named = nullptr;  // fsdp.named
+  PyObject *named = nullptr, *unsharded = nullptr;  // fsdp.named; ShardedState.UNSHARDED
   Py_ssize_t num_bytes = 0, resharded_ns = 0, whole = 0, gathered_bytes = 0;
   std::unordered_map<const PyObject*, Unit> known;
   void forget() {
@@ -30,11 +30,12 @@ Units& units() {
   return *all;
 }
 
-void knows_units(const py::object& unit, const py::object& context, py::object named) {
+void knows_units(const py::object& unit, const py::object& context, py::object named,
+                 py::object unsharded) {
   Units& all = units();
   all.num_bytes = slot(unit, "num_bytes"), all.resharded_ns = slot(unit, "resharded_ns");
   all.whole = slot(unit, "whole"), all.gathered_bytes = slot(context, "gathered_bytes");
-  all.named = named.release().ptr();
+  all.named = named.release().ptr(), all.unsharded = unsharded.release().ptr();
 }
 
 // What is known of a unit, with the name of this verb of it; nullptr: Python does not know it yet.
@@ -60,12 +61,17 @@ const Unit* unit_of(PyObject* object, size_t verb, char letter) {
   return &found->second;
 }
 
+// FSDPParamGroup.is_unsharded, without a call into Python.
+bool is_unsharded(PyObject* unit) {
+  return get(unit, words()._sharded_state).ptr() == units().unsharded;
+}
+
 // Will the call do anything? FSDP makes them in pairs, and most find it done.
 bool moves(PyObject* unit, char letter) {
   const bool gathering = get(unit, words()._all_gather_result).ptr() != Py_None;
   if (letter == 'w') return gathering;
   if (letter == 'p') return PyObject_IsTrue(get(unit, words().reduce_grads).ptr()) == 1;
-  const bool whole = get(unit, words().is_unsharded).ptr() == Py_True;
+  const bool whole = is_unsharded(unit);
   return letter == 'u' ? !gathering && !whole : whole;
 }
 
@@ -78,7 +84,7 @@ struct Move {
 void moved(State& s, PyObject* x, PyObject* unit, PyObject* kept, Move m) {
   const Units& all = units();
   const int64_t num_bytes = integer(at(kept, all.num_bytes));
-  const bool whole = get(unit, words().is_unsharded).ptr() == Py_True;
+  const bool whole = is_unsharded(unit);
   if (whole != yes(kept, all.whole)) {
     const int64_t gathered = integer(at(x, all.gathered_bytes));
     put(kept, all.whole, Py_NewRef(whole ? Py_True : Py_False));

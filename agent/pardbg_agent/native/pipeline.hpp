@@ -56,7 +56,7 @@ struct Words {  // names of attributes
   PARDBG_WORD(_all_gather_result);
   PARDBG_WORD(_state_ctx);
   PARDBG_WORD(iter_forward_root);
-  PARDBG_WORD(is_unsharded);
+  PARDBG_WORD(_sharded_state);
   PARDBG_WORD(reduce_grads);
 #undef PARDBG_WORD
 };

@@ -116,10 +116,10 @@ def knows_steps(share_of: Any, see_loss: Any, after_backward: Any) -> None:
         )  # fmt: skip
 
 
-def knows_units(unit: type, named: Any) -> None:
+def knows_units(unit: type, named: Any, unsharded: Any) -> None:
     """The same of FSDP2's units (native/fsdp.hpp)."""
     if groups.PROCESS.source == Hotpath.name:
-        _process.module.knows_units(unit, Context, named)
+        _process.module.knows_units(unit, Context, named, unsharded)
 
 
 def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:

@@ -32,7 +32,10 @@ def install(patches: Patches, late: LateImports) -> None:
 def _hook_units(patches: Patches, module: ModuleType) -> None:
     unit = module.FSDPParamGroup
     # Will a call do anything? FSDP calls these in pairs, and most of them find it done.
-    hotpath.knows_units(Unit, named)
+    # Else Dynamo may trace them and must find Python, or they are another torch's.
+    quick = hasattr(module, "_dynamo_disable") and hasattr(module, "ShardedState")
+    if quick:
+        hotpath.knows_units(Unit, named, module.ShardedState.UNSHARDED)
     for name, verb, moves in (
         ("unshard", "unshard", lambda u: u._all_gather_result is None and not u.is_unsharded),
         ("wait_for_unshard", "wait unshard", lambda u: u._all_gather_result is not None),
@@ -41,7 +44,7 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
     ):
         original = getattr(unit, name)
         patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
-        if hasattr(module, "_dynamo_disable"):  # else Dynamo may trace them: it must find Python
+        if quick:
             hotpath.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
 
 
