@@ -7,12 +7,12 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -29,7 +29,13 @@ from tests.hook_ways import NATIVE, needs_native
 from tests.unit.hooks.fake_world import fake_world
 
 NUM, SEEDS = 60, 12
-SEEN = (Kind.PHASE, Kind.METRIC, Kind.STEP)
+SEEN = (Kind.PHASE, Kind.METRIC, Kind.STEP, Kind.FSDP)
+
+KEPT = ("phase", "forward_seen", "begun", "wrapped", "saved", "of_schedules", "gathered_bytes")
+STATE = (
+    "action", "pipeline", "backward", "recompute", "forward", "fsdp", "counting", "open",
+    "optimizer", "inside", "unscaled", "initializing",
+)  # fmt: skip
 
 Odd = Callable[["Program"], None]
 
@@ -41,9 +47,13 @@ class Program:
         self.draw = draw
         torch.manual_seed(0)
         self.net: Any = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
-        if draw.random() < 0.5:
+        wrapped = draw.choice(("", "ddp", "fsdp2"))
+        if wrapped == "ddp":
             self.net = DistributedDataParallel(self.net)
             self.net.require_backward_grad_sync = False  # the fake backend averages nothing
+        elif wrapped == "fsdp2":
+            for part in (*self.net, self.net):
+                fully_shard(part, reshard_after_forward=draw.random() < 0.5)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-8)
         self.others: list[torch.optim.Optimizer] = []
 
@@ -206,21 +216,22 @@ def said_of(seed: int, path: Path, c: core.Core) -> tuple[list[Any], list[Any]]:
     for _ in range(NUM):
         draw.choice(some)(program) if draw.random() < 0.2 else program.step()
     x = context.of(c)
-    kept = ("phase", "forward_seen", "begun", "wrapped", "saved", "of_schedules")
-    state = [(f.name, getattr(context.local(), f.name)) for f in fields(context.State)]
+    state = [(name, getattr(context.local(), name)) for name in STATE]
     records = [
-        (r.kind, r.name, r.step, int(r.flags),
-         r.stage, r.mb, r.peer, r.group, r.a if r.kind == Kind.METRIC else 0)
+        (r.kind, r.name, r.step, int(r.flags), r.stage, r.mb, r.peer, r.group,
+         *((r.a, r.b) if r.kind != Kind.STEP else ()))
         for r in read_rank(path).records
         if r.kind in SEEN
     ]  # fmt: skip
     known = [c.step, c.loss, len(x.optimizers), x.loss.only, x.loss.fresh, c.guard.errors]
-    return records, [*known, *(getattr(x, name) for name in kept), *state]
+    return records, [*known, *(getattr(x, name) for name in KEPT), *state]
 
 
 @needs_native
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_both_ways_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_native_steps_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setattr(usage, "TOTAL_EVERY_NS", 1 << 62)  # what ends in C++ is no chance
     found = []
     for way in ("native", "dispatcher"):
@@ -238,7 +249,7 @@ def test_both_ways_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 @needs_native
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_that_are_alike_end_without_python(
+def test_native_steps_that_are_alike_end_without_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """But for the first three, every tenth, and those at whose end something is read."""
