@@ -92,7 +92,7 @@ class _Time:
 
 def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many ranks: after a whole frame of 1 s the next glance after 1 s more, then each after 8
-    times what one takes; whole ones after 10 times, or 3 where ranks stopped. Of few ranks whole
+    times what one takes; whole ones after 6 times, or 3 where ranks stopped. Of few ranks whole
     ones alone."""
     clock = _Time()
     monkeypatch.setattr(pace, "time", clock)
@@ -111,11 +111,11 @@ def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.Monke
         return round(waited, 1)
 
     frame(1.0, whole=True)
-    assert (waits(lambda: paced.is_time(False)), waits(lambda: paced.whole_is_due)) == (1, 10)
+    assert (waits(lambda: paced.is_time(False)), waits(lambda: paced.whole_is_due)) == (1, 6)
     clock.now += 1
     frame(0.2, whole=False)
     assert waits(lambda: paced.is_time(False)) == 1.6
-    assert waits(lambda: paced.whole_is_due) == 8.8
+    assert waits(lambda: paced.whole_is_due) == 4.8
     frame(0.2, whole=False, hasty=True)
     assert waits(lambda: paced.whole_is_due) == 1.6
     frame(1.0, whole=True, many=False)
