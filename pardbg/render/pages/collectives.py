@@ -93,13 +93,18 @@ def _text(row: CollectiveRow | P2PRow) -> str:
 
 
 def begins_at(snapshot: Snapshot, rows: Sequence[CollectiveRow | P2PRow], by_wait: bool) -> int:
-    """Return the row to show before one is chosen: in a hang at what ranks are stuck in (where they
-    disagree, else where a culprit is missing, else where anybody is), else at the newest."""
+    """Return the row to show before one is chosen: where ranks disagree and have not got on; in a
+    hang else at what they are stuck in (where a culprit is missing, else where anybody is), else at
+    the newest."""
     newest, hang = 0 if by_wait else len(rows) - 1, snapshot.hang
-    if by_wait or hang is None:
+    told = {(f.group, f.seq) for f in snapshot.findings if f.kind.endswith("-mismatch")}
+    if by_wait or not (hang or told):
         return newest
     bad = [(i, row) for i, row in enumerate(rows) if row.verdict not in _GOOD and _is_open(row)]
     apart = (i for i, row in bad if row.verdict.endswith("mismatch"))
+    if hang is None:  # uneven shares may be called so until all have come: no finding
+        ops = ((i, row) for i, row in bad if isinstance(row, CollectiveRow))
+        return next((i for i, row in ops if (row.group, row.seq) in told), newest)
     of = (i for i, row in bad if not _missing(row).isdisjoint(hang.culprits))
     return next(apart, next(of, bad[0][0] if bad else newest))
 

@@ -115,6 +115,23 @@ def test_the_collectives_page_begins_at_what_ranks_are_stuck_in(verdict: str, at
     assert 35 - len(picture.head) - len(picture.foot) >= 5  # rows of the list, whatever is below
 
 
+@pytest.mark.parametrize(("seq", "at"), [(5, 5), (6, 59)], ids=["told", "uneven so far"])
+def test_it_begins_at_a_mismatch_that_is_no_hang_yet(seq: int, at: int) -> None:
+    """As where a recording opens. Sizes of which not all are known are told of by no finding."""
+    made = snapshot_ddp(RANKS)
+    whole = made.collectives[0]
+    begun = tuple(a._replace(completed_ns=None) for a in whole.arrivals)
+    rows = [replace(whole, seq=seq) for seq in range(60)]
+    rows[5] = replace(rows[5], verdict="size mismatch", arrivals=begun)
+    found = Finding(
+        kind="size-mismatch", severity="error", ranks=(0,), culprits=(0,), group=whole.group,
+        seq=seq, where=None, text="", t_ns=made.t_ns,
+    )  # fmt: skip
+    made = replace(made, hang=None, collectives=tuple(rows), findings=(found,))
+    picture = collectives(made, 120, 35)
+    assert picture.focus == (None if at == 59 else at) and picture.follow is (at == 59)
+
+
 def test_the_few_arrivals_in_sight_have_the_culprits() -> None:
     """At 80x24 five lines: those who came last, and whoever is to blame wherever it stands."""
     made = snapshot_ddp(64)
