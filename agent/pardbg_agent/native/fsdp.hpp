@@ -42,7 +42,7 @@ void knows_units(const py::object& unit, const py::object& context, py::object n
 const Unit* unit_of(PyObject* object, size_t verb, char letter) {
   Units& all = units();
   auto found = all.known.find(object);
-  if (found != all.known.end() && PyWeakref_GetObject(found->second.ref) != object) {
+  if (found != all.known.end() && !refers_to(found->second.ref, object)) {
     Py_DECREF(found->second.ref), Py_DECREF(found->second.kept);
     all.known.erase(found), found = all.known.end();
   }

@@ -59,13 +59,24 @@ void put(PyObject* object, Py_ssize_t offset, PyObject* stolen) {
 bool none(PyObject* object, Py_ssize_t offset) { return at(object, offset) == Py_None; }
 bool zero(PyObject* object, Py_ssize_t offset) {
   PyObject* number = at(object, offset);
-  return number != nullptr && PyLong_Check(number) && Py_SIZE(number) == 0;
+  return number != nullptr && PyLong_Check(number) && PyLong_AsLong(number) == 0;
 }
 bool yes(PyObject* object, Py_ssize_t offset) { return at(object, offset) == Py_True; }
 int64_t integer(PyObject* number) {
   const int64_t v = PyLong_AsLongLong(number);
   if (v == -1 && PyErr_Occurred()) throw py::error_already_set();
   return v;
+}
+
+bool refers_to(PyObject* ref, PyObject* object) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* found = nullptr;
+  if (PyWeakref_GetRef(ref, &found) < 0) PyErr_Clear();
+  Py_XDECREF(found);
+  return found == object;
+#else
+  return PyWeakref_GetObject(ref) == object;
+#endif
 }
 
 // Python's classes and functions that are needed here.
@@ -275,7 +286,7 @@ PyObject* backward(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObje
 
 // The optimizer, if it is the one whose steps end here.
 bool is_lone(const State& s, PyObject* optimizer) {
-  return loop.lone != nullptr && PyWeakref_GetObject(loop.lone) == optimizer &&
+  return loop.lone != nullptr && refers_to(loop.lone, optimizer) &&
          s.step.load(std::memory_order_relaxed) < loop.step;
 }
 
@@ -345,7 +356,7 @@ PyObject* optimizer_ended(const Quick& q, PyObject* const* args, Py_ssize_t num,
     PyObject* loss = at(loop.context, l.loss);
     if (!thread) return;
     PyObject* outer = at(thread.ptr(), l.optimizer);
-    if (outer == Py_None || PyWeakref_GetObject(PyTuple_GET_ITEM(outer, 0)) != args[0]) return;
+    if (outer == Py_None || !refers_to(PyTuple_GET_ITEM(outer, 0), args[0])) return;
     End end;
     if (!step_end_of(*s, t1, end)) return;
     const uint32_t phase = id_of(loop.optimizer, "optimizer");
