@@ -172,8 +172,7 @@ PyObject* forward(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObjec
   const bool ours = s != nullptr && guarded(*s, [&] {
     context = py::reinterpret_borrow<py::object>(loop.context);
     thread = bare();
-    if (thread && !(none(thread.ptr(), l.optimizer) && yes(loop.context, l.wrapped)))
-      thread = py::object();
+    if (thread && !yes(loop.context, l.wrapped)) thread = py::object();
     if (!thread) return;
     phase = id_of(loop.forward, "forward");
     enter(context.ptr(), *s, phase, t0 = now_ns());
@@ -247,11 +246,12 @@ PyObject* backward(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObje
     thread = bare();
     if (!thread) return;
     PyObject *t = thread.ptr(), *x = context.ptr();
-    if (!none(t, l.optimizer) || !none(x, l.saved)) {
+    if (!none(x, l.saved)) {
       thread = py::object();
       return;
     }
-    const Loss loss = none(t, l.unscaled) ? loss_of(args[0]) : Loss{true};
+    const bool plain = none(t, l.unscaled) && none(t, l.optimizer);  // scaled, in a closure: else
+    const Loss loss = plain ? loss_of(args[0]) : Loss{true};
     phase = id_of(loop.backward, "backward");
     const int64_t anchor = integer(at(x, l.anchor_ns));
     if (!yes(x, l.forward_seen) && 0 < anchor && anchor < entered - kMinInferredNs) {
