@@ -10,7 +10,7 @@ namespace pardbg {
 
 constexpr int64_t kLeastBytes = 16'384, kFreeNs = 20'000'000;  // probes.LEAST_BYTES, FREE_NS
 constexpr double kShare = 0.0005;                              // probes.SHARE
-constexpr int64_t kSampled = 64;                               // probes.SAMPLED
+constexpr int64_t kSampled = 16;                               // probes.SAMPLED
 
 // All exponent bits set: NaN or infinity.
 template <typename T>

@@ -43,7 +43,7 @@ EVERY: Final = 10
 """Steps between two checksums; the first step has one too."""
 SHARE: Final = 0.0005
 """Of the time, for inputs of ops, and again for checksums."""
-SAMPLED: Final = 64
+SAMPLED: Final = 16
 """Elements of an input that are looked at where there is no time for all of them."""
 FREE_NS: Final = 20_000_000
 """Time probes may take before SHARE counts: the first steps are slow ones."""
@@ -78,13 +78,17 @@ class Allowance:
         return self.spent_ns < FREE_NS + SHARE * (now_ns() - self.since_ns)
 
 
+_inputs: Final = Allowance()
+_checksums: Final = Allowance()
+"""The process's: attach() after detach() gives no more."""
+
+
 class Probes:
     """What they have cost and found."""
 
     def __init__(self) -> None:
         self.on = os.environ.get(ENV) != "off"
         """Whether inputs of ops are looked at."""
-        self.inputs, self.checksums = Allowance(), Allowance()
         self.told = 0
         self.ask_gradients = False
         self.replicas: Any = weakref.WeakKeyDictionary()
@@ -128,8 +132,8 @@ def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     t0 = now_ns()
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return None
-    found: tuple[int, int] | None = c.guard.call(_HOOK, _look, tensor, known.inputs.left, t0)
-    known.inputs.spent_ns += now_ns() - t0
+    found: tuple[int, int] | None = c.guard.call(_HOOK, _look, tensor, _inputs.left, t0)
+    _inputs.spent_ns += now_ns() - t0
     return found
 
 
@@ -252,7 +256,7 @@ def optimizer_ended(optimizer: Any) -> None:
     look = known.looks[1] if known.looks[0] == c.step else 0
     known.looks = (c.step, look + 1)
     c.guard.call(_HOOK, _look_at_all, c, known, optimizer, look if due else NONE)
-    known.checksums.spent_ns += now_ns() - t0
+    _checksums.spent_ns += now_ns() - t0
     spend(c, t0)
 
 
@@ -263,7 +267,7 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
         if known.ask_gradients:
             known.ask_gradients = False
             _tell_gradients(c, optimizer)
-        if 0 <= look < MAX_LOOKS and known.checksums.left:
+        if 0 <= look < MAX_LOOKS and _checksums.left:
             for module, number in list(known.replicas.items()):
                 row = look + MAX_LOOKS * number
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
