@@ -357,15 +357,16 @@ PyObject* optimizer_ended(const Quick& q, PyObject* const* args, Py_ssize_t num,
     if (!thread) return;
     PyObject* outer = at(thread.ptr(), l.optimizer);
     if (outer == Py_None || !refers_to(PyTuple_GET_ITEM(outer, 0), args[0])) return;
+    if (!yes(loss, l.fresh)) {  // Python runs, and other threads: one may close a gate meanwhile
+      get(loss, words().clear)();
+      if (usual() == nullptr) return;
+    }
     End end;
     if (!step_end_of(*s, t1, end)) return;
     const uint32_t phase = id_of(loop.optimizer, "optimizer");
     leave(loop.context, *s, phase, integer(PyTuple_GET_ITEM(outer, 1)), t1, false);
     put(thread.ptr(), l.optimizer, Py_NewRef(Py_None));
-    if (yes(loss, l.fresh))
-      put(loss, l.only, Py_NewRef(Py_None));
-    else
-      get(loss, words().clear)();
+    put(loss, l.only, Py_NewRef(Py_None));
     put(loop.context, l.of_schedules, PyLong_FromLong(0));
     step_end(*s, end);
     put(loop.context, l.anchor_ns, PyLong_FromLongLong(now_ns()));
