@@ -175,7 +175,6 @@ def rounds(step: Callable[[], None]) -> list[dict[str, tuple[float, float, float
 def worker(kind: str) -> None:
     """One rank: all rounds; rank 0 prints its own times and everybody's CPU times as JSON."""
     from pardbg_agent import core
-    from pardbg_agent.hooks.watch import probes
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -183,7 +182,6 @@ def worker(kind: str) -> None:
     for _ in range(3):
         step()
     c = core.ensure()
-    probes.FREE_NS = 0  # what probes may take at a job's start they take once, not at each switch
     mine = rounds(step)
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, mine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -159,3 +160,15 @@ def test_the_table_of_ops_is_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         for s in SPECS
     ]  # fmt: skip
+
+
+def test_looks_at_inputs_have_the_same_limits_on_both_sides() -> None:
+    from pardbg_agent.hooks.watch import probes
+
+    source = Path(native.HERE, "scan.hpp").read_text()
+    found = dict(re.findall(r"(k[A-Z]\w+) = ([0-9.']+)", source))
+    limits = {name: float(number.replace("'", "")) for name, number in found.items()}
+    assert limits == {
+        "kLeastBytes": probes.LEAST_BYTES, "kFreeNs": probes.FREE_NS, "kShare": probes.SHARE,
+        "kSampled": probes.SAMPLED,
+    }  # fmt: skip
