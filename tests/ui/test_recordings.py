@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from pardbg.session.navigation import travel
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
+from pardbg.store.store import Store
 from pardbg.ui.app import PardbgApp
+from pardbg.ui.engine import loading
+from pardbg.ui.engine.cursor import TimeCursor
 from tests.ui.fakes import shows, text_of, until
 
 SESSIONS = Path(__file__).parents[2] / "sessions"
@@ -154,3 +158,39 @@ async def test_n_goes_through_what_the_output_contains() -> None:
         await shows(app, "5 of 5")
         await pilot.press("escape")
         await until(lambda: "loss”" not in text_of(app), "the search is over")
+
+
+async def test_the_end_asked_for_while_the_opening_is_looked_for_is_where_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once all is read, where a recording opens is chosen again; a key may come meanwhile."""
+    path = SESSIONS / "fault-nan.mcap"
+    with closing(open_session(path)) as source:
+        app = PardbgApp(source, None, title=path.name, replay=ReplayClock())
+
+        def opening(store: Store) -> int | None:
+            if source.finished:
+                app.cursor.follow()
+            return travel.opening(store)
+
+        monkeypatch.setattr(loading, "opening", opening)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(lambda: (f := app.main.shared.frame) is not None and f.finished, "read")
+            await shows(app, "■ ended")
+            assert app.main.shared.frame.snapshot.t_ns == app.main.shared.frame.end_ns
+            assert "opened at" not in text_of(app)
+            await pilot.press("home")
+            await until(lambda: app.main.shared.frame.snapshot.step in (None, 0), "the begin")
+
+
+def test_the_end_of_a_recording_that_is_read_moves_on_with_it() -> None:
+    """No file says where it ends that nobody has closed."""
+    cursor = TimeCursor(ReplayClock())
+    cursor.bounds(10, 100)
+    assert cursor.open_at(40) and cursor.at(0) == 40
+    cursor.follow()
+    cursor.bounds(10, 300)
+    assert cursor.at(0) == 300 and not cursor.open_at(40)
+    cursor.seek(50)
+    cursor.bounds(10, 400)
+    assert cursor.at(0) == 50

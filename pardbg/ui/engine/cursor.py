@@ -20,6 +20,10 @@ class TimeCursor:
         self._clock = clock
         self._t_ns: int | None = None
         self._end_ns = self._begin_ns = 0
+        self._at_end = False
+        """Of a recording: its end was asked for, and it is where more is read."""
+        self.moved = False
+        """Somebody has chosen a time, or plays: it is no more the viewer that chooses."""
 
     @property
     def replay(self) -> bool:
@@ -43,6 +47,8 @@ class TimeCursor:
         with self._lock:
             if self._clock is not None:
                 self._clock.bounds(begin_ns, end_ns)
+                if self._at_end:
+                    self._clock.seek(end_ns, time.monotonic())
             self._begin_ns, self._end_ns = begin_ns, end_ns
 
     def at(self, now_s: float) -> int | None:
@@ -55,6 +61,8 @@ class TimeCursor:
         with self._lock:
             if self._clock is not None:
                 change(self._clock, time.monotonic())
+                if self._clock.playing:
+                    self.moved, self._at_end = True, False
 
     def stop(self) -> None:
         self.play(ReplayClock.stop)
@@ -62,10 +70,19 @@ class TimeCursor:
     def seek(self, t_ns: int) -> None:
         """To ``t_ns``, kept inside the run; the end of a live run is following it."""
         with self._lock:
+            self.moved, self._at_end = True, False
             if self._clock is not None:
                 self._clock.seek(t_ns, time.monotonic())
             else:
                 self._t_ns = None if t_ns >= self._end_ns else max(t_ns, self._begin_ns)
+
+    def open_at(self, t_ns: int) -> bool:
+        """To where a recording opens, unless somebody has chosen a time; False: somebody has."""
+        with self._lock:
+            if self._clock is None or self.moved:
+                return False
+            self._clock.seek(t_ns, time.monotonic())
+            return True
 
     def move(self, by_ns: int, from_ns: int) -> None:
         """By ``by_ns``, either way; from ``from_ns`` where it follows a live run."""
@@ -76,6 +93,7 @@ class TimeCursor:
         """The newest time; of a recording, its end."""
         with self._lock:
             self._t_ns = None
+            self.moved = self._at_end = True
             if self._clock is not None:
                 now = time.monotonic()
                 self._clock.stop(now)

@@ -159,14 +159,13 @@ class Engine:
     def _to_first_error(self) -> None:
         """Somebody who opens a recording of a job that went wrong looks for what went wrong. Not in
         a large one: looking takes long there."""
-        if self._loader.moved:
+        if self._cursor.moved:
             return
         if sum(process.num_records for process in self._store.procs.values()) > MOST_RECORDS:
             return
         error = self._places.first_error()
         there_ns = self._places.there_ns(error) if error is not None else 0
-        if error is not None and not self._loader.moved:  # nor meanwhile
-            self._cursor.seek(there_ns)
+        if error is not None and self._cursor.open_at(there_ns):
             text = f"opened at the first error ({error.kind}); home goes to the start"
             self._post(Arrived(text))
 

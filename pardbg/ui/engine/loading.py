@@ -32,7 +32,6 @@ class Loader:
         self.opened = not cursor.replay
         """It was chosen where the recording opens."""
         self._begun_s = time.monotonic()
-        self._opened_ns = -1
         self._read_ns = 0
         """Hub time of the newest message read."""
 
@@ -101,18 +100,13 @@ class Loader:
         self.to_opening()
         return True
 
-    @property
-    def moved(self) -> bool:
-        """Return whether somebody has left the place where the recording opened."""
-        return self._cursor.at(time.monotonic()) not in (self._store.begin_ns, self._opened_ns)
-
     def to_opening(self) -> None:
-        """To where a recording opens, as far as it is read, unless somebody has moved."""
+        """To where a recording opens, as far as it is read, unless somebody has moved, be it while
+        that is looked for."""
         begin, _ = self.bounds()
-        if not self.moved:
+        if not self._cursor.moved:
             end = opening(self._store)
-            self._opened_ns = begin if end is None else end
-            self._cursor.seek(self._opened_ns)
+            self._cursor.open_at(begin if end is None else end)
 
     def read(self, wait_ms: int) -> None:
         """Apply what came; wait ``wait_ms`` at most for the first of it."""
