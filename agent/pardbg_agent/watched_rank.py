@@ -83,7 +83,7 @@ class Core:
         self._refused: set[str] = set()
         """Arguments of the program that were said to make no sense."""
         self.pipeline = Progress()
-        self.pollers: list[Any] = []
+        self.pollers: list[Callable[[], bool | None]] = []
         """Zero-argument functions that look for completed ops (Work.is_completed) without
         blocking. The agent's thread calls them every 5 ms under control, else every 50 ms."""
         self.ops: OpTable = OpTable(ring.status.op)

@@ -23,6 +23,8 @@ SOURCES: Final = (
     "table.hpp", "scan.hpp", "state.hpp", "module.hpp", "pipeline.hpp", "phases.hpp",
     "fsdp.hpp", "hotpath.cpp",
 )  # fmt: skip
+OPTIONS: Final = ("-O2", "-ftree-vectorize", "-std=c++20", "-DNDEBUG")
+"""NDEBUG as in torch's builds: else its headers look whether to trace each op that goes through."""
 DIGEST: Final = 64
 """Bytes at the end of a built file: its checksum. A file that was cut or changed is not loaded."""
 
@@ -53,9 +55,10 @@ def torch_folder() -> str:
 
 @functools.lru_cache(1)
 def tag(torch: str) -> str:
-    """Return what a built one is good for: this torch, this Python and this source, in 20
-    letters."""
-    known = hashlib.sha256(repr((sys.implementation.cache_tag, sysconfig.get_platform())).encode())
+    """Return what a built one is good for: this torch, this Python, this source and these
+    options, in 20 letters."""
+    python = sys.implementation.cache_tag, sysconfig.get_platform()
+    known = hashlib.sha256(repr((python, OPTIONS)).encode())
     paths = [os.path.join(torch, "version.py"), *(os.path.join(HERE, s) for s in SOURCES)]
     for path in paths:
         with open(path, "rb") as file:

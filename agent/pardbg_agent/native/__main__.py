@@ -16,7 +16,7 @@ import time
 from typing import Final
 
 from pardbg_agent import native
-from pardbg_agent.native import HERE, Unusable
+from pardbg_agent.native import HERE, OPTIONS, Unusable
 from pardbg_agent.words import duration
 
 COMPILERS: Final = ("c++", "g++", "clang++")
@@ -71,7 +71,7 @@ def compile_to(out: str, torch: str) -> None:
     libraries = os.path.join(torch, "lib")
     ran = subprocess.run(
         [
-            *compiler.split(), "-O2", "-ftree-vectorize", "-std=c++20", "-fPIC", "-shared",
+            *compiler.split(), *OPTIONS, "-fPIC", "-shared",
             "-fvisibility=hidden", f"-I{include}", f"-I{include}/torch/csrc/api/include",
             f"-I{python}", os.path.join(HERE, "hotpath.cpp"), "-o", out, f"-L{libraries}",
             "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python",

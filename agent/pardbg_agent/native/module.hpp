@@ -258,7 +258,8 @@ PYBIND11_MODULE(_hotpath, m) {
         for (const auto& [r, t1] : poll(*o.state))
           ended.append(py::make_tuple(r.name_id, r.t0, r.step, r.seq, r.group_id, r.flags, r.stage,
                                       r.mb, r.peer, r.a, r.b, t1));
-        return ended;
+        std::lock_guard<std::mutex> guard(o.state->lock);
+        return py::make_tuple(ended, !o.state->polled.empty());
       })
       .def_property_readonly("labels", [](Owner& o) { return Labels{o.state}; })
       // -- op_table.OpTable

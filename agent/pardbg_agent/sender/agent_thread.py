@@ -24,8 +24,10 @@ from pardbg_agent.wire import Key, Msg
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
-IDLE_MS: Final = 100
-"""A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 10 Hz 0.1-0.2 % of a core."""
+IDLE_MS: Final = 200
+"""A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 5 Hz 0.05-0.1 % of a core."""
+FLOW_MS: Final = 100
+"""Where ops are open whose end is looked for here, or many records come."""
 CONTROL_MS: Final = 5
 HELD_MS: Final = 25
 """Held with nothing open: what changes that wakes the agent's thread by itself, mostly."""
@@ -60,6 +62,8 @@ class Sender:
         """Turns that must still send everything before ``flush`` returns."""
         self._defs_sent = 0
         self._sent = 0
+        self._many = min(BATCH, core.ring.capacity // 8)
+        self._idle_ms = FLOW_MS
         self._batches: collections.deque[tuple[int, int]] = collections.deque()
         """(sent_ns, index of the first record) of the last REWIND_NS."""
         self._control = ControlState(core)
@@ -124,15 +128,16 @@ class Sender:
         core = self._core
         busy = core.gate.holding or self._control.active or self._flush_wanted
         rests = self._control.rests and not self._flush_wanted
-        if link.wait((HELD_MS if rests else CONTROL_MS) if busy else IDLE_MS):
+        if link.wait((HELD_MS if rests else CONTROL_MS) if busy else self._idle_ms):
             for message in link.messages():
                 self._take(message)
         self._requests.answer()
         if core.gate.holding:
             core.gate.check_lease()
         self._requests.limit.check()
+        some_open = False
         for poll in core.pollers:
-            core.guard.call("poller", poll)
+            some_open |= bool(core.guard.call("poller", poll))
         if self._control.active or core.gate.holding:
             state = self._control.next_state()
             if state is not None:
@@ -140,10 +145,13 @@ class Sender:
         silent = link.connected and clock.now_ns() - link.heard_ns > SILENCE_NS
         if link.greet or silent:
             self._hello()
+        before = self._sent
         if self._ship(link) and self._flush_wanted:
             self._flush_wanted -= 1
             if not self._flush_wanted:
                 self._flushed.set()
+        many = self._sent - before > self._many
+        self._idle_ms = FLOW_MS if some_open or many else IDLE_MS
         self._health()
 
     def _say(self, message: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pardbg_agent import core as core_module
 from pardbg_agent.core import Core
-from pardbg_agent.sender.agent_thread import Sender
+from pardbg_agent.sender.agent_thread import FLOW_MS, IDLE_MS, Sender
 from pardbg_agent.sender.requests import Requests
 from pardbg_agent.wire import Msg
 
@@ -40,6 +40,23 @@ def test_attach_and_detach_again_and_again_leave_no_descriptor(core: Core) -> No
         assert not core.sender.alive
         core.sender.wake()  # a thread that comes late writes into nobody's file
     assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+def test_it_looks_more_often_where_ops_are_open_whose_end_it_looks_for(core: Core) -> None:
+    sender, is_open, turns = core.sender, True, 0
+
+    def look() -> bool:
+        nonlocal turns
+        turns += 1
+        return is_open
+
+    core.pollers.append(look)
+    for wanted in (FLOW_MS, IDLE_MS):
+        before = turns
+        while turns < before + 3:  # the second one has ended
+            sender.wake()
+        assert sender._idle_ms == wanted
+        is_open = False
 
 
 def test_what_a_handler_raises_is_reported_once_and_the_next_message_is_taken(

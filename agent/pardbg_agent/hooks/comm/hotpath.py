@@ -229,16 +229,19 @@ class NativeTable:
     def snapshot(self) -> dict[str, Any]:
         return as_state(*self.table.rows())
 
-    def poll(self) -> None:
-        """By the agent's thread: ops on a device, and what watch slow is to hear of."""
+    def poll(self) -> bool:
+        """By the agent's thread: ops on a device, and what watch slow is to hear of. Return whether
+        some are open."""
         c = _core.CURRENT
         if c is None or c.native is not self:
-            return
-        for name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, t1 in self.table.poll():
+            return False
+        ended, still_open = self.table.poll()
+        for name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, t1 in ended:
             op = Op(0, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, True)
             c.guard.call("watch slow", op_watches.op_ended, c, op, t1)
         if self.table.errors():
             c.guard.failed("native", RuntimeError(f"{self.table.errors()} errors in C++"))
+        return bool(still_open)
 
 
 # -- called from C++, holding the GIL

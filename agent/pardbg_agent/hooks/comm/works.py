@@ -168,11 +168,12 @@ def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
         c.pollers.append(poll)
 
 
-def poll() -> None:
-    """Look for completed device ops. The agent's thread calls it; never blocks."""
+def poll() -> bool:
+    """Look for completed device ops; return whether some are open. The agent's thread calls it;
+    never blocks."""
     c = _core.CURRENT
     if c is None:
-        return
+        return False
     polled = of(c).works.polled
     for _ in range(len(polled)):
         op, work = polled.popleft()
@@ -180,6 +181,7 @@ def poll() -> None:
             done(c, op, now_ns(), POLLED)
         else:
             polled.append((op, work))
+    return bool(polled)
 
 
 def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
