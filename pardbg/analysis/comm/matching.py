@@ -383,15 +383,15 @@ def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
 
 
 def _says(values: Mapping[int, object], is_size: bool) -> str:
-    """``ranks 0–2: all_reduce SUM; rank 3: broadcast``."""
+    """``rank 3: broadcast; ranks 0–2: all_reduce SUM``: the odd ones first, where a line is cut."""
     by_value: dict[object, list[int]] = {}
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)
-    largest_first = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
+    smallest_first = sorted(by_value.items(), key=lambda item: (len(item[1]), item[1]))
     said = sizes(value for value in by_value if isinstance(value, int)) if is_size else {}
     return "; ".join(
         f"{ranks_text(ranks)}: {said.get(value, value) if isinstance(value, int) else value}"
-        for value, ranks in largest_first
+        for value, ranks in smallest_first
     )
 
 

@@ -71,11 +71,11 @@ def both(trace: Trace, **of_last: object) -> None:
     ("difference", "verdict", "detail"),
     [
         ({"op": "broadcast", "reduce": ""}, "op mismatch",
-         "ranks 0,1: all_reduce sum; rank 2: broadcast"),
-        ({"reduce": "max"}, "op mismatch", "ranks 0,1: all_reduce sum; rank 2: all_reduce max"),
-        ({"dtype": "float16"}, "dtype mismatch", "ranks 0,1: float32; rank 2: float16"),
-        ({"num_bytes": 2000}, "size mismatch", "ranks 0,1: 1 kB; rank 2: 2 kB"),
-        ({"num_bytes": 1001}, "size mismatch", "ranks 0,1: 1,000 B; rank 2: 1,001 B"),
+         "rank 2: broadcast; ranks 0,1: all_reduce sum"),
+        ({"reduce": "max"}, "op mismatch", "rank 2: all_reduce max; ranks 0,1: all_reduce sum"),
+        ({"dtype": "float16"}, "dtype mismatch", "rank 2: float16; ranks 0,1: float32"),
+        ({"num_bytes": 2000}, "size mismatch", "rank 2: 2 kB; ranks 0,1: 1 kB"),
+        ({"num_bytes": 1001}, "size mismatch", "rank 2: 1,001 B; ranks 0,1: 1,000 B"),
     ],
 )  # fmt: skip
 def test_mismatches(difference: dict[str, object], verdict: str, detail: str) -> None:
