@@ -84,8 +84,8 @@ class Core:
         """Arguments of the program that were said to make no sense."""
         self.pipeline = Progress()
         self.pollers: list[Callable[[], bool | None]] = []
-        """Zero-argument functions that look for completed ops (Work.is_completed) without
-        blocking. The agent's thread calls them every 5 ms under control, else every 50 ms."""
+        """Look for completed ops (Work.is_completed) without blocking; return whether there were
+        some to look at, which sets how soon the agent's thread calls them again."""
         self.ops: OpTable = OpTable(ring.status.op)
         self.native: Any = None
         """The table in C++ (hooks.comm.hotpath.NativeTable) where ops are seen there; then it is

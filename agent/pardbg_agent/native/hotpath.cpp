@@ -534,14 +534,16 @@ void install() {
   registered_waits->impl("wait_tensor", torch::CppFunction::makeFromBoxedFunction<&wait_tensor>());
 }
 
-// Look for ended ops on a device. Returns those that ended meanwhile while watch slow is on.
-std::deque<std::pair<Record, int64_t>> poll(State& s) {
+// Look for ended ops on a device: were there any to look at? And what ended, of whatever kind, while
+// watch slow is on.
+std::pair<std::deque<std::pair<Record, int64_t>>, bool> poll(State& s) {
   py::gil_scoped_release no_gil;
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> open, still;
   {
     std::lock_guard<std::mutex> guard(s.lock);
     open.swap(s.polled);
   }
+  const bool some = !open.empty();
   for (auto& entry : open) {
     if (entry.second->isCompleted())
       entry.first->done(now_ns(), kPolled);
@@ -551,7 +553,7 @@ std::deque<std::pair<Record, int64_t>> poll(State& s) {
   open.clear();  // Works die here, on no lock of ours
   std::lock_guard<std::mutex> guard(s.lock);
   s.polled.insert(s.polled.begin(), still.begin(), still.end());
-  return std::exchange(s.slow_ended, {});
+  return {std::exchange(s.slow_ended, {}), some};
 }
 
 }  // namespace

@@ -254,12 +254,12 @@ PYBIND11_MODULE(_hotpath, m) {
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
       .def("sums", [](Owner& o) { return o.state->sums.take(); })
       .def("poll", [](Owner& o) {
+        const auto [slow, some] = poll(*o.state);
         py::list ended;
-        for (const auto& [r, t1] : poll(*o.state))
+        for (const auto& [r, t1] : slow)
           ended.append(py::make_tuple(r.name_id, r.t0, r.step, r.seq, r.group_id, r.flags, r.stage,
                                       r.mb, r.peer, r.a, r.b, t1));
-        std::lock_guard<std::mutex> guard(o.state->lock);
-        return py::make_tuple(ended, !o.state->polled.empty());
+        return py::make_tuple(ended, some);
       })
       .def_property_readonly("labels", [](Owner& o) { return Labels{o.state}; })
       // -- op_table.OpTable

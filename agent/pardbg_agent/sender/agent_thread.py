@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 IDLE_MS: Final = 200
 """A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 5 Hz 0.05-0.1 % of a core."""
 FLOW_MS: Final = 100
-"""Where ops are open whose end is looked for here, or many records come."""
+"""Where the turn before had ops to look for the end of, or many records."""
 CONTROL_MS: Final = 5
 HELD_MS: Final = 25
 """Held with nothing open: what changes that wakes the agent's thread by itself, mostly."""
@@ -63,6 +63,7 @@ class Sender:
         self._defs_sent = 0
         self._sent = 0
         self._many = min(BATCH, core.ring.capacity // 8)
+        """Records of a turn after which the next one comes sooner."""
         self._idle_ms = FLOW_MS
         self._batches: collections.deque[tuple[int, int]] = collections.deque()
         """(sent_ns, index of the first record) of the last REWIND_NS."""
@@ -135,9 +136,9 @@ class Sender:
         if core.gate.holding:
             core.gate.check_lease()
         self._requests.limit.check()
-        some_open = False
+        looked = False
         for poll in core.pollers:
-            some_open |= bool(core.guard.call("poller", poll))
+            looked |= bool(core.guard.call("poller", poll))
         if self._control.active or core.gate.holding:
             state = self._control.next_state()
             if state is not None:
@@ -151,7 +152,7 @@ class Sender:
             if not self._flush_wanted:
                 self._flushed.set()
         many = self._sent - before > self._many
-        self._idle_ms = FLOW_MS if some_open or many else IDLE_MS
+        self._idle_ms = FLOW_MS if looked or many else IDLE_MS
         self._health()
 
     def _say(self, message: dict[str, Any]) -> None:

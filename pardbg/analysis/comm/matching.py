@@ -384,15 +384,21 @@ def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
 
 def _says(values: Mapping[int, object], is_size: bool) -> str:
     """``rank 3: broadcast; ranks 0–2: all_reduce SUM``: the odd ones first, where a line is cut."""
-    by_value: dict[object, list[int]] = {}
-    for rank, value in values.items():
-        by_value.setdefault(value, []).append(rank)
-    smallest_first = sorted(by_value.items(), key=lambda item: (len(item[1]), item[1]))
-    said = sizes(value for value in by_value if isinstance(value, int)) if is_size else {}
+    sides = _sides(values)
+    smallest_first = sorted(sides.items(), key=lambda item: (len(item[1]), item[1]))
+    said = sizes(value for value in sides if isinstance(value, int)) if is_size else {}
     return "; ".join(
         f"{ranks_text(ranks)}: {said.get(value, value) if isinstance(value, int) else value}"
         for value, ranks in smallest_first
     )
+
+
+def _sides(values: Mapping[int, object]) -> dict[object, list[int]]:
+    """Return the ranks by what they say."""
+    by_value: dict[object, list[int]] = {}
+    for rank, value in values.items():
+        by_value.setdefault(value, []).append(rank)
+    return by_value
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
@@ -400,10 +406,7 @@ def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
 
     The agent's ``agreement.odd_ones`` has the same rule; one test covers both.
     """
-    by_value: dict[object, list[int]] = {}
-    for rank, value in values.items():
-        by_value.setdefault(value, []).append(rank)
-    sides = sorted(by_value.values(), key=len, reverse=True)
+    sides = sorted(_sides(values).values(), key=len, reverse=True)
     if len(sides) < 2 or len(sides[0]) == len(sides[1]):
         return ()
     return tuple(sorted(rank for side in sides[1:] for rank in side))

@@ -42,13 +42,13 @@ def test_attach_and_detach_again_and_again_leave_no_descriptor(core: Core) -> No
     assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
-def test_it_looks_more_often_where_ops_are_open_whose_end_it_looks_for(core: Core) -> None:
-    sender, is_open, turns = core.sender, True, 0
+def test_it_looks_more_often_where_it_had_ops_to_look_at(core: Core) -> None:
+    sender, some, turns = core.sender, True, 0
 
     def look() -> bool:
         nonlocal turns
         turns += 1
-        return is_open
+        return some
 
     core.pollers.append(look)
     for wanted in (FLOW_MS, IDLE_MS):
@@ -56,7 +56,7 @@ def test_it_looks_more_often_where_ops_are_open_whose_end_it_looks_for(core: Cor
         while turns < before + 3:  # the second one has ended
             sender.wake()
         assert sender._idle_ms == wanted
-        is_open = False
+        some = False
 
 
 def test_what_a_handler_raises_is_reported_once_and_the_next_message_is_taken(

@@ -231,17 +231,17 @@ class NativeTable:
 
     def poll(self) -> bool:
         """By the agent's thread: ops on a device, and what watch slow is to hear of. Return whether
-        some are open."""
+        there were such ops."""
         c = _core.CURRENT
         if c is None or c.native is not self:
             return False
-        ended, still_open = self.table.poll()
+        ended, some = self.table.poll()
         for name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, t1 in ended:
             op = Op(0, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, True)
             c.guard.call("watch slow", op_watches.op_ended, c, op, t1)
         if self.table.errors():
             c.guard.failed("native", RuntimeError(f"{self.table.errors()} errors in C++"))
-        return bool(still_open)
+        return bool(some)
 
 
 # -- called from C++, holding the GIL

@@ -169,19 +169,20 @@ def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
 
 
 def poll() -> bool:
-    """Look for completed device ops; return whether some are open. The agent's thread calls it;
-    never blocks."""
+    """Look for completed device ops; return whether there were any to look at. The agent's thread
+    calls it; never blocks."""
     c = _core.CURRENT
     if c is None:
         return False
     polled = of(c).works.polled
-    for _ in range(len(polled)):
+    num = len(polled)
+    for _ in range(num):
         op, work = polled.popleft()
         if work.is_completed():
             done(c, op, now_ns(), POLLED)
         else:
             polled.append((op, work))
-    return bool(polled)
+    return num > 0
 
 
 def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
