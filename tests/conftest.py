@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -43,20 +44,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def free_port() -> Callable[[], int]:
-    """Gives a TCP port of the loopback interface that nobody listens on, another each time."""
+def free_port() -> Callable[..., int]:
+    """Gives a TCP port that nobody uses, another each time; of ``row`` in a row the first. Below
+    those that the kernel gives to whoever connects meanwhile (from 32768 on)."""
     given: set[int] = set()
+    draw = random.Random()
 
-    def next_port() -> int:
+    def next_port(row: int = 1) -> int:
         while True:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = int(probe.getsockname()[1])
-            if port not in given:
+            port = draw.randrange(20_000, 32_000, 10)
+            if port not in given and all(map(_is_free, range(port, port + row))):
                 given.add(port)
                 return port
 
     return next_port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 @pytest.fixture

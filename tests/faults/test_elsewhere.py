@@ -50,9 +50,9 @@ def wait_for(source: LiveSource, line: str) -> None:
 
 @pytest.mark.timeout(120)
 def test_over_tcp_one_key_commands_and_the_other_only_looks(
-    tmp_path: Path, free_port: Callable[[], int]
+    tmp_path: Path, free_port: Callable[..., int]
 ) -> None:
-    hub, keys = f"tcp://127.0.0.1:{free_port() // 10 * 10 + 3}", make_keys()
+    hub, keys = f"tcp://127.0.0.1:{free_port(3)}", make_keys()
     write_json(tmp_path / "run.key", keys)
     write_json(tmp_path / "look.key", keys_to_look(keys))
     argv = [sys.executable, "-c", "import time; print('at work', flush=True); time.sleep(60)"]
@@ -109,7 +109,7 @@ def test_through_ssh_a_run_is_found_and_commanded(
         elsewhere("ssh://there", None, {"PARDBG_REMOTE": "/no/such/pardbg"})
 
 
-def test_what_cannot_be_is_one_line(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_what_cannot_be_is_one_line(tmp_path: Path, free_port: Callable[..., int]) -> None:
     key, port = tmp_path / "k", free_port()
     write_json(key, make_keys())
     (tmp_path / "no.key").write_text(json.dumps([1]))

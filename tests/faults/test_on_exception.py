@@ -86,11 +86,11 @@ def test_a_rank_that_raises_is_held_looked_into_and_dies_as_it_would_have(tmp_pa
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_rank_of_another_node_that_raises_is_held_there(
-    tmp_path: Path, free_port: Callable[[], int]
+    tmp_path: Path, free_port: Callable[..., int]
 ) -> None:
     """It is the second node's only rank: the first node's hub and viewers hold it by its relay.
     Rank 0 waits for it, or is held before it would."""
-    hub, meet, keys = f"tcp://127.0.0.1:{free_port() // 10 * 10 + 3}", free_port(), make_keys()
+    hub, meet, keys = f"tcp://127.0.0.1:{free_port(3)}", free_port(), make_keys()
 
     def start(node: int) -> Any:
         env = {
