@@ -60,6 +60,11 @@ def duration(ns: float | None) -> str:
     return agent.duration(ns)
 
 
+def at_most(ns: float | None, most_ns: float | None) -> str:
+    """Return a time in ns, or ``≤ 75 ms`` where only an upper bound of it is known."""
+    return duration(ns) if most_ns is None else f"≤ {duration(most_ns)}"
+
+
 def countdown(ns: float) -> str:
     """Return what is left of a time limit in whole seconds, rounded up: ``9 s``, ``4m59s``."""
     return duration(max(0, -(-int(ns) // 1_000_000_000)) * 1e9) if ns > 0 else "0 s"

@@ -26,6 +26,7 @@ from pardbg_agent.settings import (
 from pardbg_agent.wire import LEVELS, DefKind, Flag, Gate, Kind, Lane
 from pardbg_agent.words import percent, took
 
+_HOST: Final = "cpu"
 BUDGET_STEPS: Final = 5
 """Steps in a row over the budget before the level is lowered."""
 MAX_REFUSED: Final = 64
@@ -121,6 +122,11 @@ class Core:
     def set_rank(self, rank: int, world_size: int) -> None:
         """The rank as its groups say it: ring header and PROCESS follow."""
         self.defs.identify(rank=rank, world_size=world_size)
+
+    def computes_on(self, device: str) -> None:
+        """Say once that tensors of this rank are on a device: its times are the host's then."""
+        if self.identity.device == _HOST and device not in (_HOST, "meta"):
+            self.defs.identify(device=device)
 
     def set_level(self, level: int, why: str = "") -> None:
         """Switch the level, now; said in the definitions."""

@@ -73,6 +73,11 @@ class Metric:
     filter: str = ""
     """What ``[…]`` selects; empty: nothing to select."""
 
+    @property
+    def of_speed(self) -> bool:
+        """Return whether it measures how fast the job's computation or communication is."""
+        return self.name in _OF_SPEED
+
 
 def free_steps(scope: Scope, _: str = "") -> list[StepRow]:
     """Return steps that count, without those that the debugger held."""
@@ -149,15 +154,11 @@ def _bubble(scope: Scope, _: str) -> list[Number]:
     is to look at, not to fail a build by."""
     if any(layout.chain is not None for layout in layouts(scope.view)):
         return []
-    return [step.bubble_fraction for step in free_pipeline_steps(scope)]
+    return _known(step.bubble_fraction for step in free_pipeline_steps(scope))
 
 
 def _excess(scope: Scope, _: str) -> list[Number]:
-    return [
-        step.bubble_fraction - step.implied_fraction
-        for step in free_pipeline_steps(scope)
-        if step.implied_fraction is not None
-    ]
+    return _known(step.excess_fraction for step in free_pipeline_steps(scope))
 
 
 def _in_flight(scope: Scope, _: str) -> list[Number]:
@@ -210,6 +211,10 @@ def _findings(scope: Scope, which: str) -> list[Number]:
     return [sum(f.severity in counted for f in findings(scope.view))]
 
 
+_OF_SPEED: Final = frozenset((
+    "step", "phase", "bubble", "implied", "excess", "idle", "skew", "wait", "transfer", "busbw",
+    "p2p",
+))  # fmt: skip
 _OPS: Final = "group, op or group/op: skew[all_reduce], busbw[dp/all_reduce]"
 METRICS: Final = {
     metric.name: metric

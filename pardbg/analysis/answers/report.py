@@ -154,8 +154,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "bandwidth": [_all(row) for row in report.bandwidth],
         "collectives": _rows(
             report.collectives,
-            "group seq op reduce bytes skew_ns last_rank wait_ns transfer_ns busbw_gbps verdict "
-            "missing",
+            "group seq op reduce bytes skew_ns last_rank wait_ns transfer_ns transfer_most_ns "
+            "busbw_gbps verdict missing",
         ),
         "p2p": _rows(report.p2p, "group src dst tag order bytes label transfer_ns verdict"),
         "traffic": _rows(report.traffic.edges, "src dst bytes source"),
@@ -191,7 +191,7 @@ def _run_json(report: Report) -> dict[str, Any]:
     return (
         _pick(report.run, "name run argv t0_ns wall_ns")
         | _pick(report, "duration_ns")
-        | _pick(report.run, "exit_code num_hosts backend truncated")
+        | _pick(report.run, "exit_code num_hosts backend truncated times")
         | {"part": part, "next_part": following or None}
         | _pick(report, "live num_records dropped_records unknown_records")
     )

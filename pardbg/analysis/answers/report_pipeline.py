@@ -11,6 +11,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.collected import Collected
 from pardbg.analysis.findings.speed.windows import overlaps_in, rows_in, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
@@ -75,7 +76,7 @@ class PipelineReport:
         middle = self.bubble_fraction
         if middle is None:
             return None
-        return min(reversed(self.free), key=lambda step: abs(step.bubble_fraction - middle))
+        return min(reversed(self.free), key=lambda step: abs((step.bubble_fraction or 0) - middle))
 
 
 def pipeline_report(view: View) -> PipelineReport | None:
@@ -88,22 +89,24 @@ def pipeline_report(view: View) -> PipelineReport | None:
     held = {s.step: held_ns(view, layout.ranks, s.t0_ns, s.t1_ns + s.held_ns) for s in steps}
     # Time under the debugger says nothing about the schedule: such steps are listed, not averaged.
     free = [step for step in steps if not held[step.step]] or steps
+    bubbles = [s.bubble_fraction for s in free if s.bubble_fraction is not None]
     implied = [s.implied_fraction for s in free if s.implied_fraction is not None]
+    timed = [] if times(view) else free  # launches have an order, and no durations
     return PipelineReport(
         schedule=layout.plan.schedule if layout.plan is not None else "",
         num_stages=layout.num_stages,
         num_microbatches=layout.num_microbatches,
         num_older_steps=max(0, (newest_step(view, layout) or 0) - MAX_STEPS),
-        bubble_fraction=median(s.bubble_fraction for s in free) if free else None,
+        bubble_fraction=median(bubbles) if bubbles else None,
         implied_fraction=median(implied) if implied else None,
         bound_fraction=steps[-1].bound_fraction if steps else None,
-        stages=stage_times(free),
-        critical_path=usual_path(free, layout.num_stages),
-        waits=microbatch_waits(free)[:MAX_WAITS],
+        stages=stage_times(timed),
+        critical_path=usual_path(timed, layout.num_stages),
+        waits=microbatch_waits(timed)[:MAX_WAITS],
         peaks=peaks(free[-1]) if free else {},
         steps=tuple(steps),
         held_ns=held,
-        use=_use(free),
+        use=_use(timed),
     )
 
 
@@ -216,9 +219,9 @@ def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath |
 
 def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     """Return each rank's, over the last steps that all ranks ended; of more than MAX_RANKS those
-    that others waited for most. Empty while there are too few steps."""
+    that others waited for most. Empty while there are too few steps, and of a run on a device."""
     looked_at = window(view)
-    if looked_at is None:
+    if looked_at is None or times(view):
         return ()
     caused = _caused(rows_in(view, looked_at))
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])

@@ -15,6 +15,7 @@ from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, intersect, subtract, total, union
 from pardbg.analysis.base.spans import read_ahead, stretches
 from pardbg.analysis.base.steps import LAST, StepRow, last_step_rows, step_rows
+from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -76,7 +77,10 @@ def last_step_split(
     view: View, rank: int, process: Process, pipeline: PipelineStep | None, near: bool = False
 ) -> Split | None:
     """Return the newest step that ended; in a pipeline its newest complete schedule step. ``near``:
-    what was last said of it will do, if anything was."""
+    what was last said of it will do, if anything was. None where the times are the host's of a run
+    on a device."""
+    if times(view):
+        return None
     if pipeline is not None:
         for row in pipeline.ranks:
             length = pipeline.t1_ns - pipeline.t0_ns

@@ -331,7 +331,11 @@ def _collectives(snapshot: Snapshot, rank: int) -> Found:
         about = WaitedFor(op, row.bytes, None, None, 0)
         if row.missing:
             about = WaitedFor(op, row.bytes, row.missing[0], None, snapshot.t_ns - own.issued_ns)
-        elif last.rank != rank and (late := (last.came_ns or 0) - own.came_ns) > 0:
+        elif (
+            row.skew_ns is not None
+            and last.rank != rank
+            and (late := (last.came_ns or 0) - own.came_ns) > 0
+        ):
             about = WaitedFor(op, row.bytes, last.rank, last.issued_ns, late)
         yield own.issued_ns, own.completed_ns, about
 
@@ -350,5 +354,7 @@ def _messages(snapshot: Snapshot, rank: int) -> Found:
         late = (snapshot.t_ns if peers is None else peers) - own
         if not sends and row.waited_ns is not None:
             late = row.waited_ns
+        if snapshot.run.times and peers is not None:
+            late = 0
         about = WaitedFor(op, row.bytes, peer, peers, late)
         yield own, row.done_ns, about if late > 0 else WaitedFor(op, row.bytes, None, None, 0)

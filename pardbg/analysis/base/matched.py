@@ -55,7 +55,8 @@ class CollectiveRow:
     last_rank: int | None
     wait_ns: int | None
     """Sum over ranks of (last arrival - own arrival)."""
-    transfer_ns: int | None  # last completion - last arrival
+    transfer_ns: int | None
+    """Last completion - last arrival."""
     busbw_gbps: float | None
     verdict: Verdict
     missing: tuple[int, ...]
@@ -68,6 +69,8 @@ class CollectiveRow:
     key: tuple[int, str] = (0, "")
     label: str = ""
     """(epoch, key) of the group; its name, with ranks where another is alike: ``tp[2,3]``."""
+    transfer_most_ns: int | None = None
+    """Upper bound of ``transfer_ns``, where a poll saw the completion: then that is None."""
 
     @property
     def issued(self) -> dict[int, int]:
@@ -102,8 +105,12 @@ class P2PRow:
     parts: int = 0
     chunk: int = -1
     key: tuple[int, str] = (0, "")  # (epoch, key) of the group
+    polled: bool = False
+    """Completion is when a poll saw it: ``moving_ns`` is an upper bound."""
 
     @property
     def transfer_ns(self) -> int | None:
-        """Return how long it took from when both sides were there; None while that is not known."""
-        return self.moving_ns if self.recv_ns is not None and self.done_ns is not None else None
+        """Return how long it took from when both sides were there; None while that is not known,
+        and where only a bound of it is."""
+        known = self.recv_ns is not None and self.done_ns is not None and not self.polled
+        return self.moving_ns if known else None

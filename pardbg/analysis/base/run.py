@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.times import Times, times
 from pardbg.events import fields
 from pardbg.store.store import NEXT_PART, PART, Store
 
@@ -30,6 +31,8 @@ class RunInfo:
     """Which file of a recording in several this is, and in which it goes on."""
     rehearsed: bool = False
     """Times count events, and values are arbitrary."""
+    times: Times = ""
+    """Whose clock the times are; ``host``: of a run on a device."""
 
 
 def rehearsed(view: View) -> bool:
@@ -62,6 +65,7 @@ def run_info(view: View) -> RunInfo:
         truncated=view.store.truncated,
         part=_part(view),
         rehearsed=rehearsed(view),
+        times=times(view),
     )
 
 

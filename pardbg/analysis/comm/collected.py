@@ -16,6 +16,9 @@ from pardbg.store.table import Array
 
 TRUE_ENDS: Final = ("completed", "device")
 """Sources of a true end: one known only from a wait says when somebody looked."""
+UNTIMED: Final = ("", "polled")
+"""Sources that time nothing: that it completed is known, and not when, or not before a poll came
+by."""
 
 Make = Callable[[list[int]], Iterable[CollectiveRow]]
 """Makes rows of some."""

@@ -15,7 +15,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.matched import Arrival
 from pardbg.analysis.base.rank_columns import Columns
-from pardbg.analysis.comm.collected import TRUE_ENDS
+from pardbg.analysis.comm.collected import TRUE_ENDS, UNTIMED
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
@@ -25,7 +25,6 @@ from pardbg_agent import wire
 MAX_MEMBERS: Final = 4096
 SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
 """Fields of an op that must agree on all ranks."""
-_UPPER_BOUNDS: Final = ("waited", "polled")
 _ISSUED: Final = (
     "group_id", "name_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step", "stage",
     "microbatch",
@@ -39,12 +38,6 @@ Facts = tuple[
     tuple[int, int, int | None],
 ]  # fmt: skip
 """(group, op, seq, step, bytes, arrivals, last rank, (skew, wait, transfer) in ns)"""
-
-
-def kind_of(source: str) -> str:
-    """Completions seen by a wait or a poll are upper bounds; bounds may stand together, but never
-    beside true completions."""
-    return "bound" if source in _UPPER_BOUNDS else source
 
 
 class Gathered:
@@ -123,7 +116,8 @@ class Gathered:
         """Return what is to be said of collectives that all members issued alike, and of each
         rank's part in them, and the names of ops, as in ``Collected``."""
         first, rows, counts = self._first_row[wanted], self._rows, self._ends - self._starts
-        known = np.array([bool(kind) for kind in self._kinds])[self._kind[self._starts]]
+        timed = [kind not in UNTIMED for kind in self._kinds]
+        known = np.array(timed)[self._kind[self._starts]]
         moving = np.maximum(self._done_ns - self._last_ns, 0)
         ends = np.array([source in TRUE_ENDS for source in self._sources], bool)[rows["source"]]
         names = {name: i for i, name in enumerate(dict.fromkeys(op.op for op in self._ops))}
@@ -285,8 +279,8 @@ class Gathered:
         for name in ("a", "b", "peer", "says"):
             good &= rows[name] == np.repeat(rows[name][starts], counts)
         t0, done = rows["t0_ns"], rows["done_ns"]
-        self._kinds = list(dict.fromkeys(("", *map(kind_of, self._sources))))
-        kind = np.array([self._kinds.index(kind_of(s)) for s in self._sources], np.int64)
+        self._kinds = list(dict.fromkeys(("", *self._sources)))
+        kind = np.array([self._kinds.index(s) for s in self._sources], np.int64)
         kind = kind[rows["source"]]
         self.alike = np.logical_and.reduceat(good, starts)
         self.alike &= counts == sizes[rows["group"][starts]]

@@ -13,8 +13,9 @@ import numpy as np
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
+from pardbg.analysis.base.times import times as whose
 from pardbg.analysis.comm.collected import Collected, by_step
-from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered, kind_of
+from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered
 from pardbg.analysis.comm.ops import (
     Issue,
     group_label,
@@ -24,7 +25,7 @@ from pardbg.analysis.comm.ops import (
     tail_start,
 )
 from pardbg.store.definitions import GroupDef, OpDef
-from pardbg.words import agreed, duration, ranks_text, sizes
+from pardbg.words import agreed, at_most, duration, ranks_text, sizes
 from pardbg_agent import wire
 
 LAST: Final = 200
@@ -170,6 +171,11 @@ def _row(
     arrivals: tuple[Arrival, ...], last_rank: int | None, times: Times, members: int | None = None,
 ) -> CollectiveRow:  # fmt: skip
     skew, wait, transfer = times
+    if whose(view):  # hosts run ahead of their devices: who issues last need not arrive last
+        skew = wait = last_rank = None
+    most = None
+    if transfer is not None and arrivals[0].source == "polled":
+        transfer, most = None, transfer
     num_members = len(arrivals) if members is None else members
     return CollectiveRow(
         group=group.axis or group.name,
@@ -187,10 +193,11 @@ def _row(
         busbw_gbps=busbw_gbps(op.op, num_members, num_bytes, transfer),
         verdict="matched",
         missing=(),
-        detail=_detail(skew, last_rank, transfer),
+        detail=_detail(skew, last_rank, transfer, most),
         reduce=op.reduce,
         key=(group.epoch, group.key),
         label=CALLS_LABEL if group.backend == wire.CALLS else group_label(view, group),
+        transfer_most_ns=most,
     )
 
 
@@ -247,7 +254,7 @@ def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
     left = [a.completed_ns - a.held_ns - a.held_in_ns for a in parts if a.completed_ns is not None]
     if len(left) < len(parts):
         return None
-    kinds = {kind_of(a.source) for a in parts}
+    kinds = {a.source for a in parts}
     if len(kinds) != 1 or "" in kinds:  # "": that it completed is known, and not when
         return None
     return max(0, max(left) - last_arrival)
@@ -412,10 +419,10 @@ def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
     return tuple(sorted(rank for side in sides[1:] for rank in side))
 
 
-def _detail(skew: int | None, last_rank: int | None, transfer: int | None) -> str:
+def _detail(skew: int | None, last_rank: int | None, transfer: int | None, most: int | None) -> str:
     parts = []
     if skew is not None and last_rank is not None:
         parts.append(f"rank {last_rank} last by {duration(skew)}")
-    if transfer is not None:
-        parts.append(f"transfer {duration(transfer)}")
+    if transfer is not None or most is not None:
+        parts.append(f"transfer {at_most(transfer, most)}")
     return ", ".join(parts)

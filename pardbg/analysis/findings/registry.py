@@ -9,6 +9,7 @@ import pardbg.analysis.findings.health as health
 import pardbg.analysis.findings.numbers as numbers
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
+from pardbg.analysis.base.times import times
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.hangs import hangs, late
 from pardbg.analysis.findings.memory import memory
@@ -61,6 +62,18 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 )
 
 
+OF_SPEED: Final[tuple[Detector, ...]] = (
+    late,
+    stragglers,
+    slow_steps,
+    pipelines,
+    exposed,
+    small_messages,
+    slow_links,
+    slow_groups,
+)
+"""Those that ask what took long, or who came late: hosts that run ahead of their devices know
+neither."""
 OF_ORDER: Final[tuple[Detector, ...]] = (
     ends, mismatches, thread_order, messages, hangs, health.hook_errors, health.thread_failures,
 )  # fmt: skip
@@ -72,6 +85,8 @@ def findings(view: View) -> tuple[Finding, ...]:
     """Return all findings at the cursor, the worst first, then the newest."""
     # Times of a rehearsal count events: nothing that is measured is found in them.
     detectors = OF_ORDER if rehearsed(view) else DETECTORS
+    if times(view):
+        detectors = tuple(one for one in detectors if one not in OF_SPEED)
     found = orders(view)
     if found:  # that ranks do not meet, and wait, follows from it
         detectors = (ends, health.hook_errors)

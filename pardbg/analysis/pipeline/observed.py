@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pardbg.analysis.base.times import Times
+
 Cause = Literal["warmup", "dependency", "communication", "host", "cooldown"]
 CAUSES: tuple[Cause, ...] = ("warmup", "dependency", "communication", "host", "cooldown")
 PlanSource = Literal["schedule", "corrected", "observed", "chain"]
@@ -50,7 +52,8 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRank:
-    """A rank's row in one pipeline step. busy + sum(idle) == window, exactly."""
+    """A rank's row in one pipeline step. busy + sum(idle) == window, exactly; where the times are
+    the host's of a run on a device, ``busy_ns`` is that of its launches, and idle is not known."""
 
     rank: int
     stages: tuple[int, ...]
@@ -79,12 +82,20 @@ class PipelineStep:
     t0_ns: int
     t1_ns: int
     """Window of the step so far: first compute begin to last compute end over all ranks."""
-    bubble_fraction: float
+    bubble_fraction: float | None
+    """None, as what is implied, where the times are the host's of a run on a device."""
     implied_fraction: float | None
     bound_fraction: float | None
     ranks: tuple[PipelineRank, ...]
     held_ns: int = 0
     """Held out of it: the window ended so much later. Not 0: all times are as without holds."""
+
+    @property
+    def excess_fraction(self) -> float | None:
+        """Return the bubble beyond what the plan implies; None: one of them is not known."""
+        if self.bubble_fraction is None or self.implied_fraction is None:
+            return None
+        return self.bubble_fraction - self.implied_fraction
 
     @property
     def window_ns(self) -> int:
@@ -113,3 +124,5 @@ class PipelineView:
     """Which of ``Snapshot.pipelines`` it is."""
     predicted: str = ""
     """What the program was predicted to take, as it says itself."""
+    times: Times = ""
+    """Whose clock the actions' times are."""

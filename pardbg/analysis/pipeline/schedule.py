@@ -8,6 +8,7 @@ from pardbg.analysis.base.asof import MEMO_MAX, View, per_store
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
+from pardbg.analysis.base.times import times
 from pardbg.analysis.pipeline.bounds import (
     bound_fraction,
     implied_fraction,
@@ -62,6 +63,7 @@ def pipeline_view(
         num_virtual=plan.num_virtual if plan is not None else 1,
         paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
         predicted=str(view.store.notes.get("predicted", "")),
+        times=times(view),
         step=current,
         last_complete=_last_complete(view, layout, current),
         bubble_history=bubbles,
@@ -157,14 +159,14 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     if not ranks:
         return None  # a part of a recording begins in it: no rank's records are whole
     length = window[1] - window[0]
-    busy = sum(row.busy_ns for row in ranks)
+    busy, launches = sum(row.busy_ns for row in ranks), times(view)
     return PipelineStep(
         step=step,
         complete=complete,
         t0_ns=window[0],
         t1_ns=window[1],
-        bubble_fraction=_bubble(busy, len(ranks), length),
-        implied_fraction=implied_fraction(layout, rows),
+        bubble_fraction=None if launches else _bubble(busy, len(ranks), length),
+        implied_fraction=None if launches else implied_fraction(layout, rows),
         bound_fraction=bound_fraction(layout),
         ranks=ranks,
         held_ns=0 if laid is None else laid.held_ns,
@@ -277,7 +279,8 @@ def _rank_row(
     rank = evidence.rank
     begun = {span.text for span in row}
     following = next((text for text in layout.order.get(rank, ()) if text not in begun), None)
-    idles = split(evidence, row, window, None if complete else following)
+    launches = bool(times(view))
+    idles = () if launches else split(evidence, row, window, None if complete else following)
     ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
     now, peak, per_stage = in_flight((span.stage, span.kind) for span in ended)
     return PipelineRank(
@@ -287,7 +290,7 @@ def _rank_row(
         actions=tuple(row),
         idles=idles,
         busy_ns=total(clip(busy_intervals(row, window[1]), *window)),
-        idle_ns=_sum_idle(idles),
+        idle_ns={} if launches else _sum_idle(idles),
         in_flight=now,
         max_in_flight=peak,
         in_flight_bound=in_flight_bound(layout, rank),
@@ -350,7 +353,10 @@ def _implied(view: View, layout: Layout, step: int, bubble: float) -> float | No
 
 
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:
-    """Bubble fraction of a complete step that ran freely, without the rest of its figures."""
+    """Bubble fraction of a complete step that ran freely, without the rest of its figures; None
+    where the times are the host's of a run on a device."""
+    if times(view):
+        return None
     cache = view.memo("bubble")
     key = (layout.key, step)
     known: tuple[int, float, object] | None = cache.get(key)

@@ -25,6 +25,7 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_store
+from pardbg.analysis.base.times import times
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.schedule import newest_step
@@ -123,6 +124,8 @@ def whatif(
     found = layouts(view)
     if not found:
         return "no pipeline ran: what-if answers for pipeline schedules"
+    if times(view):
+        return "the run's times are the host's, and it computes on a device: nothing to measure by"
     layout = found[0]
     if layout.plan is None or not layout.planned:
         return "the pipeline's plan is not known, so there is nothing to compare with"

@@ -57,6 +57,7 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         (0, (Segment(f" {state}", state_style),)),
         (1, (Segment(name, "strong"),)),
         (1, (Segment("times count events" if snapshot.run.rehearsed else "", "warn"),)),
+        (1, (Segment("host times" if snapshot.run.times else "", "warn"),)),
         (1, _part(snapshot)),
         (1 if snapshot.part else 6, _life(snapshot)),
         (5, (Segment(_size(snapshot)),)),
@@ -149,7 +150,7 @@ def _life(snapshot: Snapshot) -> Line:
 def _bubble(snapshot: Snapshot) -> Line:
     view = snapshot.pipeline
     step = view.last_complete if view else None
-    if step is None:
+    if step is None or step.bubble_fraction is None:
         return ()
     return line(Segment("bubble ", "dim"), Segment(words.percent(step.bubble_fraction), "warn"))
 

@@ -141,6 +141,8 @@ def _lateness(rows: Rows) -> dict[str, list[Point]]:
         if isinstance(row, P2PRow):
             points[_op(row)] += [(row.dst, row.waited_ns)] if row.waited_ns is not None else []
             continue
+        if row.skew_ns is None:  # missing ranks, or hosts that run ahead of their devices
+            continue
         came = [(a.rank, a.came_ns) for a in row.arrivals if a.came_ns is not None]
         first = min((t_ns for _, t_ns in came), default=0)
         points[row.op] += [(rank, t_ns - first) for rank, t_ns in came]

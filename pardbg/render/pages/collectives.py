@@ -217,7 +217,8 @@ def _columns(
                rank=1, align="right"),
         Column("wait", 8, lambda r: (words.duration(r.wait_ns), "dim"), rank=0 if by_wait else 6,
                align="right"),
-        Column("transfer", 8, lambda r: (words.duration(r.transfer_ns), ""), rank=4, align="right"),
+        Column("transfer", 9, lambda r: (words.at_most(r.transfer_ns, r.transfer_most_ns), ""),
+               rank=4, align="right"),
         Column("busbw", 9, lambda r: (words.busbw(r.busbw_gbps), "dim"), rank=5, align="right"),
         Column("verdict", 14, lambda r: (verdict(r), "bad" if _is_bad(r) else
                                          "dim" if verdict(r) == "matched" else "warn")),
@@ -245,7 +246,8 @@ def _p2p_columns(cells: int, begin_ns: int) -> list[Column[P2PRow]]:
                lambda r: (words.duration(r.waited_ns) if r.waited_ns else "·", ""), rank=4,
                align="right"),
         Column("under way", 9,
-               lambda r: (words.duration(r.moving_ns), "dim" if r.done_ns else "warn"), rank=2,
+               lambda r: (words.at_most(r.moving_ns, r.moving_ns if r.polled else None),
+                          "dim" if r.done_ns else "warn"), rank=2,
                align="right"),
         Column("verdict", 14, _p2p_verdict),
     ]  # fmt: skip
@@ -285,19 +287,25 @@ def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
 def strip(row: CollectiveRow, cells: int) -> Line:
     """Return a mark per rank in the order of the group: how late it came, or that it has not.
 
-    ``▁`` first … ``█`` last, ``·`` missing. More ranks than cells: the latest of each bucket.
+    ``▁`` first … ``█`` last, ``·`` missing; all ``▁`` where hosts issue ahead of their devices.
+    More ranks than cells: the latest of each bucket.
     """
     arrivals = row.arrivals
     if not arrivals:
         return (Segment(" " * cells),)
     times = [a.came_ns for a in arrivals if a.came_ns is not None]
-    first, last = (min(times), max(times)) if times else (0, 0)
+    first, last = (min(times), max(times)) if times and not _of_hosts(row) else (0, 0)
     size = min(len(arrivals), cells)
     runs = []
     for at in range(size):
         bucket = arrivals[at * len(arrivals) // size : (at + 1) * len(arrivals) // size]
         runs.append(_mark(bucket, first, last, row.verdict != "incomplete"))
     return fit(runs, cells)
+
+
+def _of_hosts(row: CollectiveRow) -> bool:
+    """All have issued it, and who of them arrived last is not known: a device gets there later."""
+    return row.verdict == "matched" and row.skew_ns is None
 
 
 def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segment:
@@ -355,9 +363,11 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
     else:
         stop = a.left_ns if a.left_ns is not None else begin + span
         waits = stop if row.missing else min(last, stop)
-        drawn.fill(x(a.came_ns), x(waits), "░", "waiting")
-        if not row.missing:
-            drawn.fill(x(waits), x(stop) + 1, "━", "moving")
+        if _of_hosts(row):
+            drawn.fill(x(a.came_ns), x(stop) + 1, "─", "dim")
+        else:
+            drawn.fill(x(a.came_ns), x(waits), "░", "waiting")
+            drawn.fill(x(waits), x(stop) + 1 if not row.missing else 0, "━", "moving")
         drawn.put(x(a.came_ns), "●", "strong")
         text = Segment(_came(a, begin), "dim")
     return line(Segment(f"  r{a.rank:<4} "), *drawn.line(), "  ", text)
@@ -391,7 +401,8 @@ def _came(a: Arrival, begin: int) -> str:
     came = "+" + words.duration((a.came_ns or begin) - begin)
     if a.left_ns is None or a.came_ns is None:
         return f"{came:<9} in it"
-    return f"{came:<9} {words.duration(a.left_ns - a.came_ns):>8} {a.source}"
+    bound = "≤ " if a.source == "polled" else ""
+    return f"{came:<9} {words.duration(a.left_ns - a.came_ns):>8} {bound}{a.source}"
 
 
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:

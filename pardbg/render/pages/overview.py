@@ -329,7 +329,7 @@ def _pipeline(snapshot: Snapshot, number: int) -> list[tuple[str, str]]:
     view = snapshot.pipeline
     step = (view.last_complete or view.step) if view else None
     row = next((r for r in step.ranks if r.rank == number), None) if step else None
-    if row is None or step is None:
+    if row is None or step is None or not row.idle_ns:
         return []
     window = max(1, row.busy_ns + sum(row.idle_ns.values()))
     idle = ", ".join(

@@ -39,6 +39,10 @@ MAX_RANKS: Final = 32
 """Rows per table; that there are more is said."""
 MAX_OPS: Final = 16
 MAX_FINDINGS: Final = 12
+HOST_TIMES: Final = (
+    "The run computes on a device, and all times here are the host's: no bubble, skew, bandwidth\n"
+    "or straggler follows from them."
+)
 
 
 def text(report: Report) -> str:
@@ -70,6 +74,8 @@ def _run(report: Report) -> list[str]:
         lines += _wrapped("$ " + shlex.join(run.argv), "  ")
     if run.rehearsed:
         lines.append("A rehearsal: times count events, 10 µs each, and measure nothing.")
+    if run.times:
+        lines.append(HOST_TIMES)
     if loss := loss_text(report):
         lines.append(f"loss {loss}")
     part, following = run.part
@@ -140,7 +146,7 @@ def _pipeline(report: Report) -> list[str]:
     if pipeline.num_older_steps:
         lines[0] += f" (the newest; {count(pipeline.num_older_steps)} older ones are not in here)"
     if measured is None:
-        return _titled(title, lines)
+        return _titled(title, [*lines, *peak_lines(pipeline.peaks)])
     said = [
         f"bubble {percent(measured)}", f"implied {percent(implied)}",
         f"bound {percent(pipeline.bound_fraction)}",

@@ -76,13 +76,15 @@ def entry(seq: int, created_ms: int, done_ms: int | None, **more: Any) -> dict[s
 
 
 def test_dumps_of_a_hang_on_nccl(tmp_path: Path) -> None:
-    """Rank 1 never came to #2; #1 took 3 ms from the last arrival to the watchdog's look."""
+    """Rank 1 never came to #2; #1 took at most the 3 ms from the last arrival to the watchdog's
+    look."""
     dump(0, [entry(1, 100, 105), entry(2, 110, None)], tmp_path)
     dump(1, [entry(1, 102, 105)], tmp_path)
     made = import_files([tmp_path], tmp_path.parent / "hang.mcap")
     assert not any("completion" in line for line in made.lacks)
     first, second = collectives(View(load(tmp_path.parent / "hang.mcap"), None), None)
-    assert (first.skew_ns, first.transfer_ns, first.verdict) == (2_000_000, 3_000_000, "matched")
+    assert (first.skew_ns, first.verdict) == (2_000_000, "matched")
+    assert (first.transfer_ns, first.transfer_most_ns) == (None, 3_000_000)
     assert (second.seq, second.missing) == (2, (1,))
 
 

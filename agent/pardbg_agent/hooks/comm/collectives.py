@@ -101,7 +101,7 @@ def _begin(spec: Spec) -> Any:
             except (RuntimeError, NotImplementedError):  # sparse and nested tensors
                 tensor, a, b = op_arguments.whatever(args)
             on_cpu = tensor is None or tensor.is_cpu
-            if not on_cpu and tensor.is_meta:
+            if not on_cpu and _is_fake(c, tensor):
                 return None
             dtype = None if tensor is None else tensor.dtype
             x, pg, what = c.context or context.of(c), state.group, nothing
@@ -141,6 +141,15 @@ def _begin(spec: Spec) -> Any:
             return None if state.numbered else count(c, args, state)
 
     return begin
+
+
+def _is_fake(c: _core.Core, tensor: Any) -> bool:
+    """Of a tensor that is not on the host: whether it is on no device either, while a graph is
+    traced."""
+    if tensor.is_meta:
+        return True
+    c.computes_on(tensor.device.type)
+    return False
 
 
 def _at_gate(

@@ -240,6 +240,8 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
     are, for those who ask later whether ranks that share nothing began as replicas. Host memory
     only: nothing waits for a device."""
     known = x.part(Usage)
+    if not x.optimizers and (first := next(iter(parameters_of(optimizer)), None)) is not None:
+        c.computes_on(first.device.type)
     if not known.graded:  # mostly the first one has
         known.graded = any(p.grad is not None for p in parameters_of(optimizer))
     if known.start is not None or x.optimizers or c.step:

@@ -121,7 +121,7 @@ def _too_few(layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]
     v = layout.plan.num_virtual if layout.plan is not None else 1
     if not layout.planned or bound is None or m * v >= MICROBATCHES * ranks:
         return  # without a schedule's own plan, what a microbatch is cannot be known
-    measured = median(step.bubble_fraction for step in steps)
+    measured = median(step.bubble_fraction or 0 for step in steps)
     window = median(step.t1_ns - step.t0_ns for step in steps)
     wanted = 2 * MICROBATCHES * ranks // v
     then = (ranks - 1) / (v * wanted + ranks - 1)
@@ -149,14 +149,10 @@ def _excess(
     view: View, looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
 ) -> Iterable[Finding]:
     """More bubble than the plan implies with the durations measured."""
-    over = [
-        step for step in steps
-        if step.implied_fraction is not None
-        and step.bubble_fraction - step.implied_fraction >= EXCESS
-    ]  # fmt: skip
+    over = [step for step in steps if (step.excess_fraction or 0) >= EXCESS]
     if not often(len(over), looked_at.steps):
         return
-    excess = median(s.bubble_fraction - (s.implied_fraction or 0) for s in over)
+    excess = median(s.excess_fraction or 0 for s in over)
     length = median(s.t1_ns - s.t0_ns for s in over)
     implied = median(s.implied_fraction or 0 for s in over)
     cause, share, rank = _main_cause(over)
@@ -202,7 +198,7 @@ def _main_cause(steps: Sequence[PipelineStep]) -> tuple[Cause, float, int]:
             for kind, ns in row.idle_ns.items():
                 sums[kind][row.rank] += ns
     totals = {kind: sum(ranks.values()) for kind, ranks in sums.items()}
-    over = sum(s.bubble_fraction - (s.implied_fraction or 0) for s in steps) / len(steps) * whole
+    over = sum(s.excess_fraction or 0 for s in steps) / len(steps) * whole
     cause: Cause = "communication"
     if totals.get("host", 0) > totals.get("communication", 0):
         cause = "host"

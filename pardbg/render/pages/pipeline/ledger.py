@@ -48,7 +48,7 @@ def heading(cells: int, note: str) -> Line:
 def figures(rank: PipelineRank, cells: int) -> Line:
     """Return one rank's busy share and its idle by cause, percent of the window."""
     window = rank.busy_ns + sum(rank.idle_ns.values())
-    if window <= 0:
+    if window <= 0 or not rank.idle_ns:
         return line(Segment(right(words.UNKNOWN, size(cells)), "faint"))
     busy = rank.busy_ns / window
     share = {cause: rank.idle_ns.get(cause, 0) / window for cause in CAUSES}

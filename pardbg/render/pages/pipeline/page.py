@@ -188,8 +188,13 @@ def _figures(view: PipelineView) -> Line:
     step = view.last_complete or view.step
     if step is None:
         return ()
+    if view.times:
+        bound = words.percent(step.bound_fraction)
+        return (Segment("host times: launches, not computation", "warn"),
+                Segment("  bound ", "dim"), Segment(bound, "strong"))  # fmt: skip
     base = step.implied_fraction if step.implied_fraction is not None else step.bound_fraction
-    excess = None if base is None else step.bubble_fraction - base
+    bubble = step.bubble_fraction
+    excess = None if base is None or bubble is None else bubble - base
     loud = "bad" if excess is not None and excess >= 0.05 else "strong"
     parts = [Segment("bubble " if step.complete else "bubble so far ", "dim"),
              Segment(words.percent(step.bubble_fraction), "warn")]  # fmt: skip
