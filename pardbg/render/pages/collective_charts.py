@@ -30,8 +30,8 @@ class Sum:
     op: str
     num_bytes: int
     number: int
-    wait_ns: int
-    """Summed over ranks and operations."""
+    wait_ns: int | None
+    """Summed over ranks and operations; None: of none it is known."""
     skew_ns: float | None
     """Median; of messages the time under way."""
     busbw_gbps: float | None
@@ -43,17 +43,17 @@ def _op(row: CollectiveRow | P2PRow) -> str:
     return row.op if isinstance(row, CollectiveRow) else row.label.partition(" ")[0] or "message"
 
 
-def _figures(row: CollectiveRow | P2PRow) -> tuple[int, float | None, float | None]:
+def _figures(row: CollectiveRow | P2PRow) -> tuple[int | None, float | None, float | None]:
     """(wait, skew or time under way, GB/s)"""
     if isinstance(row, CollectiveRow):
-        return row.wait_ns or 0, row.skew_ns, row.busbw_gbps
+        return row.wait_ns, row.skew_ns, row.busbw_gbps
     took = row.transfer_ns
-    return row.waited_ns or 0, took, row.bytes / took if took and row.bytes else None
+    return row.waited_ns, took, row.bytes / took if took and row.bytes else None
 
 
 def sums(rows: Rows) -> list[Sum]:
     """By kind, what cost most waiting first."""
-    kinds: dict[tuple[str, str, int], list[tuple[int, float | None, float | None]]]
+    kinds: dict[tuple[str, str, int], list[tuple[int | None, float | None, float | None]]]
     kinds = defaultdict(list)
     for row in rows:
         name = row.label or row.group
@@ -63,8 +63,10 @@ def sums(rows: Rows) -> list[Sum]:
     made = []
     for kind, of in kinds.items():
         waits, skews, rates = zip(*of, strict=True)
-        made.append(Sum(*kind, len(of), sum(waits), _median(skews), _median(rates)))
-    return sorted(made, key=lambda one: (-one.wait_ns, one.group, one.op, -one.num_bytes))
+        known = [wait for wait in waits if wait is not None]
+        waited = sum(known) if known else None
+        made.append(Sum(*kind, len(of), waited, _median(skews), _median(rates)))
+    return sorted(made, key=lambda one: (-(one.wait_ns or 0), one.group, one.op, -one.num_bytes))
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -19,6 +19,7 @@ from pardbg.render.reports.sections import (
     edge_rows,
     finite_losses,
     not_finite_text,
+    nothing,
     op_rows,
     phase_shares,
     rank_rows,
@@ -88,7 +89,7 @@ def _facts(report: Report) -> str:
 def _findings(report: Report) -> str:
     found = report.findings
     if not found:
-        return _section("Findings", '<div class="finding good">nothing wrong was seen</div>')
+        return _section("Findings", f'<div class="finding good">{_e(nothing(report))}</div>')
     made = [
         f'<div class="finding {_e(f.severity)}"><b>{_e(f.severity)} · {_e(f.kind)}</b>'
         f"{_e(f.text)}</div>"

@@ -29,6 +29,12 @@ _LOSS_SOURCES: Final = {
 }  # fmt: skip
 
 
+def nothing(report: Report) -> str:
+    """Return what a report without findings says."""
+    limit = "; speed is not judged by host times" if report.run.times else ""
+    return f"nothing wrong was seen{limit}"
+
+
 def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 1000) -> list[str]:
     """Return columns as wide as needed; those not at the ``left`` stand to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -22,6 +22,7 @@ from pardbg.render.reports.sections import (
     bandwidth_lines,
     edge_rows,
     loss_text,
+    nothing,
     op_rows,
     overlap_lines,
     path_lines,
@@ -102,7 +103,7 @@ def _ended(report: Report) -> str:
 def _findings(report: Report) -> list[str]:
     found = report.findings
     if not found:
-        return _titled("Findings", ["nothing wrong was seen"])
+        return _titled("Findings", [nothing(report)])
     lines: list[str] = []
     for finding in found[:MAX_FINDINGS]:
         mark = SIGN[finding.severity][0]
@@ -200,7 +201,7 @@ def _steps(report: Report) -> list[str]:
     rows = [("phase", "of the steps", "")]
     for phase, share in phase_shares(steps):
         rows.append((phase, percent(share), _bar(share)))
-        if phase == "pipeline" and report.pipeline is not None:
+        if phase == "pipeline" and report.pipeline is not None and not report.run.times:
             rows += _inside(report.pipeline, {step.step: step.duration_ns for step in steps})
     return _titled("Phases", table(rows[:9], (0, 2), WIDTH))
 

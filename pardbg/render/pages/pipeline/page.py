@@ -343,7 +343,8 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
     """The bubble by step, and the range it moves in."""
     history = view.bubble_history
     if not history:
-        return line(Segment("  bubble by step: no complete step yet", "dim"))
+        why = "times are the host's" if view.times else "no complete step yet"
+        return line(Segment(f"  bubble by step: {why}", "dim"))
     values = [value for _, value in history]
     low, high = min(values), max(values)
     size = max(8, min(64, cells - 52, len(values)))
