@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from pardbg.cli.common import USAGE_EXIT, completions
+from pardbg.cli.common import completions
 from pardbg.control.language.manual import RANKS_TEXT
 from pardbg.errors import UserError
 from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES, explain, wrapped
@@ -44,7 +44,9 @@ STARTS: Final = ("watch", "run", "rehearse")
 
 
 class _Refused(click.ClickException):
-    exit_code = USAGE_EXIT
+    def __init__(self, error: UserError) -> None:
+        super().__init__(str(error))
+        setattr(self, "exit_code", error.exit_code)  # noqa: B010 - a class variable in click
 
 
 class Front(click.Group):
@@ -54,7 +56,7 @@ class Front(click.Group):
         try:
             return super().invoke(ctx)
         except UserError as error:
-            raise _Refused(str(error)) from None
+            raise _Refused(error) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rest = sorted(self.commands.keys() - FIRST.keys() - MORE.keys())
