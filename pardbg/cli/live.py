@@ -19,6 +19,7 @@ from pardbg.cli.common import (
     need_terminal,
     refuse_planted,
     talk,
+    trouble,
 )
 from pardbg.cli.here import find_target
 from pardbg.cli.options import (
@@ -153,7 +154,7 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
         handle, streams = _start_own(argv, said, name=_job_name(argv), output=output)
     except SetupError as why:
         run_plain(argv, str(why))
-    apply_rc(handle.run_dir, rc, talk)
+    _give(handle, rc)
     return end_as(headless.follow(handle, streams, attentive=said.attentive))
 
 
@@ -191,15 +192,25 @@ def _start_own(
     from pardbg.hub.run.config import SetupError
     from pardbg.hub.run.terminal import own_streams
 
+    streams = None
     try:
         streams = own_streams(out)
-    except OSError as error:
-        raise SetupError(f"no pipe or file in memory for the output: {error}") from None
-    try:
         return _start(argv, how, streams=streams, **more), streams
-    except SetupError:
-        streams.signals.again()
-        raise
+    except Exception as error:
+        if streams is not None:
+            streams.signals.again()
+        if isinstance(error, UserError):
+            raise
+        words = trouble(error) if isinstance(error, OSError) else None
+        raise SetupError(words or f"{type(error).__name__}: {error}") from None
+
+
+def _give(handle: RunHandle, rc: Rc) -> None:
+    """Give the run its first commands; it runs on where they cannot be given."""
+    try:
+        apply_rc(handle.run_dir, rc, talk)
+    except Exception as error:  # noqa: BLE001
+        talk(f"commands not given: {error}")
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
@@ -226,7 +237,7 @@ def _watch_job(
         if sys.stdin.isatty() and sys.stdout.isatty():
             talk(f"{cannot_draw()}: running without a screen; the report follows")
         handle, streams = _start_own(argv, how, STDERR, **more)
-        apply_rc(handle.run_dir, rc, talk)
+        _give(handle, rc)
         code = headless.follow_and_report(handle, streams, attentive=how.attentive)
     else:
         handle = _start(argv, how, **more)

@@ -167,10 +167,9 @@ class RunConfig:
         """Return the session file's facts about the run."""
         from pardbg.session.writer import RunFacts  # slow to import; the hub alone writes
 
-        return RunFacts(
-            self.run, self.name, self.host, self.argv, self.cwd, self.recipe, self.t_ns,
-            self.wall_ns,
-        )  # fmt: skip
+        name, cwd, recipe = map(_readable, (self.name, self.cwd, self.recipe))
+        argv = tuple(map(_readable, self.argv))
+        return RunFacts(self.run, name, self.host, argv, cwd, recipe, self.t_ns, self.wall_ns)
 
     @property
     def limits(self) -> PartLimits:
@@ -363,8 +362,16 @@ def write_json(path: Path, value: Any) -> None:
 
 def add_notice(run_dir: Path, text: str) -> None:
     """Say a line to who started the run."""
-    with contextlib.suppress(OSError), open(run_dir / NOTICES_FILE, "a", encoding="utf-8") as file:
+    with (
+        contextlib.suppress(OSError),
+        open(run_dir / NOTICES_FILE, "a", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         file.write(f"pardbg: {text}\n")
+
+
+def _readable(text: str) -> str:
+    """Arguments and paths are bytes to the system: what is not UTF-8 is written as ``\\udcff``."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def reserve(path: Path) -> None:

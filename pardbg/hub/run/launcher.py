@@ -115,6 +115,7 @@ class Launcher:
             words += ["--heard", *map(str, heard)] if heard else []
             self.hub = subprocess.Popen(
                 own_process("pardbg.hub.__main__", str(self.dir), *words),
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's, unused: address space
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 pass_fds=(*self._sources, *heard), start_new_session=True,
             )  # fmt: skip

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.errors import UserError
+from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
@@ -162,6 +163,8 @@ def start_run(
     """
     environment = dict(os.environ if env is None else env)
     check_command(argv, environment)
+    if not start_time(os.getpid()):
+        raise SetupError("/proc is not mounted")
     run = files.new_id(name)
     if streams is not None:
         streams.signals.catch()

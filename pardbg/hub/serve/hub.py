@@ -274,7 +274,10 @@ class Hub:
             "hub_restarts": self._resumed.restarts, **self._machine.control.status(now),
         }  # fmt: skip
         self._state.news.force = True
-        return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]
+        return [
+            *self._definitions.messages(),
+            (Key.CONTROL.value, msgpack.packb(event, unicode_errors="backslashreplace")),
+        ]
 
     # -- the end
 
