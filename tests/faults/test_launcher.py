@@ -4,6 +4,7 @@ would have ended without it."""
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,8 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pardbg.analysis.answers.report import report
 from pardbg.hub.run import config as files
+from pardbg.session.reader import load
+from pardbg.session.writer import whole_messages
 from tests.distributed.owned import PARDBG, children, handle_of, owned, run_argv
+from tests.distributed.runs import events, fake_job
 from tests.processes import end_tree, rank_env, wait_until
 
 WAITS = """
@@ -29,6 +34,10 @@ for number in range(3000):
 sys.stdout.flush()
 sys.exit(9)
 """
+EVENTS = {
+    "run": "owner_lost", "guardian": "guardian_lost", "launcher": "launcher_lost",
+    "hub": "hub_restart",
+}  # fmt: skip
 LINES = ["begun", *(f"line {number} {'x' * 50}" for number in range(3000))]
 
 
@@ -65,6 +74,9 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
         found = children(handle) | {"run": psutil.Process(run.pid)}
         for name in victims.split("+"):
             found[name].kill()
+        if victims != "launcher+hub":  # of which nobody is left who could say it
+            said = {EVENTS[name] for name in victims.split("+")}
+            wait_until(lambda: said <= {*events(list(whole_messages(session)))}, 20, f"{said}")
         go.touch()
         wait_until(lambda: not handle.alive(), 40, "the end of everything")
         code = run.wait(40)
@@ -73,16 +85,15 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
     assert handle.exit_code(default=-1) == 9
     told = (files.read_json(handle.run_dir / files.EXIT_FILE) or {})["told"]
     assert told == []  # nobody sent the job a signal
+    if victims != "launcher+hub":
+        kinds = {finding.kind for finding in report(load(session)).findings}
+        assert "recorder-lost" in kinds and "interrupted" not in kinds
 
 
-def left_of(session: Path) -> list[str]:
-    """Processes that name the session or its run."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or [])
-        if str(session.parent.name) in words:
-            found.append(words)
-    return found
+def left_of(word: str) -> list[str]:
+    """Processes of ours that name a run or its session."""
+    found = (" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"]))
+    return [words for words in found if word in words]
 
 
 @pytest.mark.parametrize("name", ["run", "guardian", "launcher", "hub"])
@@ -91,7 +102,7 @@ def test_a_kill_while_it_starts(name: str, tmp_path: Path, out: Path) -> None:
     """As soon as that process is there: the job runs and ends as it would have, recorded or not; or
     `pardbg run` is killed before there is a job, and nothing is left."""
     session = tmp_path / f"{tmp_path.name}.mcap"
-    called = f"early-{name}-{os.getpid()}"
+    called = f"{name}-{os.getpid()}"  # its run's id begins with it
     program = tmp_path / called
     program.write_text(f"#!{sys.executable} -u\nimport sys\nprint('ran')\nsys.exit(9)\n")
     program.chmod(0o755)
@@ -101,11 +112,11 @@ def test_a_kill_while_it_starts(name: str, tmp_path: Path, out: Path) -> None:
         code = run.wait(60)
         if name == "run":
             assert code == -signal.SIGKILL
-            wait_until(lambda: not left_of(session), 20, "the end of all")
+            wait_until(lambda: not left_of(called), 20, "the end of all")
             if not out.read_bytes():  # killed before there was a job
                 roots = [root for root in (*files.roots(), files.shm_root()) if root.is_dir()]
                 left = [path.name for root in roots for path in root.iterdir()]
-                assert not [one for one in left if one.startswith(called[:24])]
+                assert not [one for one in left if one.startswith(called)]
         else:
             assert code == 9, out.with_suffix(".err").read_text()
             assert out.read_bytes() == b"ran\n"
@@ -140,18 +151,35 @@ def test_a_job_ends_when_a_plain_one_would(tmp_path: Path) -> None:
     """Not when its last orphan does, which keeps its stdout and writes on, to whoever reads."""
     code = "import os, sys, time; os.fork() and sys.exit(5)\n"
     code += "for n in range(400):\n    time.sleep(0.05)\n    print(n, flush=True)\n"
-    session = tmp_path / "s.mcap"
-    with owned(run_argv(session, code), stdin=subprocess.DEVNULL) as run:
+    program = tmp_path / "orphan.py"
+    program.write_text(code)
+    argv = [*PARDBG, "run", "-o", str(tmp_path / "s.mcap"), sys.executable, str(program)]
+    with owned(argv, stdin=subprocess.DEVNULL) as run:
         assert run.wait(15) == 5
         assert run.stdout is not None
         for _ in range(5):
             assert run.stdout.readline()
-        orphans = [p for p in psutil.process_iter(["cmdline"])
-                   if code in (p.info["cmdline"] or []) and p.pid != run.pid]  # fmt: skip
+        found = psutil.process_iter(["cmdline"])
+        orphans = [p for p in found if (p.info["cmdline"] or [])[1:] == argv[-1:]]
         for process in orphans:
             process.kill()
         assert run.stdout.read() is not None
-        wait_until(lambda: not left_of(session), 20, "the end of the launcher")
+        wait_until(lambda: not left_of("orphan-"), 20, "the end of the launcher")
+
+
+def test_nor_when_its_orphaned_ranks_do(tmp_path: Path, out: Path) -> None:
+    ranks = fake_job(2, 100_000, 0.0021)  # as no other test has them
+    argv = [*PARDBG, "run", "-o", str(tmp_path / "s.mcap"), "--", "sh", "-c"]
+    line = f"{' '.join(map(shlex.quote, ranks))} & sleep 2; exit 5"
+    with begun([*argv, line], out) as run:
+        assert run.wait(20) == 5
+        found = psutil.process_iter(["cmdline"])
+        orphans = [p for p in found if (p.info["cmdline"] or [])[1:] == ranks[1:]]
+        size = out.stat().st_size
+        wait_until(lambda: out.stat().st_size > size, 20, "more of their output")
+        for process in orphans:
+            process.kill()
+    assert load(tmp_path / "s.mcap")
 
 
 @pytest.fixture

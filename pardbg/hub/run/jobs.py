@@ -194,28 +194,40 @@ class Successor:
         """The job's stdout and stderr in memory; empty: it has an owner (see ``flow``)."""
         self._killing = Killing(config.dir)
         self._launch = files.read_json(config.dir / files.LAUNCH_FILE)
+        self._others = {"guardian": dict(self._launch or {})}
+        if config.owner_pid is not None:
+            owner = {"owner": config.owner_pid, "owner_start": config.owner_start}
+            self._others["owner"] = owner
         self._copier: Copier | None = None
         self._look_at = 0.0
         self._ended_at = 0.0
         self._code: int | None = None
         self.took_over = False
 
-    def tick(self) -> bool:
-        """Look, and do what is due. True if the launcher was just found to be gone."""
+    def tick(self) -> list[str]:
+        """Look, and do what is due. Return who was just found to be gone before its time:
+        launcher, guardian or owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
-            return False
+            return []
         self._look_at = now + LOOK_S
-        if not self.took_over:
-            if is_alive(self._launch, "pid", "start") or (self._dir / files.EXIT_FILE).exists():
-                return False
+        lost = [] if (self._dir / files.EXIT_FILE).exists() else self._look()
+        if self.took_over:
+            self._killing.tick()
+            self._see_end(now)
+        return lost
+
+    def _look(self) -> list[str]:
+        others = self._others.items()
+        lost = [who for who, facts in others if not is_alive(facts, who, f"{who}_start")]
+        for who in lost:
+            del self._others[who]
+        if not self.took_over and not is_alive(self._launch, "pid", "start"):
             self.took_over = True
             if self._sources:
                 self._copier = Copier(self._dir, self._sources)
-            return True
-        self._killing.tick()
-        self._see_end(now)
-        return False
+            lost.append("launcher")
+        return lost
 
     def finish(self) -> None:
         """Read what the job wrote last."""

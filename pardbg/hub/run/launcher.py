@@ -61,6 +61,8 @@ class Launcher:
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
+        parent = os.getppid()
+        self._guardian = {"guardian": parent, "guardian_start": start_time(parent)}
         self._pipe = WakePipe()
         """Written at each signal, also a child's end."""
         self._sources: list[int] = []
@@ -232,7 +234,7 @@ class Launcher:
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _say_launch(self) -> None:
-        value = {"pid": os.getpid(), "start": start_time(os.getpid())}
+        value = {"pid": os.getpid(), "start": start_time(os.getpid()), **self._guardian}
         if self.job is not None:
             value |= {"job": self.job.pid, "job_start": start_time(self.job.pid)}
         files.write_json(self.dir / files.LAUNCH_FILE, value)
