@@ -21,16 +21,19 @@ def main() -> None:
 def leave_out_foreign_paths() -> None:
     """Take the current directory and PYTHONPATH from ``sys.path``, but for where pardbg lies."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    foreign = {os.path.abspath(path or os.curdir) for path in (*named, "")}
-    sys.path[:] = [
-        path
-        for path in sys.path
-        if os.path.abspath(path or os.curdir) not in foreign or _is_ours(path)
-    ]
+    foreign = {_absolute(path) for path in (*named, "")}
+    sys.path[:] = [path for path in sys.path if _absolute(path) not in foreign or _is_ours(path)]
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path or os.curdir)
+    except FileNotFoundError:  # a current directory that is no more holds no modules
+        return path
 
 
 def _is_ours(path: str) -> bool:
-    root = os.path.abspath(path or os.curdir)
+    root = _absolute(path)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return root == here or os.path.isfile(os.path.join(root, "pardbg_agent", "wire.py"))
 

@@ -6,7 +6,9 @@ from typing import Final
 
 
 class UserError(Exception):
-    """Says in one line what is wrong and what to do; the command line ends with exit code 2."""
+    """Says in one line what is wrong and what to do; the command line ends with its exit code."""
+
+    exit_code: int = 2
 
 
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)

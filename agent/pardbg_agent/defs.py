@@ -91,7 +91,9 @@ class Defs:
         return group_id
 
     def put(self, kind: DefKind, **fields: Any) -> None:
-        payload = msgpack.packb({"k": kind.value, **fields}, default=str)
+        payload = msgpack.packb(
+            {"k": kind.value, **fields}, default=str, unicode_errors="backslashreplace"
+        )
         with self._lock:
             self.payloads.append(payload)
             self._write(payload)

@@ -8,7 +8,6 @@ import what they need when they run: ``pardbg --help`` waits for no toolkit.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import sys
@@ -18,7 +17,7 @@ import click
 
 from pardbg import __version__
 from pardbg.cli import ctl, files, here, live, rehearse, schedule
-from pardbg.cli.common import USAGE_EXIT, echo
+from pardbg.cli.common import USAGE_EXIT, echo, trouble
 from pardbg.cli.front import Front, help_
 from pardbg.errors import UserError
 from pardbg.render.draw.signs import ERRORS
@@ -32,11 +31,12 @@ def main(argv: list[str] | None = None) -> NoReturn:
     job: list[str] | None = None
     _open_standard_streams()
     try:
-        if "--" in args:
-            cut = args.index("--")
-            args, job = args[:cut], args[cut + 1 :]
-        elif (start := cli.job_start(args)) is not None:
+        start = cli.job_start(args)
+        if start is None and "--" in args:
+            start = args.index("--")
+        if start is not None:
             args, job = args[:start], args[start:]
+            job = job[1:] if job[0] == "--" else job
         code = cli.main(args, prog_name="pardbg", standalone_mode=False, obj=job)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
@@ -53,25 +53,12 @@ def main(argv: list[str] | None = None) -> NoReturn:
         _write_no_more()
         code = 0
     except OSError as error:
-        if (trouble := _trouble(error)) is None:
+        if (said := trouble(error)) is None:
             raise
-        echo(f"pardbg: {trouble}", err=True)
+        echo(f"pardbg: {said}", err=True)
         _write_no_more()
         code = USAGE_EXIT
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _trouble(error: OSError) -> str | None:
-    """Return what the machine lacks, where no command has said it better; None: a bug of ours."""
-    if isinstance(error, FileNotFoundError) and error.filename is None:
-        return "the current directory no longer exists: cd to another one"
-    words = {
-        errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
-        errno.ENOSPC: "no space left on the output device",
-        errno.EDQUOT: "disk quota exceeded",
-        errno.ENOMEM: "out of memory",
-    }
-    return words.get(error.errno or 0)
 
 
 def _write_no_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -27,6 +28,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 def echo(text: str, err: bool = False) -> None:
     """Print lines on stdout or stderr, without control characters from jobs or files."""
     click.echo(plain_lines(text), err=err)
+
+
+def trouble(error: OSError) -> str | None:
+    """Return what the machine lacks, where no command has said it better; None: a bug of ours."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return "the current directory no longer exists: cd to another one"
+    words = {
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+        errno.ENOSPC: "no space left on the output device",
+        errno.EDQUOT: "disk quota exceeded",
+        errno.ENOMEM: "out of memory",
+    }
+    return words.get(error.errno or 0)
 
 
 def session_path(text: str) -> tuple[Path, bool]:

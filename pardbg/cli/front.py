@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from pardbg.cli.common import USAGE_EXIT, completions
+from pardbg.cli.common import completions
 from pardbg.control.language.manual import RANKS_TEXT
 from pardbg.errors import UserError
 from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES, explain, wrapped
@@ -44,7 +44,9 @@ STARTS: Final = ("watch", "run", "rehearse")
 
 
 class _Refused(click.ClickException):
-    exit_code = USAGE_EXIT
+    def __init__(self, error: UserError) -> None:
+        super().__init__(str(error))
+        setattr(self, "exit_code", error.exit_code)  # noqa: B010 - a class variable in click
 
 
 class Front(click.Group):
@@ -54,7 +56,7 @@ class Front(click.Group):
         try:
             return super().invoke(ctx)
         except UserError as error:
-            raise _Refused(str(error)) from None
+            raise _Refused(error) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rest = sorted(self.commands.keys() - FIRST.keys() - MORE.keys())
@@ -64,15 +66,18 @@ class Front(click.Group):
                 formatter.write_dl([(n, text) for n, text in rows.items() if n in self.commands])
 
     def job_start(self, args: Sequence[str]) -> int | None:
-        """Return the index of the job's command in ``watch -o S.mcap torchrun … train.py``."""
+        """Return the index of the job's command in ``watch -o S.mcap torchrun … train.py``, or of
+        the ``--`` before it: one that comes later is the job's."""
         command = self.commands.get(args[0]) if args and args[0] in STARTS else None
         if command is None:
             return None
         options = [one for one in command.params if isinstance(one, click.Option)]
         valued = {n for one in options if not one.is_flag and not one.count for n in one.opts}
         at = 1
-        while at < len(args) and args[at].startswith("-"):
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
             at += 2 if args[at] in valued else 1
+        if args[at:][:1] == ["--"]:
+            return at
         return at if at < len(args) and _begins_job(args[0], args[at]) else None
 
 

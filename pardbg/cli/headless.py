@@ -18,12 +18,13 @@ from pardbg.words import duration
 
 if TYPE_CHECKING:
     from pardbg.control.language.verbs import Verb
+    from pardbg.hub.run.flow import Flow
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
     from pardbg.hub.target import Target
 
-STDOUT, STDERR = 1, 2
 POLL_S = 0.05
+PASS_POLL_S = 0.005
 RECORDED_TIMEOUT_S = 30.0
 """Maximum time for the hub to write the rest of a session after its job ended."""
 
@@ -45,14 +46,11 @@ def history_path() -> Path:
     return platformdirs.user_state_path("pardbg") / "history"
 
 
-def follow(
-    handle: RunHandle, streams: Streams, *, out: int = STDOUT, attentive: bool = False
-) -> int:
-    """Pass the job's output, input and signals through until it ends and is recorded; return the
-    job's exit code.
+def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> int:
+    """Pass the job's input and signals through until it ends and is recorded, while the launcher
+    passes its output on; return the job's exit code, < 0 for a signal.
 
-    ``out``: the descriptor that takes the job's stdout. ``attentive``: raise the level where
-    something is wrong.
+    ``attentive``: raise the level where something is wrong.
     """
     from pardbg.hub.ranks.processes import orphaned
     from pardbg.hub.run import jobs
@@ -69,16 +67,39 @@ def follow(
     with (
         raised_level(handle.run_dir if attentive else None),
         streams.signals as signals,
-        streams.passed_through(handle.run_dir, out) as stand_still,
+        streams.typed() as stand_still,
     ):
         while not handle.ended():
             signals.deliver(send)
+            streams.flow.close_lost()
+            if not handle.launcher_alive():
+                streams.flow.carry(handle.run_dir)
             told = _copy(notices, told, sys.stderr.buffer)
             signals.wait(POLL_S)
+        _wait_passed(handle, streams.flow)
     _copy(notices, told, sys.stderr.buffer)
-    handle.wait_recorded(RECORDED_TIMEOUT_S)
+    _wait_recorded(handle, streams.flow)
     talk(recorded_words(handle))
-    return handle.exit_code()
+    return handle.status()
+
+
+def _wait_passed(handle: RunHandle, flow: Flow) -> None:
+    """Until the reader of our output has what the job has written, as a job at a pipe waits."""
+    marks = flow.written()
+    while not flow.passed(marks):
+        if not handle.launcher_alive():
+            flow.carry(handle.run_dir)
+        time.sleep(PASS_POLL_S)
+
+
+def _wait_recorded(handle: RunHandle, flow: Flow) -> None:
+    """Until the session is closed. A process that the job has left behind, with its output, keeps
+    the launcher here, and nobody else."""
+    until = time.monotonic() + RECORDED_TIMEOUT_S
+    while handle.alive() and time.monotonic() < until:
+        if handle.recorded() is not None and not flow.ended:
+            return
+        time.sleep(POLL_S)
 
 
 def recorded_words(handle: RunHandle) -> str:
@@ -128,12 +149,13 @@ def raised_level(run_dir: Path | None) -> Iterator[None]:
 
 
 def follow_and_report(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> int:
-    """Without a terminal: the job's output on stderr, then the report on stdout."""
+    """Without a terminal: the job's output (its ``streams`` lead to stderr), then the report on
+    stdout; return as ``follow``."""
     from pardbg.analysis.answers.report import report
     from pardbg.render.reports.text import text
     from pardbg.session.reader import SessionError, load
 
-    code = follow(handle, streams, out=STDERR, attentive=attentive)
+    code = follow(handle, streams, attentive=attentive)
     try:
         echo(text(report(load(handle.parts()[-1]))))
     except SessionError as error:

@@ -19,6 +19,7 @@ from pardbg.cli.common import (
     need_terminal,
     refuse_planted,
     talk,
+    trouble,
 )
 from pardbg.cli.here import find_target
 from pardbg.cli.options import (
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
     from pardbg.hub.target import Target
+
+STDOUT, STDERR = 1, 2
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
@@ -143,11 +146,16 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
     Output and exit code are the job's.
     """
     from pardbg.cli import headless
+    from pardbg.cli.as_the_job import end_as, run_plain
+    from pardbg.hub.run.config import SetupError
 
     argv, said, rc = _job(job), recording(**how), named_rc(rc_file)
-    handle, streams = _start_own(argv, said, name=_job_name(argv), output=output)
-    apply_rc(handle.run_dir, rc, talk)
-    return headless.follow(handle, streams, attentive=said.attentive)
+    try:
+        handle, streams = _start_own(argv, said, name=_job_name(argv), output=output)
+    except SetupError as why:
+        run_plain(argv, str(why))
+    _give(handle, rc)
+    return end_as(headless.follow(handle, streams, attentive=said.attentive))
 
 
 COMMANDS = (demo, watch, run)
@@ -158,9 +166,8 @@ COMMANDS = (demo, watch, run)
 
 def _start(
     argv: list[str], how: Recording, *, name: str, output: Path | None, recipe: str | None = None,
-    env: dict[str, str] | None = None, streams: Streams | None = None, owner: bool = False,
+    env: dict[str, str] | None = None, streams: Streams | None = None,
 ) -> RunHandle:  # fmt: skip
-    """``owner``: the job ends when we do, as one does whose ``streams`` are ours."""
     from pardbg.hub.place import find_place
     from pardbg.hub.run.jobs import adopt_orphans
     from pardbg.hub.run.runs import tidy
@@ -172,18 +179,38 @@ def _start(
     tidy()
     adopt_orphans()
     return start_run(
-        argv, name=name, session=session, recipe=recipe, owner=owner or streams is not None,
-        env=how.env(env), limits=how.limits, allow_eval=how.allow_eval,
-        on_exception_s=how.on_exception, loss_pattern=how.loss_pattern or "", streams=streams,
-        place=place,
+        argv, name=name, session=session, recipe=recipe, env=how.env(env), limits=how.limits,
+        allow_eval=how.allow_eval, on_exception_s=how.on_exception,
+        loss_pattern=how.loss_pattern or "", streams=streams, place=place,
     )  # fmt: skip
 
 
-def _start_own(argv: list[str], how: Recording, **more: Any) -> tuple[RunHandle, Streams]:
+def _start_own(
+    argv: list[str], how: Recording, out: int = STDOUT, **more: Any
+) -> tuple[RunHandle, Streams]:
+    """``out``: the descriptor that takes the job's stdout. Raises SetupError."""
+    from pardbg.hub.run.config import SetupError
     from pardbg.hub.run.terminal import own_streams
 
-    streams = own_streams()
-    return _start(argv, how, streams=streams, **more), streams
+    streams = None
+    try:
+        streams = own_streams(out)
+        return _start(argv, how, streams=streams, **more), streams
+    except Exception as error:
+        if streams is not None:
+            streams.signals.again()
+        if isinstance(error, UserError):
+            raise
+        words = trouble(error) if isinstance(error, OSError) else None
+        raise SetupError(words or f"{type(error).__name__}: {error}") from None
+
+
+def _give(handle: RunHandle, rc: Rc) -> None:
+    """Give the run its first commands; it runs on where they cannot be given."""
+    try:
+        apply_rc(handle.run_dir, rc, talk)
+    except Exception as error:  # noqa: BLE001
+        talk(f"commands not given: {error}")
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
@@ -203,21 +230,25 @@ def _watch_job(
     """TUI beside a new job, which ``ends`` with it or not; without a terminal, the job's output
     and then the report. ``after`` gets the recording at the end."""
     from pardbg.cli import headless
+    from pardbg.cli.as_the_job import end_as, ending_with_us
     from pardbg.hub.target import local
 
     if not has_terminal():
         if sys.stdin.isatty() and sys.stdout.isatty():
             talk(f"{cannot_draw()}: running without a screen; the report follows")
-        handle, streams = _start_own(argv, how, **more)
-        apply_rc(handle.run_dir, rc, talk)
+        handle, streams = _start_own(argv, how, STDERR, **more)
+        _give(handle, rc)
         code = headless.follow_and_report(handle, streams, attentive=how.attentive)
     else:
-        handle = _start(argv, how, owner=ends, **more)
-        with headless.raised_level(handle.run_dir if how.attentive else None):
+        handle = _start(argv, how, **more)
+        with (
+            ending_with_us(handle if ends else None),
+            headless.raised_level(handle.run_dir if how.attentive else None),
+        ):
             code = _tui_live(local(handle.run_dir), start_screen, rc, ends)
     if after is not None and handle.ended():
         after(handle.parts()[-1])
-    return code
+    return end_as(code)
 
 
 def _tui_live(target: Target, start_screen: str, rc: Rc, ends: bool = False) -> int:

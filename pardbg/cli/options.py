@@ -219,10 +219,10 @@ def _lines(path: Path, shown: str, *, own: bool) -> list[RcLine]:
 def apply_rc(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
     """Give the commands to an unattended run, as a script would. A hit of their breakpoints holds
     the job for HOLD_S, and the user is told."""
-    from pardbg.hub.client import HubControl
-
     if not rc.lines:
         return
+    from pardbg.hub.client import HubControl  # slow to import
+
     port = HubControl(run_dir, script=True)
 
     def ask(verb: Verb, ranks: str | None, **args: Any) -> Reply:

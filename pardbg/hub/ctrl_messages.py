@@ -43,7 +43,7 @@ def unpack(raw: bytes) -> dict[str, Any]:
 
 def pack(message: dict[str, Any]) -> bytes:
     """Pack one CTRL message."""
-    return bytes(msgpack.packb({"v": 1, **message}))
+    return bytes(msgpack.packb({"v": 1, **message}, unicode_errors="backslashreplace"))
 
 
 def agent_state(proc: str, message: dict[str, Any]) -> AgentState:

@@ -191,12 +191,18 @@ class _Recovery:
             self._define(k=DefKind.END.value, proc=None, t_ns=last + 1, code=code, told=told)
 
     def _define(self, **fields: Any) -> None:
-        self._write(Key.DEFINITION.value, msgpack.packb(fields), int(fields.get("t_ns") or 0))
+        self._write(
+            Key.DEFINITION.value,
+            msgpack.packb(fields, unicode_errors="backslashreplace"),
+            int(fields.get("t_ns") or 0),
+        )
 
     def _say(self, key: Key, t_ns: int, **fields: Any) -> None:
         self.resumed.number += 1
         said = {"n": self.resumed.number + NUMBER_SKIP, "t_ns": t_ns, **fields}
-        self._write(key.value, msgpack.packb(said, default=str), t_ns)
+        self._write(
+            key.value, msgpack.packb(said, default=str, unicode_errors="backslashreplace"), t_ns
+        )
 
     def _write(self, key: bytes, payload: bytes, received_ns: int) -> None:
         try:

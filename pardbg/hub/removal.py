@@ -18,7 +18,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +27,8 @@ MARK_FILE: Final = ".pardbg-run"
 MAX_MARK: Final = 128
 RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
-    r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|keys\.json|recorded\.json|hub\.log|launch\.log"
-    r"|job\.(?:out|err)(?:\.aside\d+)?|notices|relay\.json|told|kill|data|pub|ctrl"
+    r"run\.json|hub\.pid|launch\.json|job\.json|exit\.json|part\.json|keys\.json|recorded\.json"
+    r"|hub\.log|job\.(?:out|err)|notices|relay\.json|told|kill|data|pub|ctrl"
     r"|\.[a-z]+\.(?:json|pid)\.\d+|plan|imports(?:\.learnt)?|(?:out|err|why|places)\.\d+"
 )
 """Files of launcher, hub and rehearsals in a run's directory (``.…``: JSON files half written)."""
@@ -89,6 +89,18 @@ def remove_run(run_dir: Path) -> bool:
             os.rmdir(RINGS_DIR, dir_fd=fd)
         return _empty(fd, _RUN_FILES) and _rmdir(run_dir.name, root)
     return False
+
+
+def remove_unstarted(run: str, roots: Iterable[Path], ring_root: Path) -> None:
+    """Remove what there is of a run that never had a job, where its making may have been cut
+    short: a directory without a mark goes if it is empty."""
+    remove_rings(ring_root / run, run)
+    for root in roots:
+        remove_run(root / run)
+    for path in (ring_root / run, *(root / run for root in roots)):
+        with contextlib.suppress(OSError), _opened(path.parent) as fd:
+            if _private(fd):
+                os.rmdir(run, dir_fd=fd)
 
 
 def remove_rings(ring_dir: Path, run: str) -> bool:

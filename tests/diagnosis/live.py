@@ -125,10 +125,7 @@ def _zero(view: View, case: Case) -> int:
 @contextmanager
 def _started(case: Case, folder: Path) -> Iterator[RunHandle]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", **dict(case.env)}
-    handle = start_run(
-        list(case.argv), name="diagnosis", session=folder / "s.mcap", env=env,
-        owner=True,
-    )  # fmt: skip
+    handle = start_run(list(case.argv), name="diagnosis", session=folder / "s.mcap", env=env)
     try:
         yield handle
     finally:

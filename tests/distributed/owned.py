@@ -56,13 +56,15 @@ def handle_of(session: Path) -> RunHandle:
 
 
 def children(handle: RunHandle) -> dict[str, psutil.Process]:
-    """Launcher, hub and job of a run."""
+    """Guardian, launcher, hub and job of a run."""
     from pardbg.hub.run import config as files
+    from pardbg.hub.run import jobs
 
-    launch = files.read_json(handle.run_dir / files.LAUNCH_FILE) or {}
+    launch = jobs.launched(handle.run_dir)
     hub = files.read_json(handle.run_dir / files.HUB_FILE) or {}
     pids = {"launcher": launch["pid"], "job": launch["job"], "hub": hub["pid"]}
-    return {name: psutil.Process(pid) for name, pid in pids.items()}
+    found = {name: psutil.Process(pid) for name, pid in pids.items()}
+    return found | {"guardian": psutil.Process(found["launcher"].ppid())}
 
 
 class Terminal:

@@ -76,7 +76,6 @@ def test_a_job_that_dies_gives_its_own_code(tmp_path: Path) -> None:
         (("replay", "/no/such.mcap"), "no such file"),
         (("report", PROGRAM), "not a session"),
         (("run",), "after `--`"),
-        (("run", "--", "no-such-command"), "no such command"),
         (("run", "-o", "/proc/x/y.mcap", "--", "true"), "choose another -o"),
         (("watch", "no-such-run"), "terminal"),
         (("ctl", "no-such-run", "pause"), "no live run"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -162,25 +160,3 @@ def test_live_runs_are_found_and_ended_ones_are_not(tmp_path: Path) -> None:
         assert handle.run not in [run.run for run in list_runs()]
         with pytest.raises(RunError):
             find_run(handle.run)
-
-
-def test_the_owners_end_is_the_jobs_end(tmp_path: Path) -> None:
-    """``pardbg run`` killed with -9: the job does not go on alone."""
-    script = (
-        "import sys, time; from pathlib import Path; from pardbg.hub.run.start import start_run\n"
-        "from tests.distributed.runs import fake_job\n"
-        f"h = start_run(fake_job(2, 50000), name='o', session=Path({str(tmp_path / 's.mcap')!r}),"
-        " owner=True)\nprint(h.run_dir, flush=True)\ntime.sleep(60)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(["."])}
-    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env)
-    assert owner.stdout is not None
-    run_dir = Path(owner.stdout.readline().decode().strip())
-    from pardbg.hub.run.start import RunHandle
-
-    handle = RunHandle(run_dir)
-    assert handle.launcher_alive()
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
-    assert handle.wait(20) == 143

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def test_over_tcp_one_key_commands_and_the_other_only_looks(
         finally:
             for one in (source, looker, control):
                 one.close()
-        assert run.wait(40) == 128 + 15
+        assert run.wait(40) == -signal.SIGTERM
 
 
 @pytest.mark.timeout(120)
@@ -100,7 +101,7 @@ def test_through_ssh_a_run_is_found_and_commanded(
             control.close()
             source.close()
             target.close()
-        assert run.wait(40) == 128 + 15
+        assert run.wait(40) == -signal.SIGTERM
     with pytest.raises(ConfigError, match="no live run nobody"):
         elsewhere("ssh://there/nobody", None, remote)
     with pytest.raises(ConfigError, match="ssh: no such host"):

@@ -120,7 +120,10 @@ class Link:
     def ctrl(self, message: dict[str, Any]) -> None:
         """Queue one CTRL message; dropped if the queue is full (states repeat)."""
         with contextlib.suppress(zmq.Again):
-            self._ctrl.send(msgpack.packb({"v": 1, **message}, default=str), zmq.NOBLOCK)
+            self._ctrl.send(
+                msgpack.packb({"v": 1, **message}, default=str, unicode_errors="backslashreplace"),
+                zmq.NOBLOCK,
+            )
 
     def close(self) -> None:
         """Within ``linger_ms``: what the hub has not taken by then is in the ring file."""

@@ -164,7 +164,10 @@ def restarts(view: View) -> Iterable[Finding]:
     )
 
 
-_LOST: Final = {"hub_restart": "the hub", "launcher_lost": "the launcher"}
+_LOST: Final = {
+    "hub_restart": "the hub", "launcher_lost": "the launcher",
+    "guardian_lost": "the launcher's guardian", "owner_lost": "`pardbg run`",
+}  # fmt: skip
 
 
 def recorder_lost(view: View) -> Iterable[Finding]:

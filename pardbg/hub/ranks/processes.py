@@ -63,3 +63,18 @@ def orphaned() -> bool:
     while (fields := stat_fields(pid)) and int(fields[2]) == ours:
         pid = int(fields[1])
     return not fields or int(fields[3]) != os.getsid(0)
+
+
+def children(parent: int) -> list[int]:
+    """Return the child processes of a process that have not ended."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [pid for pid in pids if (f := stat_fields(pid)) and f[1] == str(parent)]
+
+
+def command_line(pid: int) -> bytes:
+    """Return a process's arguments, each ended by a zero byte; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

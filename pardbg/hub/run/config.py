@@ -11,12 +11,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg.errors import UserError
-from pardbg.hub.removal import RINGS_DIR, mark, refusal
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.removal import RINGS_DIR, mark, refusal, remove_unstarted
 from pardbg.session.rotation import UNLIMITED, PartLimits
 from pardbg_agent import wire
 from pardbg_agent.identity import boot_id, host_name
@@ -33,6 +34,8 @@ RESERVED_BYTES: Final = 4096
 MAX_SOCKET_PATH: Final = 100
 """A unix socket's path ends at 107 bytes."""
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
+JOB_FILE = "job.json"
+"""Written by the job's first process before it becomes the job: its launcher may be killed then."""
 PART_FILE = "part.json"
 """{"part": number}: the file of a recording in parts that is being written."""
 HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
@@ -50,6 +53,10 @@ CTRL_PORT, DATA_PORT, PUB_PORT = 0, 1, 2
 
 class ConfigError(UserError):
     """A run directory that cannot be made, read or used. One line."""
+
+
+class SetupError(ConfigError):
+    """This machine does not let us record a run: the job can still run without. One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,8 @@ class RunConfig:
     boot_id: str
     recipe: str = ""
     owner_pid: int | None = None
+    """The process that passes the job's streams on (``pardbg run``); None: there is none."""
+    owner_start: str = ""
     keys: dict[str, Any] | None = None
     max_part_bytes: int = 0
     """A recording goes on in a new file at this size; 0: never."""
@@ -158,10 +167,9 @@ class RunConfig:
         """Return the session file's facts about the run."""
         from pardbg.session.writer import RunFacts  # slow to import; the hub alone writes
 
-        return RunFacts(
-            self.run, self.name, self.host, self.argv, self.cwd, self.recipe, self.t_ns,
-            self.wall_ns,
-        )  # fmt: skip
+        name, cwd, recipe = map(_readable, (self.name, self.cwd, self.recipe))
+        argv = tuple(map(_readable, self.argv))
+        return RunFacts(self.run, name, self.host, argv, cwd, recipe, self.t_ns, self.wall_ns)
 
     @property
     def limits(self) -> PartLimits:
@@ -193,10 +201,17 @@ def load(run_dir: Path) -> RunConfig:
         raise ConfigError(f"{path} is damaged: {error!r}") from None
 
 
+def new_id(name: str) -> str:
+    """Return the id of a new run of that name."""
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:24] or "run"
+    return f"{slug}-{uuid.uuid4().hex[:8]}"
+
+
 def make(
     argv: list[str],
     *,
     name: str,
+    run: str = "",
     session: Path,
     recipe: str | None = None,
     owner_pid: int | None = None,
@@ -206,19 +221,14 @@ def make(
     loss_pattern: str = "",
     place: Place | None = None,
 ) -> RunConfig:
-    """Make a run's directories (0700) and its run.json. Raises ConfigError."""
-    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:24] or "run"
-    run = f"{slug}-{uuid.uuid4().hex[:8]}"
-    run_dir = _make_run_dir(run)
-    _make_ring_dir(run, run_dir)
+    """Make a run's directories (0700) and its run.json. Raises SetupError."""
+    run = run or new_id(name)
     config = RunConfig(
         run=run,
         name=name,
         argv=tuple(argv),
-        cwd=str(Path.cwd()),
-        data=f"ipc://{run_dir}/data",
-        pub=f"ipc://{run_dir}/pub",
-        ctrl=f"ipc://{run_dir}/ctrl",
+        cwd=_cwd(),
+        data="", pub="", ctrl="",
         session=str(session),
         t_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
@@ -226,6 +236,7 @@ def make(
         boot_id=boot_id(),
         recipe=recipe or "",
         owner_pid=owner_pid,
+        owner_start=start_time(owner_pid) if owner_pid is not None else "",
         max_part_bytes=limits.max_bytes,
         max_part_ns=limits.max_ns,
         keep_parts=limits.keep,
@@ -235,12 +246,40 @@ def make(
         hub=place.hub if place else "",
         node=place.node if place else 0,
         nnodes=place.nnodes if place else 1,
-        dir=run_dir,
-    )
-    if place is not None:
-        write_json(run_dir / KEYS_FILE, dict(place.keys))
-    config.save()
-    return config
+    )  # fmt: skip
+    return _save_new(config, place)
+
+
+def _cwd() -> str:
+    """The job has the directory itself; its name is for people, and may be no more."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _save_new(config: RunConfig, place: Place | None) -> RunConfig:
+    """Make the directories in the first place that takes them. Raises SetupError."""
+    problem = "no directory has a path short enough for a socket; set TMPDIR to one"
+    for root in roots():
+        path = root / config.run
+        if len(str(path / "data")) > MAX_SOCKET_PATH:
+            continue
+        try:
+            private_dir(root)
+            path.mkdir(mode=0o700)
+            mark(path, config.run)
+            _make_ring_dir(config.run, path)
+            data, pub, ctrl = (f"ipc://{path}/{name}" for name in ("data", "pub", "ctrl"))
+            made = replace(config, dir=path, data=data, pub=pub, ctrl=ctrl)
+            if place is not None:
+                write_json(path / KEYS_FILE, dict(place.keys))
+            made.save()
+            return made
+        except OSError as error:  # also a full one
+            problem = refusal(root) or f"{root}: {error.strerror or error}"
+            remove_unstarted(config.run, [root], shm_root())
+    raise SetupError(f"cannot make a run directory: {problem}")
 
 
 def roots() -> list[Path]:
@@ -271,22 +310,6 @@ def _is_ours(path: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
-def _make_run_dir(run: str) -> Path:
-    problem = "no directory has a path short enough for a socket; set TMPDIR to one"
-    for root in roots():
-        path = root / run
-        if len(str(path / "data")) > MAX_SOCKET_PATH:
-            continue
-        try:
-            private_dir(root)
-            path.mkdir(mode=0o700)
-            mark(path, run)
-            return path
-        except OSError as error:
-            problem = refusal(root) or f"{root}: {error.strerror or error}"
-    raise ConfigError(f"cannot make a run directory: {problem}")
-
-
 def _make_ring_dir(run: str, run_dir: Path) -> None:
     root = shm_root()
     try:
@@ -296,7 +319,7 @@ def _make_ring_dir(run: str, run_dir: Path) -> None:
             mark(root / run, run)
             return
     except OSError:
-        pass
+        remove_unstarted(run, [], root)
     path = run_dir / RINGS_DIR
     path.mkdir(mode=0o700)
     mark(path, run)
@@ -339,8 +362,16 @@ def write_json(path: Path, value: Any) -> None:
 
 def add_notice(run_dir: Path, text: str) -> None:
     """Say a line to who started the run."""
-    with contextlib.suppress(OSError), open(run_dir / NOTICES_FILE, "a", encoding="utf-8") as file:
+    with (
+        contextlib.suppress(OSError),
+        open(run_dir / NOTICES_FILE, "a", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         file.write(f"pardbg: {text}\n")
+
+
+def _readable(text: str) -> str:
+    """Arguments and paths are bytes to the system: what is not UTF-8 is written as ``\\udcff``."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def reserve(path: Path) -> None:

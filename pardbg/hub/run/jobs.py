@@ -1,8 +1,8 @@
-"""The job's processes: what runs, ending it on purpose, and what happens without its launcher.
+"""The job's processes: what runs, ending it when somebody asks for that, and how it ended.
 
-Only a parent learns how a process ended, and who started the run may have left by then. So the
-launcher's own parent waits, and becomes the parent of a job whose launcher was killed
-(``stay_behind``); the hub does the launcher's other work then (``Successor``).
+Only a parent learns how a process ended, and who started the run may have left by then: see
+``guardian``. The hub does the rest of a killed launcher's work where there is no owner
+(``Successor``).
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg.hub.ranks import processes
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.run import config as files
-from pardbg.hub.run import signals
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.output import Copier
 
@@ -46,8 +44,14 @@ def is_alive(said: dict[str, Any] | None, pid: str, start: str) -> bool:
 
 def job_pid(run_dir: Path) -> int | None:
     """Return the pid of the job's first process, its session leader; None if it has ended."""
-    launch = files.read_json(run_dir / files.LAUNCH_FILE)
-    return int((launch or {})["job"]) if is_alive(launch, "job", "job_start") else None
+    launch = launched(run_dir)
+    return int(launch["job"]) if is_alive(launch, "job", "job_start") else None
+
+
+def launched(run_dir: Path) -> dict[str, Any]:
+    """Return what launcher and job have said of themselves so far."""
+    told = (files.read_json(run_dir / name) for name in (files.JOB_FILE, files.LAUNCH_FILE))
+    return {name: value for one in told if one for name, value in one.items()}
 
 
 def send(run_dir: Path, number: int, group: bool) -> bool:
@@ -87,27 +91,20 @@ def ask_to_kill(run_dir: Path) -> None:
 
 
 class Killing:
-    """Ends the job when it was asked for, or when its owner is gone."""
+    """Ends the job when somebody asked for it. Whoever dies, dies alone."""
 
-    def __init__(self, run_dir: Path, owner_pid: int | None) -> None:
+    def __init__(self, run_dir: Path) -> None:
         self._dir = run_dir
-        self._owner = owner_pid or 0
-        self._owner_start = start_time(self._owner) if owner_pid else ""
         self._victims: list[psutil.Process] = []
         self._at = 0.0
         self._begun = False
 
     def tick(self) -> None:
         """Do what is due."""
-        if not self._begun and ((self._dir / files.KILL_FILE).exists() or self.owner_gone):
+        if not self._begun and (self._dir / files.KILL_FILE).exists():
             self._begin()
         if self._victims and time.monotonic() >= self._at:
             self.finish()
-
-    @property
-    def owner_gone(self) -> bool:
-        """Return whether there was an owner that is gone."""
-        return bool(self._owner_start) and start_time(self._owner) != self._owner_start
 
     def finish(self) -> None:
         """SIGKILL to what is left."""
@@ -157,15 +154,15 @@ def _told(run_dir: Path) -> list[tuple[int, int]]:
         return []
 
 
-def adopt_orphans() -> None:
+def adopt_orphans(adopt: bool = True) -> None:
     """Become the parent of orphans below: a job whose launcher was killed can be waited for."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def noted(run_dir: Path) -> int | None:
     """Return the pid of the job's first process, running or ended; None: not started."""
-    pid = (files.read_json(run_dir / files.LAUNCH_FILE) or {}).get("job")
+    pid = launched(run_dir).get("job")
     return pid if isinstance(pid, int) else None
 
 
@@ -182,77 +179,55 @@ def reap(run_dir: Path) -> None:
 
 def last_seen(run_dir: Path) -> int | None:
     """Return how the job ended, if that is not recorded yet (None: too late)."""
-    launch = files.read_json(run_dir / files.LAUNCH_FILE) or {}
+    launch = launched(run_dir)
     pid = launch.get("job")
     return exit_code(pid, str(launch.get("job_start"))) if isinstance(pid, int) else None
 
 
-def stay_behind(run_dir: Path, fds: Iterable[int]) -> None:
-    """Return in a new process, the launcher to be. This one keeps none of ``fds`` and waits."""
-    adopt_orphans()
-    signals.tell(signals.LAUNCHER, -1)
-    launcher = os.fork()
-    if launcher == 0:
-        return
-    for fd in fds:
-        os.close(fd)
-    try:
-        _wait(run_dir, launcher)
-    finally:
-        os._exit(0)
-
-
-def _wait(run_dir: Path, launcher: int) -> None:
-    """Until the launcher has ended; if it left its job, until that has, and say how."""
-    ended: dict[int, int] = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-        ended[pid] = status
-        if launcher not in ended:
-            continue
-        if (run_dir / files.EXIT_FILE).exists():
-            return
-        job = noted(run_dir)
-        if job in ended:
-            write_exit(run_dir, os.waitstatus_to_exitcode(ended[job]))
-            return
-
-
 class Successor:
-    """Looks whether the launcher is there; from when it is not, copies the job's output (if nobody
-    else reads it), ends the job where that was asked for, and says that it has ended."""
+    """Looks whether the launcher is there; from when it is not, copies the job's output (if it has
+    no owner), ends the job where that was asked for, and says that it has ended."""
 
     def __init__(self, config: RunConfig, sources: list[int]) -> None:
         self._dir = config.dir
         self._sources = sources
-        """The job's stdout and stderr in memory; empty: its owner reads them."""
-        self._killing = Killing(config.dir, config.owner_pid)
+        """The job's stdout and stderr in memory; empty: it has an owner (see ``flow``)."""
+        self._killing = Killing(config.dir)
         self._launch = files.read_json(config.dir / files.LAUNCH_FILE)
+        self._others = {"guardian": dict(self._launch or {})}
+        if config.owner_pid is not None:
+            owner = {"owner": config.owner_pid, "owner_start": config.owner_start}
+            self._others["owner"] = owner
         self._copier: Copier | None = None
         self._look_at = 0.0
         self._ended_at = 0.0
         self._code: int | None = None
         self.took_over = False
 
-    def tick(self) -> bool:
-        """Look, and do what is due. True if the launcher was just found to be gone."""
+    def tick(self) -> list[str]:
+        """Look, and do what is due. Return who was just found to be gone before its time:
+        launcher, guardian or owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
-            return False
+            return []
         self._look_at = now + LOOK_S
-        if not self.took_over:
-            if is_alive(self._launch, "pid", "start") or (self._dir / files.EXIT_FILE).exists():
-                return False
+        lost = [] if (self._dir / files.EXIT_FILE).exists() else self._look()
+        if self.took_over:
+            self._killing.tick()
+            self._see_end(now)
+        return lost
+
+    def _look(self) -> list[str]:
+        others = self._others.items()
+        lost = [who for who, facts in others if not is_alive(facts, who, f"{who}_start")]
+        for who in lost:
+            del self._others[who]
+        if not self.took_over and not is_alive(self._launch, "pid", "start"):
             self.took_over = True
             if self._sources:
                 self._copier = Copier(self._dir, self._sources)
-            return True
-        self._killing.tick()
-        self._see_end(now)
-        return False
+            lost.append("launcher")
+        return lost
 
     def finish(self) -> None:
         """Read what the job wrote last."""

@@ -1,32 +1,32 @@
 """The launcher process: parent of hub and job, restarts a dead hub, keeps the job's exit code.
 
-It can be killed: the job goes on, the hub copies its output then and sees its end, and the process
-that stayed behind (``guardian``) becomes the job's parent.
+It can be killed: its parent, the ``guardian``, becomes the job's.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
 import signal
 import subprocess
-import sys
 import termios
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
-from pardbg.hub.run.config import ConfigError, RunConfig
-from pardbg.hub.run.jobs import Killing, stay_behind, write_exit
-from pardbg.hub.run.output import Copier, StandIn, memory_files
+from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.guardian import Guardian, wait_for_directory
+from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
+from pardbg.hub.run.output import Copier, memory_files
 from pardbg.hub.run.own_process import argv as own_process
-from pardbg.hub.run.terminal import TerminalModes
+from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe
@@ -38,53 +38,40 @@ HUB_POLL_S: Final = 0.003
 HUB_END_S: Final = 20.0
 """Maximum time for the hub to write the rest after the job's end."""
 TICK_S: Final = 0.2
-STAND_IN_S: Final = 0.01
 RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)
 """Written when the disk is full, too."""
-
-
-@dataclass(slots=True)
-class Stdio:
-    """Descriptors that the owner gave: the job's streams; where to tell what signals were heard."""
-
-    stdin: int
-    stdout: int
-    stderr: int
-    heard: int
-    terminal: bool = False
-    """stdin is to be the job's controlling terminal."""
-
-    def given(self) -> None:
-        """The job has them."""
-        for fd in (self.stdin, self.stdout, self.stderr):
-            os.close(fd)
 
 
 class Launcher:
     """One run's. ``run`` returns when the job has ended and the hub is done."""
 
-    def __init__(self, config: RunConfig, stdio: Stdio | None, umask: int) -> None:
+    def __init__(self, config: RunConfig, stdio: Stdio | None, owner: Owner, umask: int) -> None:
         self.config = config
         self.dir = config.dir
         self.hub: subprocess.Popen[bytes] | None = None
         self.job: subprocess.Popen[bytes] | None = None
         self.restarts = 0
+        self._owner = owner
         self._stdio = stdio
         """None: nobody passes the job's output on; it is kept."""
         self._umask = umask
         """The job's."""
         self._copier: Copier | None = None
-        self._stand_in: StandIn | None = None
+        self._steward: Steward | None = None
         self._hub_given_up = False
         self._hub_retry_at = 0.0
-        self._killing = Killing(self.dir, config.owner_pid)
+        self._killing = Killing(self.dir)
+        parent = os.getppid()
+        self._guardian = {"guardian": parent, "guardian_start": start_time(parent)}
         self._pipe = WakePipe()
         """Written at each signal, also a child's end."""
         self._sources: list[int] = []
-        """The job's output in memory, for us and, when we are gone, for the hub to copy."""
+        """The output of a job without an owner, in memory: for us and, when we are gone, for the
+        hub to copy."""
         if stdio is None:
             self._sources = [*memory_files()]
-        self._tty = TerminalModes() if stdio is not None and stdio.terminal else None
+        else:
+            self._steward = Steward(self.dir, stdio, owner, launcher=True)
 
     def run(self) -> None:
         """Start both, look after them, leave exit.json."""
@@ -92,16 +79,34 @@ class Launcher:
         for name in RESERVED:
             files.reserve(self.dir / name)
         self._say_launch()
-        self._start_hub()
-        problem = self._wait_hub()
-        if problem is None:
-            problem = self._start_job()
+        problem = self._start_both()
         if problem is not None:
-            write_exit(self.dir, 2, self.restarts, problem)
-        else:
-            self._look_after()
+            self._give_up(problem)
+            return
+        self._look_after()
         self._end_hub()
-        self._mind_terminal()  # an owner that was killed may have been on its way out until now
+        if self._steward is not None:
+            self._steward.restore()  # an owner that was killed may have been on its way out
+            self._steward.linger()
+
+    def _give_up(self, problem: str) -> None:
+        if self.hub is not None:
+            self.hub.kill()
+            self.hub.wait()
+        write_exit(self.dir, 2, self.restarts, problem)
+        if self._owner.gone:  # nobody asks
+            remove_unstarted(self.dir.name, [self.dir.parent], files.shm_root())
+
+    def _start_both(self) -> str | None:
+        """Return why there is no job, or None."""
+        try:
+            self._start_hub()
+            problem = self._wait_hub()
+            if self._steward is not None:
+                self._steward.turn()
+            return problem or self._start_job()
+        except (OSError, RuntimeError) as error:  # no process, thread or descriptor to be had
+            return f"cannot start a process: {error}"
 
     # -- the hub
 
@@ -112,6 +117,7 @@ class Launcher:
             words += ["--heard", *map(str, heard)] if heard else []
             self.hub = subprocess.Popen(
                 own_process("pardbg.hub.__main__", str(self.dir), *words),
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's, unused: address space
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 pass_fds=(*self._sources, *heard), start_new_session=True,
             )  # fmt: skip
@@ -120,8 +126,11 @@ class Launcher:
         """Until it listens; else why it does not."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
-        while files.read_json(self.dir / files.HUB_FILE) is None:
-            if self.hub.poll() is not None:
+        while files.read_json(self.dir / files.HUB_FILE) is None and not self._owner.gone:
+            if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
+                self.restarts += 1
+                self._start_hub()
+            elif self.hub.poll() is not None:
                 return f"the hub did not start: {self._last_words()}"
             if time.monotonic() > deadline:
                 self.hub.kill()
@@ -175,27 +184,25 @@ class Launcher:
     # -- the job
 
     def _start_job(self) -> str | None:
-        argv = list(self.config.argv)
-        stdio = self._stdio
-        if stdio is not None and self.config.owner_pid is not None:
-            ends = (stdio.stdout, stdio.stderr)
-            self._stand_in = StandIn(self.dir, self.config.owner_pid, ends)
-        if stdio is None:
-            out, err = map(os.dup, self._sources)
-            stdio = Stdio(os.open(os.devnull, os.O_RDONLY), out, err, -1)
+        if self._owner.gone:
+            return "whoever started it was killed before there was a job"
+        argv, stdio = list(self.config.argv), self._stdio
+        stdin = os.open(os.devnull, os.O_RDONLY) if stdio is None else stdio.stdin
+        out, err = self._sources if stdio is None else (stdio.stdout, stdio.stderr)
+        terminal = stdio is not None and stdio.terminal
         try:
             self.job = subprocess.Popen(
-                argv, cwd=self.config.cwd, env=self._job_env(),
-                stdin=stdio.stdin, stdout=stdio.stdout, stderr=stdio.stderr,
+                argv, env=self._job_env(), stdin=stdin, stdout=out, stderr=err,
                 start_new_session=True, umask=self._umask,
-                preexec_fn=_take_terminal if stdio.terminal else None,
+                preexec_fn=lambda: _begin(self.dir, terminal),
             )  # fmt: skip
         except OSError as error:
             return f"cannot run {argv[0]!r}: {error.strerror or error}"
-        finally:
-            stdio.given()
-        if self._stdio is None:
+        if stdio is None:
+            os.close(stdin)
             self._copier = Copier(self.dir, self._sources)
+        else:
+            stdio.given()
         self._say_launch()
         return None
 
@@ -207,24 +214,19 @@ class Launcher:
 
     def _look_after(self) -> None:
         assert self.job is not None
-        stands_in = False
         while (code := ended(self.job.pid)) is None:
-            self._pipe.wait(STAND_IN_S if stands_in else TICK_S)
-            stands_in = self._stand_in is not None and self._stand_in.turn()
+            self._pipe.wait(TICK_S)
             self._keep_hub()
             self._killing.tick()
-            self._mind_terminal()
+            if self._steward is not None:
+                self._steward.turn()
         if self._copier is not None:
             self._copier.finish()
-        if self._stand_in is not None:
-            self._stand_in.close()
+        if self._steward is not None:
+            self._steward.flow.catch_up()
         write_exit(self.dir, code, self.restarts)
         self.job.wait()
         self._killing.finish()
-
-    def _mind_terminal(self) -> None:
-        if self._tty is not None and self._killing.owner_gone:
-            self._tty.restore()
 
     def _catch_signals(self) -> None:
         signals.tell(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
@@ -232,7 +234,7 @@ class Launcher:
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _say_launch(self) -> None:
-        value = {"pid": os.getpid(), "start": start_time(os.getpid())}
+        value = {"pid": os.getpid(), "start": start_time(os.getpid()), **self._guardian}
         if self.job is not None:
             value |= {"job": self.job.pid, "job_start": start_time(self.job.pid)}
         files.write_json(self.dir / files.LAUNCH_FILE, value)
@@ -247,9 +249,13 @@ def ended(pid: int) -> int | None:
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
-def _take_terminal() -> None:
-    """In the job, before it is the job: its stdin is its controlling terminal."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def _begin(run_dir: Path, terminal: bool) -> None:
+    """In the job, before it is the job: from here on it needs no launcher."""
+    if terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    pid = os.getpid()
+    with contextlib.suppress(OSError):
+        files.write_json(run_dir / files.JOB_FILE, {"job": pid, "job_start": start_time(pid)})
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
@@ -263,22 +269,28 @@ def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
 
 
 def main(argv: list[str]) -> int:
-    """``RUNDIR [--stdio IN,OUT,ERR,HEARD [--terminal]]``"""
+    """``RUN ROOT… --alive FD --behind FD [--stdio FD,… [--terminal]]``: see ``start``."""
     parser = argparse.ArgumentParser(prog="pardbg launch")
-    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("run")
+    parser.add_argument("roots", type=Path, nargs="*")
+    parser.add_argument("--alive", type=int, required=True)
+    parser.add_argument("--behind", type=int)  # kept open as long as one of us lives
     parser.add_argument("--stdio")
     parser.add_argument("--terminal", action="store_true")
     words = parser.parse_args(argv)
     umask = os.umask(0o077)
-    try:
-        config = files.load(words.run_dir)
-    except ConfigError as error:
-        print(f"pardbg launch: {error}", file=sys.stderr)
-        return 2
-    stdio = None
-    fds = [int(fd) for fd in words.stdio.split(",")] if words.stdio else []
-    if fds:
-        stdio = Stdio(fds[0], fds[1], fds[2], fds[3], words.terminal)
-    stay_behind(words.run_dir, fds)
-    Launcher(config, stdio, umask).run()
+    stdio = Stdio.of(words.stdio, words.terminal) if words.stdio else None
+    signals.tell(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
+    owner = Owner(words.alive)
+    run_dir = wait_for_directory(words.alive)
+    if run_dir is None:
+        remove_unstarted(words.run, words.roots, files.shm_root())
+        return 0
+    config = files.load(run_dir)
+    adopt_orphans()
+    launcher = os.fork()
+    if launcher == 0:
+        Launcher(config, stdio, owner, umask).run()
+    else:
+        Guardian(run_dir, words.roots, stdio, owner).wait(launcher)
     return 0

@@ -5,6 +5,7 @@ with the directories that this pardbg lies in at the front of the path, if they 
 """
 
 import importlib
+import io
 import os
 import sys
 
@@ -21,6 +22,9 @@ def _main() -> None:
     *own, needed = sys.argv[1].split(os.pathsep)
     sys.path[:0] = [path for path in dict.fromkeys(own) if path not in sys.path]
     sys.path += [needed] if needed not in sys.path else []
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files are any bytes
     sys.exit(importlib.import_module(sys.argv[2]).main(sys.argv[3:]))
 
 

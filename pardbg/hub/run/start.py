@@ -1,13 +1,15 @@
 """Starting a run: ``start_run`` for the command line, the launcher behind it, and its handle.
 
-The launcher is a small process, the parent of hub and job: a viewer that goes, however it goes,
-touches neither. The job's output is read by the launcher, or by ``pardbg run``, which passes it on;
-a dead hub breaks no pipe of the job's.
+The launcher is a small process, the parent of hub and job, and a child of the guardian: whoever of
+ours goes, however it goes, touches neither. The guardian is started before the run's directories
+are made, so that nothing is left of a run that is killed before it has a job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -16,10 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pardbg.errors import UserError
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
-from pardbg.hub.run.config import Place, RunConfig
-from pardbg.hub.run.output import let_stand_in
+from pardbg.hub.run.config import Place, RunConfig, SetupError
+from pardbg.hub.run.guardian import end_ours
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
 from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
@@ -28,6 +32,8 @@ from pardbg.words import duration
 START_TIMEOUT_S: Final = 75.0
 POLL_S: Final = 0.02
 START_POLL_S: Final = 0.003
+END_S: Final = 5.0
+"""Maximum time for guardian and launcher to end without a job."""
 
 
 class RunHandle:
@@ -116,6 +122,11 @@ class RunHandle:
         code = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("code")
         return code if isinstance(code, int) else default
 
+    def status(self, default: int = 1) -> int:
+        """Return how the job ended: its exit code, or less than 0 for a signal."""
+        number = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("signal")
+        return -number if isinstance(number, int) and number else self.exit_code(default)
+
     def signal(self, number: int, group: bool = True) -> None:
         """Signal the job: its whole process group, or its first process."""
         jobs.send(self.run_dir, number, group)
@@ -131,7 +142,6 @@ def start_run(
     name: str,
     session: Path,
     recipe: str | None = None,
-    owner: bool = False,
     env: Mapping[str, str] | None = None,
     limits: PartLimits = UNLIMITED,
     allow_eval: bool = False,
@@ -140,9 +150,10 @@ def start_run(
     streams: Streams | None = None,
     place: Place | None = None,
 ) -> RunHandle:
-    """Start hub and job; returns when both run. Raises UserError.
+    """Start hub and job; returns when both run. Raises UserError; SetupError where the job could
+    run without us, of which nothing is left then.
 
-    ``owner``: the job ends when this process does. ``env`` replaces the job's environment.
+    ``env`` replaces the job's environment.
     ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
     who has control may run code in held ranks. ``on_exception_s``: how long a rank that
     raised waits for somebody who looks at it. ``loss_pattern``: finds losses in the job's output.
@@ -151,57 +162,131 @@ def start_run(
     ``place``: of several nodes, which this is; the hub is on node 0.
     """
     environment = dict(os.environ if env is None else env)
-    _check_command(argv, environment)
-    config = files.make(
-        list(argv), name=name, session=session, recipe=recipe,
-        owner_pid=os.getpid() if owner else None, limits=limits,
-        allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
-        place=place,
-    )  # fmt: skip
-    handle = RunHandle(config.dir)
-    words, fds = streams.for_launcher() if streams is not None else ([], ())
+    check_command(argv, environment)
+    if not start_time(os.getpid()):
+        raise SetupError("/proc is not mounted")
+    run = files.new_id(name)
     if streams is not None:
         streams.signals.catch()
-    with open(config.dir / "launch.log", "wb") as log:
-        handle._launcher = subprocess.Popen(
-            own_process("pardbg.hub.run.launcher", str(config.dir), *words), env=environment,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=fds,
-            # In the owner's group: see `signals`.
-            start_new_session=streams is None,
+    behind = _Behind(run, environment, streams)
+    try:
+        config = files.make(
+            list(argv), name=name, run=run, session=session, recipe=recipe,
+            owner_pid=os.getpid() if streams is not None else None, limits=limits,
+            allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
+            place=place,
         )  # fmt: skip
-    if streams is not None:
-        let_stand_in(handle._launcher.pid)
-        streams.given()
-    _wait_started(handle)
+        handle = RunHandle(config.dir)
+        handle._launcher = behind.process
+        behind.tell(config.dir)
+        _wait_started(handle, behind)
+    except (OSError, UserError) as error:
+        behind.end(run)
+        with contextlib.suppress(OSError):  # what the hub began with
+            os.truncate(session, 0)
+        raise SetupError(str(error)) from None
+    behind.started(alone=streams is None)
     return handle
 
 
-def _check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
+class _Behind:
+    """The processes behind a run, guardian and launcher, until it has started. Raises SetupError
+    where they cannot be started."""
+
+    def __init__(self, run: str, env: Mapping[str, str], streams: Streams | None) -> None:
+        words, fds = streams.for_launcher() if streams is not None else ([], ())
+        try:
+            self._roots = files.roots()
+            (alive, self._alive), (self._end, end) = os.pipe(), os.pipe()
+            self._log = os.memfd_create("launch.log", os.MFD_CLOEXEC)
+            words += ["--alive", str(alive), "--behind", str(end)]
+            self.process = subprocess.Popen(
+                own_process("pardbg.hub.run.launcher", run, *map(str, self._roots), *words),
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(alive, end, *fds),
+                start_new_session=streams is None,
+            )  # fmt: skip, and in the owner's group: see `signals`
+        except (OSError, UserError) as error:
+            raise SetupError(f"cannot start a process: {error}") from None
+        for fd in (alive, end):
+            os.close(fd)
+        if streams is not None:
+            streams.given()
+
+    def tell(self, run_dir: Path) -> None:
+        """Say that the directory is made. Until then, and until there is a job, our end is the
+        run's end."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._alive, os.fsencode(f"{run_dir}\n"))
+
+    @property
+    def gone(self) -> bool:
+        """Return whether guardian and launcher are gone, and nothing that they forked is about to
+        become the job."""
+        poller = select.poll()
+        poller.register(self._end, 0)
+        return bool(poller.poll(0))
+
+    def last_words(self) -> str:
+        lines = os.pread(self._log, 1 << 16, 0).decode(errors="replace").splitlines()
+        return lines[-1] if lines else "killed"
+
+    def started(self, alone: bool) -> None:
+        """There is a job. ``alone``: it needs nothing of us."""
+        for fd in (self._end, self._log, *([self._alive] if alone else [])):
+            os.close(fd)
+
+    def end(self, run: str) -> None:
+        """End what there is of a run without a job, and remove it."""
+        os.close(self._alive)
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        end_ours(run)
+        remove_unstarted(run, self._roots, files.shm_root())
+        for fd in (self._end, self._log):
+            os.close(fd)
+
+
+def check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raises CommandError, with the exit code that a shell has for it."""
     if not argv:
         raise UserError("no command: put it after `--`")
-    program = argv[0]
-    if shutil.which(program, path=env.get("PATH")) is None:
-        if "/" in program and os.path.isfile(program):
-            raise UserError(f"cannot run {program!r}: it is not executable")
-        raise UserError(f"cannot run {program!r}: no such command; check what follows `--`")
+    program, path = argv[0], env.get("PATH")
+    if shutil.which(program, path=path) is not None:
+        return
+    folders = [""] if "/" in program else (path or os.defpath).split(os.pathsep)
+    if any(os.path.exists(os.path.join(folder, program)) for folder in folders):
+        raise CommandError(f"cannot run {program!r}: it is not executable", 126)
+    raise CommandError(f"cannot run {program!r}: no such command; check what follows `--`", 127)
 
 
-def _wait_started(handle: RunHandle) -> None:
-    """Until the job runs (or has ended already); what failed before that is a UserError."""
+class CommandError(UserError):
+    """The job's command is not one. One line."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def _wait_started(handle: RunHandle, behind: _Behind) -> None:
+    """Until the job runs (or has ended already). Raises SetupError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
+        gone = behind.gone  # before we look: what there is now is all there will be
         ended = files.read_json(handle.run_dir / files.EXIT_FILE)
         if ended is not None and ended.get("error"):
-            raise UserError(str(ended["error"]))
-        launch = files.read_json(handle.run_dir / files.LAUNCH_FILE)
-        if ended is not None or (launch is not None and launch.get("job")):
+            raise SetupError(str(ended["error"]))
+        launch = files.read_json(handle.run_dir / files.LAUNCH_FILE) or {}
+        if ended is not None or launch.get("job") or (gone and jobs.noted(handle.run_dir)):
             return
-        if not handle.launcher_alive() and handle._launcher is not None:
-            words = (handle.run_dir / "launch.log").read_text(errors="replace").splitlines()
-            raise UserError(f"the launcher ended: {words[-1] if words else 'no reason given'}")
+        if gone:
+            raise SetupError(f"the launcher ended: {behind.last_words()}")
         if time.monotonic() > deadline:
-            handle.kill()
-            raise UserError(
-                f"the run did not start in {duration(START_TIMEOUT_S * 1e9)}, see {handle.run_dir}"
-            )
+            raise SetupError(f"the run did not start in {duration(START_TIMEOUT_S * 1e9)}")
         time.sleep(START_POLL_S)

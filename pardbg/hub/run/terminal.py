@@ -20,11 +20,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from pardbg.hub.run import config as files
-from pardbg.hub.run.output import Pump, Stream, pipes, write_all
+from pardbg.hub.run.flow import PIPE_BYTES, Flow, Route, spools
+from pardbg.hub.run.output import write_all
 from pardbg.hub.run.signals import Passing
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -39,19 +38,23 @@ class Streams:
     """The job's: ours as it is, or a terminal."""
     ends: tuple[int, int]
     """The job's stdout and stderr."""
-    ours: list[Stream]
+    routes: list[Route]
+    charge: int
     terminal: bool = False
     """stdin and stdout are one terminal, and the job's controlling one."""
     heard: tuple[int, int] = field(default_factory=os.pipe)
-    """A pipe by which launcher and hub tell what signals they heard."""
+    """A pipe by which launcher, guardian and hub tell what signals they heard."""
     signals: Passing = field(init=False)
+    flow: Flow = field(init=False)
 
     def __post_init__(self) -> None:
         self.signals = Passing(self.heard[0])
+        self.flow = Flow(self.routes, self.charge)
 
     def for_launcher(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return its arguments, and the descriptors that they name."""
-        fds = (self.stdin, *self.ends, self.heard[1])
+        """Return its arguments, and the descriptors that they name: see ``Stdio.of``."""
+        routes = [fd for one in self.routes for fd in (one.source, one.spool, one.through)]
+        fds = (self.stdin, *self.ends, *routes, self.charge, *self.heard)
         words = ["--stdio", ",".join(map(str, fds))]
         return [*words, "--terminal"] if self.terminal else words, fds
 
@@ -61,34 +64,37 @@ class Streams:
             os.close(fd)
 
     @contextmanager
-    def passed_through(self, run_dir: Path, out: int = STDOUT) -> Iterator[Callable[[], None]]:
-        """While the job runs: passes its output and what is typed. Gives what suspends us."""
-        through = dict(zip((files.OUT_FILE, files.ERR_FILE), (out, STDERR), strict=True))
-        streams = [Stream(one.source, one.file, through[one.file]) for one in self.ours]
-        sys.stdout.flush()
-        pump = Pump(run_dir, streams)
+    def typed(self) -> Iterator[Callable[[], None]]:
+        """While the job runs: passes what is typed. Gives what suspends us."""
+        let_go: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         with contextlib.ExitStack() as stack:
-            let_go: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
             if self.terminal:
-                typing = Typing([os.dup(one.source) for one in self.ours])
+                typing = Typing([os.dup(one.source) for one in self.routes], self.signals)
                 let_go = stack.enter_context(typing).let_go
             yield lambda: stand_still(let_go())
-            pump.finish()
 
 
-def own_streams() -> Streams:
-    """Streams for a job of ours, each of the kind that we have."""
-    ours, ends = pipes()
-    terminals = [os.isatty(fd) for fd in (STDIN, STDOUT, STDERR)]
-    both = terminals[STDIN] and terminals[STDOUT]
+def own_streams(out: int = STDOUT) -> Streams:
+    """Streams for a job of ours, each of the kind that we have; ``out`` takes the job's stdout.
+    Raises OSError."""
+    sys.stdout.flush()
+    sources, ends = [-1, -1], [-1, -1]
     for number, fd in enumerate((STDOUT, STDERR)):
-        if terminals[fd]:
-            os.close(ours[number].source)
-            os.close(ends[number])
-            master, slave = _terminal_like(fd)
-            ours[number] = Stream(master, ours[number].file)
-            ends = (slave, ends[1]) if fd == STDOUT else (ends[0], slave)
-    return Streams(os.dup(ends[0]) if both else _own_stdin(), ends, ours, both)
+        sources[number], ends[number] = _terminal_like(fd) if os.isatty(fd) else _pipe()
+    *files, charge = spools()
+    through = (os.dup(out), os.dup(STDERR))
+    routes = [Route(*fds) for fds in zip(sources, files, through, strict=True)]
+    both = os.isatty(STDIN) and os.isatty(STDOUT)
+    stdin = os.dup(ends[0]) if both else _own_stdin()
+    return Streams(stdin, (ends[0], ends[1]), routes, charge, both)
+
+
+def _pipe() -> tuple[int, int]:
+    """(our end, the job's end)"""
+    source, end = os.pipe()
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return source, end
 
 
 def _own_stdin() -> int:
@@ -101,7 +107,6 @@ def _own_stdin() -> int:
 def _terminal_like(fd: int) -> tuple[int, int]:
     """(our side, the job's side)"""
     master, slave = pty.openpty()
-    os.set_blocking(master, False)  # a stand-in may have been quicker
     settings = termios.tcgetattr(fd)
     settings[1] &= ~termios.OPOST
     termios.tcsetattr(slave, termios.TCSANOW, settings)
@@ -119,8 +124,10 @@ class Typing:
     """Passes keys to the first of the job's terminals, one by one: that one decides what Ctrl-C is.
     All of them have the size that ours has."""
 
-    def __init__(self, terminals: list[int]) -> None:
+    def __init__(self, terminals: list[int], signals: Passing) -> None:
+        """``signals``: SIGWINCH is passed on by the size of the job's terminal."""
         self._terminals = terminals
+        self._signals = signals
         self._before = termios.tcgetattr(STDIN)
         self._over = threading.Event()
         self._standing = False
@@ -128,14 +135,14 @@ class Typing:
         self._thread = threading.Thread(target=self._type, daemon=True)
 
     def __enter__(self) -> Typing:
-        self._resized = signal.signal(signal.SIGWINCH, self._resize)
+        self._signals.on_resize = self._resize
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        signal.signal(signal.SIGWINCH, self._resized)
+        self._signals.on_resize = None
         self._give_back()
         for terminal in self._terminals:
             os.close(terminal)
@@ -153,7 +160,7 @@ class Typing:
         if _in_front():
             termios.tcsetattr(STDIN, termios.TCSADRAIN, self._before)
 
-    def _resize(self, *_: object) -> None:
+    def _resize(self) -> None:
         for terminal in self._terminals:
             _copy_size(STDIN, terminal)
 

@@ -125,14 +125,17 @@ class Collector:
         """Record and publish a message of the hub: OUTPUT, CONTROL or STATE."""
         self.number += 1
         fields = {"n": self.number, "t_ns": self._now(), **fields}
-        self.accept(key.value, msgpack.packb(fields))
+        self.accept(key.value, msgpack.packb(fields, unicode_errors="backslashreplace"))
 
     def define(self, **fields: Any) -> None:
         """Record and publish a definition of the hub; that something has ended, behind its
         records."""
         if fields.get("k") == DefKind.END.value:
             self._bundles.flush()
-        self.accept(Key.DEFINITION.value, msgpack.packb(fields, default=str))
+        self.accept(
+            Key.DEFINITION.value,
+            msgpack.packb(fields, default=str, unicode_errors="backslashreplace"),
+        )
 
     def records(self, proc: str, payload: bytes, first: int, count: int) -> None:
         """Record and publish a batch that the hub took from a ring."""

@@ -16,6 +16,7 @@ from pardbg.control.machine.state import Ack, Event, ToAgent
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import Node, notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
+from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.run import config as files
@@ -41,6 +42,8 @@ OUTPUT_NS: Final = 50 * MS
 QUIET_NS: Final = 200 * MS
 DRAIN_NS: Final = 5_000 * MS
 """Time for processes and their last messages after the job's end."""
+ORPHANS_NS: Final = 500 * MS
+"""The same for ranks that outlive the job's first process: a plain job has ended by then."""
 NODES_NS: Final = 60_000 * MS
 """The same while the job continues on other nodes: torchrun's agents end one after another."""
 GRACE_NS: Final = 2_000 * MS
@@ -189,8 +192,8 @@ class Hub:
         self._state.tick(now)
         self._collector.flush(now)
         self._check_writer()
-        if self._successor.tick():
-            self._control_event("launcher_lost", "launcher killed: the hub continues without it")
+        for who in self._successor.tick():
+            self._control_event(f"{who}_lost", f"{who} killed: job and hub continue without it")
         return self._is_over(now)
 
     def _turn_after_end(self) -> None:
@@ -274,7 +277,10 @@ class Hub:
             "hub_restarts": self._resumed.restarts, **self._machine.control.status(now),
         }  # fmt: skip
         self._state.news.force = True
-        return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]
+        return [
+            *self._definitions.messages(),
+            (Key.CONTROL.value, msgpack.packb(event, unicode_errors="backslashreplace")),
+        ]
 
     # -- the end
 
@@ -294,8 +300,16 @@ class Hub:
             return False
         if now - self._exit_ns >= (NODES_NS if self._agents.nodes.running else DRAIN_NS):
             return True
+        if now - self._exit_ns >= ORPHANS_NS and self._only_orphans():
+            return True
         quiet = now - self._heard_ns >= QUIET_NS and now - self._exit_ns >= QUIET_NS
         return quiet and not self._agents.known() and self._output.at_end
+
+    def _only_orphans(self) -> bool:
+        """Of the job's processes those are left that go on without its first one: it has ended."""
+        known = self._agents.known()
+        alive = all(start_time(self._agents.pid(proc)) for proc in known)
+        return bool(known) and alive and not self._agents.nodes.running
 
     _looked_ns = 0
 

@@ -13,8 +13,12 @@ from pardbg.hub.run.config import ERR_FILE, OUT_FILE
 
 MAX_LINE: Final = 16 << 10
 """Maximum bytes of a line; longer ones are split."""
-READ_BYTES: Final = 256 << 10
-"""Maximum bytes read per turn and stream, so that flooded output cannot stall the hub."""
+READ_BYTES: Final = 64 << 10
+MAX_LINES: Final = 2000
+"""Maximum bytes read and lines said per turn and stream, so that flooded output cannot stall the
+hub, or the job's end."""
+MAX_BEHIND: Final = 4 << 20
+"""A stream that is ahead by more is a flood: what it says now is worth more than all of it."""
 PARTIAL_NS: Final = 500_000_000
 """Time after which a line without an end is shown."""
 _PREFIX: Final = re.compile(r"\[(?:rank|default)(\d{1,6})\]:? ?")
@@ -53,11 +57,23 @@ class Tail:
         if data:
             self._rest += data
             self._rest_ns = now
+        self._give_up_most()
         lines = self._lost() + self._whole_lines()
         if self._rest and ((final and not data) or now - self._rest_ns >= PARTIAL_NS):
             lines.append(self._line(self._rest, len(self._rest)))
             self._rest = b""
         return lines
+
+    def _give_up_most(self) -> None:
+        """Of very many lines only the newest."""
+        if (extra := self._rest.count(b"\n") - MAX_LINES) > 0:
+            kept = self._rest.split(b"\n", extra)[-1]
+            self._skip_to(self.offset + len(self._rest) - len(kept))
+            self._rest = kept
+
+    def _skip_to(self, offset: int) -> None:
+        self.num_lost += offset - self.offset
+        self.offset, self._rest = offset, b""
 
     def _lost(self) -> list[Line]:
         lost, self._num_told = self.num_lost - self._num_told, self.num_lost
@@ -82,10 +98,11 @@ class Tail:
             if self._fd < 0:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             at = self.offset + len(self._rest)
-            begin = os.lseek(self._fd, at, os.SEEK_DATA)
-            if begin > at:  # a hole: output that was given up before it could be read
-                self.offset, self._rest = begin, b""
-                self.num_lost += begin - at
+            end = os.fstat(self._fd).st_size
+            wanted = end - READ_BYTES if end - at > MAX_BEHIND else at
+            begin = os.lseek(self._fd, wanted, os.SEEK_DATA)
+            if begin > at:  # or a hole: output that was given up before it could be read
+                self._skip_to(begin)
             size = min(READ_BYTES, os.lseek(self._fd, begin, os.SEEK_HOLE) - begin)
             return os.pread(self._fd, size, begin)
         except OSError:

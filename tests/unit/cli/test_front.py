@@ -42,6 +42,9 @@ def test_alone_it_shows_what_one_starts_with_and_then_the_rest() -> None:
         (["watch", "-o", "x.mcap", "--level", "full", "python", "-o", "y"], 5),
         (["run", "python", "-c", "pass"], 1),
         (["run", "-o", "x.mcap", "./job.sh"], 3),
+        (["run", "python", "train.py", "--", "--lr", "3"], 1),  # that `--` is the job's
+        (["run", "-o", "x.mcap", "--", "python", "--", "-x"], 3),
+        (["watch", "--", "python", "--", "-x"], 1),
         (["watch"], None),
         (["watch", "-o", "x.mcap"], None),
         (["watch", "no-such-run-or-program"], None),

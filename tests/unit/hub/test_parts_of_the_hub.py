@@ -22,7 +22,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError
 from pardbg.hub.run.launcher import ended, job_env
 from pardbg.hub.serve.collector import Heads
-from pardbg.hub.serve.job_output import MAX_LINE, PARTIAL_NS, Tail, split_rank
+from pardbg.hub.serve.job_output import MAX_LINE, MAX_LINES, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.serve.sockets import check_endpoints, make_keys
 from pardbg_agent import wire
 from pardbg_agent.wire import NOTE_LEAVING, Kind, Lane
@@ -69,6 +69,18 @@ def test_a_line_without_limits_is_cut(tmp_path: Path) -> None:
     tail = Tail(path, "stdout")
     assert [len(text) for text in texts(tail)] == [MAX_LINE, MAX_LINE, 5]
     assert tail.at_end
+    tail.close()
+
+
+def test_of_a_flood_the_newest_lines_are_read_and_the_rest_is_counted(tmp_path: Path) -> None:
+    """20 MB of 2-byte lines, written before anybody looks: bounded in bytes and in lines."""
+    path = tmp_path / "job.out"
+    path.write_bytes(b"y\n" * 10_000_000 + b"end\n")
+    tail = Tail(path, "stdout")
+    first, *lines = tail.read(0)
+    assert len(lines) == MAX_LINES and lines[-1].text == "end" and tail.at_end
+    assert tail.num_lost == 20_000_004 - len(lines) * 2 - 2
+    assert str(tail.num_lost) in first.text
     tail.close()
 
 

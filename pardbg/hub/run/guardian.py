@@ -1,0 +1,101 @@
+"""The guardian: the launcher's parent, which outlives it and ends with the run.
+
+It becomes the parent of a job whose launcher was killed, so that the exit code is known, and does
+the launcher's work for the owner's streams then. A run whose owner or launcher is killed before
+there is a job leaves nothing: the guardian is there before the run's directories are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+from pardbg.hub.ranks import processes
+from pardbg.hub.removal import remove_unstarted
+from pardbg.hub.run import config as files
+from pardbg.hub.run import jobs
+from pardbg.hub.run.steward import Owner, Stdio, Steward
+
+LOOK_S: Final = 0.2
+
+
+def wait_for_directory(alive_fd: int) -> Path | None:
+    """Return the run's directory as soon as the owner has made it; None: the owner is gone."""
+    text = b""
+    while not text.endswith(b"\n"):
+        data = os.read(alive_fd, 4096)
+        if not data:
+            return None
+        text += data
+    return Path(os.fsdecode(text[:-1]))
+
+
+class Guardian:
+    """Made in the launcher's parent, after the fork."""
+
+    def __init__(self, run_dir: Path, roots: list[Path], stdio: Stdio | None, owner: Owner) -> None:
+        self._dir, self._roots, self._owner = run_dir, roots, owner
+        self._steward: Steward | None = None
+        if stdio is not None:
+            stdio.given()
+            self._steward = Steward(run_dir, stdio, owner, launcher=False)
+
+    def wait(self, launcher: int) -> None:
+        """Until the launcher has ended; if it left its job, until that has, and say how."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        ended: dict[int, int] = {}
+        while not (launcher in ended and self._look_after(ended)):
+            if launcher not in ended and self._steward is not None:
+                self._steward.flow.close_lost()
+            self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
+        if self._steward is not None and jobs.noted(self._dir) is not None:
+            self._steward.linger()
+
+    def _reap(self, ended: dict[int, int]) -> bool:
+        """Note which children have ended; return whether any has."""
+        found = False
+        try:
+            while (done := os.waitpid(-1, os.WNOHANG))[0]:
+                ended[done[0]], found = done[1], True
+        except ChildProcessError:
+            pass
+        return found
+
+    def _look_after(self, ended: dict[int, int]) -> bool:
+        """The launcher is gone. True when nothing is left to do."""
+        if (self._dir / files.EXIT_FILE).exists():
+            self._forget_unstarted()
+            return True
+        job = jobs.noted(self._dir)
+        if job is None:
+            if self._beginning():
+                return False
+            end_ours(self._dir.name)
+            self._forget_unstarted()
+            return True
+        if self._steward is not None:
+            self._steward.turn()
+        if job in ended:
+            if self._steward is not None:
+                self._steward.flow.catch_up()
+            jobs.write_exit(self._dir, os.waitstatus_to_exitcode(ended[job]))
+        return job in ended
+
+    def _beginning(self) -> bool:
+        """A process that the launcher had forked is still to become the job."""
+        ours = processes.command_line(os.getpid())
+        return any(processes.command_line(one) == ours for one in processes.children(os.getpid()))
+
+    def _forget_unstarted(self) -> None:
+        """Of a run without a job and without anybody who would ask nothing is left."""
+        if self._owner.gone and jobs.noted(self._dir) is None:
+            remove_unstarted(self._dir.name, self._roots, files.shm_root())
+
+
+def end_ours(run: str) -> None:
+    """Kill what is below us of a run that has no job: hub, launcher or guardian."""
+    for pid in processes.children(os.getpid()):
+        if run.encode() in processes.command_line(pid):
+            os.kill(pid, signal.SIGKILL)
