@@ -248,9 +248,7 @@ def test_somebody_elses_file_a_fifo_and_a_huge_one_are_refused(
 
 def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
     lines = ("break step==3", "braek mb==3", "break rnak==1", "theme light", "kill yes", "pause")
-    given = Rc(
-        tuple(RcLine(f".pardbgrc:{n}", text) for n, text in enumerate(lines, 1)), ("refused",)
-    )
+    found = tuple(RcLine(f".pardbgrc:{n}", text) for n, text in enumerate(lines, 1))
     asked: list[Any] = []
     done: list[str] = []
     said: list[tuple[str, bool]] = []
