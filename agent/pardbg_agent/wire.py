@@ -9,6 +9,7 @@ Times are CLOCK_MONOTONIC nanoseconds of the rank's own host unless a name says 
 from __future__ import annotations
 
 import enum
+import os
 import struct
 from typing import Final
 
@@ -319,10 +320,15 @@ WATCH_KINDS: Final = ("nan", "mismatch", "slow", "skew", "memory", "diverge")
 """Kinds of watches. Limits: ``slow`` times the median, ``skew`` ns, ``memory`` bytes."""
 
 
+def address(name: str) -> bytes:
+    """Return a DEALER identity that nobody else can claim: the name, and a secret."""
+    return f"{name}/{os.urandom(16).hex()}".encode("ascii")
+
+
 class Msg(str, enum.Enum):
     """``t`` of a CTRL message: one msgpack map per ZeroMQ message, {"v", "t", "id"|"re", ...}."""
 
-    # agent -> hub (the ROUTER identity is the process id)
+    # agent -> hub (identity ``PROC/secret``: see ``address``)
     HELLO = "hello"
     """The PROCESS definition's fields, and "ring", "defs": paths of the shared files."""
     STATE = "state"
@@ -372,7 +378,7 @@ class Msg(str, enum.Enum):
     ACK = "ack"
     """{"re", "ok", "error"?, ...}: the answer to the request ``re``."""
 
-    # viewer -> hub (identity ``view-…``)
+    # viewer -> hub (identity ``view-/secret``)
     JOIN = "join"
     """Late viewer: everything it missed comes as DATA messages on this socket (frames
     [key, payload]), then ACK {"re", "ok", "run"}."""

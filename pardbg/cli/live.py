@@ -24,14 +24,11 @@ from pardbg.cli.common import (
 from pardbg.cli.here import find_target
 from pardbg.cli.options import (
     Recording,
-    apply_rc,
-    named_rc,
     node_options,
-    rc_options,
     recording,
     recording_options,
-    viewer_rc,
 )
+from pardbg.cli.rc import apply_rc, named_rc, rc_options, viewer_rc
 from pardbg.errors import UserError
 from pardbg.ui.commands.startup import Rc
 

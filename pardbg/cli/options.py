@@ -1,17 +1,8 @@
-"""Options of the commands that start or join a job: what is recorded, over how many nodes, and the
-commands to begin with.
-
-[Note: .pardbgrc] A viewer reads ``~/.pardbgrc`` and then ``./.pardbgrc``, as pdb does. The one in
-the current directory may have come with somebody else's project, so, as gdb does, a file that is
-not the user's own or that others may write to is refused; and it holds console words alone, never
-Python that runs here. A job without a screen reads none, unless ``--rc FILE`` names it: a
-breakpoint that somebody forgot must not hold a job that nobody looks at.
-"""
+"""Options of the commands that start or join a job: what is recorded, and over how many nodes."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pardbg.cli.common import all_of
-from pardbg.control.language.verbs import Reply, Verb
-from pardbg.control.machine.breakpoints import EDITS
 from pardbg.control.machine.holding import HOLD_S, MAX_HOLD_S
-from pardbg.errors import UserError
-from pardbg.ui.commands.command_line import Command
-from pardbg.ui.commands.startup import Rc, RcLine, run_rc
-from pardbg.words import binary_size, parse_duration, parse_size
+from pardbg.words import parse_duration, parse_size
 from pardbg_agent import wire
 from pardbg_agent.wire import LEVELS
 
@@ -159,81 +145,3 @@ def recording(
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")
     return Recording(PartLimits(max_size or 0, max_time or 0, rotate or 0), **others)
-
-
-RC_NAME: Final = ".pardbgrc"
-MAX_RC_BYTES: Final = 64 << 10
-HEADLESS: Final = (*EDITS, Verb.LEVEL, Verb.MARK)
-"""Verbs that make sense before the job runs and unattended."""
-rc_options: Final = all_of(
-    click.option("--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
-                 help="File of commands to start with, one per line; also without a screen."),
-    click.option("--no-rc", is_flag=True, help=f"Do not read ~/{RC_NAME} and ./{RC_NAME}."),
-)  # fmt: skip
-
-
-def viewer_rc(rc_file: Path | None, no_rc: bool) -> Rc:
-    """Return the commands a viewer starts with. Raises UserError for a named file."""
-    home, here = Path.home() / RC_NAME, Path.cwd() / RC_NAME
-    found, problems = [], []
-    for path, shown in () if no_rc else ((home, f"~/{RC_NAME}"), (here, RC_NAME)):
-        if path == here and here.exists() and home.exists() and here.samefile(home):
-            continue
-        try:
-            found += _lines(path, shown, own=True)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            problems.append(f"{shown}: not read: {error.strerror or error}")
-    return Rc((*found, *named_rc(rc_file).lines), tuple(problems))
-
-
-def named_rc(rc_file: Path | None) -> Rc:
-    """Return the commands of a named file. Raises UserError."""
-    if rc_file is None:
-        return Rc()
-    try:
-        return Rc(tuple(_lines(rc_file, str(rc_file), own=False)))
-    except OSError as error:
-        raise UserError(f"--rc {rc_file}: {error.strerror or error}") from None
-
-
-def _lines(path: Path, shown: str, *, own: bool) -> list[RcLine]:
-    """Raises OSError. ``own``: only if nobody else can have written it."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError("not a regular file")
-        if own and facts.st_uid != os.getuid():
-            raise OSError("owned by another user")
-        if own and facts.st_mode & 0o022:
-            raise OSError(f"writable by others (chmod go-w {shown})")
-        if facts.st_size > MAX_RC_BYTES:
-            raise OSError(f"larger than {binary_size(MAX_RC_BYTES)}")
-        text = file.read(MAX_RC_BYTES).decode("utf-8", "replace")
-    lines = ((n, line.strip()) for n, line in enumerate(text.splitlines(), 1))
-    return [RcLine(f"{shown}:{n}", line) for n, line in lines if line and line[0] != "#"]
-
-
-def apply_rc(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
-    """Give the commands to an unattended run, as a script would. A hit of their breakpoints holds
-    the job for HOLD_S, and the user is told."""
-    if not rc.lines:
-        return
-    from pardbg.hub.client import HubControl  # slow to import
-
-    port = HubControl(run_dir, script=True)
-
-    def ask(verb: Verb, ranks: str | None, **args: Any) -> Reply:
-        if verb not in HEADLESS:
-            return Reply(False, f"{verb.value} needs running ranks and a viewer", {})
-        return port.command(verb, ranks, 10.0, lease_s=HOLD_S, **args)
-
-    def perform(found: Command) -> str:
-        return f"{found.action.command} needs a screen"
-
-    try:
-        run_rc(rc, ask, perform, lambda text, bad: talk(text))
-    finally:
-        port.close()

@@ -8,7 +8,6 @@ import os
 import queue
 import threading
 import time
-import uuid
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ import zmq
 
 from pardbg.control.language.verbs import Reply, Verb
 from pardbg.events.decode import Malformed, leading
-from pardbg.hub.ctrl_messages import pack, unpack
+from pardbg.hub.ctrl_messages import pack, unpack, viewer_address, viewer_name
 from pardbg.hub.serve.sockets import Role, secure_client
 from pardbg.hub.target import Target, local
 from pardbg.store.source import Message
@@ -37,12 +36,8 @@ MAX_POLL: Final = 5_000
 """Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
 
 
-def _name() -> str:
-    return f"view-{uuid.uuid4().hex[:12]}"
-
-
 def _socket(
-    context: zmq.Context[Any], kind: int, target: Target, role: Role, name: str = ""
+    context: zmq.Context[Any], kind: int, target: Target, role: Role, identity: bytes = b""
 ) -> zmq.Socket[bytes]:
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 100)
@@ -55,7 +50,7 @@ def _socket(
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
         secure_client(socket, target.keys, role)
     if kind == zmq.DEALER:
-        socket.setsockopt(zmq.IDENTITY, (name or _name()).encode())
+        socket.setsockopt(zmq.IDENTITY, identity or viewer_address())
         socket.setsockopt(zmq.RCVHWM, 10_000)
     else:
         socket.setsockopt(zmq.RCVHWM, WAITING)
@@ -225,7 +220,8 @@ class HubControl:
         self._script = script
         self._lock = threading.Lock()
         """Of what follows: any thread asks, and the socket's thread answers."""
-        self.name = _name()
+        self._identity = viewer_address()
+        self.name = viewer_name(self._identity)
         """What the audit trail calls this viewer."""
         self._numbers = itertools.count(1)
         self._out: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -325,7 +321,7 @@ class HubControl:
 
     def _serve(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
-        socket = _socket(context, zmq.DEALER, self._target, "control", self.name)
+        socket = _socket(context, zmq.DEALER, self._target, "control", self._identity)
         try:
             self._exchange(socket)
         finally:

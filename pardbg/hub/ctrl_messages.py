@@ -7,6 +7,7 @@ an empty process. The hub's ROUTER sees the relay's identity before them, ``rela
 from __future__ import annotations
 
 import enum
+import hashlib
 from typing import Any, Final
 
 import msgpack
@@ -16,10 +17,13 @@ from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.words import countdown
+from pardbg_agent.wire import address
 
 _MAX_HIT: Final = 300
 RELAY: Final = b"relay-"
 """How a relay's identity begins."""
+VIEWER: Final = b"view-"
+"""How a viewer's identity begins."""
 VERSION: Final = 1
 PIECE_BYTES: Final = 1 << 20
 """Rescued records travel in pieces of about this size."""
@@ -32,6 +36,23 @@ def notice(event: dict[str, Any], run: str) -> str:
         held = f" (unattended: in {countdown(event['lease_ns'])})" if event["lease_ns"] else ""
         return f"{text}{held}; `pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
     return text if kind in ("lapsed", "released", "node_lost", "node_back") else ""
+
+
+def process_of(identity: bytes) -> bytes:
+    """Return the process id in an agent's identity."""
+    return identity.partition(b"/")[0]
+
+
+def viewer_address() -> bytes:
+    """Return a new viewer's identity."""
+    return address(VIEWER.decode())
+
+
+def viewer_name(identity: bytes) -> str:
+    """Return what the audit trail calls a viewer: says nothing of the secret in its identity."""
+    name, slash, secret = identity.partition(b"/")
+    tail = hashlib.sha256(secret).hexdigest()[:12] if slash else ""
+    return name.decode("ascii") + tail
 
 
 def unpack(raw: bytes) -> dict[str, Any]:

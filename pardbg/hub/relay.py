@@ -19,7 +19,7 @@ import zmq
 from pardbg.events.decode import Malformed
 from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ctrl_messages import PIECE_BYTES, VERSION, Node, pack, unpack
+from pardbg.hub.ctrl_messages import PIECE_BYTES, VERSION, Node, pack, process_of, unpack
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rescued, Rings
@@ -67,6 +67,8 @@ class Relay:
         """HELLO of each process here: agents say it once, perhaps before there is a hub."""
         self._unsaid: set[bytes] = set()
         """Whose HELLO is due on this link."""
+        self._at: dict[bytes, bytes] = {}
+        """Process -> identity that it said HELLO with."""
         self._found: deque[tuple[int, str, Any]] = deque()
         """Stacks read from outside, by other threads."""
         self._news = RowNews()
@@ -202,9 +204,10 @@ class Relay:
             if self._up.forward(proc, self._hellos[proc]):
                 self._unsaid.discard(proc)
 
-    def _pass_message(self, proc: bytes, payload: bytes) -> None:
-        kind = unpack(payload).get("t")
+    def _pass_message(self, identity: bytes, payload: bytes) -> None:
+        kind, proc = unpack(payload).get("t"), process_of(identity)
         if kind == Msg.HELLO.value:
+            self._at[proc] = identity
             self._hellos[proc] = payload
             self._unsaid.add(proc)
             return
@@ -214,6 +217,7 @@ class Relay:
 
     def _left(self, proc: bytes) -> None:
         self._hellos.pop(proc, None)
+        self._at.pop(proc, None)
         self._unsaid.discard(proc)
 
     # -- what the hub says
@@ -238,7 +242,7 @@ class Relay:
                 kept = self._turns.welcome(proc, wanted if isinstance(wanted, int) else 0)
                 self._pending.extend((key, batch) for batch in kept)
             with contextlib.suppress(zmq.ZMQError):
-                self._agents.send_multipart((proc, payload), zmq.NOBLOCK)
+                self._agents.send_multipart((self._at.get(proc, proc), payload), zmq.NOBLOCK)
 
     def _own(self, message: dict[str, Any]) -> None:
         kind, proc = message.get("t"), str(message.get("proc") or "")

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import zmq
 
 from pardbg.control.language.verbs import Verb
 from pardbg.events.decode import Malformed
-from pardbg.hub.ctrl_messages import pack, unpack
+from pardbg.hub.ctrl_messages import pack, unpack, viewer_address
 from pardbg.hub.run.config import ConfigError, Endpoints
 from pardbg.hub.run.start import RunHandle
 from pardbg.hub.serve.sockets import check_keys, load_keys, secure_client
@@ -107,7 +106,7 @@ def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     context: zmq.Context[Any] = zmq.Context()
     dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     for option, value in (
-        (zmq.LINGER, 0), (zmq.IPV6, 1), (zmq.IDENTITY, f"view-{uuid.uuid4().hex[:12]}".encode()),
+        (zmq.LINGER, 0), (zmq.IPV6, 1), (zmq.IDENTITY, viewer_address()),
     ):  # fmt: skip
         dealer.setsockopt(option, value)
     secure_client(dealer, keys, "control")

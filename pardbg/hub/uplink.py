@@ -22,6 +22,7 @@ from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.hub.ctrl_messages import RELAY, Node, pack
 from pardbg.hub.run.config import Endpoints
 from pardbg.hub.serve.sockets import secure_client
+from pardbg_agent.wire import address
 
 DATA_HWM: Final = 64
 HEARTBEAT_MS: Final = 2_000
@@ -55,7 +56,7 @@ class Uplink:
         """Why there is no connection, where the hub said so."""
         self._up: dict[zmq.Socket[bytes], bool] = {}
         self._monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
-        identity = RELAY + f"{node}-{os.getpid()}-{os.urandom(4).hex()}".encode()
+        identity = address(f"{RELAY.decode()}{node}-{os.getpid()}")
         self.data = self._connect(context, zmq.PUSH, hub.data, keys, identity)
         self.ctrl = self._connect(context, zmq.DEALER, hub.ctrl, keys, identity)
 

@@ -30,6 +30,7 @@ class FakeHub:
         self.defs: dict[str, list[dict[str, Any]]] = {}
         self.ctrl: dict[str, list[dict[str, Any]]] = {}
         """proc -> CTRL messages, in order."""
+        self._at: dict[str, bytes] = {}
         self.data_keys: list[bytes] = []
         self.welcome = True
         self._context = zmq.Context()
@@ -76,10 +77,10 @@ class FakeHub:
 
     def send(self, proc: str, kind: Msg, /, **fields: Any) -> None:
         message = msgpack.packb({"v": 1, "t": kind.value, **fields})
-        self._router.send_multipart([proc.encode(), message])
+        self._router.send_multipart([self._at[proc], message])
 
     def send_raw(self, proc: str, raw: bytes) -> None:
-        self._router.send_multipart([proc.encode(), raw])
+        self._router.send_multipart([self._at[proc], raw])
 
     def of(self, proc: str, kind: Msg) -> list[dict[str, Any]]:
         return [m for m in self.ctrl.get(proc, []) if m["t"] == kind.value]
@@ -124,7 +125,9 @@ class FakeHub:
     def _take_ctrl(self, frames: list[bytes]) -> None:
         if frames[0].startswith(b"\0"):
             return  # zmq's own name for who lost its place to a newer self
-        proc, message = frames[0].decode(), msgpack.unpackb(frames[1])
+        proc, message = frames[0].decode().partition("/")[0], msgpack.unpackb(frames[1])
+        if message["t"] == Msg.HELLO.value:
+            self._at[proc] = frames[0]
         self.ctrl.setdefault(proc, []).append(message)
         if message["t"] == Msg.HELLO.value and self.welcome:
             self.send(proc, Msg.WELCOME, hub=self.hub_id, t_ns=time.monotonic_ns())

@@ -7,17 +7,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgpack
 import pytest
-import zmq
 
 from pardbg.hub.run import config as files
-from pardbg.hub.serve.sockets import Role, make_keys, secure_client
+from pardbg.hub.serve.sockets import make_keys
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
-from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig
+from tests.unit.hub.hub_rig import FakeAgent, Keyed, Peer, Rig, tcp_port
 
 
 @pytest.fixture
@@ -195,28 +193,6 @@ def test_control_is_taken_over_and_the_ranks_stay_held(rig: Rig) -> None:
     ]
 
 
-def tcp_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Keyed(Peer):
-    """A peer with a run's keys (or with wrong ones), over TCP."""
-
-    def __init__(
-        self, rig: Rig, identity: str, keys: dict[str, Any], role: Role, to: str = ""
-    ) -> None:
-        self.rig, self.identity = rig, identity
-        self.socket = rig.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.IDENTITY, identity.encode())
-        secure_client(self.socket, keys, role)
-        self.socket.connect(to or rig.config.ctrl)
-        rig._sockets.append(self.socket)
-        self.messages, self.data, self._number = [], [], 0
-
-
 class Ear:
     """Between a viewer and the hub: passes bytes on and keeps the viewer's."""
 
@@ -294,7 +270,7 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
             assert looker.command("status")["ok"]  # the hub turns, and has seen it all by then
             while replay.recv(4096):
                 looker.command("status")
-        assert len(ear.heard) > 500 and set(rig.hub._router.viewers) == {"view-1", "view-2"}
+        assert len(ear.heard) > 500 and len(rig.hub._router.viewers) == 2
 
         impostor = Keyed(rig, "view-1", keys, "viewer")  # takes the controller's place ...
         impostor.send("lease")

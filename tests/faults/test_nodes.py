@@ -7,17 +7,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
+from pardbg.hub.ctrl_messages import pack
 from pardbg.hub.run.config import NOTICES_FILE, Place
 from pardbg.hub.run.start import RunHandle
-from pardbg.hub.serve.sockets import make_keys
+from pardbg.hub.serve.sockets import load_keys, make_keys, secure_client
 from tests.distributed.programs import disagreeing as program
 from tests.distributed.runs import (
     coverage,
@@ -74,6 +76,21 @@ def rows_of(control: HubControl) -> list[dict[str, Any]]:
     return list((control.command("ranks").data or {}).get("ranks", {}).values())
 
 
+@contextmanager
+def lookers_in_others_names(handle: RunHandle, names: list[str]) -> Iterator[None]:
+    """Clients with a view-only key that claim these identities, and say what their owners would."""
+    endpoint, keys = handle.config.upstream.ctrl, load_keys(handle.run_dir)
+    with zmq.Context() as context, ExitStack() as stack:
+        for name in names * 10:
+            dealer = stack.enter_context(context.socket(zmq.DEALER))
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.IDENTITY, name.encode())
+            secure_client(dealer, keys, "viewer")
+            dealer.connect(endpoint)
+            dealer.send(pack({"t": "hello", "rank": 0}))
+        yield
+
+
 def kill(handle: RunHandle) -> None:
     """The node's hub or relay; waits for its successor."""
     before = hub_pid(handle)
@@ -89,6 +106,11 @@ def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
         control = HubControl(first.run_dir, script=True)
         try:
             wait_until(lambda: steps_of(control) > 2, 60, "training")
+            ranks = control.command("ranks").data["ranks"]
+            with lookers_in_others_names(first, [*ranks, control.name]):
+                held = control.command("pause", timeout_s=40)
+                assert held.ok, held.error
+                assert control.command("continue").ok
             held = control.command("pause", timeout_s=40)
             assert held.ok, held.error
             wait_until(lambda: all(row["held"] for row in rows_of(control)), 10, "rows that say so")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pardbg.analysis.answers.report import report
-from pardbg.cli.options import named_rc
+from pardbg.cli.rc import named_rc
 from pardbg.errors import UserError
 from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import zmq
 
-from pardbg_agent import clock
+from pardbg_agent import clock, wire
 from pardbg_agent.sender.wake import WakePipe
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Link:
         # Only queue to a hub that is there: what waits here is lost with it, the ring is not.
         self._data.setsockopt(zmq.IMMEDIATE, 1)
         self._ctrl = self._socket(zmq.DEALER, run.keys)
-        self._ctrl.setsockopt(zmq.IDENTITY, self._proc)
+        self._ctrl.setsockopt(zmq.IDENTITY, wire.address(core.identity.proc))
         self._ctrl.setsockopt(zmq.SNDHWM, CTRL_HWM)
         self._ctrl.setsockopt(zmq.RCVHWM, CTRL_HWM)
         self._ctrl.setsockopt(zmq.MAXMSGSIZE, CTRL_MAX_BYTES)

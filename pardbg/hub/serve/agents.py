@@ -117,7 +117,6 @@ class Agents:
             self._scanned_ns = now
             self._rings.scan()
             self._gone(self._rings.died(now), now)
-            self._greet(now)
             self._find_lost(now)
         for proc, ring in list(self._rings.mapped.items()):
             if ring.dead_ns and now - ring.dead_ns >= SETTLE_NS and proc not in self.ended:
@@ -280,12 +279,6 @@ class Agents:
     def _head(self, proc: str) -> int | None:
         """The index after its newest record here."""
         return self._collector.heads.next.get(proc.encode("ascii"))
-
-    def _greet(self, now: int) -> None:
-        """Agents that knew the hub before this one: they are connected, but need not speak."""
-        for proc, ring in self._rings.mapped.items():
-            if proc not in self._hello and not ring.dead_ns:
-                self._welcome(proc, now)
 
     def _ping_remote(self, now: int) -> None:
         if now - self._pinged_ns < PING_LOOK_NS:

@@ -1,4 +1,9 @@
-"""CTRL: the ROUTER socket. Agents and viewers by identity; histories for late viewers."""
+"""CTRL: the ROUTER socket. Agents and viewers by name; histories for late viewers.
+
+A name leads to the identity that its client made with its own key, and to no other
+(``key_check``, [Note: names]): an agent or relay is what an agent's key says it is, a viewer is
+called by a digest of its secret.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import zmq
 
 from pardbg.errors import NONSENSE, UserError
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Wire
-from pardbg.hub.ctrl_messages import RELAY, pack, unpack
-from pardbg.hub.serve.sockets import Role, ServerSecurity
+from pardbg.hub.ctrl_messages import RELAY, VIEWER, pack, process_of, unpack, viewer_name
+from pardbg.hub.serve.sockets import OWNER, Role, ServerSecurity
 from pardbg_agent.wire import Msg
 
-VIEWER: Final = b"view-"
 MAX_VIEWERS: Final = 64
+"""Of those who may command, and of those who may only look: they do not keep each other out."""
 MAX_LOGGED: Final = 20
 PROBE_NS: Final = 200_000_000
 
@@ -30,6 +35,8 @@ Handler = Callable[[str, dict[str, Any], int], None]
 class Viewer:
     """One connected viewer."""
 
+    address: bytes
+    role: Role
     backlog: deque[Wire] = field(default_factory=deque)
     """History still to be sent."""
     then: dict[str, Any] | None = None
@@ -45,6 +52,8 @@ class Router:
         self.on_agent: Handler = lambda proc, message, now: None
         self.on_relay: Handler = lambda relay, message, now: None
         self.on_viewer: Callable[[str, dict[str, Any], Role, int], None] = lambda *_: None
+        self._at: dict[str, bytes] = {}
+        """Process or relay -> its identity, of the newest HELLO."""
         self._via: dict[str, str] = {}
         """Process -> relay that it is behind."""
         self.on_left: Callable[[str], None] = lambda viewer: None
@@ -64,26 +73,29 @@ class Router:
             self._take(frames)
         return limit
 
-    def send(self, identity: str, message: dict[str, Any]) -> bool:
-        """Send; return False if nobody of that name is connected (or takes no more)."""
-        via = self._via.get(identity)
+    def send(self, proc: str, message: dict[str, Any]) -> bool:
+        """Send to a process; False if it is not connected (or takes no more)."""
+        via = self._via.get(proc)
         if via is not None:
-            return self._send(via, identity.encode("ascii"), pack(message)) is True
-        return self._send(identity, pack(message)) is True
+            return self._send(self._at.get(via), proc.encode("ascii"), pack(message)) is True
+        return self._send(self._at.get(proc), pack(message)) is True
 
     def ack(
         self, viewer: str, re: Any, error: str | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
         """Answer a viewer's request: with what it is refused for, or data."""
-        answer = {"t": Msg.ACK.value, "re": re, "ok": error is None, "error": error}
-        self.send(viewer, {**answer, "data": data or {}})
+        known = self.viewers.get(viewer)
+        if known is not None:
+            self._send(known.address, pack(_answer(re, error, data)))
 
     def send_relay(self, relay: str, message: dict[str, Any]) -> bool:
         """Send to a relay itself."""
-        return self._send(relay, b"", pack(message)) is True
+        return self._send(self._at.get(relay), b"", pack(message)) is True
 
     def reach(self, proc: str, relay: str) -> None:
-        """The process is behind that relay."""
+        """The process is behind that relay. Raises Malformed for one that is here."""
+        if proc in self._at:
+            raise Malformed("a relay speaks for another's process")
         self._via[proc] = relay
 
     def relay_of(self, proc: str) -> str | None:
@@ -103,8 +115,8 @@ class Router:
                 self._serve(name, viewer)
         if now - self._probed_ns >= PROBE_NS:
             self._probed_ns = now
-            for name in list(self.viewers):
-                if self._send(name, pack({"t": Msg.PING.value, "t_ns": now})) is None:
+            for name, viewer in list(self.viewers.items()):
+                if self._send(viewer.address, pack({"t": Msg.PING.value, "t_ns": now})) is None:
                     self._gone(name)
 
     @property
@@ -115,60 +127,78 @@ class Router:
     def _take(self, frames: list[zmq.Frame]) -> None:
         identity = frames[0].bytes
         try:
-            name = identity.decode("ascii")
             message = unpack(frames[-1].bytes)
             role = self._security.role(frames[-1])
             now = time.monotonic_ns()
             if len(frames) != (3 if identity.startswith(RELAY) else 2):
                 raise Malformed("frames")
             if identity.startswith(VIEWER):
-                self._from_viewer(name, message, role, now)
-            elif role == "viewer":
+                self._from_viewer(identity, message, role, now)
+            elif role not in ("agent", OWNER):
                 raise Malformed("role")
             elif len(frames) == 2:
-                self.on_agent(name, message, now)
-            elif proc := frames[1].bytes.decode("ascii"):
-                self.reach(proc, name)
-                self.on_agent(proc, message, now)
+                self._from_agent(identity, message, now)
             else:
-                self.on_relay(name, message, now)
+                self._from_relay(identity, frames[1].bytes.decode("ascii"), message, now)
         except (UserError, *NONSENSE) as error:
             self.malformed += 1
             if self.malformed <= MAX_LOGGED:
                 print(f"dropped a message on CTRL of {identity!r}: {error!r}", flush=True)
 
-    def _from_viewer(self, name: str, message: dict[str, Any], role: Role, now: int) -> None:
+    def _from_agent(self, identity: bytes, message: dict[str, Any], now: int) -> None:
+        proc = process_of(identity).decode("ascii")
+        if proc not in self._at or message.get("t") == Msg.HELLO.value:
+            self._at[proc] = identity  # not of a late message: it may have attached again
+        self._via.pop(proc, None)
+        self.on_agent(proc, message, now)
+
+    def _from_relay(self, identity: bytes, proc: str, message: dict[str, Any], now: int) -> None:
+        name = identity.decode("ascii")
+        self._at[name] = identity
+        if proc:
+            self.reach(proc, name)
+            self.on_agent(proc, message, now)
+        else:
+            self.on_relay(name, message, now)
+
+    def _from_viewer(
+        self, identity: bytes, message: dict[str, Any], role: Role | Literal["owner"], now: int
+    ) -> None:
         if role == "agent":
             raise Malformed("role")
+        may: Role = "control" if role == OWNER else role
+        name = viewer_name(identity)
         if name not in self.viewers:
-            if len(self.viewers) >= MAX_VIEWERS:
+            if sum(viewer.role == may for viewer in self.viewers.values()) >= MAX_VIEWERS:
                 text = f"{MAX_VIEWERS} viewers are connected already: close one"
-                self.ack(name, message.get("id"), text)
+                self._send(identity, pack(_answer(message.get("id"), text, None)))
                 return
-            self.viewers[name] = Viewer()
-        self.on_viewer(name, message, role, now)
+            self.viewers[name] = Viewer(identity, may)
+        self.on_viewer(name, message, may, now)
 
     def _serve(self, name: str, viewer: Viewer) -> None:
         """As much of the history as the socket takes now."""
         while viewer.backlog:
-            sent = self._send(name, *viewer.backlog[0])
+            sent = self._send(viewer.address, *viewer.backlog[0])
             if sent is None:
                 self._gone(name)
                 return
             if not sent:
                 return
             viewer.backlog.popleft()
-        if viewer.then is not None and self._send(name, pack(viewer.then)):
+        if viewer.then is not None and self._send(viewer.address, pack(viewer.then)):
             viewer.then = None
 
     def _gone(self, name: str) -> None:
         self.viewers.pop(name, None)
         self.on_left(name)
 
-    def _send(self, name: str, *frames: bytes) -> bool | None:
-        """True: sent. False: its queue is full. None: nobody of that name is connected."""
+    def _send(self, address: bytes | None, *frames: bytes) -> bool | None:
+        """True: sent. False: its queue is full. None: nobody of that identity is connected."""
+        if address is None:
+            return None
         try:
-            self._socket.send_multipart((name.encode("ascii"), *frames), zmq.NOBLOCK)
+            self._socket.send_multipart((address, *frames), zmq.NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -176,3 +206,9 @@ class Router:
                 return None
             raise
         return True
+
+
+def _answer(re: Any, error: str | None, data: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "t": Msg.ACK.value, "re": re, "ok": error is None, "error": error, "data": data or {},
+    }  # fmt: skip

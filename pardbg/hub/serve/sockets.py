@@ -3,6 +3,7 @@
 DATA in, what is published out, CTRL both ways. Local sockets lie in a 0700 directory; TCP is CURVE
 or nothing. Three kinds of client keys: ``agent`` (sends data, obeys), ``viewer`` (looks),
 ``control`` (looks and commands). ZAP tells them apart per socket; CTRL sees each message's role.
+Who may only look is called on CTRL as the hub says, never as it claims ([Note: names]).
 Quick to import: a job waits for its hub to listen, not for the rest of it.
 """
 
@@ -15,20 +16,21 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import zmq
 
 from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
+from pardbg.hub.ctrl_messages import VIEWER
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json
-
-if TYPE_CHECKING:
-    from zmq.auth.thread import ThreadAuthenticator
+from pardbg.hub.serve.key_check import KeyCheck
 
 Role = Literal["agent", "viewer", "control"]
 ROLES: Final[tuple[Role, ...]] = ("agent", "viewer", "control")
+OWNER: Final = "owner"
+"""Whoever is in the run's 0700 directory: agents, viewers and control alike."""
 _MAY: Final[dict[str, tuple[Role, ...]]] = {
     "data": ("agent",),
     "pub": ("viewer", "control"),
@@ -67,23 +69,22 @@ class ServerSecurity:
 
     context: zmq.Context[Any]
     keys: dict[str, Any] | None
-    _auth: ThreadAuthenticator | None = None
+    _check: KeyCheck | None = None
 
     def start(self) -> None:
         """Before any bind."""
         if self.keys is None:
             return
-        self._roles = {self.keys[role]["public"].encode(): role for role in ROLES}
-        from zmq.auth.thread import ThreadAuthenticator  # all of asyncio: for TCP only
+        self._roles: dict[bytes, Role] = {
+            self.keys[role]["public"].encode(): role for role in ROLES
+        }
+        self._check = KeyCheck(self.context, self._role_on, {"viewer": VIEWER})
+        self._check.start()
 
-        self._auth = ThreadAuthenticator(self.context)
-        self._auth.start()
-        for domain in _MAY:
-            self._auth.configure_curve_callback(domain=domain, credentials_provider=self)
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether the holder of this key may use this socket (ZAP)."""
-        return self._roles.get(key) in _MAY.get(domain, ())
+    def _role_on(self, domain: str, key: bytes) -> Role | None:
+        """The role of the holder of this key on this socket; None: it may not use it."""
+        role = self._roles.get(key)
+        return role if role in _MAY.get(domain, ()) else None
 
     def secure(self, socket: zmq.Socket[bytes], domain: str) -> None:
         """Make a socket a CURVE server's, before it is bound."""
@@ -92,21 +93,20 @@ class ServerSecurity:
             socket.setsockopt(zmq.CURVE_SECRETKEY, self.keys["server"]["secret"].encode())
             socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
 
-    def role(self, frame: zmq.Frame) -> Role:
+    def role(self, frame: zmq.Frame) -> Role | Literal["owner"]:
         """Return the role of a message's sender; on local sockets it may do everything."""
         if self.keys is None:
-            return "control"
+            return OWNER
         try:
             user = str(frame.get("User-Id"))
         except zmq.ZMQError:
-            return "viewer" if _over_tcp(frame) else "control"  # ipc: in a directory of ours
-        found = self._roles.get(user.encode())
-        return found if found is not None else "viewer"
+            return "viewer" if _over_tcp(frame) else OWNER  # ipc: in a directory of ours
+        return next((role for role in ROLES if role == user), "viewer")
 
     def stop(self) -> None:
-        if self._auth is not None:
-            self._auth.stop()
-            self._auth = None
+        if self._check is not None:
+            self._check.stop()
+            self._check = None
 
 
 def _over_tcp(frame: zmq.Frame) -> bool:

@@ -50,8 +50,8 @@ class Viewers:
         self._machine, self._where, self._signal_job = machine, where, signal_job
         self._number = 0
         self._levels = Levels(router.send)
-        self._last: dict[tuple[str, Role], int] = {}
-        """(viewer, what its key may) -> id of its newest request; they grow."""
+        self._last: dict[str, int] = {}
+        """Viewer -> id of its newest request; they grow."""
         self._missed: dict[str, int] = {}
         """Viewers of the hub before, whose breakpoints are set: when they have to be back."""
 
@@ -73,16 +73,17 @@ class Viewers:
                 self._machine.renew(viewer, now)
             return
         if kind == Msg.LEAVE:
-            if role == "control":  # or whoever may look could leave in another's name
+            if role == "control":
                 self._machine.leave(viewer, now)
                 self._machine.forget(viewer, now)
             return
         if not isinstance(number, int):
             raise Malformed("request without id")
-        if number <= self._last.get((viewer, role), -1):
-            self._said("refused", viewer, f"request {number} was repeated: dropped", now)
+        if number <= self._last.get(viewer, -1):
+            if role == "control":  # who may only look writes nothing into the recording
+                self._said("refused", viewer, f"request {number} was repeated: dropped", now)
             raise Malformed("request came again")
-        self._last[viewer, role] = number
+        self._last[viewer] = number
         if kind == Msg.JOIN:
             self._join(viewer, number)
         elif kind == Msg.TAKE:
@@ -95,7 +96,7 @@ class Viewers:
 
     def left(self, viewer: str, now: int) -> None:
         """Release what a viewer held that can no longer be reached."""
-        self._last = {key: number for key, number in self._last.items() if key[0] != viewer}
+        self._last.pop(viewer, None)
         self._machine.leave(viewer, now, "disconnected: all ranks run on")
         self._machine.forget(viewer, now)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.cli import options
+from pardbg.cli import rc
 from pardbg.cli.ctl import _ctl_words, ctl
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
 from pardbg.control.language.manual import MANUAL, manual
@@ -142,59 +142,113 @@ def test_a_history_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """~/.pardbgrc and ./.pardbgrc, not there yet."""
-    for name in ("home", "here"):
-        (tmp_path / name).mkdir()
+    """The user's rc file and ./.pardbgrc, not there yet; without a terminal."""
+    for name in ("config/pardbg", "home", "here"):
+        (tmp_path / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "home" / ".pardbgrc", tmp_path / "here" / ".pardbgrc"
+    return tmp_path / "config" / "pardbg" / "rc", tmp_path / "here" / ".pardbgrc"
 
 
-def test_home_first_then_here_with_their_places(places: tuple[Path, Path]) -> None:
-    home, here = places
-    home.write_text("# mine\n\ntheme light\n")
-    here.write_text("break step==3\n  watch nan  \n")
-    for path in places:
-        path.chmod(0o644)
-    assert options.viewer_rc(None, no_rc=False) == Rc((
-        RcLine("~/.pardbgrc:3", "theme light"), RcLine(".pardbgrc:1", "break step==3"),
-        RcLine(".pardbgrc:2", "watch nan"),
-    ))  # fmt: skip
-    assert options.viewer_rc(None, no_rc=True) == Rc()
+class Asked:
+    """A user at a terminal who answers the same each time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
+        self.times, self.answer = 0, answer
+        monkeypatch.setattr(rc, "has_terminal", lambda: True)
+        monkeypatch.setattr("click.confirm", self._confirm)
+
+    def _confirm(self, *_: Any, **__: Any) -> bool:
+        self.times += 1
+        return self.answer
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o644)
+
+
+def test_the_users_own_runs_by_itself_and_the_one_that_lies_here_does_not(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    own, here = places
+    write(own, "# mine\n\ntheme light\n")
+    write(here, "!__import__('os').abort()\n")
+    write(tmp_path / "home" / ".pardbgrc", "watch nan\n")
+    found = rc.viewer_rc(None, no_rc=False)
+    assert found.lines == (RcLine(f"{own}:3", "theme light"),)
+    assert len(found.problems) == 2  # not run, and not read any more
+    assert rc.viewer_rc(None, no_rc=True) == Rc()
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_the_user_is_asked_once_per_content(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, answer: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    _, here = places
+    write(here, "break step==3\n  watch nan  \n")
+    asked = Asked(monkeypatch, answer)
+    lines = (RcLine(".pardbgrc:1", "break step==3"), RcLine(".pardbgrc:2", "watch nan"))
+    for _ in range(2):
+        found = rc.viewer_rc(None, no_rc=False)
+        assert found.lines == (lines if answer else ()) and asked.times == 1
+        assert len(found.problems) == (0 if answer else 1)
+    assert "  watch nan  " in capsys.readouterr().out
+    monkeypatch.setattr(rc, "has_terminal", lambda: False)
+    assert rc.viewer_rc(None, no_rc=False) == found
+    write(here, "break step==3\nkill\n")
+    assert rc.viewer_rc(None, no_rc=False).lines == ()
+    monkeypatch.setattr(rc, "has_terminal", lambda: True)
+    rc.viewer_rc(None, no_rc=False)
+    assert asked.times == 2
+
+
+def test_a_directory_that_the_user_trusts_is_not_asked_about(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, here = places
+    write(here, "watch nan\n")
+    monkeypatch.setenv(rc.ENV_TRUST, f"/nowhere:{here.parent}")
+    assert rc.viewer_rc(None, no_rc=False) == Rc((RcLine(".pardbgrc:1", "watch nan"),))
+    monkeypatch.setenv(rc.ENV_TRUST, f":{here.parent.parent}")
+    assert rc.viewer_rc(None, no_rc=False).lines == ()
 
 
 def test_a_file_that_others_may_write_to_is_refused(places: tuple[Path, Path]) -> None:
     _, here = places
     here.write_text("break step==3\n")
     here.chmod(0o664)
-    refused = options.viewer_rc(None, no_rc=False)
+    refused = rc.viewer_rc(None, no_rc=False)
     assert refused.lines == ()
     assert refused.problems == (".pardbgrc: not read: writable by others (chmod go-w .pardbgrc)",)
     # Named by the user, it is the user's word.
-    assert options.named_rc(here).lines == (RcLine(f"{here}:1", "break step==3"),)
+    assert rc.named_rc(here).lines == (RcLine(f"{here}:1", "break step==3"),)
 
 
 def test_somebody_elses_file_a_fifo_and_a_huge_one_are_refused(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, here = places
+    own, here = places
     os.mkfifo(here, 0o600)
-    home.write_text("#" * (options.MAX_RC_BYTES + 1))
-    home.chmod(0o600)
-    said = options.viewer_rc(None, no_rc=False).problems
-    assert said == ("~/.pardbgrc: not read: larger than 64 KiB",
+    own.write_text("#" * (rc.MAX_RC_BYTES + 1))
+    own.chmod(0o600)
+    said = rc.viewer_rc(None, no_rc=False).problems
+    assert said == (f"{own}: not read: larger than 64 KiB",
                     ".pardbgrc: not read: not a regular file")  # fmt: skip
-    home.write_text("pause\n")
+    own.write_text("pause\n")
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    assert "owned by another user" in options.viewer_rc(None, no_rc=False).problems[0]
+    assert "owned by another user" in rc.viewer_rc(None, no_rc=False).problems[0]
     with pytest.raises(UserError, match="No such file"):
-        options.named_rc(Path("none"))
+        rc.named_rc(Path("none"))
 
 
 def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
     lines = ("break step==3", "braek mb==3", "break rnak==1", "theme light", "kill yes", "pause")
-    rc = Rc(tuple(RcLine(f".pardbgrc:{n}", text) for n, text in enumerate(lines, 1)), ("refused",))
+    found = tuple(RcLine(f".pardbgrc:{n}", text) for n, text in enumerate(lines, 1))
     asked: list[Any] = []
     done: list[str] = []
     said: list[tuple[str, bool]] = []
@@ -209,7 +263,7 @@ def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
         done.append(f"{found.action.command} {found.argument}")
         return ""
 
-    run_rc(rc, ask, perform, lambda text, bad: said.append((text, bad)))
+    run_rc(Rc(found, ("refused",)), ask, perform, lambda text, bad: said.append((text, bad)))
     assert asked == [("break", None, {"expr": "step==3"}), ("pause", None, {})]
     assert done == ["theme light"]
     assert [bad for _, bad in said] == [True, False, True, True, False, True, True]

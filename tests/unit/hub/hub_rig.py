@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from pardbg.hub.removal import mark
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.hub import Hub
+from pardbg.hub.serve.sockets import Role, secure_client
 from pardbg_agent import wire
 from pardbg_agent.identity import boot_id
 from pardbg_agent.ring import Ring
@@ -51,15 +53,15 @@ class Rig:
         self._sockets: list[zmq.Socket[bytes]] = []
 
     def socket(self, kind: int, endpoint: str, identity: str = "") -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = self.context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
+        made: zmq.Socket[bytes] = self.context.socket(kind)
+        made.setsockopt(zmq.LINGER, 0)
         if identity:
-            socket.setsockopt(zmq.IDENTITY, identity.encode())
+            made.setsockopt(zmq.IDENTITY, identity.encode())
         if kind == zmq.SUB:
-            socket.setsockopt(zmq.SUBSCRIBE, b"")
-        socket.connect(endpoint)
-        self._sockets.append(socket)
-        return socket
+            made.setsockopt(zmq.SUBSCRIBE, b"")
+        made.connect(endpoint)
+        self._sockets.append(made)
+        return made
 
     def until(self, condition: Callable[[], Any], what: str = "condition") -> Any:
         deadline = time.monotonic() + LIMIT_S
@@ -71,8 +73,8 @@ class Rig:
             assert time.monotonic() < deadline, f"waited in vain: {what}"
 
     def close(self) -> None:
-        for socket in self._sockets:
-            socket.close()
+        for one in self._sockets:
+            one.close()
         self.context.term()
         self.hub.close()
 
@@ -146,6 +148,28 @@ class Peer:
 
     def command(self, verb: str, ranks: str | None = None, **args: Any) -> dict[str, Any]:
         return self.ask("command", verb=verb, ranks=ranks, args=args)
+
+
+def tcp_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Keyed(Peer):
+    """A peer with a run's keys (or with wrong ones), over TCP."""
+
+    def __init__(
+        self, rig: Rig, identity: str, keys: dict[str, Any], role: Role, to: str = ""
+    ) -> None:
+        self.rig, self.identity = rig, identity
+        self.socket = rig.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.IDENTITY, identity.encode())
+        secure_client(self.socket, keys, role)
+        self.socket.connect(to or rig.config.ctrl)
+        rig._sockets.append(self.socket)
+        self.messages, self.data, self._number = [], [], 0
 
 
 class FakeAgent(Peer):

@@ -17,11 +17,20 @@ from pardbg.analysis.answers.report import report
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
-from pardbg.hub.serve.sockets import begin_to_listen, listen, make_keys, secure_client
+from pardbg.hub.serve.sockets import begin_to_listen, listen, make_keys
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
-from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, frame, make_config
+from tests.unit.hub.hub_rig import (
+    FakeAgent,
+    Keyed,
+    Peer,
+    Rig,
+    dead_ring,
+    frame,
+    make_config,
+    tcp_port,
+)
 
 
 @pytest.fixture
@@ -321,33 +330,14 @@ def test_a_hub_that_died_before_it_wrote_anything(run_dir: Path) -> None:
     assert "recorder-lost" in kinds
 
 
-def tcp_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_over_tcp_each_key_may_what_it_may(run_dir: Path) -> None:
     """A viewer's key joins and asks; commands want the control key; a stranger gets nothing."""
     keys = make_keys()
     files.write_json(run_dir / files.KEYS_FILE, keys)
     rig = Rig(run_dir, ctrl=f"tcp://127.0.0.1:{tcp_port()}")
 
-    def connect(identity: str, role: str | None) -> Peer:
-        dealer = rig.context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.IDENTITY, identity.encode())
-        if role is not None:
-            secure_client(dealer, keys, role)  # type: ignore[arg-type]
-        dealer.connect(rig.config.ctrl)
-        rig._sockets.append(dealer)
-        peer = Peer.__new__(Peer)
-        peer.rig, peer.identity, peer.socket, peer._number = rig, identity, dealer, 0
-        peer.messages, peer.data = [], []
-        return peer
-
-    viewer, control = connect("view-1", "viewer"), connect("view-2", "control")
-    stranger = connect("view-3", None)
+    viewer, control = Keyed(rig, "view-1", keys, "viewer"), Keyed(rig, "view-2", keys, "control")
+    stranger = Peer(rig, "view-3")
     stranger.send("join", id=1)
     assert viewer.ask("join")["ok"]
     assert viewer.command("status")["ok"]

@@ -1,0 +1,176 @@
+"""The commands that a viewer or a job begins with.
+
+[Note: .pardbgrc] ``rc`` in the user's configuration directory runs by itself. ``./.pardbgrc`` may
+have come with somebody else's project, and what it says reaches the ranks: the user is shown it and
+asked, once per content, or trusts the directory (``PARDBG_TRUST_RC``). Without a terminal it never
+runs. A job without a screen reads neither, unless ``--rc FILE`` names one: a breakpoint that
+somebody forgot must not hold a job that nobody looks at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from pardbg.cli.common import all_of, echo, has_terminal
+from pardbg.control.language.verbs import Reply, Verb
+from pardbg.control.machine.breakpoints import EDITS
+from pardbg.control.machine.holding import HOLD_S
+from pardbg.errors import UserError
+from pardbg.plain_text import plain_lines
+from pardbg.ui.commands.command_line import Command
+from pardbg.ui.commands.startup import Rc, RcLine, run_rc
+from pardbg.words import binary_size
+
+RC_NAME: Final = ".pardbgrc"
+ENV_TRUST: Final = "PARDBG_TRUST_RC"
+"""Directories, with colons between, whose ``.pardbgrc`` runs unasked."""
+MAX_RC_BYTES: Final = 64 << 10
+MAX_ANSWERS_BYTES: Final = 1 << 20
+HEADLESS: Final = (*EDITS, Verb.LEVEL, Verb.MARK)
+"""Verbs that make sense before the job runs and unattended."""
+rc_options: Final = all_of(
+    click.option("--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
+                 help="File of commands to start with, one per line; also without a screen."),
+    click.option("--no-rc", is_flag=True, help=f"Do not read your rc file and ./{RC_NAME}."),
+)  # fmt: skip
+
+
+def user_rc() -> Path:
+    """Return ``<user configuration>/pardbg/rc``."""
+    import platformdirs
+
+    return platformdirs.user_config_path("pardbg") / "rc"
+
+
+def viewer_rc(rc_file: Path | None, no_rc: bool) -> Rc:
+    """Return the commands a viewer starts with; asks. Raises UserError for a named file."""
+    named = named_rc(rc_file)
+    if no_rc:
+        return named
+    found, problems = [], []
+    for path, shown, may_run in (
+        (user_rc(), _short(user_rc()), lambda text: True), (Path(RC_NAME), RC_NAME, _may_run)
+    ):  # fmt: skip
+        try:
+            text = _read(path, shown, own=True)
+            if may_run(text):
+                found += _lines(text, shown)
+            else:
+                problems.append(f"{shown}: not run; `--rc {shown}` runs it")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problems.append(f"{shown}: not read: {error.strerror or error}")
+    return Rc((*found, *named.lines), tuple(problems))
+
+
+def named_rc(rc_file: Path | None) -> Rc:
+    """Return the commands of a named file. Raises UserError."""
+    if rc_file is None:
+        return Rc()
+    try:
+        return Rc(tuple(_lines(_read(rc_file, str(rc_file), own=False), str(rc_file))))
+    except OSError as error:
+        raise UserError(f"--rc {rc_file}: {error.strerror or error}") from None
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _read(path: Path, shown: str, *, own: bool) -> str:
+    """Raises OSError. ``own``: only if nobody else can have written it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError("not a regular file")
+        if own and facts.st_uid != os.getuid():
+            raise OSError("owned by another user")
+        if own and facts.st_mode & 0o022:
+            raise OSError(f"writable by others (chmod go-w {shown})")
+        if facts.st_size > MAX_RC_BYTES:
+            raise OSError(f"larger than {binary_size(MAX_RC_BYTES)}")
+        return file.read(MAX_RC_BYTES).decode("utf-8", "replace")
+
+
+def _lines(text: str, shown: str) -> list[RcLine]:
+    lines = ((n, line.strip()) for n, line in enumerate(text.splitlines(), 1))
+    return [RcLine(f"{shown}:{n}", line) for n, line in lines if line and line[0] != "#"]
+
+
+# -- whether a file that lies here may run
+
+
+def _may_run(text: str) -> bool:
+    """Whether the user trusts this content, or the directory; asks once per content."""
+    if not _lines(text, RC_NAME):
+        return True
+    trusted = filter(None, os.environ.get(ENV_TRUST, "").split(os.pathsep))
+    if any(os.path.realpath(folder) == os.path.realpath(os.curdir) for folder in trusted):
+        return True
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    answer = _answers().get(digest)
+    if answer is None and has_terminal():
+        echo(f"{os.path.abspath(RC_NAME)} has commands for this run:\n\n{plain_lines(text)}\n")
+        answer = click.confirm("Run them, now and whenever a file says the same?", default=False)
+        _remember(digest, answer)
+    return bool(answer)
+
+
+def _answers_path() -> Path:
+    import platformdirs
+
+    return platformdirs.user_state_path("pardbg") / "rc-answers"
+
+
+def _answers() -> dict[str, bool]:
+    """Content's SHA-256 -> what the user said of it."""
+    with contextlib.suppress(OSError), _answers_path().open(encoding="utf-8") as file:
+        pairs = (line.split() for line in file.read(MAX_ANSWERS_BYTES).splitlines())
+        return {pair[0]: pair[1] == "yes" for pair in pairs if len(pair) == 2}
+    return {}
+
+
+def _remember(digest: str, answer: bool) -> None:
+    """What cannot be written is asked again."""
+    path = _answers_path()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{digest} {'yes' if answer else 'no'}\n")
+
+
+# -- without a screen
+
+
+def apply_rc(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
+    """Give the commands to an unattended run, as a script would. A hit of their breakpoints holds
+    the job for HOLD_S, and the user is told."""
+    if not rc.lines:
+        return
+    from pardbg.hub.client import HubControl  # slow to import
+
+    port = HubControl(run_dir, script=True)
+
+    def ask(verb: Verb, ranks: str | None, **args: Any) -> Reply:
+        if verb not in HEADLESS:
+            return Reply(False, f"{verb.value} needs running ranks and a viewer", {})
+        return port.command(verb, ranks, 10.0, lease_s=HOLD_S, **args)
+
+    def perform(found: Command) -> str:
+        return f"{found.action.command} needs a screen"
+
+    try:
+        run_rc(rc, ask, perform, lambda text, bad: talk(text))
+    finally:
+        port.close()
