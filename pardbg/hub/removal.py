@@ -27,7 +27,7 @@ MARK_FILE: Final = ".pardbg-run"
 MAX_MARK: Final = 128
 RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
-    r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|keys\.json|recorded\.json|hub\.log|launch\.log"
+    r"run\.json|hub\.pid|launch\.json|exit\.json|part\.json|\.?hub\.state|keys\.json|recorded\.json|hub\.log|launch\.log"
     r"|job\.(?:out|err)(?:\.aside\d+)?|notices|relay\.json|told|kill|data|pub|ctrl"
     r"|\.[a-z]+\.(?:json|pid)\.\d+|plan|imports(?:\.learnt)?|(?:out|err|why|places)\.\d+"
 )

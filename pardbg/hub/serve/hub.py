@@ -26,7 +26,7 @@ from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.nodes import Known, Notices
-from pardbg.hub.serve.resume import Resumed, open_writer
+from pardbg.hub.serve.resume import KEEP_BYTES, Resumed, keep_state, open_writer
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Listening, Sockets, begin_to_listen
 from pardbg.hub.serve.state_feed import StateFeed
@@ -188,6 +188,7 @@ class Hub:
         self._say_gaps(now)
         self._state.tick(now)
         self._collector.flush(now)
+        self._keep_state()
         self._check_writer()
         if self._successor.tick():
             self._control_event("launcher_lost", "launcher killed: the hub continues without it")
@@ -264,17 +265,35 @@ class Hub:
         """Return what the recording's part ``number`` begins with: all that is needed to read it
         alone, and to go on with it if this hub dies."""
         files.write_json(self.config.dir / files.PART_FILE, {"part": number})
+        self._keep_at = KEEP_BYTES
+        self._state.news.force = True
+        name = Path(self.config.session).name
+        return self._all_known(event=PART, part=number, text=f"part {number} of {name}")
+
+    def _all_known(self, **fields: Any) -> list[Wire]:
+        """Return every definition, and a message of how far the run has come."""
         heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
         self._collector.number += 1
         now = time.monotonic_ns()
         event = {
-            "n": self._collector.number, "t_ns": now, "event": PART, "by": "", "part": number,
-            "text": f"part {number} of {Path(self.config.session).name}", "heads": heads,
+            "n": self._collector.number, "t_ns": now, "by": "", "heads": heads,
             "offsets": self._output.offsets, "ended": self._agents.ended,
-            "hub_restarts": self._resumed.restarts, **self._machine.control.status(now),
+            "hub_restarts": self._resumed.restarts, **self._machine.control.status(now), **fields,
         }  # fmt: skip
-        self._state.news.force = True
         return [*self._definitions.messages(), (Key.CONTROL.value, msgpack.packb(event))]
+
+    _keep_at = KEEP_BYTES
+    """Size of the recording at which the state is kept next."""
+
+    def _keep_state(self) -> None:
+        """Have the next hub, should this one be killed, read only what is recorded from here on."""
+        writer = self._collector.writer
+        if writer is None or writer.num_bytes < self._keep_at:
+            return
+        self._collector.flush(None)
+        if self._collector.writer is writer:
+            size = keep_state(self.config.dir, writer, self._all_known(event=PART))
+            self._keep_at = writer.num_bytes + max(KEEP_BYTES, size)
 
     # -- the end
 
