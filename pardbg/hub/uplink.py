@@ -22,6 +22,7 @@ from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.hub.ctrl_messages import RELAY, Node, pack
 from pardbg.hub.run.config import Endpoints
 from pardbg.hub.serve.sockets import secure_client
+from pardbg_agent import wire
 
 DATA_HWM: Final = 64
 HEARTBEAT_MS: Final = 2_000
@@ -194,7 +195,8 @@ class Turns:
             return True  # the hub counts it
         ahead = head.first - process.wanted
         # The ring may have lost what is wanted: then the batch says so.
-        if ahead > max(0, head.dropped - process.lost) and process.num_refused < MAX_REFUSED:
+        lost = head.flags & wire.FRAME_OLDEST or ahead <= max(0, head.dropped - process.lost)
+        if not lost and process.num_refused < MAX_REFUSED:
             process.num_refused += 1
             return False
         process.wanted = max(process.wanted, head.first + head.count)

@@ -11,13 +11,16 @@ from typing import Any, Final
 import msgpack
 import zmq
 
-from pardbg.events.decode import Malformed, frame_head
+from pardbg.events.decode import Head, Malformed, frame_head
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.serve.bundles import MANY, Bundles
 from pardbg.session.rotation import Rotation
 from pardbg.session.writer import SessionWriter
+from pardbg_agent import wire
 from pardbg_agent.wire import DefKind, Key
 
+EARLY_NS: Final = 30_000_000_000
+"""Time after a restart of the hub for all ranks to hear of it."""
 TURN_NS: Final = 20_000_000
 """Longest drain before the other sockets get their turn."""
 _PROC: Final = re.compile(rb"[A-Za-z0-9_-]{1,20}\.[A-Za-z0-9_.-]{1,100}\.[0-9]{1,20}")
@@ -41,6 +44,21 @@ class Heads:
     next: dict[bytes, int] = field(default_factory=dict)
     gaps: dict[str, int] = field(default_factory=dict)
     """proc -> records that did not come, since somebody last emptied it."""
+
+    early_until_ns: int = 0
+    """Of a hub that takes another's place."""
+    heard: set[bytes] = field(default_factory=set)
+    """Whose first batch for this hub has come."""
+
+    def is_early(self, proc: bytes, head: Head, now: int) -> bool:
+        """Return whether a batch was sent before the agent heard what this hub wants: taken now,
+        all before it would count as lost. The agent goes back, so it comes again."""
+        if now >= self.early_until_ns or proc in self.heard:
+            return False
+        if head.first > self.next.get(proc, 0) and not head.flags & wire.FRAME_OLDEST:
+            return True
+        self.heard.add(proc)
+        return False
 
     def saw(self, proc: bytes, first: int, count: int) -> None:
         """Note a batch."""
@@ -185,7 +203,10 @@ class Collector:
             except Malformed:
                 counters.malformed += 1
                 return
-            self.heads.saw(key[1:], head.first, head.count)
+            heads = self.heads
+            if heads.early_until_ns and heads.is_early(key[1:], head, self._now()):
+                return
+            heads.saw(key[1:], head.first, head.count)
             counters.records += head.count
         self.accept(key, payload)
 

@@ -23,7 +23,7 @@ from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.agents import Agents
-from pardbg.hub.serve.collector import Collector
+from pardbg.hub.serve.collector import EARLY_NS, Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.nodes import Known, Notices
 from pardbg.hub.serve.resume import KEEP_BYTES, Resumed, keep_state, open_writer
@@ -82,6 +82,8 @@ class Hub:
         self._collector.write_error = problem
         self._collector.number = resumed.number
         self._collector.heads.next = resumed.heads
+        if resumed.restarted:
+            self._collector.heads.early_until_ns = time.monotonic_ns() + EARLY_NS
         self._make_control(found.sockets)
         self._output = JobOutput(self.config.dir, resumed.offsets)
         self._say_hello(resumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import msgpack
 import pytest
 
+from pardbg.hub import removal
 from pardbg.hub.run import config as files
 from pardbg.hub.serve import hub as hub_module
 from pardbg.hub.serve.resume import read_state
 from pardbg.session import writer
-from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig
+from pardbg.session.writer import whole_messages
+from pardbg_agent import wire
+from tests.distributed.runs import coverage
+from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, recorded
 
 
 @pytest.fixture
@@ -66,6 +71,53 @@ def test_a_hub_reads_on_from_where_the_one_before_kept_its_state(
     assert viewer.ask("join")["ok"]
     names = [msgpack.unpackb(p) for k, p in viewer.data if k == b"D" + agent.proc.encode()]
     assert {"k": "name", "id": 1, "s": "forward"} in names
+
+
+def test_what_was_sent_before_the_rank_heard_of_the_new_hub_is_not_taken(rig: Rig) -> None:
+    """It is ahead of what this hub wants: taken, all between would count as lost, in the recording
+    and for every reader of it. The agent goes back and sends it again."""
+    agent, late = FakeAgent(rig, 0), FakeAgent(rig, 1)
+    agent.records(0, 10)
+    rig.until(lambda: rig.hub._collector.counters.records == 10, "records")
+    rig.kill_hub()
+    agent.records(15, 5)  # as it would have been sent to the one before
+    late.records(7, 3)
+    assert agent.hello()["next"] == 10 and late.hello()["next"] == 0
+    rig.until(lambda: rig.hub._collector.counters.messages == 2, "both")
+    assert rig.hub._collector.counters.records == 0
+    agent.records(10, 5, wire.FRAME_OLDEST)
+    agent.records(15, 5)
+    late.records(3, 3, wire.FRAME_OLDEST)  # all that its ring still has
+    late.records(6, 4)
+    rig.until(lambda: rig.hub._collector.counters.records == 17, "all")
+    agent.records(25, 1)  # from here on what is missing is lost
+    rig.until(lambda: rig.hub._collector.counters.records == 18, "the last")
+    rig.finish()
+    gaps = [m for m in recorded(rig, b"C") if m["event"] == "gap"]
+    assert {gap["proc"]: gap["num"] for gap in gaps} == {agent.proc: 5, late.proc: 3}
+    assert coverage(list(whole_messages(Path(rig.config.session)))) == {
+        agent.proc: [(0, 20), (25, 26)], late.proc: [(3, 10)],
+    }  # fmt: skip
+
+
+def test_the_ring_of_an_ended_process_goes_after_the_file_has_what_was_in_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub that is killed at any moment: its file has the records, or the ring."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    proc, rings = f"0.n0.{child.pid}", Path(rig.config.ring_dir)
+    dead_ring(rings, proc, 10, child.pid)
+    removed, real = [], removal.remove_ring
+    monkeypatch.setattr(
+        "pardbg.hub.ranks.rings.remove_ring",
+        lambda *args: (
+            removed.append(coverage(list(whole_messages(Path(rig.config.session))))) or real(*args)
+        ),
+    )
+    rig.until(lambda: removed, "its ring removed")
+    assert removed == [{proc: [(0, 10)]}]
+    rig.finish()
 
 
 @pytest.mark.parametrize("state", ["of another file", "beyond the file", "cut", "none"])
