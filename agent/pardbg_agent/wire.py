@@ -196,6 +196,8 @@ STATUS_HEALTH_OFFSET: Final = 1216
 STATUS_HEALTH: Final = struct.Struct("<qQQIIQ")
 """heartbeat_ns of the agent's thread, records sent, records dropped, hook errors, level,
 hook time in all (ns). Written by the agent's thread only."""
+BEAT_NS: Final = 200_000_000
+"""Maximum time between two heartbeats of an agent whose thread gets the GIL."""
 
 # --------------------------------------------------------------------------- DATA frames
 

@@ -23,7 +23,7 @@ from pardbg_agent.wire import Key, Msg
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
-IDLE_MS: Final = 200
+IDLE_MS: Final = wire.BEAT_NS // 1_000_000
 """A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 5 Hz 0.05-0.1 % of a core."""
 FLOW_MS: Final = 100
 """Where the turn before had ops to look for the end of, or many records."""
