@@ -187,6 +187,11 @@ class Turns:
         self._num_kept += 1
         return False
 
+    def forget(self, proc: bytes) -> None:
+        """The process has ended, and the hub has everything of it."""
+        ended = self._of.pop(proc, None)
+        self._num_kept -= len(ended.kept) if ended is not None else 0
+
     @staticmethod
     def _passes(process: _Process, payload: bytes) -> bool:
         try:

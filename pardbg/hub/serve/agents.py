@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
-from pardbg.hub.backlog import Definitions
+from pardbg.hub.backlog import Definitions, older_half
 from pardbg.hub.ctrl_messages import Node, agent_state
 from pardbg.hub.ranks.boards import Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
@@ -107,8 +107,9 @@ class Agents:
         handler = handlers.get(str(message.get("t")))
         if handler is None or proc.count(".") < 2 or whole(proc.rpartition(".")[2]) is None:
             raise Malformed("agent message")
-        self._heard[proc] = now
         handler(proc, message, now)
+        if proc in self._hello:
+            self._heard[proc] = now
 
     def tick(self, now: int) -> None:
         """Look for new rings, dead processes, due pings."""
@@ -183,9 +184,9 @@ class Agents:
     # -- messages
 
     def _on_hello(self, proc: str, message: dict[str, Any], now: int) -> None:
+        if not self._collector.admit(proc.encode("ascii")):
+            return
         first = proc not in self._hello
-        if first and len(self._hello) >= 8192:
-            raise Malformed("too many processes")
         self._hello.add(proc)
         self._byes.pop(proc, None)
         facts = self._definitions.process(proc)
@@ -276,10 +277,25 @@ class Agents:
         code: int | None = None,
     ) -> None:  # fmt: skip
         self.ended[proc] = reason
+        self._definitions.ended(proc)
         self._collector.define(
             k=DefKind.END.value, proc=proc, t_ns=t_ns, reason=reason, last_index=last_index,
             dropped=dropped, code=code,
         )  # fmt: skip
+
+    def make_room(self) -> None:
+        """Forget the older half of what has ended: by now nothing more of it comes."""
+        if not self.ended:
+            return
+        here = self._rings.mapped.keys() | self.nodes.rows.keys() | {*self._taken}
+        old = older_half([proc for proc in self.ended if proc not in here])
+        for proc in old:
+            for table in (self.ended, self._byes, self._heard, self._left, self._clocks):
+                table.pop(proc, None)
+        self._hello.difference_update(old)
+        self._collector.forget(old)
+        self._definitions.forget(old)
+        self._router.forget(old)
 
     def _find_lost(self, now: int) -> None:
         elsewhere = self.nodes.rows.keys()

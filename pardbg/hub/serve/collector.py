@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,10 @@ from pardbg.session.writer import SessionWriter
 from pardbg_agent import wire
 from pardbg_agent.wire import DefKind, Key
 
+MAX_PROCESSES: Final = 32_768
+"""Processes known at a time. Those that ended, the oldest first, make room for others."""
+_MAX_KEYS: Final = 65_536
+"""Keys that are known to be well formed; then they are looked at anew."""
 EARLY_NS: Final = 30_000_000_000
 """Time after a restart of the hub for all ranks to hear of it."""
 TURN_NS: Final = 20_000_000
@@ -35,6 +39,8 @@ class Counters:
     records: int = 0
     malformed: int = 0
     """Messages that were dropped because they make no sense."""
+    refused: int = 0
+    """Messages of processes beyond MAX_PROCESSES."""
 
 
 @dataclass(slots=True)
@@ -42,6 +48,7 @@ class Heads:
     """Per process, the index after the newest record the hub has."""
 
     next: dict[bytes, int] = field(default_factory=dict)
+    """Every process that is known."""
     gaps: dict[str, int] = field(default_factory=dict)
     """proc -> records that did not come, since somebody last emptied it."""
 
@@ -91,6 +98,8 @@ class Collector:
         self.missing = 0
         """Messages that are not in the file, since then."""
         self.missing_since_ns = 0
+        self.make_room: Callable[[], None] = lambda: None
+        """Called where there are too many processes: ``forget`` what has ended."""
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
         self._definitions, self._recent, self._parts = definitions, recent, parts
@@ -111,6 +120,26 @@ class Collector:
                     return taken
         except zmq.Again:
             return taken
+
+    def admit(self, proc: bytes) -> bool:
+        """Return whether there is room for a process; it is known from then on."""
+        known = self.heads.next
+        if proc in known:
+            return True
+        if len(known) >= MAX_PROCESSES:
+            self.make_room()
+        if len(known) >= MAX_PROCESSES:
+            self.counters.refused += 1
+            return False
+        known[proc] = 0
+        return True
+
+    def forget(self, procs: Iterable[str]) -> None:
+        """Forget processes that have ended."""
+        for proc in procs:
+            name = proc.encode("ascii")
+            self.heads.next.pop(name, None)
+            self.heads.heard.discard(name)
 
     def accept(self, key: bytes, payload: bytes) -> None:
         """Record, keep for late viewers, publish."""
@@ -194,8 +223,10 @@ class Collector:
             counters.malformed += 1
             return
         key, payload = frames
-        if key not in self._known and not self._is_known(key):
+        if key not in self._known and not self._is_well_formed(key):
             counters.malformed += 1
+            return
+        if key[1:] not in self.heads.next and not self.admit(key[1:]):
             return
         if key[:1] == Key.RECORDS.value:
             try:
@@ -210,8 +241,10 @@ class Collector:
             counters.records += head.count
         self.accept(key, payload)
 
-    def _is_known(self, key: bytes) -> bool:
+    def _is_well_formed(self, key: bytes) -> bool:
         good = key[:1] in _FROM_AGENTS and _PROC.fullmatch(key[1:]) is not None
-        if good and len(self._known) < 16384:
+        if good:
+            if len(self._known) >= _MAX_KEYS:
+                self._known.clear()
             self._known.add(key)
-        return good and key in self._known
+        return good

@@ -13,7 +13,7 @@ import msgpack
 from pardbg import __version__
 from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Ack, Event, ToAgent
-from pardbg.hub.backlog import Definitions, Recent, Wire
+from pardbg.hub.backlog import DEFINITION_BYTES, Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import Node, notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rings
@@ -23,7 +23,7 @@ from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.agents import Agents
-from pardbg.hub.serve.collector import EARLY_NS, Collector
+from pardbg.hub.serve.collector import EARLY_NS, MAX_PROCESSES, Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.nodes import Known, Notices
 from pardbg.hub.serve.resume import KEEP_BYTES, Resumed, keep_state, open_writer
@@ -46,6 +46,7 @@ NODES_NS: Final = 60_000 * MS
 GRACE_NS: Final = 2_000 * MS
 """Time for a late viewer's history after everything is written."""
 GAP_NS: Final = 1_000 * MS
+LIMITS_NS: Final = 10_000 * MS
 
 
 class Hub:
@@ -62,6 +63,8 @@ class Hub:
         """Set to flush, close the session and end."""
         self.code: int | None = None
         """The job's exit code, once it has ended and if it is known."""
+        self._told_limits: dict[str, int] = {}
+        self._limits_ns = 0
         self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
 
     # -- life
@@ -127,6 +130,9 @@ class Hub:
             Boards(self.config.ring_dir, self.config.run),
         )  # fmt: skip
         self._agents.ended = dict(self._resumed.ended)
+        for proc in self._agents.ended:
+            self._definitions.ended(proc)
+        self._collector.make_room = self._agents.make_room
         self._state = StateFeed(self.id, self._agents, self._where, self._router, self._collector)
         nodes = self._agents.nodes
         nodes.on_event = self._node_event
@@ -188,6 +194,7 @@ class Hub:
         self._router.tick(now)
         self._say_output(now)
         self._say_gaps(now)
+        self._say_limits(now)
         self._state.tick(now)
         self._collector.flush(now)
         self._keep_state()
@@ -250,6 +257,21 @@ class Hub:
                 rank = self._definitions.process(proc).rank
                 self._control_event("gap", f"rank {rank}: {num} records lost", proc=proc, num=num)
             gaps.clear()
+
+    def _say_limits(self, now: int) -> None:
+        """Say, every LIMITS_NS while it goes on, what was left out as there are too many."""
+        if now - self._limits_ns < LIMITS_NS:
+            return
+        self._limits_ns = now
+        for what, limit, total in (
+            ("processes", MAX_PROCESSES, self._collector.counters.refused),
+            ("definitions", DEFINITION_BYTES, self._definitions.left_out),
+        ):
+            num = total - self._told_limits.get(what, 0)
+            if num:
+                self._told_limits[what] = total
+                text = f"more than {limit:,} {what}: {num} left out"
+                self._control_event("limit", text, what=what, limit=limit, num=num)
 
     def _control_event(self, event: str, text: str, **fields: Any) -> None:
         status = self._machine.control.status(time.monotonic_ns())
@@ -331,8 +353,9 @@ class Hub:
             self._agents.finish(now)
         while lines := self._output.lines(now, final=True):
             self._say_lines(lines)
-        self._gap_ns = 0
+        self._gap_ns = self._limits_ns = 0
         self._say_gaps(now)
+        self._say_limits(now)
         self._state.news.force = True
         self._state.tick(now)
         if self.over:
