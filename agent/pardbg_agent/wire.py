@@ -197,12 +197,19 @@ STATUS_HEALTH_OFFSET: Final = 1216
 STATUS_HEALTH: Final = struct.Struct("<qQQIIQ")
 """heartbeat_ns of the agent's thread, records sent, records dropped, hook errors, level,
 hook time in all (ns). Written by the agent's thread only."""
+BEAT_NS: Final = 200_000_000
+"""Maximum time between two heartbeats of an agent whose thread gets the GIL."""
 
 # --------------------------------------------------------------------------- DATA frames
 
 FRAME: Final = struct.Struct("<HHIQQq")
 """Head of a records payload: version, flags, count, index of the first, dropped so far, sent_ns.
 Then ``count`` records, as they lay in the ring."""
+FRAME_SALVAGED: Final = 1
+"""FRAME flag: the hub read these records from the ring of a process that had ended."""
+FRAME_OLDEST: Final = 2
+"""FRAME flag: the ring has nothing older than these that the hub asked for. The first batch of a
+process has it, and the first after each WELCOME of another hub."""
 
 
 class Key(bytes, enum.Enum):
@@ -344,10 +351,10 @@ class Msg(str, enum.Enum):
 
     # hub -> agent
     WELCOME = "welcome"
-    """Answer to HELLO: {"hub": id of this hub process, "next"?: index of the first record this
+    """Answer to HELLO: {"hub": id of this hub process, "next": index of the first record this
     hub still wants}. Another "hub" than before: the agent says HELLO, sends all definitions again,
-    and records from "next" on (else what it sent in the last 10 s), as far as the ring still has
-    them. HELLO also comes after a reconnect and when the hub was silent for 5 s: idempotent."""
+    and records from "next" on (else all), as far as the ring still has them. HELLO also comes after
+    a reconnect, every second until WELCOME, and when the hub was silent for 5 s: idempotent."""
     PERMIT = "permit"
     """{"id", "count", "n", "stop", "lease_ns"}: pass gates; each passed gate in ``count`` uses one
     of ``n``; with none left, hold at the next gate in ``stop``. n = 0 is hold. The agent runs on

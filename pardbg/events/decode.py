@@ -43,6 +43,8 @@ class Head:
     """Index of the first record."""
     dropped: int
     """Records the rank has lost so far."""
+    flags: int = 0
+    """wire.FRAME_…"""
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
@@ -59,7 +61,7 @@ def frame_head(payload: bytes) -> Head:
     """Check a records payload without touching its records."""
     if not wire.FRAME.size <= len(payload) <= MAX_PAYLOAD_BYTES:
         raise Malformed("records payload size")
-    version, _flags, count, first, dropped, _sent_ns = wire.FRAME.unpack_from(payload)
+    version, flags, count, first, dropped, _sent_ns = wire.FRAME.unpack_from(payload)
     if version != wire.PROTOCOL_VERSION:
         raise Newer(f"records version {version}")
     if count > MAX_RECORDS_PER_BATCH:
@@ -68,7 +70,7 @@ def frame_head(payload: bytes) -> Head:
         raise Malformed("records count does not match size")
     if first + count > MAX_NUMBER or dropped > MAX_NUMBER:
         raise Malformed("records index")
-    return Head(count, first, dropped)
+    return Head(count, first, dropped, flags)
 
 
 def records_from(body: bytes) -> NDArray[Any]:

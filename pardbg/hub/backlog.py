@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
+from pardbg.events.fields import MAX_GROUPS
 from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
 RECENT_BYTES: Final = 64 << 20
 DEFINITION_BYTES: Final = 64 << 20
-"""Definitions beyond this are recorded and forwarded, but late viewers do not get them."""
+"""Definitions beyond this are recorded and forwarded, but late viewers do not get them. First those
+of processes that have ended go."""
 OVERHEAD: Final = 120
 """Bytes a kept message costs besides its own."""
 
@@ -59,14 +61,16 @@ class Definitions:
     malformed: int = 0
     _kept: dict[tuple[bytes, Any, Any], Wire] = field(default_factory=dict)
     _bytes: int = 0
+    _ended: dict[str, None] = field(default_factory=dict)
+    """Processes, in the order of their ends."""
 
     def add(self, key: bytes, payload: bytes) -> dict[str, Any] | None:
         """Keep one definition; its decoded map, or None if it makes no sense."""
         try:
             fields = decode_map(payload)
             kind = str(fields.get("k"))
-            self._keep(key, kind, fields, payload)
-            self._learn(key[1:].decode("ascii"), kind, fields)
+            if self._keep(key, kind, fields, payload) or kind not in _NAMES:
+                self._learn(key[1:].decode("ascii"), kind, fields)
         except NONSENSE:
             self.malformed += 1
             return None
@@ -93,15 +97,38 @@ class Definitions:
         """Facts of a process, made when first asked for."""
         return self.processes.setdefault(proc, ProcessFacts())
 
-    def _keep(self, key: bytes, kind: str, fields: dict[str, Any], payload: bytes) -> None:
+    def ended(self, proc: str) -> None:
+        """Keep of a process that has ended what late viewers get, as long as there is room."""
+        known = self.processes.get(proc)
+        if known is not None:
+            known.names, known.groups, known.stages = {}, {}, set()
+        self._ended[proc] = None
+
+    def forget(self, procs: Collection[str]) -> None:
+        """Forget everything of processes that have ended."""
+        gone = set(procs)
+        self._kept = {
+            kept: wire for kept, wire in self._kept.items()
+            if kept[0][1:].decode("ascii") not in gone and kept[2] not in gone
+        }  # fmt: skip
+        self._bytes = sum(len(payload) + OVERHEAD for _, payload in self._kept.values())
+        for proc in gone:
+            self.processes.pop(proc, None)
+            self._ended.pop(proc, None)
+
+    def _keep(self, key: bytes, kind: str, fields: dict[str, Any], payload: bytes) -> bool:
         which = _which(kind, fields, payload)
         old = self._kept.get((key, kind, which))
         size = len(payload) - (len(old[1]) if old else -OVERHEAD)
-        if self._bytes + size > DEFINITION_BYTES:
-            self.left_out += 1
-            return
+        while self._bytes + size > DEFINITION_BYTES:
+            if not self._ended:
+                self.left_out += 1
+                return False
+            self.forget(older_half(self._ended))
+            size = len(payload) + OVERHEAD  # at most: the one that it replaces may be gone, too
         self._bytes += size
         self._kept[(key, kind, which)] = (key, payload)
+        return True
 
     def _learn(self, proc: str, kind: str, fields: dict[str, Any]) -> None:
         if not proc:
@@ -125,6 +152,10 @@ class Definitions:
     def _learn_group(self, known: ProcessFacts, fields: dict[str, Any]) -> None:
         key, ranks = str(fields["key"]), tuple(int(r) for r in fields["ranks"])
         known.groups[int(fields["id"])] = str(fields.get("name") or key)
+        if len(known.groups) > MAX_GROUPS:
+            del known.groups[next(iter(known.groups))]
+        while len(self.groups) >= MAX_GROUPS and key not in self.groups:
+            self._forget_group(next(iter(self.groups)))
         self.groups[key] = ranks
         if isinstance(fields.get("timeout_ns"), int):
             self.timeouts[key] = fields["timeout_ns"]
@@ -132,12 +163,26 @@ class Definitions:
         if axis:
             self.axes.setdefault(str(axis), {})[key] = ranks
 
+    def _forget_group(self, key: str) -> None:
+        for table in (self.groups, self.timeouts, self.pipelines, *self.axes.values()):
+            table.pop(key, None)  # type: ignore[attr-defined]
+
+
+def older_half(ended: Collection[str]) -> list[str]:
+    """Of what is in the order of its end."""
+    return list(ended)[: (len(ended) + 1) // 2]
+
+
+_NAMES: Final = (DefKind.NAME, DefKind.OP)
+_ONE_EACH: Final = (DefKind.PROCESS, DefKind.CLOCK, DefKind.RUN, DefKind.END)
+"""Definitions of which each process, and the run, has one."""
+
 
 def _which(kind: str, fields: dict[str, Any], payload: bytes) -> Any:
     """Return what a definition has in common with the one that it replaces."""
-    if kind in (DefKind.NAME, DefKind.OP, DefKind.GROUP):
+    if kind in _NAMES or kind == DefKind.GROUP:
         return fields.get("id")
-    return fields.get("proc") if kind in (DefKind.PROCESS, DefKind.CLOCK, DefKind.RUN) else payload
+    return fields.get("proc") if kind in _ONE_EACH else payload
 
 
 @dataclass(slots=True)

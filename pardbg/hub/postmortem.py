@@ -14,7 +14,7 @@ import msgpack
 from pardbg.events.decode import records_from
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import maps, start_time
-from pardbg.hub.ranks.rings import SALVAGED, Mapped, Rings
+from pardbg.hub.ranks.rings import Mapped, Rings
 from pardbg.hub.removal import RING
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
@@ -130,7 +130,7 @@ class _Recovery:
         for first, raw in rescued.batches:
             number = len(raw) // wire.RECORD_BYTES
             head = wire.FRAME.pack(
-                wire.PROTOCOL_VERSION, SALVAGED, number, first, rescued.dropped, last
+                wire.PROTOCOL_VERSION, wire.FRAME_SALVAGED, number, first, rescued.dropped, last
             )
             newest = min(int(records_from(raw)["t1_ns"].max()), last)
             self._write(Key.RECORDS.value + key, head + raw, max(newest, 0))

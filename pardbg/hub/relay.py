@@ -255,6 +255,8 @@ class Relay:
         elif kind == Node.FORGET.value and proc in self._rings.mapped:
             self._rings.forget(proc)
             self._gone.pop(proc, None)
+            self._definitions.ended(proc)
+            self._turns.forget(proc.encode("ascii"))
         elif kind == Node.BOARDS.value:
             self._boards.take(message["changes"], int(message["by_ns"]))
         elif kind == Node.LOOK.value:

@@ -22,6 +22,7 @@ from pardbg.hub import MAX_CTRL_BYTES
 from pardbg.hub.ctrl_messages import RELAY, Node, pack
 from pardbg.hub.run.config import Endpoints
 from pardbg.hub.serve.sockets import secure_client
+from pardbg_agent import wire
 from pardbg_agent.wire import address
 
 DATA_HWM: Final = 64
@@ -187,6 +188,11 @@ class Turns:
         self._num_kept += 1
         return False
 
+    def forget(self, proc: bytes) -> None:
+        """The process has ended, and the hub has everything of it."""
+        ended = self._of.pop(proc, None)
+        self._num_kept -= len(ended.kept) if ended is not None else 0
+
     @staticmethod
     def _passes(process: _Process, payload: bytes) -> bool:
         try:
@@ -195,7 +201,8 @@ class Turns:
             return True  # the hub counts it
         ahead = head.first - process.wanted
         # The ring may have lost what is wanted: then the batch says so.
-        if ahead > max(0, head.dropped - process.lost) and process.num_refused < MAX_REFUSED:
+        lost = head.flags & wire.FRAME_OLDEST or ahead <= max(0, head.dropped - process.lost)
+        if not lost and process.num_refused < MAX_REFUSED:
             process.num_refused += 1
             return False
         process.wanted = max(process.wanted, head.first + head.count)

@@ -34,13 +34,24 @@ from mcap.records import (
 )
 
 MAGIC: Final = bytes((137, 77, 67, 65, 80, 48, 13, 10))
+MAX_METADATA_BYTES: Final = 1 << 20
 MAX_SUMMARY_BYTES: Final = 256 << 20
 """An index entry is about 100 bytes per chunk of 1 MiB: this is enough for 2 TiB."""
 _FOOTER: Final = struct.Struct("<BQQQI")
 _DATA_END: Final = struct.Struct("<BQI")
+_RECORD: Final = struct.Struct("<BQ")
+"""Opcode and length of any record."""
+_CHUNK: Final = struct.Struct("<BQQQQI8s")
+"""Head of a chunk: opcode, length, begin and end on the wall clock, unpacked size, CRC, compression
+with its length."""
+_ZSTD: Final = b"\x04\x00\x00\x00zstd"
+_DAMAGED: Final = (
+    McapError, OSError, ValueError, struct.error, KeyError, OverflowError, EOFError,
+)  # fmt: skip
+"""mcap's readers raise whatever struct, str and dict raise; sizes were checked before."""
 _LISTS: Final = {
     Opcode.SCHEMA: (Schema, "schemas"), Opcode.CHANNEL: (Channel, "channels"),
-    Opcode.CHUNK_INDEX: (ChunkIndex, "chunks"), Opcode.METADATA_INDEX: (MetadataIndex, "metadata"),
+    Opcode.METADATA_INDEX: (MetadataIndex, "metadata"),
 }  # fmt: skip
 """Records a summary has many of, and where they go."""
 
@@ -54,7 +65,9 @@ class Summary:
     statistics: Statistics | None = None
     schemas: list[Schema] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
-    chunks: list[ChunkIndex] = field(default_factory=list)
+    chunks: bytearray = field(default_factory=bytearray)
+    """The index of the chunks as it stands in the file: 80 bytes each, as an object ten times
+    that, and a run of days has a million."""
     metadata: list[MetadataIndex] = field(default_factory=list)
     known: bool = True
     """False: it has records of a kind that this reader does not know."""
@@ -65,8 +78,7 @@ def read_summary(file: BinaryIO) -> Summary | None:
     at = file.tell()
     try:
         return _read(file)
-    # mcap's readers raise whatever struct, str and dict raise; sizes were checked before.
-    except (McapError, OSError, ValueError, struct.error, KeyError, OverflowError, EOFError):
+    except _DAMAGED:
         return None
     finally:
         file.seek(at)
@@ -88,13 +100,15 @@ def _read(file: BinaryIO) -> Summary | None:
     if _DATA_END.unpack(file.read(_DATA_END.size))[0] != Opcode.DATA_END:
         return None
     found = Summary(start - _DATA_END.size)
-    for number, stream, _ in records_in(file.read(size - tail - start)):
+    for number, stream, length in records_in(file.read(size - tail - start)):
         opcode = Opcode(number)  # raises ValueError
         if opcode == Opcode.STATISTICS:
             found.statistics = Statistics.read(stream)
         elif opcode in _LISTS:
             kind, name = _LISTS[opcode]
             getattr(found, name).append(kind.read(stream))  # type: ignore[attr-defined]
+        elif opcode == Opcode.CHUNK_INDEX:
+            found.chunks += _RECORD.pack(number, length) + stream.read(length)
         elif opcode != Opcode.SUMMARY_OFFSET:
             found.known = False
     return found
@@ -125,6 +139,10 @@ def begin(file: BinaryIO, profile: str, library: str) -> Summary:
     out = RecordBuilder()
     Header(profile, library).write(out)
     file.write(MAGIC + built(out))
+    return _empty()
+
+
+def _empty() -> Summary:
     return Summary(0, statistics=Statistics(
         attachment_count=0, channel_count=0, channel_message_counts={}, chunk_count=0,
         message_count=0, metadata_count=0, message_start_time=0, message_end_time=0,
@@ -132,14 +150,82 @@ def begin(file: BinaryIO, profile: str, library: str) -> Summary:
     ))  # fmt: skip
 
 
+@dataclass(slots=True)
+class Left:
+    """What a killed writer left, as the heads of its records say."""
+
+    summary: Summary
+    """``data_end``: where its last whole chunk ends."""
+    metadata: dict[str, str] = field(default_factory=dict)
+    """Its first: the run's."""
+    chunks: list[tuple[int, int, int]] = field(default_factory=list)
+    """(offset, where it ends, bytes unpacked) of each whole one."""
+
+
+def survey(file: BinaryIO, channel: Channel, size: int | None = None) -> Left:
+    """Return what stands in the first ``size`` bytes of a file whose chunks have a message each,
+    on ``channel``. Reads 64 bytes per chunk: ``file`` is best unbuffered."""
+    size = os.fstat(file.fileno()).st_size if size is None else size
+    left, at = Left(_empty()), len(MAGIC)
+    left.summary.channels.append(channel)
+    while (end := _look(file, left, at, size, {channel.id: 1})) is not None:
+        at = end
+    left.summary.data_end = at
+    return left
+
+
+def _look(
+    file: BinaryIO, left: Left, at: int, size: int, counts: Mapping[int, int]
+) -> int | None:  # fmt: skip
+    """Take note of the record at ``at`` and return where it ends; None: the data end there."""
+    file.seek(at)
+    head = file.read(64)
+    if len(head) < _CHUNK.size:
+        return None
+    opcode, length = _RECORD.unpack_from(head)
+    end: int = at + _RECORD.size + length
+    if end > size:
+        return None
+    if opcode == Opcode.CHUNK and head.startswith(_ZSTD, _CHUNK.size - len(_ZSTD)):
+        _, _, begin_ns, end_ns, plain, _, _ = _CHUNK.unpack_from(head)
+        packed = length - (_CHUNK.size - _RECORD.size) - 8
+        _index_chunk(left.summary, at, end - at, packed, plain, begin_ns, end_ns)
+        _count(left.summary, counts, begin_ns, end_ns)
+        left.chunks.append((at, end, plain))
+        return end
+    if opcode == Opcode.HEADER and at == len(MAGIC):
+        return end
+    if opcode == Opcode.METADATA and not left.summary.metadata and length <= MAX_METADATA_BYTES:
+        file.seek(at + _RECORD.size)
+        try:
+            found = Metadata.read(ReadDataStream(BytesIO(file.read(length))))
+        except _DAMAGED:
+            return None
+        left.metadata = found.metadata
+        _index_metadata(left.summary, at, end - at, found.name)
+        return end
+    return None  # the run's end, an index, or nothing that makes sense
+
+
+def chunk_at(file: BinaryIO, start: int, end: int) -> Chunk:
+    """Return a chunk as it stands in the file, packed."""
+    file.seek(start + _RECORD.size)
+    found: Chunk = Chunk.read(ReadDataStream(BytesIO(file.read(end - start - _RECORD.size))))
+    return found
+
+
 def write_metadata(file: BinaryIO, summary: Summary, name: str, said: dict[str, str]) -> None:
     """Write a metadata record; return its index entry."""
     out, offset = RecordBuilder(), file.tell()
     Metadata(name=name, metadata=said).write(out)
-    summary.metadata.append(MetadataIndex(offset=offset, length=out.count, name=name))
+    _index_metadata(summary, offset, out.count, name)
+    file.write(built(out))
+
+
+def _index_metadata(summary: Summary, offset: int, length: int, name: str) -> None:
+    summary.metadata.append(MetadataIndex(offset=offset, length=length, name=name))
     assert summary.statistics is not None
     summary.statistics.metadata_count += 1
-    file.write(built(out))
 
 
 def write_chunk(
@@ -155,13 +241,21 @@ def write_chunk(
         compression="zstd", data=packed, message_start_time=begin_ns, message_end_time=end_ns,
         uncompressed_crc=zlib.crc32(plain), uncompressed_size=len(plain),
     ).write(out)  # fmt: skip
-    summary.chunks.append(ChunkIndex(
-        chunk_length=out.count, chunk_start_offset=start, compression="zstd",
-        compressed_size=len(packed), message_end_time=end_ns, message_index_length=0,
-        message_index_offsets={}, message_start_time=begin_ns, uncompressed_size=len(plain),
-    ))  # fmt: skip
+    _index_chunk(summary, start, out.count, len(packed), len(plain), begin_ns, end_ns)
     _count(summary, counts, begin_ns, end_ns)
     file.write(built(out))
+
+
+def _index_chunk(
+    summary: Summary, start: int, length: int, packed: int, plain: int, begin_ns: int, end_ns: int
+) -> None:  # fmt: skip
+    entry = RecordBuilder()
+    ChunkIndex(
+        chunk_length=length, chunk_start_offset=start, compression="zstd", compressed_size=packed,
+        message_end_time=end_ns, message_index_length=0, message_index_offsets={},
+        message_start_time=begin_ns, uncompressed_size=plain,
+    ).write(entry)  # fmt: skip
+    summary.chunks += built(entry)
 
 
 def _count(summary: Summary, counts: Mapping[int, int], begin_ns: int, end_ns: int) -> None:
@@ -185,8 +279,7 @@ def write_summary(file: BinaryIO, summary: Summary) -> None:
     file.write(built(out))
     groups: tuple[tuple[int, Sequence[Any]], ...] = (
         (Opcode.SCHEMA, summary.schemas), (Opcode.CHANNEL, summary.channels),
-        (Opcode.STATISTICS, [summary.statistics]), (Opcode.CHUNK_INDEX, summary.chunks),
-        (Opcode.METADATA_INDEX, summary.metadata),
+        (Opcode.STATISTICS, [summary.statistics]), (Opcode.METADATA_INDEX, summary.metadata),
     )  # fmt: skip
     start, offsets = file.tell(), []
     for opcode, records in groups:
@@ -195,6 +288,9 @@ def write_summary(file: BinaryIO, summary: Summary) -> None:
             record.write(out)
         if records:
             offsets.append(SummaryOffset(opcode, start + first, out.count - first))
+    if summary.chunks:
+        offsets.append(SummaryOffset(Opcode.CHUNK_INDEX, start + out.count, len(summary.chunks)))
+        out.write(summary.chunks)
     offsets_start = start + out.count
     for offset in offsets:
         offset.write(out)

@@ -29,7 +29,7 @@ from mcap.records import Message as McapMessage
 
 from pardbg import __version__
 from pardbg.session import container, pack
-from pardbg.session.container import Summary, read_summary
+from pardbg.session.container import Left, Summary, read_summary
 from pardbg.session.reader import (
     DAMAGED,
     FORMAT,
@@ -56,6 +56,9 @@ FLUSH_NS: Final = 2_000_000_000
 is in its files: the next hub takes them again."""
 CONTROL_FLUSH_NS: Final = 500_000_000
 """After a CONTROL message, which nobody else has."""
+REPLAY_BYTES: Final = 16 << 20
+"""Unpacked size of the newest chunks that are read when a session goes on: the history that late
+viewers get (some 30 to 60 MiB as it was sent)."""
 _MAX_NS: Final = 1 << 62
 _CHANNEL: Final = Channel(
     id=1, topic=PACK_TOPIC, message_encoding=PACK_ENCODING, schema_id=0,
@@ -96,11 +99,11 @@ class RunFacts:
 class SessionWriter:
     """Appends messages. Raises OSError where the file cannot be written."""
 
-    def __init__(self, path: Path, facts: RunFacts) -> None:
+    def __init__(self, path: Path, facts: RunFacts, left: Left | None = None) -> None:
+        """``left``: what stands in the file, behind which to go on."""
         self.path = path
-        self.num_messages = 0
-        self.num_written = 0
-        """Number of them in whole chunks in the file."""
+        self.num_messages = self.num_written = 0
+        """In all, and of them in whole chunks in the file."""
         self.written_ns = 0
         """When the newest of those was received."""
         self._to_wall = facts.wall_ns - facts.t_ns
@@ -109,11 +112,16 @@ class SessionWriter:
         self._close_ns = 0
         """When the chunk in progress is old enough."""
         self._last_ns = 0
-        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open as long as the writer
-        self._summary = container.begin(self._file, PROFILE, f"pardbg {__version__}")
-        self._summary.channels.append(_CHANNEL)
-        container.write_metadata(self._file, self._summary, RUN_METADATA, facts.metadata())
-        self._file.flush()
+        self._file: BinaryIO = open(path, "wb" if left is None else "ab")  # noqa: SIM115
+        if left is None:
+            self._summary = container.begin(self._file, PROFILE, f"pardbg {__version__}")
+            self._summary.channels.append(_CHANNEL)
+            container.write_metadata(self._file, self._summary, RUN_METADATA, facts.metadata())
+            self._file.flush()
+        else:
+            self._summary = left.summary
+            self._file.truncate(left.summary.data_end)
+            self._file.seek(left.summary.data_end)
 
     def write(self, key: bytes, payload: bytes, received_ns: int) -> None:
         """Record one message."""
@@ -127,6 +135,11 @@ class SessionWriter:
         self.num_messages += 1
         if self._waiting_bytes >= CHUNK_BYTES or len(self._waiting) >= pack.MAX_MESSAGES:
             self.flush()
+
+    def began_with(self, num_messages: int, newest_ns: int) -> None:
+        """Say what the file had before: number of messages, when the newest was received."""
+        self.num_messages = self.num_written = num_messages
+        self._last_ns = self.written_ns = newest_ns
 
     @property
     def num_bytes(self) -> int:
@@ -190,16 +203,55 @@ def whole_messages(path: Path) -> Iterator[Message]:
         return
 
 
+Seen = Callable[[Message, int], None]
+"""Gets a message that was kept, and the offset of its chunk."""
+
+
 def resume(
-    path: Path, facts: RunFacts, seen: Callable[[Message], None] = lambda message: None
+    path: Path, facts: RunFacts, seen: Seen = lambda message, offset: None, known: int = 0
 ) -> SessionWriter:
-    """Go on with a session whose writer was killed: its whole chunks are written to a new file
-    beside it, which then takes its place. ``seen`` gets each message that was kept."""
+    """Go on with a session whose writer was killed, behind its last whole chunk: what is in the
+    file stays as it is and, but for its end, unread. ``seen`` gets the messages from ``known`` on,
+    an offset, and REPLAY_BYTES before the end. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        left = container.survey(file, _CHANNEL)
+        if left.metadata.get("format") != str(FORMAT):
+            return _written_anew(path, facts, seen)
+        num_messages, newest_ns = 0, 0
+        for start, end, _ in _newest(left, known):
+            try:
+                records = unpack_chunk(container.chunk_at(file, start, end))
+                messages = list(messages_of(records, {}))
+            except DAMAGED:
+                left = container.survey(file, _CHANNEL, start)
+                break
+            before = next((r.sequence for r in records if isinstance(r, McapMessage)), 0)
+            num_messages = before + len(messages)
+            for message in messages:
+                seen(message, start)
+                newest_ns = message.received_ns
+    writer = SessionWriter(path, facts, left)
+    writer.began_with(num_messages, newest_ns)
+    return writer
+
+
+def _newest(left: Left, known: int) -> list[tuple[int, int, int]]:
+    """The chunks of the file's last REPLAY_BYTES, and those from ``known`` on."""
+    plain, first = 0, len(left.chunks)
+    while first and (left.chunks[first - 1][0] >= known or plain < REPLAY_BYTES):
+        first -= 1
+        plain += left.chunks[first][2]
+    return left.chunks[first:]
+
+
+def _written_anew(path: Path, facts: RunFacts, seen: Seen) -> SessionWriter:
+    """Go on with a file that has no beginning, or is of an older format: what can be read of it is
+    written to a new file beside it, which then takes its place."""
     fresh = path.with_name(path.name + ".resume")
     writer = SessionWriter(fresh, facts)
     for message in whole_messages(path):
         writer.write(message.key, message.payload, message.received_ns)
-        seen(message)
+        seen(message, 0)
     writer.flush()
     os.replace(fresh, path)
     writer.path = path

@@ -27,6 +27,8 @@ class FakeHub:
         self.doubles = 0
         """Records that came more than once."""
         self.dropped: dict[str, int] = {}
+        self.flags: dict[str, list[int]] = {}
+        """FRAME's, of each batch."""
         self.defs: dict[str, list[dict[str, Any]]] = {}
         self.ctrl: dict[str, list[dict[str, Any]]] = {}
         """proc -> CTRL messages, in order."""
@@ -110,11 +112,12 @@ class FakeHub:
         if key[:1] == Key.DEFINITION.value:
             self.defs.setdefault(proc, []).append(msgpack.unpackb(payload))
             return
-        version, _, count, first, dropped, sent_ns = wire.FRAME.unpack_from(payload)
+        version, flags, count, first, dropped, sent_ns = wire.FRAME.unpack_from(payload)
         raw = payload[wire.FRAME.size :]
         assert (version, len(raw)) == (wire.PROTOCOL_VERSION, count * wire.RECORD_BYTES)
         assert sent_ns <= time.monotonic_ns()
         self.dropped[proc] = dropped
+        self.flags.setdefault(proc, []).append(flags)
         rows = self.records.setdefault(proc, {})
         for n in range(count):
             record = raw[n * 64 : (n + 1) * 64]

@@ -22,7 +22,6 @@ from pardbg_agent import wire
 from pardbg_agent.control.evaluate import KINDS
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingReader
-from pardbg_agent.sender.agent_thread import WELCOME_NS
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Msg
 from tests.distributed.agent_hub import FakeHub
 from tests.processes import MARK
@@ -318,11 +317,10 @@ def test_a_new_hub_that_comes_late_gets_nothing_before_it_has_spoken(
     proc = hub.wait_proc()
     hub.until(lambda: len(hub.records.get(proc, {})) > 100)
     hub.close()
-    time.sleep(WELCOME_NS / 1e9 + 0.2)  # longer than records wait for a hub that is there
     second = FakeHub(run_dir, write_run=False)
     second.welcome = False
     try:
-        second.until(lambda: second.of(proc, Msg.HELLO))
+        second.until(lambda: len(second.of(proc, Msg.HELLO)) >= 5, what="HELLO, again and again")
         if meanwhile == "ends":
             stop(second)
         began = time.monotonic()
@@ -331,6 +329,7 @@ def test_a_new_hub_that_comes_late_gets_nothing_before_it_has_spoken(
         second.send(proc, Msg.WELCOME, hub=second.hub_id, next=50)
         second.until(lambda: len(second.records.get(proc, {})) > 100)
         assert next(iter(second.records[proc])) == 50
+        assert second.flags[proc][0] == wire.FRAME_OLDEST and not any(second.flags[proc][1:])
         stop(second)
         ended(second, process)
     finally:

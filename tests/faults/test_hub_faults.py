@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from mcap.reader import make_reader
 
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl, LiveSource
@@ -106,6 +109,25 @@ def test_a_killed_hub_comes_back_and_the_job_never_knows(tmp_path: Path) -> None
     assert {proc: parts[0][0] for proc, parts in coverage(live).items()} == starts
     numbers = [m["n"] for key in (b"O", b"C", b"S") for m in maps(messages, key)]
     assert len(numbers) == len(set(numbers))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_record_is_lost_that_a_ring_still_has(tmp_path: Path, seed: int) -> None:
+    """kill -9 at drawn moments: also while the hub starts, and while it takes its place."""
+    rng, steps = random.Random(seed), 500
+    with started(fake_job(2, steps, 0.005), tmp_path / "s.mcap") as handle:
+        for _ in range(4):
+            time.sleep(rng.choice((0.02, 0.3, 1.0)) * rng.random())
+            kill_hub(handle)
+        assert handle.wait(40) == 0
+        messages = session_of(handle)
+    assert list(coverage(messages).values()) == [[(0, 4 * steps)]] * 2
+    assert "gap" not in events(messages)
+    with handle.session.open("rb") as file:
+        found = make_reader(file, validate_crcs=True)
+        summary = found.get_summary()
+        assert summary is not None
+        assert len(list(found.iter_messages())) == len(summary.chunk_indexes) > 0
 
 
 def test_a_hub_killed_while_it_holds_lets_the_ranks_run_on(tmp_path: Path) -> None:

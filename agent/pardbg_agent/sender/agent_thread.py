@@ -6,7 +6,6 @@ records are overwritten and counted. Other threads only write a byte into a pipe
 
 from __future__ import annotations
 
-import collections
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from pardbg_agent.wire import Key, Msg
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
-IDLE_MS: Final = 200
+IDLE_MS: Final = wire.BEAT_NS // 1_000_000
 """A wake-up costs 0.1-0.2 ms of CPU, cold caches and all: at 5 Hz 0.05-0.1 % of a core."""
 FLOW_MS: Final = 100
 """Where the turn before had ops to look for the end of, or many records."""
@@ -36,11 +35,8 @@ BATCH: Final = 1024
 training may have to wait."""
 SILENCE_NS: Final = 5_000_000_000
 """Silence of the hub after which HELLO is said again (a restarted hub may not know us)."""
-REWIND_NS: Final = 10_000_000_000
-"""What was sent within this time is sent again to a new hub that does not say what it has (the
-old one may have died with it in its queues); the store drops doubles."""
-WELCOME_NS: Final = 3_000_000_000
-"""Maximum wait of records for the hub's WELCOME, back on a lost connection."""
+UNWELCOMED_NS: Final = 1_000_000_000
+"""The same before its WELCOME: until then nothing is sent."""
 MAX_FAILURES: Final = 20
 """Turns that may fail before the agent's thread gives up and the rank goes on without it."""
 
@@ -65,8 +61,8 @@ class Sender:
         self._many = min(BATCH, core.ring.capacity // 8)
         """Records of a turn after which the next one comes sooner."""
         self._idle_ms = FLOW_MS
-        self._batches: collections.deque[tuple[int, int]] = collections.deque()
-        """(sent_ns, index of the first record) of the last REWIND_NS."""
+        self._flags = wire.FRAME_OLDEST
+        """Of the next batch."""
         self._control = ControlState(core)
         self._requests = Requests(core, self._control, self._say, self.wake)
 
@@ -143,7 +139,8 @@ class Sender:
             state = self._control.next_state()
             if state is not None:
                 link.ctrl(state)
-        silent = link.connected and clock.now_ns() - link.heard_ns > SILENCE_NS
+        patience = UNWELCOMED_NS if link.lost_ns else SILENCE_NS
+        silent = link.connected and clock.now_ns() - link.heard_ns > patience
         if link.greet or silent:
             self._hello()
         before = self._sent
@@ -186,14 +183,16 @@ class Sender:
         link = self._link
         assert link is not None
         hub, was_lost = message.get("hub"), link.lost_ns
+        if hub == link.hub and not link.connected:
+            return  # the last word of a hub that is gone
         link.lost_ns = 0
         if hub == link.hub:
             return
         if link.hub is not None or was_lost:  # a new hub: it has neither definitions nor our HELLO
             self._defs_sent = 0
             wanted = message.get("next")
-            recent = self._batches[0][1] if self._batches else self._reader.next
-            self._reader.rewind(wanted if isinstance(wanted, int) else recent)
+            self._reader.rewind(wanted if isinstance(wanted, int) else 0)
+            self._flags = wire.FRAME_OLDEST
             link.greet = True
         link.hub = hub
         self._requests.new_hub()
@@ -206,10 +205,10 @@ class Sender:
         before. True: everything is out.
         """
         reader = self._reader
-        back = link.connected and clock.now_ns() - link.lost_ns >= WELCOME_NS
-        if link.lost_ns and not back:
+        if link.lost_ns:
             # A new hub must be told from the old one before it gets anything: what the old one had
-            # not recorded comes first, or it is counted as lost, now and for good.
+            # not recorded comes first, or it is counted as lost, now and for good. Meanwhile the
+            # ring keeps them.
             return False
         while True:
             batch = reader.read(BATCH)
@@ -221,17 +220,13 @@ class Sender:
                 return True
             first, raw = batch
             count, now = len(raw) // wire.RECORD_BYTES, clock.now_ns()
-            head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, reader.lost, now)
+            head = wire.FRAME.pack(
+                wire.PROTOCOL_VERSION, self._flags, count, first, reader.lost, now
+            )
             if not link.data(Key.RECORDS.value, head + raw):
                 reader.put_back()
                 return False
-            self._sent += count
-            self._remember(now, first)
-
-    def _remember(self, now: int, first: int) -> None:
-        self._batches.append((now, first))
-        while now - self._batches[0][0] > REWIND_NS:
-            self._batches.popleft()
+            self._sent, self._flags = self._sent + count, 0
 
     def _ship_definitions(self, link: Link) -> bool:
         payloads = self._core.defs.payloads

@@ -16,7 +16,7 @@ from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
 from pardbg.store.process import Process
-from pardbg.words import agreed, duration, plural, ranks_text, silent_nodes
+from pardbg.words import agreed, binary_size, duration, plural, ranks_text, silent_nodes
 from pardbg_agent import wire
 
 
@@ -183,6 +183,31 @@ def recorder_lost(view: View) -> Iterable[Finding]:
             "missing records are counted (records-missing)."
         )
         yield Finding("recorder-lost", "info", seen[-1][0], text)
+
+
+def limits(view: View) -> Iterable[Finding]:
+    """What the hub left out because there was too much of it at a time."""
+    controls = view.store.controls.last(view.t_ns, len(view.store.controls))
+    told = [(t_ns, said) for t_ns, said in controls if fields.text(said, "event") == "limit"]
+    for what in ("processes", "definitions"):
+        mine = [(t_ns, said) for t_ns, said in told if fields.text(said, "what") == what]
+        if mine:
+            num = sum(fields.integer(said, "num", 0) for _, said in mine)
+            yield _full(what, fields.integer(mine[-1][1], "limit", 0), num, mine[-1][0])
+
+
+def _full(what: str, limit: int, num: int, t_ns: int) -> Finding:
+    if what == "processes":
+        text = (
+            f"The hub reached its limit of {limit:,} processes at a time: "
+            f"{plural(num, 'message')} of further processes were not recorded."
+        )
+        return Finding("recorder-limit", "warning", t_ns, text)
+    text = (
+        f"The hub reached its limit of {binary_size(limit)} of definitions for viewers: viewers "
+        f"that join later lack {plural(num, 'definition')}. The recording has them."
+    )
+    return Finding("recorder-limit", "info", t_ns, text)
 
 
 def nodes_lost(view: View) -> Iterable[Finding]:

@@ -30,6 +30,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     ends,
     health.restarts,
     health.recorder_lost,
+    health.limits,
     health.remote_calls,
     health.nodes_lost,
     health.several_jobs,

@@ -12,11 +12,13 @@ from pardbg.events import fields
 from pardbg.store.definitions import Frame, frames_of
 from pardbg.store.process import Process
 from pardbg.words import whole
+from pardbg_agent.wire import BEAT_NS
 
-SILENT_NS: Final = 1_200_000_000
-"""Silence of an agent after which something holds its GIL; its thread beats every 50 ms."""
-_TOGETHER_NS: Final = 200_000_000
-"""A node's rows are read at one moment: there its agents' last beats lie so close."""
+SILENT_NS: Final = 6 * BEAT_NS
+"""Silence of an agent after which something holds its GIL."""
+_TOGETHER_NS: Final = 2 * BEAT_NS
+"""A node's rows are read at one moment: there its agents' last beats lie so close, on a busy host
+too."""
 STARVED_NS: Final = 5_000_000_000
 """... on a host that has no core for it, either."""
 READY_NS: Final = 1_500_000_000

@@ -27,8 +27,6 @@ BATCH: Final = 4096
 LOAD_SHARE: Final = 0.1
 """Weight of a look, some times a second, in the mean of the host's load."""
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-SALVAGED: Final = 1
-"""FRAME flag: the hub read these records from the ring of a process that had ended."""
 
 
 @dataclass(slots=True)

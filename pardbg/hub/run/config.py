@@ -38,6 +38,8 @@ JOB_FILE = "job.json"
 """Written by the job's first process before it becomes the job: its launcher may be killed then."""
 PART_FILE = "part.json"
 """{"part": number}: the file of a recording in parts that is being written."""
+STATE_FILE = "hub.state"
+"""What a restarted hub need not read out of the whole recording (``hub.serve.resume``)."""
 HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
 TOLD_FILE, KILL_FILE = "told", "kill"
 """Signals that the job was given, a line each; there if the job is to be ended."""
@@ -382,6 +384,13 @@ def reserve(path: Path) -> None:
 
 def _reserve_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.0")
+
+
+def write_whole(path: Path, raw: bytes) -> None:
+    """Write a file, so that a reader sees all of it or what was there before. Raises OSError."""
+    fresh = path.with_name(f".{path.name}")
+    fresh.write_bytes(raw)
+    os.replace(fresh, path)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from pardbg.control.machine.machine import Machine
 from pardbg.events.decode import Malformed
-from pardbg.hub.backlog import Definitions
+from pardbg.hub.backlog import Definitions, older_half
 from pardbg.hub.ctrl_messages import Node, agent_state
 from pardbg.hub.ranks.boards import Boards
-from pardbg.hub.ranks.rings import SALVAGED, Rescued, Rings
+from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.nodes import Known, Nodes
@@ -57,6 +57,8 @@ class Agents:
         self._heard: dict[str, int] = {}
         self._left: dict[str, int] = {}
         """On other nodes: when a process was found to have ended."""
+        self._taken: list[str] = []
+        """Ended, and what they left was taken just now."""
         self._scanned_ns = self._ping = self._pinged_ns = 0
 
     def known(self) -> dict[str, int]:
@@ -105,8 +107,9 @@ class Agents:
         handler = handlers.get(str(message.get("t")))
         if handler is None or proc.count(".") < 2 or whole(proc.rpartition(".")[2]) is None:
             raise Malformed("agent message")
-        self._heard[proc] = now
         handler(proc, message, now)
+        if proc in self._hello:
+            self._heard[proc] = now
 
     def tick(self, now: int) -> None:
         """Look for new rings, dead processes, due pings."""
@@ -119,11 +122,16 @@ class Agents:
             self._gone(self._rings.died(now), now)
             self._find_lost(now)
         for proc, ring in list(self._rings.mapped.items()):
-            if ring.dead_ns and now - ring.dead_ns >= SETTLE_NS and proc not in self.ended:
+            if not ring.dead_ns or now - ring.dead_ns < SETTLE_NS:
+                continue
+            if proc not in self.ended:
                 self._salvage(proc, now)
+            else:  # the hub before this one took it all
+                self._taken.append(proc)
         for node in list(self.nodes):
             for proc in list(node.gone):
                 self._gone_elsewhere(proc, now)
+        self._forget_taken()
         self.nodes.tick(now)
         self._ping_remote(now)
 
@@ -148,12 +156,12 @@ class Agents:
             self._left[proc] = now
             self._gone([proc], now)
         elif now - self._left[proc] >= SETTLE_NS:
-            self.nodes.rescue(proc, self._head(proc) or 0, now)
+            self.nodes.rescue(proc, self._head(proc), now)
 
     def _rescued(self, proc: str, rescued: Rescued, dead_ns: int, code: int | None) -> None:
         if proc not in self.ended:
             self._take_rest(proc, rescued, dead_ns + self.offset_ns(proc), code)
-        self.nodes.forget(proc)
+        self._taken.append(proc)
 
     def finish(self, now: int) -> None:
         """Take what is left in the rings after the end of the job."""
@@ -162,7 +170,8 @@ class Agents:
             if proc not in self.ended:
                 self._salvage(proc, now)
         for proc in self.nodes.rows.keys() - self.ended.keys():
-            self._end(proc, "lost", (self._head(proc) or 0) - 1, 0, now)
+            self._end(proc, "lost", self._head(proc) - 1, 0, now)
+        self._forget_taken()
 
     def _gone(self, procs: list[str], now: int) -> None:
         for proc in procs:
@@ -174,9 +183,9 @@ class Agents:
     # -- messages
 
     def _on_hello(self, proc: str, message: dict[str, Any], now: int) -> None:
+        if not self._collector.admit(proc.encode("ascii")):
+            return
         first = proc not in self._hello
-        if first and len(self._hello) >= 8192:
-            raise Malformed("too many processes")
         self._hello.add(proc)
         self._byes.pop(proc, None)
         facts = self._definitions.process(proc)
@@ -227,11 +236,23 @@ class Agents:
     # -- ends
 
     def _salvage(self, proc: str, now: int) -> None:
-        """Send on what a dead process could not, then remove its files."""
+        """Send on what a dead process could not."""
         ring = self._rings.mapped[proc]
-        rescued = self._rings.rescue(proc, self._head(proc) or 0)
+        rescued = self._rings.rescue(proc, self._head(proc))
         self._take_rest(proc, rescued, ring.dead_ns or now, ring.code)
-        self._rings.forget(proc)
+        self._taken.append(proc)
+
+    def _forget_taken(self) -> None:
+        """Remove files of ended processes. First what was in them is in the recording's file: else
+        a hub that is killed now takes the only other copy with it."""
+        if not self._taken:
+            return
+        self._collector.flush(None)
+        taken, self._taken = self._taken, []
+        for proc in taken:
+            if proc in self._rings.mapped:
+                self._rings.forget(proc)
+            self.nodes.forget(proc)
 
     def _take_rest(self, proc: str, rescued: Rescued, dead_ns: int, code: int | None) -> None:
         now = self._collector.clock()
@@ -240,7 +261,7 @@ class Agents:
         for first, raw in rescued.batches:
             count = len(raw) // wire.RECORD_BYTES
             head = wire.FRAME.pack(
-                wire.PROTOCOL_VERSION, SALVAGED, count, first, rescued.dropped, now
+                wire.PROTOCOL_VERSION, wire.FRAME_SALVAGED, count, first, rescued.dropped, now
             )
             self._collector.records(proc, head + raw, first, count)
         left = proc in self._byes or self._definitions.process(proc).leaving
@@ -255,30 +276,44 @@ class Agents:
         code: int | None = None,
     ) -> None:  # fmt: skip
         self.ended[proc] = reason
+        self._definitions.ended(proc)
         self._collector.define(
             k=DefKind.END.value, proc=proc, t_ns=t_ns, reason=reason, last_index=last_index,
             dropped=dropped, code=code,
         )  # fmt: skip
+
+    def make_room(self) -> None:
+        """Forget the older half of what has ended: by now nothing more of it comes."""
+        if not self.ended:
+            return
+        here = self._rings.mapped.keys() | self.nodes.rows.keys() | {*self._taken}
+        old = older_half([proc for proc in self.ended if proc not in here])
+        for proc in old:
+            for table in (self.ended, self._byes, self._heard, self._left, self._clocks):
+                table.pop(proc, None)
+        self._hello.difference_update(old)
+        self._collector.forget(old)
+        self._definitions.forget(old)
+        self._router.forget(old)
 
     def _find_lost(self, now: int) -> None:
         elsewhere = self.nodes.rows.keys()
         for proc in self._hello - self.ended.keys() - self._rings.mapped.keys() - elsewhere:
             if now - self._heard.get(proc, now) >= LOST_NS:
                 self._machine.gone(proc, now, "is lost")
-                self._end(proc, "lost", (self._head(proc) or 0) - 1, 0, now)
+                self._end(proc, "lost", self._head(proc) - 1, 0, now)
 
     # -- small things
 
     def _welcome(self, proc: str, now: int) -> bool:
-        message: dict[str, Any] = {"t": Msg.WELCOME.value, "hub": self._hub_id, "t_ns": now}
-        head = self._head(proc)
-        if head is not None:
-            message["next"] = head
+        message = {
+            "t": Msg.WELCOME.value, "hub": self._hub_id, "t_ns": now, "next": self._head(proc),
+        }  # fmt: skip
         return self._router.send(proc, message)
 
-    def _head(self, proc: str) -> int | None:
+    def _head(self, proc: str) -> int:
         """The index after its newest record here."""
-        return self._collector.heads.next.get(proc.encode("ascii"))
+        return self._collector.heads.next.get(proc.encode("ascii"), 0)
 
     def _ping_remote(self, now: int) -> None:
         if now - self._pinged_ns < PING_LOOK_NS:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
 import zmq
 
-from pardbg.events.decode import Malformed, frame_head
+from pardbg.events.decode import Head, Malformed, frame_head
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.serve.bundles import MANY, Bundles
 from pardbg.session.rotation import Rotation
 from pardbg.session.writer import SessionWriter
+from pardbg_agent import wire
 from pardbg_agent.wire import DefKind, Key
 
+MAX_PROCESSES: Final = 32_768
+"""Processes known at a time. Those that ended, the oldest first, make room for others."""
+_MAX_KEYS: Final = 65_536
+"""Keys that are known to be well formed; then they are looked at anew."""
+EARLY_NS: Final = 30_000_000_000
+"""Time after a restart of the hub for all ranks to hear of it."""
 TURN_NS: Final = 20_000_000
 """Longest drain before the other sockets get their turn."""
 _PROC: Final = re.compile(rb"[A-Za-z0-9_-]{1,20}\.[A-Za-z0-9_.-]{1,100}\.[0-9]{1,20}")
@@ -32,6 +39,8 @@ class Counters:
     records: int = 0
     malformed: int = 0
     """Messages that were dropped because they make no sense."""
+    refused: int = 0
+    """Messages of processes beyond MAX_PROCESSES."""
 
 
 @dataclass(slots=True)
@@ -39,8 +48,24 @@ class Heads:
     """Per process, the index after the newest record the hub has."""
 
     next: dict[bytes, int] = field(default_factory=dict)
+    """Every process that is known."""
     gaps: dict[str, int] = field(default_factory=dict)
     """proc -> records that did not come, since somebody last emptied it."""
+
+    early_until_ns: int = 0
+    """Of a hub that takes another's place."""
+    heard: set[bytes] = field(default_factory=set)
+    """Whose first batch for this hub has come."""
+
+    def is_early(self, proc: bytes, head: Head, now: int) -> bool:
+        """Return whether a batch was sent before the agent heard what this hub wants: taken now,
+        all before it would count as lost. The agent goes back, so it comes again."""
+        if now >= self.early_until_ns or proc in self.heard:
+            return False
+        if head.first > self.next.get(proc, 0) and not head.flags & wire.FRAME_OLDEST:
+            return True
+        self.heard.add(proc)
+        return False
 
     def saw(self, proc: bytes, first: int, count: int) -> None:
         """Note a batch."""
@@ -73,6 +98,8 @@ class Collector:
         self.missing = 0
         """Messages that are not in the file, since then."""
         self.missing_since_ns = 0
+        self.make_room: Callable[[], None] = lambda: None
+        """Called where there are too many processes: ``forget`` what has ended."""
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
         self._definitions, self._recent, self._parts = definitions, recent, parts
@@ -93,6 +120,26 @@ class Collector:
                     return taken
         except zmq.Again:
             return taken
+
+    def admit(self, proc: bytes) -> bool:
+        """Return whether there is room for a process; it is known from then on."""
+        known = self.heads.next
+        if proc in known:
+            return True
+        if len(known) >= MAX_PROCESSES:
+            self.make_room()
+        if len(known) >= MAX_PROCESSES:
+            self.counters.refused += 1
+            return False
+        known[proc] = 0
+        return True
+
+    def forget(self, procs: Iterable[str]) -> None:
+        """Forget processes that have ended."""
+        for proc in procs:
+            name = proc.encode("ascii")
+            self.heads.next.pop(name, None)
+            self.heads.heard.discard(name)
 
     def accept(self, key: bytes, payload: bytes) -> None:
         """Record, keep for late viewers, publish."""
@@ -179,8 +226,10 @@ class Collector:
             counters.malformed += 1
             return
         key, payload = frames
-        if key not in self._known and not self._is_known(key):
+        if key not in self._known and not self._is_well_formed(key):
             counters.malformed += 1
+            return
+        if key[1:] not in self.heads.next and not self.admit(key[1:]):
             return
         if key[:1] == Key.RECORDS.value:
             try:
@@ -188,12 +237,17 @@ class Collector:
             except Malformed:
                 counters.malformed += 1
                 return
-            self.heads.saw(key[1:], head.first, head.count)
+            heads = self.heads
+            if heads.early_until_ns and heads.is_early(key[1:], head, self._now()):
+                return
+            heads.saw(key[1:], head.first, head.count)
             counters.records += head.count
         self.accept(key, payload)
 
-    def _is_known(self, key: bytes) -> bool:
+    def _is_well_formed(self, key: bytes) -> bool:
         good = key[:1] in _FROM_AGENTS and _PROC.fullmatch(key[1:]) is not None
-        if good and len(self._known) < 16384:
+        if good:
+            if len(self._known) >= _MAX_KEYS:
+                self._known.clear()
             self._known.add(key)
-        return good and key in self._known
+        return good

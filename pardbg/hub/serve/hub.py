@@ -13,7 +13,7 @@ import msgpack
 from pardbg import __version__
 from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Ack, Event, ToAgent
-from pardbg.hub.backlog import Definitions, Recent, Wire
+from pardbg.hub.backlog import DEFINITION_BYTES, Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import Node, notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.processes import start_time
@@ -24,10 +24,10 @@ from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
 from pardbg.hub.serve.agents import Agents
-from pardbg.hub.serve.collector import Collector
+from pardbg.hub.serve.collector import EARLY_NS, MAX_PROCESSES, Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.nodes import Known, Notices
-from pardbg.hub.serve.resume import Resumed, open_writer
+from pardbg.hub.serve.resume import KEEP_BYTES, Resumed, keep_state, open_writer
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Listening, Sockets, begin_to_listen
 from pardbg.hub.serve.state_feed import StateFeed
@@ -49,6 +49,7 @@ NODES_NS: Final = 60_000 * MS
 GRACE_NS: Final = 2_000 * MS
 """Time for a late viewer's history after everything is written."""
 GAP_NS: Final = 1_000 * MS
+LIMITS_NS: Final = 10_000 * MS
 
 
 class Hub:
@@ -65,6 +66,8 @@ class Hub:
         """Set to flush, close the session and end."""
         self.code: int | None = None
         """The job's exit code, once it has ended and if it is known."""
+        self._told_limits: dict[str, int] = {}
+        self._limits_ns = 0
         self._output_ns = self._gap_ns = self._exit_ns = self._heard_ns = 0
 
     # -- life
@@ -85,6 +88,8 @@ class Hub:
         self._collector.write_error = problem
         self._collector.number = resumed.number
         self._collector.heads.next = resumed.heads
+        if resumed.restarted:
+            self._collector.heads.early_until_ns = time.monotonic_ns() + EARLY_NS
         self._make_control(found.sockets)
         self._output = JobOutput(self.config.dir, resumed.offsets)
         self._say_hello(resumed)
@@ -128,6 +133,9 @@ class Hub:
             Boards(self.config.ring_dir, self.config.run),
         )  # fmt: skip
         self._agents.ended = dict(self._resumed.ended)
+        for proc in self._agents.ended:
+            self._definitions.ended(proc)
+        self._collector.make_room = self._agents.make_room
         self._state = StateFeed(self.id, self._agents, self._where, self._router, self._collector)
         nodes = self._agents.nodes
         nodes.on_event = self._node_event
@@ -189,8 +197,10 @@ class Hub:
         self._router.tick(now)
         self._say_output(now)
         self._say_gaps(now)
+        self._say_limits(now)
         self._state.tick(now)
         self._collector.flush(now)
+        self._keep_state()
         self._check_writer()
         for who in self._successor.tick():
             self._control_event(f"{who}_lost", f"{who} killed: job and hub continue without it")
@@ -251,6 +261,21 @@ class Hub:
                 self._control_event("gap", f"rank {rank}: {num} records lost", proc=proc, num=num)
             gaps.clear()
 
+    def _say_limits(self, now: int) -> None:
+        """Say, every LIMITS_NS while it goes on, what was left out as there are too many."""
+        if now - self._limits_ns < LIMITS_NS:
+            return
+        self._limits_ns = now
+        for what, limit, total in (
+            ("processes", MAX_PROCESSES, self._collector.counters.refused),
+            ("definitions", DEFINITION_BYTES, self._definitions.left_out),
+        ):
+            num = total - self._told_limits.get(what, 0)
+            if num:
+                self._told_limits[what] = total
+                text = f"more than {limit:,} {what}: {num} left out"
+                self._control_event("limit", text, what=what, limit=limit, num=num)
+
     def _control_event(self, event: str, text: str, **fields: Any) -> None:
         status = self._machine.control.status(time.monotonic_ns())
         self._collector.say(Key.CONTROL, event=event, by="", text=text, **{**status, **fields})
@@ -267,20 +292,38 @@ class Hub:
         """Return what the recording's part ``number`` begins with: all that is needed to read it
         alone, and to go on with it if this hub dies."""
         files.write_json(self.config.dir / files.PART_FILE, {"part": number})
+        self._keep_at = KEEP_BYTES
+        self._state.news.force = True
+        name = Path(self.config.session).name
+        return self._all_known(event=PART, part=number, text=f"part {number} of {name}")
+
+    def _all_known(self, **fields: Any) -> list[Wire]:
+        """Return every definition, and a message of how far the run has come."""
         heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
         self._collector.number += 1
         now = time.monotonic_ns()
         event = {
-            "n": self._collector.number, "t_ns": now, "event": PART, "by": "", "part": number,
-            "text": f"part {number} of {Path(self.config.session).name}", "heads": heads,
+            "n": self._collector.number, "t_ns": now, "by": "", "heads": heads,
             "offsets": self._output.offsets, "ended": self._agents.ended,
-            "hub_restarts": self._resumed.restarts, **self._machine.control.status(now),
+            "hub_restarts": self._resumed.restarts, **self._machine.control.status(now), **fields,
         }  # fmt: skip
-        self._state.news.force = True
         return [
             *self._definitions.messages(),
             (Key.CONTROL.value, msgpack.packb(event, unicode_errors="backslashreplace")),
         ]
+
+    _keep_at = KEEP_BYTES
+    """Size of the recording at which the state is kept next."""
+
+    def _keep_state(self) -> None:
+        """Have the next hub, should this one be killed, read only what is recorded from here on."""
+        writer = self._collector.writer
+        if writer is None or writer.num_bytes < self._keep_at:
+            return
+        self._collector.flush(None)
+        if self._collector.writer is writer:
+            size = keep_state(self.config.dir, writer, self._all_known(event=PART))
+            self._keep_at = writer.num_bytes + max(KEEP_BYTES, size)
 
     # -- the end
 
@@ -324,8 +367,9 @@ class Hub:
             self._agents.finish(now)
         while lines := self._output.lines(now, final=True):
             self._say_lines(lines)
-        self._gap_ns = 0
+        self._gap_ns = self._limits_ns = 0
         self._say_gaps(now)
+        self._say_limits(now)
         self._state.news.force = True
         self._state.tick(now)
         if self.over:

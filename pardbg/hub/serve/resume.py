@@ -1,16 +1,26 @@
-"""Starting to record, or going on where a killed hub stopped."""
+"""Starting to record, or going on where a killed hub stopped.
+
+[Note: what a hub knows] A hub's state follows from the messages of its recording. To read all of
+them takes the longer the longer the run was, so now and then a hub writes what its next part would
+begin with (every definition, how far each process had come) into a file of the run's directory,
+with the offset of the recording at which that was so. The next hub reads on from there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
+
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import decode_map, frame_head
-from pardbg.hub.backlog import Definitions, Recent
+from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.session.rotation import Rotation, part_path
@@ -22,6 +32,8 @@ from pardbg_agent.wire import DefKind, Key
 
 NUMBER_SKIP: Final = 1_000_000
 """``n`` that the killed hub may have published and not recorded is never used again."""
+KEEP_BYTES: Final = 2 << 20
+"""Growth of the recording (some 20 MiB as it came) after which the hub's state is kept again."""
 _NUMBERED: Final = (Key.OUTPUT.value, Key.CONTROL.value, Key.STATE.value)
 
 
@@ -36,7 +48,6 @@ class Resumed:
     heads: dict[bytes, int] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
-    num_messages: int = 0
     text: str = ""
     breaks: list[Any] = field(default_factory=list)
     """Breakpoints and watches that were set, as Breakpoint.as_dict has them."""
@@ -47,7 +58,6 @@ class Resumed:
 
     def saw(self, message: Message) -> None:
         """Note one message that was kept."""
-        self.num_messages += 1
         kind, proc = message.key[:1], message.key[1:]
         try:
             if kind == Key.RECORDS.value:
@@ -97,29 +107,60 @@ def open_writer(
     if config.limits:
         parts = Rotation(number, first, config.facts, config.limits, time.monotonic_ns())
 
-    def seen(message: Message) -> None:
+    def known(message: Message) -> None:
         resumed.saw(message)
         if message.key[:1] == Key.DEFINITION.value:
             definitions.add(message.key, message.payload)
-        else:
-            recent.add(message.key, message.payload)
 
     resumed.restarted = before is not None
     try:
         if before is None or not path.exists():
             return SessionWriter(path, config.facts), parts, resumed, None
         size = os.stat(path).st_size
-        writer = resume(path, config.facts, seen)
+        at, state = read_state(config.dir, path)
+        for key, payload in state:
+            known(Message(key, payload, 0))
+
+        def seen(message: Message, offset: int) -> None:
+            if offset >= at:
+                known(message)
+            if message.key[:1] != Key.DEFINITION.value:
+                recent.add(message.key, message.payload)
+
+        writer = resume(path, config.facts, seen, at)
     except OSError as error:
         return None, None, resumed, f"recording stopped: {path}: {error.strerror or error}"
     resumed.number += NUMBER_SKIP
     resumed.restarts += 1
     resumed.text = (
         f"hub {before.get('hub')} was lost; its {binary_size(size)} gave "
-        + plural(resumed.num_messages, "message")
+        + plural(writer.num_messages, "message")
         + ("; the ranks that it held run on" if resumed.held else "")
     )
     return writer, parts, resumed, None
+
+
+def keep_state(folder: Path, writer: SessionWriter, messages: Sequence[Wire]) -> int:
+    """Write what the recording says up to here, all of which is in whole chunks; return how many
+    bytes that took. What cannot be written costs the next hub time, nothing else."""
+    value = {"file": writer.path.name, "at": writer.num_bytes, "messages": messages}
+    raw: bytes = msgpack.packb(value)
+    with contextlib.suppress(OSError):
+        files.write_whole(folder / files.STATE_FILE, raw)
+    return len(raw)
+
+
+def read_state(folder: Path, session: Path) -> tuple[int, list[Wire]]:
+    """Return (offset in the recording, messages that say what it says before): (0, none) where
+    that is not known."""
+    try:
+        value = msgpack.unpackb((folder / files.STATE_FILE).read_bytes())
+        at, messages = int(value["at"]), [(bytes(k), bytes(p)) for k, p in value["messages"]]
+        if value["file"] == session.name and at <= os.stat(session).st_size:
+            return at, messages
+    except (OSError, *NONSENSE):
+        pass
+    return 0, []
 
 
 def _number(said: dict[str, Any]) -> int:

@@ -98,6 +98,11 @@ class Router:
             raise Malformed("a relay speaks for another's process")
         self._via[proc] = relay
 
+    def forget(self, procs: Iterable[str]) -> None:
+        """Forget where processes are that have ended."""
+        for proc in procs:
+            self._via.pop(proc, None)
+
     def relay_of(self, proc: str) -> str | None:
         """Return the relay that the process is behind; None: it is here, or reaches us itself."""
         return self._via.get(proc)

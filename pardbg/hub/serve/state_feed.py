@@ -19,7 +19,7 @@ from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.router import Router
 from pardbg.words import ranks_text
-from pardbg_agent.wire import Key, Msg
+from pardbg_agent.wire import BEAT_NS, Key, Msg
 
 STATE_NS: Final = 100_000_000
 STATE_PER_RANK_NS: Final = 500_000
@@ -32,8 +32,8 @@ STALL_NS: Final = 2_000_000_000
 """Minimum wait in one op."""
 STILL_NS: Final = 1_000_000_000
 """Time without progress after which a rank is asked for its stack."""
-SILENT_NS: Final = 700_000_000
-"""Silence of an agent after which something holds its GIL; its thread beats every 50 ms."""
+SILENT_NS: Final = 4 * BEAT_NS
+"""Silence of an agent after which something holds its GIL."""
 MAX_RANKS: Final = 256
 """Stacks taken at a time."""
 MAX_DEPTH: Final = 48

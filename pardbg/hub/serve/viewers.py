@@ -280,6 +280,7 @@ class Viewers:
             "viewers": len(self._router.viewers),
             "messages": counters.messages,
             "records": counters.records,
+            "refused": counters.refused,
             "malformed": counters.malformed + self._router.malformed + self._definitions.malformed,
             "recording": self._collector.write_error or "ok",
             "session": self._config.session,

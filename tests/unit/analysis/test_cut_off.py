@@ -39,9 +39,10 @@ def waited_for(view: View) -> list[Finding]:
     return [f for f in findings(view) if f.seq == 0]
 
 
-def test_a_silent_node_is_told_once_with_all_its_ranks() -> None:
-    """Its rows are as its relay read them last, at 2 s."""
-    at = view((4990, 4980, 1990, 1950))
+@pytest.mark.parametrize("oldest", [1950, 1700], ids=["just now", "a beat and a turn ago"])
+def test_a_silent_node_is_told_once_with_all_its_ranks(oldest: int) -> None:
+    """Its rows are as its relay read them last, at 2 s; an agent beats five times a second."""
+    at = view((4990, 4980, 1990, oldest))
     (found,) = waited_for(at)
     assert (found.kind, found.culprits, found.ranks) == ("node-lost", (2, 3), (0, 1))
     assert found.text == (

@@ -16,6 +16,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.hub import Hub
 from pardbg.hub.serve.sockets import Role, secure_client
+from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
 from pardbg_agent.identity import boot_id
 from pardbg_agent.ring import Ring
@@ -194,8 +195,10 @@ class FakeAgent(Peer):
         payload = msgpack.packb({"k": kind, **fields})
         self.push.send_multipart((b"D" + self.proc.encode(), payload))
 
-    def records(self, first: int, count: int) -> None:
-        self.push.send_multipart((b"R" + self.proc.encode(), frame(first, count)))
+    def records(self, first: int, count: int, flags: int = 0) -> None:
+        payload = bytearray(frame(first, count))
+        payload[2:4] = flags.to_bytes(2, "little")
+        self.push.send_multipart((b"R" + self.proc.encode(), bytes(payload)))
 
     def state(self, reply_to: int | None, held: int, **fields: Any) -> None:
         self.serial += 1
@@ -206,6 +209,12 @@ class FakeAgent(Peer):
         """Answer the newest PERMIT: held at a gate."""
         permit = self.wait("permit")
         self.state(permit["id"], held, next=next)
+
+
+def recorded(rig: Rig, key: bytes) -> list[dict[str, Any]]:
+    """The hub's own messages of one kind, decoded."""
+    messages = whole_messages(Path(rig.config.session))
+    return [msgpack.unpackb(m.payload, strict_map_key=False) for m in messages if m.key == key]
 
 
 def frame(first: int, count: int, dropped: int = 0) -> bytes:

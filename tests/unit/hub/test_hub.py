@@ -20,6 +20,7 @@ from pardbg.hub.serve.hub import Hub
 from pardbg.hub.serve.sockets import begin_to_listen, listen, make_keys
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
+from pardbg_agent import wire
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import (
     FakeAgent,
@@ -29,6 +30,7 @@ from tests.unit.hub.hub_rig import (
     dead_ring,
     frame,
     make_config,
+    recorded,
     tcp_port,
 )
 
@@ -39,11 +41,6 @@ def rig(run_dir: Path) -> Iterator[Rig]:
     yield rig
     if not rig.context.closed:
         rig.close()
-
-
-def recorded(rig: Rig, key: bytes) -> list[dict[str, Any]]:
-    messages = whole_messages(Path(rig.config.session))
-    return [msgpack.unpackb(m.payload, strict_map_key=False) for m in messages if m.key == key]
 
 
 def drain(sub: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:
@@ -273,7 +270,7 @@ def test_a_killed_hubs_successor_goes_on_in_the_same_file(rig: Rig) -> None:
         file.write("two\n")
     agent.messages.clear()
     assert agent.hello()["next"] == 8
-    agent.records(10, 2)
+    agent.records(10, 2, wire.FRAME_OLDEST)
     rig.until(lambda: rig.hub._collector.counters.records == 2, "new records")
     rig.finish()
     control = recorded(rig, b"C")

@@ -16,8 +16,8 @@ from pardbg_agent import wire
 P = b"0.n1.7"
 
 
-def batch(first: int, count: int, lost: int = 0) -> bytes:
-    head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, lost, 1)
+def batch(first: int, count: int, lost: int = 0, flags: int = 0) -> bytes:
+    head = wire.FRAME.pack(wire.PROTOCOL_VERSION, flags, count, first, lost, 1)
     return head + bytes(count * wire.RECORD_BYTES)
 
 
@@ -45,6 +45,10 @@ def test_what_the_ring_lost_is_not_waited_for() -> None:
     turns.welcome(P, 5)
     assert turns.passes(P, batch(9, 2, lost=4)) and not turns.passes(P, batch(20, 2, lost=4))
     assert turns.passes(P, batch(11, 2, lost=4))
+    turns.new_link()
+    turns.welcome(P, 5)  # sent before, gone since, so no loss to the ring: but to the hub
+    assert not turns.passes(P, batch(20, 2, lost=4))
+    assert turns.passes(P, batch(9, 2, lost=4, flags=wire.FRAME_OLDEST))
 
 
 def test_a_process_that_never_goes_back_is_heard_all_the_same() -> None:

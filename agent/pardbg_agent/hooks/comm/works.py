@@ -7,8 +7,8 @@
 - gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
 - functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by data_ptr;
 - on a device ``Work.wait`` returns before the op is complete: there the agent's thread polls
-  ``is_completed`` (DONE_POLLED). For that the Work is held until the poll that sees it complete (at
-  most 50 ms longer than needed), at most MAX_POLLED of them.
+  ``is_completed`` (DONE_POLLED). For that the Work is held until the poll that sees it complete (as
+  long as the thread sleeps, wire.BEAT_NS at most, longer than needed), at most MAX_POLLED of them.
 
 No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
 Work's Python object leads to the op's numbers."""
