@@ -52,6 +52,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.unaveraged,
     numbers.ungraded,
     health.dropped,
+    health.limits,
     health.begun_late,
     health.unseen_ranks,
     health.unknown_groups,
